@@ -234,7 +234,7 @@ def restoring_s(broadcast: bool, config: Config, workdir: Path, group: Group) ->
     like = compilation.blank_state(config, registry.build(config))
     if group.primary:
         row = Epoch(1, 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
-        Checkpoints(folder, keep=1).save(Checkpoint(like, like.params, Progress([row], {}, 1)))
+        Checkpoints(folder, keep=1).save(Checkpoint(like, like.params, Progress([row], {}, 1, [])))
     times = []
     for _ in range(1 + TURNS):
         group.barrier()

@@ -1,6 +1,6 @@
 """Finds the base learning rate of each optimiser on one device, by a rule that was written before the study's runs.
 
-    python -m experiments.base_rates --config luna16_nodules --data FOLDER --out results/study/base_rates/nodules.csv --workdir runs/base_rates
+    python -m experiments.base_rates --config luna16_nodules --data FOLDER --searches momentum=1 --out FILE.csv --workdir runs/base_rates
 
 The rule:
 

@@ -41,6 +41,10 @@ SMALL = registry.configuration(
 )
 
 
+RATES = {"adam": 0.001, "sgd": 0.5, "momentum": 0.1, "nesterov": 0.1, "adamw": 0.001, "lamb": 0.01, "lars": 1.0}
+"""Learning rates by optimiser at which the losses of `SMALL` change in each epoch, and no run diverges."""
+
+
 def small(**changes: Any) -> Config:
     """`SMALL` with changes: `small(scaling="weak", stop__max_epochs=5)`."""
     return changed(SMALL, **changes)

@@ -17,7 +17,7 @@ from gmmae.training.loop import run
 from gmmae.training.parallel import AXIS, exact_mean
 from gmmae.training.records import from_json, to_json
 from gmmae.training.step import make_train_epoch
-from tests.small import Recorder, fingerprint, small
+from tests.small import RATES, Recorder, fingerprint, small
 
 EXACT = {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
 EPOCHS = 20
@@ -49,6 +49,45 @@ def test_twenty_epochs_have_the_same_bits_on_any_number_of_devices(tmp_path, cou
         rows = finish(config, tmp_path / str(devices)).rows
         assert len({row.val_loss for row in rows}) == EPOCHS, "losses that do not change would say nothing"
         fingerprints[devices] = fingerprint(config, tmp_path / str(devices))
+    assert len(set(fingerprints.values())) == 1, fingerprints
+
+
+GROWING = {
+    "growing": ({"optim__batch_doubling_epochs": (2, 4)}, [8, 8, 16, 16, 22, 22, 22]),
+    "growing, measured": ({"scaling": "growing", "optim__batch_doubling_epochs": "measured"}, [8, 8, 16, 16, 16, 16, 16]),
+    "seesaw": ({"optim__decay_epochs": (2, 4), "optim__decay_factor": 0.5}, [8, 8, 16, 16, 22, 22, 22]),
+}
+"""Options of strategies whose batch grows, and their batches by epoch. All 22 samples are 3 slots a shard."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RATES)
+def test_every_optimiser_has_the_same_bits_on_any_number_of_devices(tmp_path, name):
+    fingerprints = {}
+    for devices in (1, 2, 8):
+        optim = {"optim__name": name, "optim__learning_rate": RATES[name], "optim__weight_decay": 0.01}
+        config = small(parallel__devices=devices, stop__max_epochs=5, **EXACT, **optim)
+        rows = finish(config, tmp_path / str(devices)).rows
+        assert len({row.val_loss for row in rows}) == 5, "losses that do not change would say nothing"
+        fingerprints[devices] = fingerprint(config, tmp_path / str(devices))
+    assert len(set(fingerprints.values())) == 1, fingerprints
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", GROWING)
+def test_a_batch_that_grows_has_the_same_bits_on_any_number_of_devices(tmp_path, kind):
+    """The eight devices of the strategy are simulated by fewer ones, and by themselves."""
+    options, batches = GROWING[kind]
+    changes = {"scaling": kind, "parallel__simulate_devices": 8, "stop__max_epochs": 7} | EXACT | options
+    fingerprints = {}
+    for devices in (1, 2, 8):
+        config = small(parallel__devices=devices, **changes)
+        rows = finish(config, tmp_path / str(devices)).rows
+        assert [row.batch for row in rows] == batches
+        fingerprints[devices] = fingerprint(config, tmp_path / str(devices))
+    real = small(parallel__devices=8, **changes | {"parallel__simulate_devices": None})
+    finish(real, tmp_path / "real")
+    fingerprints["real"] = fingerprint(real, tmp_path / "real")
     assert len(set(fingerprints.values())) == 1, fingerprints
 
 

@@ -55,8 +55,7 @@ def _positive(values: tuple[float, ...]) -> bool:
 
 
 Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
-
-
+EpochsOrMeasured = Epochs | Literal["measured"]
 Batches = Annotated[tuple[int, ...], Rule("positive numbers", _positive)]
 Factors = Annotated[tuple[float, ...], Rule("positive numbers", _positive)]
 
@@ -82,9 +81,7 @@ class OptimConfig(Section, name="optim"):
     momentum_half_life: PositiveFloat | None = None  # samples after which it is half; it then follows the global batch
     weight_decay: NonNegativeFloat | Literal["auto"] = "auto"  # auto: 0.01 for adamw and lamb, 0 for the others
     clip_norm: PositiveFloat | None = None  # largest global norm of the gradient, to which it is clipped
-    batch_doubling_epochs: (
-        Epochs | Literal["measured"]
-    ) = ()  # for growing: the batch doubles after these, or by the critical batch
+    batch_doubling_epochs: EpochsOrMeasured = ()  # for growing: the batch doubles after these, or by the critical batch
     best_batches: Batches = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
     tuned_factors: Factors = ()  # for tuned: learning-rate factors at 1, 2, 4, 8, … base batches, from `gmmae plan --tune`
 

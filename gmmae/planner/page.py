@@ -20,6 +20,7 @@ from gmmae.plotting.tables import Table
 from gmmae.scaling import cost, strategies
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep.display import grid_table
+from gmmae.sweep.report import models_an_hour
 from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.superlinear import artefact, fold
 from gmmae.system.files import write_text
@@ -48,6 +49,12 @@ BATCH_MARK = "§"
 
 OTHERWISE_IN_JSON = ("optim", "noise_scale", "train", "passes")
 """Fields of the measurements that `plan.json` holds under other names."""
+
+SEVERAL = (
+    "Models an hour: seeds side by side have a device each; runs one after another have all devices. Times are medians of runs "
+    f"that reach the target. {models_an_hour.ASSUMPTION}"
+)
+"""The explanation of the models an hour."""
 
 COLUMNS = ("scaling", "n", "batch", "rate", "time", "80 %", "fails", "speed-up", "efficiency")
 
@@ -101,7 +108,7 @@ def write(
     lines = [_answer(forecast, measurements) for forecast in forecasts]
     for forecast in forecasts:
         table = grid_table([COLUMNS, *_rows(forecast, measurements)])
-        lines += ["", forecast.cluster.name, table, *_marks(forecast, measurements)]
+        lines += ["", forecast.cluster.name, table, *_marks(forecast, measurements), *_several(forecast, measurements)]
     return [*lines, "", *_evidence(plan), "", *(str(root / file) for file in (JSON, HTML))]
 
 
@@ -116,9 +123,14 @@ def time_text(seconds: float) -> str:
 
 
 def planned_strategies(optim: OptimConfig) -> list[str]:
-    """Returns the strategies of a plan: all with one batch in a run, whose settings are known."""
-    one_batch = [name for name, strategy in strategies.STRATEGIES.items() if not strategy.grows_in_a_run]
-    return [name for name in one_batch if name != "tuned" or optim.tuned_factors]
+    """Returns the strategies of a plan, whose settings are known.
+
+    The law of the steps is for one batch and one optimiser. So strategies whose batch grows, or whose constants of the
+    optimiser follow the batch, are left out.
+    """
+    known = strategies.STRATEGIES.items()
+    predictable = [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.constants]
+    return [name for name in predictable if name != "tuned" or optim.tuned_factors]
 
 
 def plan_content(plan: Plan) -> dict[str, object]:
@@ -133,6 +145,7 @@ def plan_content(plan: Plan) -> dict[str, object]:
                 "best_batch": forecast.best_batches,
                 "best_batches": forecast.listed,
                 "overhead": forecast.overheads,
+                "models_an_hour": hourly_models(forecast),
                 "compute_scale": forecast.compute_scale,
                 "scaled_by_user": forecast.scale_given,
                 "times_of": times_of(forecast, measurements.device_kind),
@@ -159,6 +172,28 @@ def plan_content(plan: Plan) -> dict[str, object]:
             "versions": versions(),
             "git_commit": git_commit(),
         },
+    }
+
+
+def hourly_models(forecast: Forecast) -> dict[int, dict[str, dict[str, float]]]:
+    """Returns the predicted models an hour by number of devices n and by strategy, from the median times to the target.
+
+    The key "side_by_side" has those of n runs at the same time, one on each device. Without predictions for one device it has
+    strong scaling only. The key "one_after_another" has those of one run at a time on all n devices.
+    """
+    alone, hourly = _alone_s(forecast), {}
+    for cell in forecast.cells:
+        side_by_side = {name: models_an_hour.rate(seconds, at_once=cell.devices) for name, seconds in alone.items()}
+        of_count = hourly.setdefault(cell.devices, {"side_by_side": side_by_side, "one_after_another": {}})
+        of_count["one_after_another"][cell.scaling] = models_an_hour.rate(cell.seconds)
+    return hourly
+
+
+def _alone_s(forecast: Forecast) -> dict[str, float]:
+    """Returns the median seconds on one device by strategy. Those of strong scaling, as in each speed-up, are always known."""
+    first = forecast.cells[0]
+    return {"strong": first.speedup * first.seconds} | {
+        cell.scaling: cell.seconds for cell in forecast.cells if cell.devices == 1
     }
 
 
@@ -253,6 +288,33 @@ def _marks(forecast: Forecast, measurements: PlanMeasurements) -> tuple[str, ...
     )
 
 
+def _several(forecast: Forecast, measurements: PlanMeasurements) -> tuple[str, ...]:
+    """Returns a line with the models an hour for each number of devices above one."""
+    alone_s = _alone_s(forecast)
+    first, *others = dict.fromkeys(["strong", *(cell.scaling for cell in _strong_and_best(forecast, 1))])
+    lines = []
+    for n in dict.fromkeys(cell.devices for cell in forecast.cells if cell.devices > 1):
+        side_by_side = f"{n} seeds side by side: {models_an_hour.text(alone_s[first], at_once=n)} models an hour with {first}"
+        side_by_side += "".join(f", {models_an_hour.text(alone_s[name], at_once=n)} with {name}" for name in others)
+        on_all = ", ".join(
+            f"{models_an_hour.text(cell.seconds)}{_speedup_mark(cell, measurements.measured)} with {cell.scaling}"
+            for cell in _strong_and_best(forecast, n)
+        )
+        lines.append(f"{side_by_side}; one after another on all {n}: {on_all}")
+    return tuple(lines)
+
+
+def _strong_and_best(forecast: Forecast, devices: int) -> list[Prediction]:
+    """Returns the predictions of strong scaling and of the strategy with the least expected time on a number of devices.
+
+    One that is both is returned once, and an impossible one not at all.
+    """
+    cells = [cell for cell in forecast.cells if cell.devices == devices]
+    best = min((cell for cell in cells if cell.tested), key=lambda cell: cell.expected_s, default=None)
+    strong = [cell for cell in cells if cell.scaling == "strong"]
+    return strong if best is None or best in strong else [*strong, best]
+
+
 def _speedup_mark(cell: Prediction, measured: Measured) -> str:
     """Returns the mark of a speed-up that is larger than the number of devices, otherwise an empty text."""
     if cell.speedup <= MIN_EXPLAINED_RATIO * cell.devices:
@@ -293,6 +355,7 @@ def _evidence(plan: Plan) -> list[str]:
     if measurements.tuned_factors:
         factors = " ".join(f"{factor:g}" for factor in measurements.tuned_factors)
         lines.append(f"For the strategy tuned: --optim.tuned-factors {factors}")
+    lines += [SEVERAL] if plan.devices and max(plan.devices) > 1 else []
     lines += [_stable_rates(measured), _effort(measurements)]
     if rule.residual > MAX_RESIDUAL:
         lines.append(
@@ -351,6 +414,7 @@ def _blocks(plan: Plan, folder: Path) -> list[Block]:
             Heading(forecast.cluster.name, 2),
             _times(forecast, source, folder / f"times_{place}"),
             _table(forecast, source, place, plan.measurements),
+            *_several_blocks(forecast, plan.measurements),
         ]
     return [
         *blocks,
@@ -381,6 +445,11 @@ def _table(forecast: Forecast, source: str, place: int, measurements: PlanMeasur
     )
     rows, marks = _rows(forecast, measurements), _marks(forecast, measurements)
     return Table(f"plan_{place}", f"Predicted for {source}", COLUMNS, rows, (note, *marks))
+
+
+def _several_blocks(forecast: Forecast, measurements: PlanMeasurements) -> list[Block]:
+    lines = _several(forecast, measurements)
+    return [Paragraph("**For several models**, predicted:"), Bullets(lines)] if lines else []
 
 
 def _map(plan: Plan, stem: Path) -> Figure:

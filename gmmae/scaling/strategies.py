@@ -179,6 +179,24 @@ def constants_by_sde(optim: OptimConfig, batch: float) -> OptimizerConstants:
     return base._replace(beta1=beta1, beta2=beta2, epsilon=base.epsilon / math.sqrt(k), weight_decay=decay)
 
 
+def constants_text(of: OptimizerConstants, clip_norm: float | None = None) -> str:
+    """Returns an optimiser and its constants in words.
+
+    >>> constants_text(constants(OptimConfig(), 32)), constants_text(constants_by_sde(OptimConfig(), 128))
+    ('adam, β1 0.9, β2 0.999', 'adam, β1 0.6, β2 0.996')
+    >>> constants_text(constants(OptimConfig(name="lars"), 32), clip_norm=1.0)
+    'lars, momentum 0.9, gradients clipped to norm 1'
+    """
+    parts = [of.name]
+    if of.name in WITH_BETAS:
+        parts += [f"β1 {of.beta1:.4g}", f"β2 {of.beta2:.6g}"]
+    if of.name in WITH_MOMENTUM:
+        parts.append(f"momentum {of.momentum:.4g}")
+    parts += [f"weight decay {of.weight_decay:.4g}"] if of.weight_decay else []
+    parts += [f"gradients clipped to norm {clip_norm:g}"] if clip_norm is not None else []
+    return ", ".join(parts)
+
+
 def end_of_sde(optim: OptimConfig) -> int:
     """Returns the largest batch of the SDE rule, where the smaller β becomes zero.
 
@@ -281,11 +299,13 @@ class ResolvedStrategy(NamedTuple):
       wanted_batch: the largest global batch that the strategy asks for.
       stages: the decisions for each global batch of a run, in order. Most strategies have one.
       first_epochs: of the stages after the first one; None where measurements in the run decide.
+      rule_ends: whether the strategy has no value for a larger batch. Otherwise the training samples are the largest one.
     """
 
     wanted_batch: int
     stages: tuple[OptimizationSetup, ...]
     first_epochs: tuple[int, ...] | None = ()
+    rule_ends: bool = False
 
     @property
     def optimization(self) -> OptimizationSetup:
@@ -319,9 +339,12 @@ class ResolvedStrategy(NamedTuple):
         '574 (capped from 1024)'
         >>> resolve("growing", OptimConfig(batch_doubling_epochs=(5, 9)), 4, 574).batch_text()
         '32 → 64 → 128'
+        >>> resolve("sde", OptimConfig(), 32, 574).batch_text()
+        '320 (capped from 1024, where the rule ends)'
         """
         batches = " → ".join(str(stage.global_batch) for stage in self.stages)
-        capped = f" (capped from {self.wanted_batch})" if self.largest_batch < self.wanted_batch else ""
+        end = ", where the rule ends" * self.rule_ends
+        capped = f" (capped from {self.wanted_batch}{end})" if self.largest_batch < self.wanted_batch else ""
         return f"{batches}{capped}"
 
     def growth_text(self) -> str:
@@ -333,7 +356,7 @@ class ResolvedStrategy(NamedTuple):
         if len(self.stages) == 1:
             return ""
         if self.first_epochs is None:
-            return "where the measured critical batch is twice as large"
+            return "where the measured critical batch is as large"
         return f"after epoch{'s' * (len(self.first_epochs) > 1)} {', '.join(str(epoch - 1) for epoch in self.first_epochs)}"
 
 
@@ -387,16 +410,17 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     """
     chosen = strategy(name)
     wanted = chosen.batch(optim, devices)
-    largest = int(min(wanted, samples, chosen.largest_batch(optim)))
+    end = chosen.largest_batch(optim)
+    largest = int(min(wanted, samples, end))
     growth = chosen.growth(optim, largest)
     batches = [min(optim.batch_size, samples), *(stage.batch for stage in growth)] if chosen.grows_in_a_run else [largest]
     stages = tuple(
         OptimizationSetup(batch, chosen.learning_rate(optim, batch / optim.batch_size), chosen.optimizer(optim, batch))
         for batch in batches
     )
-    if any(stage.first_epoch is None for stage in growth):
-        return ResolvedStrategy(wanted, stages, None)
-    return ResolvedStrategy(wanted, stages, tuple(stage.first_epoch for stage in growth if stage.first_epoch))
+    measured = any(stage.first_epoch is None for stage in growth)
+    first_epochs = None if measured else tuple(stage.first_epoch for stage in growth if stage.first_epoch)
+    return ResolvedStrategy(wanted, stages, first_epochs, rule_ends=end < min(wanted, samples))
 
 
 def require_known(config: Config) -> Config:

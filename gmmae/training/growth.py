@@ -56,8 +56,8 @@ class Growth:
         return self._undecided and done % EPOCHS_BETWEEN_MEASUREMENTS == 0
 
     def is_exceeded(self, noise_scale: float) -> bool:
-        """Returns whether the critical batch is at least twice the newest batch."""
-        return CRITICAL_RATIO * noise_scale >= 2 * self._stages[len(self.starts)].train_plan.batch
+        """Returns whether the critical batch is at least the next stage's batch."""
+        return CRITICAL_RATIO * noise_scale >= self._stages[len(self.starts) + 1].train_plan.batch
 
     def batches(self, done: int) -> list[list[int]]:
         """Returns the first epoch and the global batch of each later stage that has begun."""

@@ -272,17 +272,15 @@ class Run:
         return noise_of(self.norms(jax.device_get(self.current()[0]))) if self.norms else None
 
     def _grow(self) -> None:
-        """Measures the critical batch where that is due, and begins the next stage with the next epoch where it is large."""
+        """Measures the critical batch where that is due, and says where the next epoch has another batch."""
         epoch = len(self.history)
-        if not self.growth.due(epoch):
-            return
-        with self.clock.section("train_s"):
-            scale = self._noise_scale()
-            grows = self.group.broadcast_from_root(scale is not None and self.growth.is_exceeded(scale))
-        if grows:
-            self.growth.starts.append(epoch + 1)
-            batch = self.growth.setup(epoch + 1).train_plan.batch
-            self.display.say(f"the global batch is {batch} from epoch {epoch + 1} on")
+        if self.growth.due(epoch):
+            with self.clock.section("train_s"):
+                scale = self._noise_scale()
+                if self.group.broadcast_from_root(scale is not None and self.growth.is_exceeded(scale)):
+                    self.growth.starts.append(epoch + 1)
+        if epoch + 1 in self.growth.starts and self.monitor.reason() is None:
+            self.display.say(f"the global batch is {self.growth.setup(epoch + 1).train_plan.batch} from epoch {epoch + 1} on")
 
     @property
     def best_cost(self) -> float:

@@ -1,5 +1,6 @@
 """The facts of a run before its first epoch: its record, the start table, and checks against an earlier part of the run."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ import jax
 from gmmae.config.schema import Config, StopConfig
 from gmmae.scaling.batches import BatchPlan
 from gmmae.scaling.identity import run_id
-from gmmae.scaling.strategies import learning_rate_text
+from gmmae.scaling.strategies import constants_text, learning_rate_text
 from gmmae.system import nvidia
 from gmmae.system.environment import cores
 from gmmae.system.errors import InputError
@@ -138,12 +139,14 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
         shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
         facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"
     last_step = f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""
+    steps = " → ".join(str(math.ceil(plan.samples / stage.global_batch)) for stage in setup.strategy.stages)
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""
     shapes = ", ".join("×".join(map(str, leaf.shape[1:])) or "one number" for leaf in jax.tree.leaves(data.train))
     samples = f"{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
     return facts | {
         "learning rate": learning_rate_text(setup.strategy.learning_rate, config.optim.learning_rate),
-        "steps per epoch": f"{plan.steps}{last_step}",
+        "optimiser": constants_text(setup.optimization.optimizer, config.optim.clip_norm),
+        "steps per epoch": f"{steps}{last_step if len(setup.strategy.stages) == 1 else ''}",
         "parameters": f"{record.parameters:,}{origin}",
         "workload": config.workload,
         "data": f"{data.about}, {samples}" if data.about else samples,

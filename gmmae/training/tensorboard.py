@@ -15,7 +15,12 @@ from gmmae.config.schema import LOSS
 from gmmae.training.records import Epoch, Record
 from gmmae.workloads.interface import Events
 
-SCALARS = {"loss/train": "train_loss", "loss/validation": "val_loss", "optimiser/learning_rate": "lr"}
+SCALARS = {
+    "loss/train": "train_loss",
+    "loss/validation": "val_loss",
+    "optimiser/learning_rate": "lr",
+    "optimiser/global_batch": "batch",
+}
 RESULTS = {"result/time_to_target_s": "time_to_target_s", "result/epochs": "epochs", "result/best_val_loss": "best_val_loss"}
 QUEUE = 10_000
 FLUSH_S = 1

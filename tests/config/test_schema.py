@@ -65,7 +65,19 @@ BAD = [
     *[("optim.tuned_factors", value, "positive numbers") for value in ((0.0,), (1.0, NAN), (1.0, INF))],
     ("optim.scaling_warmup_epochs", -1, "at least 0"),
     *[("optim.decay_epochs", value, "increasing epochs from 1") for value in ((3, 2), (2, 2), (0, 2))],
-    *[(f"optim.{name}", value, "at least 0 and below 1") for name in ("beta1", "beta2") for value in (-0.1, 1.0, NAN)],
+    ("optim.name", "rmsprop", "one of adam, sgd, momentum, nesterov, adamw, lamb, lars"),
+    *[
+        (f"optim.{name}", value, "at least 0 and below 1")
+        for name in ("beta1", "beta2", "momentum")
+        for value in (-0.1, 1.0, NAN)
+    ],
+    *[
+        (f"optim.{name}_half_life", value, "none or positive")
+        for name in ("beta1", "beta2", "momentum")
+        for value in (0.0, NAN, INF)
+    ],
+    *[("optim.weight_decay", value, "auto or at least 0") for value in (-0.1, NAN, INF, "none")],
+    *[("optim.batch_doubling_epochs", value, "measured or increasing epochs from 1") for value in ((3, 2), (0, 2), "never")],
     *[("optim.clip_norm", value, "none or positive") for value in (0.0, NAN, INF)],
     *[("stop.time_limit_s", value, "none or positive") for value in (0.0, NAN, INF)],
     ("stop.max_epochs", 0, "at least 1"),
@@ -144,6 +156,8 @@ EDGES = [
     ("model.sigma_floor", 0.0),
     ("model.kernels", (7, 5, 6)),  # 16 - 6 - 4 - 5 = 1 voxel
     ("optim.beta1", 0.0),
+    ("optim.weight_decay", 0.0),
+    ("optim.batch_doubling_epochs", "measured"),
     ("optim.scaling_warmup_epochs", 0),
     ("optim.decay_epochs", (1, 2)),
     ("stop.target", 0.0),
@@ -222,6 +236,13 @@ OTHER = {
     "optim.beta1": 0.8,
     "optim.beta2": 0.99,
     "optim.epsilon": 1e-7,
+    "optim.name": "lamb",
+    "optim.beta1_half_life": 320.0,
+    "optim.beta2_half_life": 22000.5,
+    "optim.momentum": 0.8,
+    "optim.momentum_half_life": 200.0,
+    "optim.weight_decay": 0.1,
+    "optim.batch_doubling_epochs": (5, 10),
     "optim.clip_norm": 1.0,
     "stop.target": 1e-3,
     "stop.monitor": "error",
@@ -305,7 +326,7 @@ def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(k
     assert (key in identity_fields(other)) == (key not in MAY_DIFFER_ON_RESUME)
 
 
-@pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
+@pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup", "sde", "growing", "seesaw"])
 def test_devices_determine_a_run_only_where_its_batch_follows_them(scaling):
     """The batch follows the number of simulated devices; with `strong`, above, it follows none."""
     config = changed(DEFAULT, "scaling", scaling)
@@ -326,7 +347,10 @@ def all_changed():
     return config
 
 
-@pytest.mark.parametrize("given", [DEFAULT, all_changed()], ids=["defaults", "all changed"])
+MEASURED = changed(DEFAULT, "optim.batch_doubling_epochs", "measured")
+
+
+@pytest.mark.parametrize("given", [DEFAULT, all_changed(), MEASURED], ids=["defaults", "all changed", "measured"])
 def test_toml_read_back_is_equal(given, tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(to_toml(given), encoding="utf-8")

@@ -8,10 +8,10 @@ from benchmarks import hlo
 from benchmarks.device_programs import compiled, in_mode, read, topology
 from gmmae.config.schema import changed
 from gmmae.config.toml import find
-from gmmae.training import compilation, multi_epoch
+from gmmae.training import compilation, multi_epoch, optimizers
 from gmmae.training.parallel import Devices
 from gmmae.workloads.configuration import read_config
-from tests.gpu_programs.checks import BOUNDS, Asked, Bound, faults, validation_faults
+from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, Asked, Bound, faults, validation_faults
 
 STEPS = 5
 PAPER = changed(read_config(find("paper")), data__samples=32 * STEPS + 128, data__validation=128)
@@ -27,6 +27,27 @@ def test_a_step_keeps_to_its_kernels_memory_meetings_and_precision(mode, devices
     # Of spectra; tap by tap, as a device with few samples computes them, these are 7e9.
     one_pass = 32 if mode == "exact" else devices
     assert sum(product.operations for product in readings["epoch"].products) > 2e9 / one_pass, "the reading has lost products"
+
+
+@pytest.mark.parametrize("name", sorted(optimizers.OPTIMIZERS.keys() - {"adam"}))
+def test_an_optimiser_takes_the_launches_and_the_memory_of_adam_and_those_of_its_norms(name):
+    """On 8 GPUs, whose devices must not meet for a norm either. The test above is Adam's."""
+    adam = BOUNDS["float32", 8, 1]
+    [_, reading] = next(compiled(changed(PAPER, optim__name=name), topology("h100", 8, 1)))
+    bound = adam._replace(launches=adam.launches + NORMS.get(name, 0))
+    assert faults(reading, Asked("float32", 8, PARAMETERS, bound)) == []
+
+
+def test_the_last_stage_of_a_growing_batch_meets_once_a_step_and_keeps_to_its_memory():
+    """The first stage has the batch of 32 of the tests above."""
+    devices, batch = topology("h100", 8, 1), 256
+    growing = changed(PAPER, scaling="growing", optim__batch_doubling_epochs=(1, 2, 3), data__samples=batch * STEPS + 128)
+    setup = compilation.stages(compilation.prepare(growing, devices))[-1]
+    assert (setup.train_plan.batch, setup.train_plan.steps) == (batch, STEPS)
+    with compilation.precision_context(growing):
+        state = devices.replicate(compilation.blank_state(growing, setup.workload))
+        program = compilation.compile_epoch(setup, state, compilation.data_set(setup, "train"))
+    assert faults(read(program, STEPS), Asked("float32", 8, PARAMETERS, GROWN)) == []
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from gmmae.training.loop import run
 from gmmae.training.records import Epoch
 from gmmae.training.workdir import WorkDir
 from tests.faults.runs import children_of, gone
-from tests.small import Recorder, fingerprint, losses, small
+from tests.small import RATES, Recorder, fingerprint, losses, small
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -123,10 +123,22 @@ def test_two_processes_are_one_run(tmp_path, pair, epochs_per_dispatch):
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_path, pair):
-    exact = {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "stop__max_epochs": 20}
-    config = small(parallel__devices=1, **exact)
-    alone(config, tmp_path / "one")
+@pytest.mark.parametrize(
+    ("epochs", "changes"),
+    [
+        (20, {}),
+        *((4, {"optim__name": name, "optim__learning_rate": rate}) for name, rate in RATES.items() if name != "adam"),
+        (5, {"scaling": "growing", "optim__batch_doubling_epochs": (2,)}),
+        (5, {"scaling": "growing", "optim__batch_doubling_epochs": "measured"}),
+    ],
+    ids=["adam", *(name for name in RATES if name != "adam"), "growing", "growing, measured"],
+)
+def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_path, pair, epochs, changes):
+    exact = {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "stop__max_epochs": epochs} | changes
+    config = small(parallel__devices=1, parallel__simulate_devices=4, **exact)
+    found = alone(config, tmp_path / "one")
+    assert len({row.val_loss for row in found}) == epochs
+    assert len({row.batch for row in found}) == 1 + ("scaling" in changes)
     ended = list(map(finish, pair.start(small(parallel__devices=4, **exact), tmp_path / "two")))
     assert [(code, error) for code, _, error in ended] == [(0, ""), (0, "")]
     assert fingerprint(config, tmp_path / "two") == fingerprint(config, tmp_path / "one")

@@ -8,8 +8,9 @@ import pytest
 
 from gmmae.planner import page, prediction
 from gmmae.planner.measure import PlanMeasurements
-from gmmae.planner.prediction import batch_rule
+from gmmae.planner.prediction import Forecast, batch_rule
 from gmmae.scaling.cost import Cluster
+from tests.planner.test_outcome import prediction as cell
 from tests.planner.test_prediction import DEVICES, IDEAL, measured
 
 SLOW = Cluster("Slow", "a device", 2, 1e-3, 1e8, 1e-3, 1e8)
@@ -83,6 +84,77 @@ def test_a_number_that_is_none_is_null(tmp_path):
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["rule"]["residual"] is None
     assert plan["measured"]["progress"]["2.0"] is None
+
+
+# Several models
+
+
+def forecast_of(*cells, best=None):
+    overheads = dict.fromkeys((cell.devices for cell in cells), 0.0)
+    return Forecast(IDEAL, [*cells], best or cells[0], {}, (), overheads, 1.0, False)
+
+
+ALONE = cell("strong", 1, 32, 0.001, 360.0, expected_s=360.0)
+STRONG = cell("strong", 4, 32, 0.001, 240.0, speedup=1.5, expected_s=240.0)
+WEAK = cell("weak", 4, 128, 0.001, 100.0, speedup=3.6, expected_s=100.0)
+UNTESTED = cell("linear", 4, 128, 0.004, 50.0, speedup=7.2, expected_s=50.0, tested=False)
+
+
+@pytest.mark.parametrize(
+    ("cells", "line"),
+    [
+        # 4 · 3600 / 360, 3600 / 240 and 3600 / 100.
+        (
+            (ALONE, STRONG, WEAK, UNTESTED),
+            "40.0 models an hour with strong; one after another on all 4: 15.0 with strong, 36.0 with weak",
+        ),
+        # One device is not planned for; the speed-up of strong scaling has its time.
+        ((STRONG,), "40.0 models an hour with strong; one after another on all 4: 15.0 with strong"),
+        # The base batch has no sample for each device.
+        ((WEAK,), "40.0 models an hour with strong; one after another on all 4: 36.0 with weak"),
+        # The best strategy of one device is another one.
+        (
+            (ALONE, cell("best-batch", 1, 8, 0.001, 180.0, speedup=2.0, expected_s=180.0), STRONG),
+            "40.0 models an hour with strong, 80.0 with best-batch; one after another on all 4: 15.0 with strong",
+        ),
+    ],
+)
+def test_models_an_hour_side_by_side_stand_beside_those_of_strong_scaling_and_the_best_strategy(cells, line):
+    assert page._several(forecast_of(*cells), found()) == (f"4 seeds side by side: {line}",)
+
+
+def test_more_models_than_side_by_side_have_the_mark_of_their_speed_up():
+    fast = STRONG._replace(seconds=72.0, speedup=5.0)
+    [line] = page._several(forecast_of(ALONE, fast), found())
+    assert line.endswith(f"40.0 models an hour with strong; one after another on all 4: 50.0{page.BATCH_MARK} with strong")
+
+
+def test_models_an_hour_are_in_the_json_by_strategy():
+    hourly = page.hourly_models(forecast_of(ALONE, STRONG, WEAK))
+    assert hourly == {
+        1: {"side_by_side": {"strong": 10.0}, "one_after_another": {"strong": 10.0}},
+        4: {"side_by_side": {"strong": 40.0}, "one_after_another": {"strong": 15.0, "weak": 36.0}},
+    }
+
+
+def test_the_plan_prints_models_an_hour_for_each_number_of_devices_above_one(written):
+    folder, lines = written
+    hourly = json.loads((folder / "plan.json").read_text())["clusters"]["Slow"]["models_an_hour"]
+    assert [*hourly] == [str(n) for n in DEVICES]
+    assert hourly["8"]["side_by_side"]["strong"] == pytest.approx(8 * hourly["1"]["one_after_another"]["strong"])
+    starts = [line.split(":")[0] for line in lines if "side by side" in line]
+    assert starts == [f"{n} seeds side by side" for n in DEVICES[1:]] * 2 + ["Models an hour"]
+    text = (folder / "index.html").read_text()
+    for line in lines:
+        assert line in text or "side by side:" not in line
+    assert text.count("For several models") == 2
+
+
+def test_a_plan_of_one_device_has_no_models_side_by_side(tmp_path):
+    assert "side by side" not in "\n".join(page.write(tmp_path, "mine", found(), [IDEAL], (1,)))
+    assert "several models" not in (tmp_path / "README.md").read_text()
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert list(plan["clusters"]["Ideal"]["models_an_hour"]) == ["1"]
 
 
 SCALED = "Mine, times scaled by 0.5 from steps measured on cpu (reference_step_s in the cluster's file)"

@@ -1,23 +1,30 @@
-from dataclasses import replace
-
 import pytest
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.strategies import (
     STRATEGIES,
-    Adam,
     LearningRateSpec,
     OptimizationSetup,
+    OptimizerConstants,
     ResolvedStrategy,
     resolve,
 )
 from gmmae.system.errors import InputError
 
-OPTIM = OptimConfig(learning_rate=0.001, batch_size=32, best_batches=(32, 50, 80), tuned_factors=(1.0, 1.5, 2.5))
+OPTIM = OptimConfig(
+    learning_rate=0.001,
+    batch_size=32,
+    best_batches=(32, 50, 80),
+    tuned_factors=(1.0, 1.5, 2.5),
+    batch_doubling_epochs=(5, 10, 15, 20, 25),
+    decay_epochs=(30, 60),
+    decay_factor=0.5,
+)
 LARGE = 10_000  # training samples that clip nothing
 
 # Worked manually: the batch, and the learning rates before and after a warmup. 32 devices ask for 1024 of 574 samples:
-# 574 / 32 = 17.9375, its square root 4.23527.
+# 574 / 32 = 17.9375, its square root 4.23527. The SDE rule ends at 10 base batches, and the root of 10 is 3.16228. Batches that
+# grow are the last ones of a run. Seesaw's doubles with each of the two decays.
 BY_HAND = [
     ("strong", 4, 32, 0.001, 0.001),
     ("weak", 4, 128, 0.001, 0.001),
@@ -25,6 +32,11 @@ BY_HAND = [
     ("linear-warmup", 4, 128, 0.001, 0.004),
     ("sqrt", 4, 128, 0.002, 0.002),
     ("sqrt-warmup", 4, 128, 0.001, 0.002),
+    ("sde", 4, 128, 0.002, 0.002),
+    ("sde-warmup", 4, 128, 0.001, 0.002),
+    ("growing", 4, 128, 0.001, 0.001),
+    ("growing-sqrt", 4, 128, 0.002, 0.002),
+    ("seesaw", 4, 128, 0.002, 0.002),
     ("best-batch", 4, 80, 0.001, 0.001),
     ("tuned", 4, 128, 0.0025, 0.0025),
     ("weak", 32, 574, 0.001, 0.001),
@@ -32,15 +44,21 @@ BY_HAND = [
     ("linear-warmup", 32, 574, 0.001, 0.0179375),
     ("sqrt", 32, 574, 0.00423527, 0.00423527),
     ("sqrt-warmup", 32, 574, 0.001, 0.00423527),
+    ("sde", 32, 320, 0.00316228, 0.00316228),
+    ("sde-warmup", 32, 320, 0.001, 0.00316228),
+    ("growing", 32, 574, 0.001, 0.001),
+    ("growing-sqrt", 32, 574, 0.00423527, 0.00423527),
+    ("seesaw", 32, 128, 0.002, 0.002),
 ]
 
 
 @pytest.mark.parametrize(("name", "devices", "batch", "first", "peak"), BY_HAND)
 def test_every_arms_batch_and_rate_against_numbers_worked_by_hand(name, devices, batch, first, peak):
     found = resolve(name, OPTIM, devices, 574)
-    assert (found.wanted_batch, found.global_batch) == (1024 if devices == 32 else batch, batch)
-    assert (found.learning_rate.first, found.learning_rate.peak) == pytest.approx((first, peak), rel=1e-5)
-    assert found.learning_rate.scaling_warmup_epochs == (5 if name.endswith("-warmup") else 0)
+    last = found.stages[-1]
+    assert (found.wanted_batch, last.global_batch) == (1024 if devices == 32 else batch, batch)
+    assert (last.learning_rate.first, last.learning_rate.peak) == pytest.approx((first, peak), rel=1e-5)
+    assert last.learning_rate.scaling_warmup_epochs == (5 if name.endswith("-warmup") else 0)
 
 
 def test_every_arm_is_worked_by_hand():
@@ -49,10 +67,9 @@ def test_every_arm_is_worked_by_hand():
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_arm_is_the_base_on_one_device_with_its_decay(name):
-    optim = replace(OPTIM, decay_epochs=(30, 60), decay_factor=0.5)
-    assert resolve(name, optim, 1, LARGE) == ResolvedStrategy(
-        32, OptimizationSetup(32, LearningRateSpec(0.001, 0.001, 0, (30, 60), 0.5), Adam(0.9, 0.999, 1e-8))
-    )
+    rates = LearningRateSpec(0.001, 0.001, 0, (30, 60), 0.5)
+    only = OptimizationSetup(32, rates, OptimizerConstants("adam", 0.9, 0.999, 1e-8))
+    assert resolve(name, OPTIM, 1, LARGE) == ResolvedStrategy(32, (only,))
 
 
 def test_a_training_set_smaller_than_the_base_batch_lowers_the_rate_of_the_rule():

@@ -7,10 +7,11 @@ from functools import partial
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from gmmae.system.errors import StorageError
-from gmmae.training import compilation
+from gmmae.training import checkpoint, compilation
 from gmmae.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, Progress, newest, restore_epoch
 from gmmae.training.records import Epoch
 from tests.faults.damages import rewrite
@@ -18,7 +19,7 @@ from tests.small import small
 
 
 def row(epoch: int, loss: float) -> Epoch:
-    return Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0.0, 1.0, 1.0, 0.0, 2.0)
+    return Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0.0, 1.0, 1.0, 0.0, 2.0, batch=8)
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,10 @@ def state():
 def saved(folder, state, epochs: int) -> Checkpoint:
     """Saves after each epoch; returns the last one."""
     history = [row(epoch, 0.1 / 3 / epoch) for epoch in range(1, epochs + 1)]
-    all_saved = [Checkpoint(state, state.params, Progress(history[:n], {"total_s": 1.5}, n)) for n in range(1, epochs + 1)]
+    all_saved = [Checkpoint(state, state.params, Progress(history[:n], {"total_s": 1.5}, n, [3])) for n in range(1, epochs + 1)]
     checkpoints = Checkpoints(folder, keep=2)
-    for checkpoint in all_saved:
-        checkpoints.save(checkpoint)
+    for each in all_saved:
+        checkpoints.save(each)
     checkpoints.close()
     return all_saved[-1]
 
@@ -53,11 +54,23 @@ def test_only_the_newest_are_kept_with_nan_and_an_empty_folder_has_none(tmp_path
     assert checkpoints.restore(state, print) is None
     history = [row(epoch, float("nan")) for epoch in (1, 2, 3, 4)]
     for epoch in (1, 2, 3, 4):
-        checkpoints.save(Checkpoint(state, state.params, Progress(history[:epoch], {}, 0)))
+        checkpoints.save(Checkpoint(state, state.params, Progress(history[:epoch], {}, 0, [])))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "4"]
     restored = checkpoints.restore(state, print)
     assert restored is not None
     assert np.isnan(restored.progress.history[3].val_loss)
+
+
+def test_a_checkpoint_of_a_version_without_a_growing_batch_is_read(tmp_path, state):
+    """Its history has no column for the batch and its progress neither columns nor stages."""
+    progress = {"clocks": {"total_s": 1.5}, "best_epoch": 1, "metrics": []}
+    arrays = {"state": state, "best": state.params, "history": np.array([row(1, 0.25)[:11]], np.float64)}
+    checksum = checkpoint._checksum(arrays, progress)
+    items = {"arrays": ocp.args.StandardSave(arrays), "progress": ocp.args.JsonSave(progress | {"checksum": checksum})}
+    Checkpoints(tmp_path, keep=1)._manager.save(1, args=ocp.args.Composite(**items))
+    restored = newest(tmp_path, state)
+    assert restored is not None
+    assert repr(restored.progress) == repr(Progress([row(1, 0.25)._replace(batch=0)], {"total_s": 1.5}, 1, []))
 
 
 HOOKS = [(threading, "excepthook"), (sys, "unraisablehook"), (sys, "excepthook")]
@@ -78,7 +91,7 @@ def test_a_save_that_fails_prints_nothing_beside_its_error(tmp_path, state, monk
 
     monkeypatch.setattr(checkpoints._manager, "save", fail)
     with pytest.raises(StorageError, match="the checkpoint of epoch 1 must be written to"):
-        checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0)))
+        checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0, [])))
     sys.unraisablehook("what TensorStore finds later")  # pyright: ignore[reportArgumentType]
     assert printed == []
 
@@ -141,8 +154,8 @@ def unchanged(restored, state):
     return all(np.array_equal(one, other) for one, other in pairs)
 
 
-def change_clock(checkpoint):
-    place = checkpoint / "progress" / "metadata"
+def change_clock(folder):
+    place = folder / "progress" / "metadata"
     place.write_text(place.read_text().replace("1.5", "7.5"))
 
 
@@ -212,7 +225,7 @@ def test_a_save_that_fails_is_a_storage_error_and_harms_no_other(tmp_path, state
     (tmp_path / "c").write_text("a file, where no folder can be made")
     history = [row(epoch, 0.1) for epoch in (1, 2, 3)]
     with pytest.raises(StorageError, match=r"checkpoint of epoch 3 must be written to .*/c; that failed with \w+: .*: see to"):
-        checkpoints.save(Checkpoint(state, state.params, Progress(history, {}, 3)))
+        checkpoints.save(Checkpoint(state, state.params, Progress(history, {}, 3, [])))
     restored = Checkpoints(tmp_path / "elsewhere", keep=2).restore(state, print)
     assert restored is not None
     assert len(restored.progress.history) == 2

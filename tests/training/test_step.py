@@ -9,8 +9,9 @@ import optax
 import pytest
 
 from gmmae.scaling.batches import epoch_order, plan_batches, shard_samples
-from gmmae.training import compilation, per_sample
-from gmmae.training.step import Batch, TrainState, adam, evaluate, make_train_epoch, train_step
+from gmmae.scaling.strategies import OptimizerConstants
+from gmmae.training import compilation, optimizers, per_sample
+from gmmae.training.step import Batch, TrainState, evaluate, make_train_epoch, train_step
 from tests.small import small
 
 # One step differs by the order of float32 sums: a few units in the last place of the gradient, which Adam, dividing by its
@@ -89,7 +90,7 @@ def test_evaluation_counts_every_sample_once(setup):
 def test_adam_divides_by_what_it_should_from_the_first_step_on(beta1):
     # Of a constant gradient both corrected moments are exact: the step is η g / (|g| + ε). Five roundings of 6e-8; with
     # 1 - βᵗ in float32 the first step would be 6e-6 off.
-    optimizer = adam(beta1=beta1, epsilon=1e-8)
+    optimizer = optimizers.make(OptimizerConstants("adam", beta1, 0.999, 1e-8))
     params = jnp.zeros(2)
     state = optimizer.init(params)
     for _ in range(4):
@@ -99,7 +100,7 @@ def test_adam_divides_by_what_it_should_from_the_first_step_on(beta1):
 
 def test_clipping_bounds_the_gradient_that_adam_sees():
     gradient = {"w": jnp.array([3.0, 4.0])}
-    optimizer = adam(clip_norm=1.0)
+    optimizer = optimizers.make(OptimizerConstants("adam", 0.9, 0.999, 1e-8), clip_norm=1.0)
     _, state = optimizer.update(gradient, optimizer.init(gradient), gradient, learning_rate=0.1)
     first_moment = next(leaf for leaf in jax.tree.leaves(state) if jnp.shape(leaf) == (2,))
     np.testing.assert_allclose(first_moment, 0.1 * np.array([0.6, 0.8]), rtol=1e-6)

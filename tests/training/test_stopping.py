@@ -80,7 +80,7 @@ def stops(metrics: list[float]) -> str | None:
     """The reason after epochs whose watched metric has these values; two epochs of patience."""
     monitor = StopMonitor(StopConfig(monitor="dice", mode="max", target=0.99, max_epochs=9, patience_epochs=2))
     for epoch, dice in enumerate(metrics, 1):
-        monitor.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, {"dice": dice}))
+        monitor.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, metrics={"dice": dice}))
     return monitor.reason()
 
 

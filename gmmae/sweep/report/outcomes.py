@@ -18,7 +18,7 @@ MISS_NAMES = {stop_reasons.MAX_EPOCHS: "out of epochs", stop_reasons.STALLED: "p
 """The kinds of misses that have another name in a report than in a record."""
 
 CAPPED = "†"
-"""The mark of a global batch that is capped to the training set."""
+"""The mark of a global batch that is capped to the training set, or to the end of the strategy's rule."""
 
 
 def capped_mark(runs: Iterable[Run]) -> str:
@@ -28,11 +28,12 @@ def capped_mark(runs: Iterable[Run]) -> str:
 
 def capped_notes(runs: Iterable[Run]) -> tuple[str, ...]:
     """Returns the explanation of the mark for each size of a capped batch."""
-    sizes = {(run.record.global_batch, run.record.batch_size) for run in runs if run.record.clipped}
+    records = [run.record for run in runs if run.record.clipped]
+    sizes = {(max(of.global_batch, of.largest_batch), of.batch_size, of.train_samples) for of in records}
     return tuple(
-        f"{CAPPED} Batch capped to the {batch} training samples. Where the learning rate scales with the batch, "
-        f"k = {batch} / {base} = {batch / base:.4g}."
-        for batch, base in sorted(sizes)
+        f"{CAPPED} Batch capped to {f'the {batch} training samples' if batch == samples else f'{batch}, where the rule ends'}. "
+        f"Where the learning rate scales with the batch, k = {batch} / {base} = {batch / base:.4g}."
+        for batch, base, samples in sorted(sizes)
     )
 
 

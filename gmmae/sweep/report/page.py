@@ -100,6 +100,7 @@ def _tables(by_cluster: Sequence[Results]) -> tuple[Table, ...]:
         strategy_tables.step_times(found),
         strategy_tables.times_to_target(found),
         strategy_tables.paired(found),
+        strategy_tables.side_by_side(found),
     )
     return tuple(table for table in possible if table is not None)
 

@@ -61,12 +61,13 @@ class Projection(NamedTuple):
         train = step_table(self.timings.train)
         size_bytes = record.parameters * self.parameter_bytes
         all_reduce_s = cost.all_reduce_s(self.cluster, record.devices, size_bytes)
+        plans = stage_plans(record)
+        steps_s = [cost.projected_step_s(self.cluster, train, plan.device_batch, record.devices, size_bytes) for plan in plans]
         validation_s = cost.scale(self.cluster, train) * self._validation_s(record)
-        found = []
-        for plan in stage_plans(record):
-            step_s = cost.projected_step_s(self.cluster, train, plan.device_batch, record.devices, size_bytes)
-            found.append(EpochTime(plan.steps * (step_s - all_reduce_s), plan.steps * all_reduce_s, validation_s))
-        return found
+        return [
+            EpochTime(plan.steps * (step_s - all_reduce_s), plan.steps * all_reduce_s, validation_s)
+            for plan, step_s in zip(plans, steps_s, strict=True)
+        ]
 
     def _validation_s(self, record: Record) -> float:
         try:
