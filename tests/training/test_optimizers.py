@@ -168,10 +168,7 @@ def test_the_losses_are_those_of_a_plain_loop_in_pytorch(name, decay, clip):
 
 
 def test_all_optimisers_learn_and_all_options_matter_but_for_those_without_an_effect_by_definition():
-    """Losses that are the same by the definitions are those of two pairs.
-
-    AdamW without a decay is Adam. LARS divides by the norm of each layer's gradient, so clipping changes nothing without decay.
-    """
+    """AdamW without a decay is Adam. LARS divides by the norm of each layer's gradient, so without a decay clipping is of no effect."""
     found = {case: own_losses(*case) for case in CASES}
     for step_losses in found.values():
         assert step_losses[-5:].mean() < step_losses[:5].mean() / 2
@@ -236,11 +233,11 @@ def test_the_sde_rule_at_four_base_batches_against_numbers_worked_by_hand(name, 
 @pytest.mark.parametrize("base", [1, 8, 30])
 def test_the_largest_batch_of_the_sde_rule_is_where_a_beta_becomes_zero(base, beta1, beta2, most):
     """It is B / (1 - β) for the smaller β: ten base batches at 0.9."""
-    optim = OptimConfig(batch_size=base, beta1=beta1, beta2=beta2)
-    found = resolve("sde", optim, 64, LARGE)
+    config = OptimConfig(batch_size=base, beta1=beta1, beta2=beta2)
+    found = resolve("sde", config, 64, LARGE)
     assert (found.wanted_batch, found.global_batch) == (64 * base, most * base)
     assert min(found.optimization.optimizer[1:3]) == pytest.approx(0, abs=1e-12)  # roundings of a difference from 1
-    below = resolve("sde", optim, most, LARGE)
+    below = resolve("sde", config, most, LARGE)
     assert below.global_batch == below.wanted_batch == most * base
 
 

@@ -57,7 +57,7 @@ def test_float64_doubles_the_gradient(timings):
 
 def test_what_is_not_measured_is_not_projected(timings):
     wide = timings._replace(validation=[sweeps.timing(8, 1, 0.1), *timings.validation])  # 8 of the 256 samples on each of 32
-    with pytest.raises(InputError, match="^device batch must be measured, from 8 to 32; got 1"):
+    with pytest.raises(InputError, match=r"^device batch must be measured, from 8 to 32; got 1"):
         Projection(FLAT, wide, 4).stages(record("strong", 32))
     few = timings._replace(validation=timings.validation[:1])  # 64 of the 256 samples
     with pytest.raises(InputError, match="validation: device batch must be measured, from 64 to 64; got 256"):
