@@ -1,6 +1,6 @@
 """Finds the base learning rate of each optimiser on one device, by a rule that was written before the study's runs.
 
-    python -m experiments.base_rates --config luna16_nodules --data FOLDER --searches momentum=1 --out FILE.csv --workdir runs/base_rates
+    python -m experiments.base_rates --config luna16_nodules --data FOLDER --searches momentum=1 --out FILE.csv --workdir DIR
 
 The rule:
 
@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workdir", type=Path, required=True)
     args = parser.parse_args()
+    # The other changes silence a run, and end one that has collapsed.
     base = gmmae.configure(
         args.config, data__root=args.data, parallel__devices=1, stop__max_epochs=MAX_EPOCHS, stop__collapse_epochs=5,
         log__tensorboard=False, log__figure_epochs=(),

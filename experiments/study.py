@@ -14,8 +14,9 @@ import numpy as np
 
 from benchmarks.child import ROOT
 from benchmarks.options import Parser, guarded
-from experiments import failure, frameworks, real_times, size, tables
+from experiments import failure, frameworks, machines, other_strategies, real_times, size, tables
 from experiments import plan as plans
+from experiments.machines import EARLIER_CODE, h100_overhead, h100_steps, longer_epoch
 from experiments.outcomes import (
     RESULTS,
     Row,
@@ -32,11 +33,9 @@ from experiments.outcomes import (
     runs,
     table,
 )
-from gmmae.config.toml import find
 from gmmae.planner import prediction
 from gmmae.planner.prediction import Measured
-from gmmae.scaling import cost
-from gmmae.scaling.cost import StepTimes, all_reduce_s, read_cluster
+from gmmae.scaling.cost import StepTimes
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.system.stop_reasons import MAX_EPOCHS, TARGET_REACHED
 
@@ -45,14 +44,6 @@ GENERATED = (
     "<!-- Made by `python -m experiments.study` from experiments/study.md and results/. Change those, not this file. -->"
 )
 PLACE = re.compile(r"\{\{(\w+)\}\}")
-CLUSTERS = ("k80_1gbe", "h200_nvlink")
-"""Clusters to which times are projected."""
-
-H100 = "H100, earlier kernels"
-
-EARLIER_CODE = "cuDNN's convolutions and the loss's first kernel"
-"""Code of the H100's two timed steps (`results/bench/h100_steps.csv`). Later code has one timed step, of 32 samples."""
-
 FEW_SAMPLES, FEW_SAMPLES_US = 4, (75, 100, 150, 200, 250, 300)
 """Samples of a step that has no time with later code on an H100, and its assumed times in microseconds."""
 
@@ -180,7 +171,7 @@ def rates() -> dict[str, str]:
         more = [best[seed] / strong[seed] for seed in sorted(best)]
         batch = int(found["weak", n][0]["global_batch"])
         told = []
-        for name, at in machines(measured, n).items():
+        for name, at in machines.machines(measured, n).items():
             ratios = [ratio * longer_epoch(at, batch) for ratio in more]
             medians[name].append(float(np.median(ratios)))
             told.append(f"{middle(ratios)}; {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}")
@@ -192,14 +183,14 @@ def rates() -> dict[str, str]:
         lines.append(
             (str(n), *(middle(list(epochs[scaling].values())) for scaling in tried), middle(list(best.values())), *told)
         )
-    names = (f"over strong's time, {name}" for name in machines(measured, 1))
+    names = (f"over strong's time, {name}" for name in machines.machines(measured, 1))
     few = min(len({row["seed"] for row in rows if row["scaling"] == scaling}) for scaling in tried)
     return {
         "rates_table": table(("n", *(RATES[scaling] for scaling in tried), "the best of them", *names), lines),
         "rates_seeds": str(few),
         **{f"rates_{name}": text for name, text in arrivals(found).items()},
         "h100_us": " and ".join(f"{1e6 * second:.0f}" for second in h100_steps(EARLIER_CODE).seconds),
-        "h100_range": f"{min(medians[H100]):.2f} to {max(medians[H100]):.2f}",
+        "h100_range": f"{min(medians[machines.H100]):.2f} to {max(medians[machines.H100]):.2f}",
         "h100_overhead": f"{h100_overhead(measured, 1):.2f}",
         **untimed(measured, medians),
     }
@@ -222,41 +213,10 @@ def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[
     return {"h100_now_us": f"{1e6 * h100_steps('later').seconds[-1]:.0f}", "untimed_table": table(head, lines)}
 
 
-def h100_steps(code: str) -> StepTimes:
-    """Returns the times of steps on an H100 with one version of the code: `EARLIER_CODE`, or any other for later code."""
-    rows = tables.read(RESULTS / "bench" / "h100_steps.csv")
-    of = [row for row in rows if (row["code"] == EARLIER_CODE) == (code == EARLIER_CODE)]
-    return StepTimes(tuple(int(row["samples"]) for row in of), tuple(float(row["seconds"]) for row in of))
-
-
 def later_h100_steps(few_us: float) -> StepTimes:
     """Returns the steps of later code on an H100, with an assumed time of the step of few samples."""
     [batch], [batch_s] = h100_steps("later")
     return StepTimes((FEW_SAMPLES, batch), (1e-6 * few_us, batch_s))
-
-
-def h100_overhead(measured: Measured, devices: int, steps: StepTimes | None = None) -> float:
-    """Returns the overhead and the projected all-reduce relative to a base batch's samples, by two steps on an H100.
-
-    Args:
-      measured: measurements of the workload.
-      devices: number of devices of the all-reduce.
-      steps: times of the steps, by default those of the earlier code.
-    """
-    a, b = cost.affine(steps or h100_steps(EARLIER_CODE))
-    reduce_s = all_reduce_s(read_cluster(find("h200_nvlink", "clusters")), devices, measured.gradient_bytes)
-    return (a + reduce_s) / (b * measured.optim.batch_size)
-
-
-def longer_epoch(at: prediction.DeviceGroup, batch: int) -> float:
-    """Returns the ratio of a batch's epoch time to that of the base batch."""
-    return float(at.epoch_s(batch)) / float(at.epoch_s(at.measured.optim.batch_size))
-
-
-def machines(measured: Measured, devices: int) -> dict[str, prediction.DeviceGroup]:
-    """Returns clusters of `devices` devices, and H100s with their own overhead and no time for validation."""
-    found = {name: prediction.device_group(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
-    return found | {H100: prediction.hypothetical_group(measured, h100_overhead(measured, devices), devices)}
 
 
 def failures() -> dict[str, str]:
@@ -370,6 +330,7 @@ def planned() -> dict[str, str]:
 FACTS: tuple[Callable[[], dict[str, str]], ...] = (
     *(nodules, splits, given_up, other_targets, rates),
     *(failures, sizes, compared, unet, planned),
+    *(other_strategies.optimizers, other_strategies.growth),
 )
 
 

@@ -168,7 +168,7 @@ def test_the_losses_are_those_of_a_plain_loop_in_pytorch(name, decay, clip):
 
 
 def test_all_optimisers_learn_and_all_options_matter_but_for_those_without_an_effect_by_definition():
-    """AdamW without a decay is Adam. LARS divides by the norm of each layer's gradient, so without a decay clipping is of no effect."""
+    """AdamW without a decay is Adam. LARS divides by the norm of each layer's gradient, so clipping does nothing without a decay."""
     found = {case: own_losses(*case) for case in CASES}
     for step_losses in found.values():
         assert step_losses[-5:].mean() < step_losses[:5].mean() / 2
@@ -226,7 +226,7 @@ def test_the_sde_rule_at_four_base_batches_against_numbers_worked_by_hand(name, 
     base = OptimConfig(name=name, batch_size=8, beta1=0.95, beta2=0.99, epsilon=1e-6, weight_decay=0.1)
     found = constants_by_sde(base, 32)
     assert found.name == name
-    assert found[1:] == pytest.approx((0.8, 0.96, 5e-7, 0.0, decay), rel=1e-12)  # a few roundings of differences from 1
+    assert found[1:] == pytest.approx((0.8, 0.96, 5e-7, 0.0, decay), rel=1e-12, abs=0)  # roundings of differences from 1
 
 
 @pytest.mark.parametrize(("beta1", "beta2", "most"), [(0.9, 0.999, 10), (0.95, 0.999, 20), (0.95, 0.75, 4), (0.0, 0.999, 1)])
@@ -249,7 +249,7 @@ def test_the_largest_batch_of_the_sde_rule_is_where_a_beta_becomes_zero(base, be
 def test_the_sde_rule_refuses_other_optimisers_and_names_a_rule_for_them(scaling, name, rule):
     with pytest.raises(InputError) as caught:
         resolve(scaling, OptimConfig(name=name), 2, LARGE)
-    assert str(caught.value) == (f"optim.name must be adam or adamw for the strategy sde; got {name}: set --scaling {rule}")
+    assert str(caught.value) == f"optim.name must be adam or adamw for the strategy sde; got {name}: set --scaling {rule}"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -199,18 +199,13 @@ def side_by_side(results: Results) -> Table | None:
 
 
 def runs_csv(results: Results) -> str:
-    """Returns CSV with a row for each computed run and each failed process. A missing value is empty."""
+    """Returns CSV with a row for each computed run and each failed process. A missing value is empty.
+
+    The column `growth` has the first epoch and the global batch of each later stage: `6:64 11:128`.
+    """
     metrics = list(dict.fromkeys(name for run in results.runs for name in run.record.best_metrics))
-    names = ["scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch"]
-    names += [
-        "largest_batch",
-        "device_batch",
-        "learning_rate",
-        "final_train_loss",
-        "final_val_loss",
-        "best_val_loss",
-        "best_epoch",
-    ]
+    names = ["scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "growth"]
+    names += ["device_batch", "learning_rate", "final_train_loss", "final_val_loss", "best_val_loss", "best_epoch"]
     names += [*(f"best_{name}" for name in metrics), "time_to_target_s", "projected", "path", "steps", "train_s", "eval_s"]
     names += ["machine", "git_commit"]
     rows = {record.key: asdict(record) | {"projected": False} for record in results.failed}
@@ -221,6 +216,7 @@ def runs_csv(results: Results) -> str:
             | record.clocks
             | {f"best_{name}": value for name, value in record.best_metrics.items()}
             | {"mode": results.config.mode, "outcome": run.outcome, "path": run.path}
+            | {"growth": " ".join(f"{first}:{batch}" for first, batch in record.growth)}
             | {"steps": record.steps, "time_to_target_s": run.time_s if known else None}
             | {"projected": known and results.clock.kind == "projected"}
         )

@@ -1,0 +1,50 @@
+"""Machines to which the study projects times, and the time of an epoch of a batch on them."""
+
+from benchmarks.child import ROOT
+from experiments import tables
+from gmmae.config.toml import find
+from gmmae.planner import prediction
+from gmmae.planner.prediction import Measured
+from gmmae.scaling import cost
+from gmmae.scaling.cost import StepTimes, all_reduce_s, read_cluster
+
+H100_STEPS = ROOT / "results" / "bench" / "h100_steps.csv"
+
+CLUSTERS = ("k80_1gbe", "h200_nvlink")
+"""Clusters to which times are projected."""
+
+H100 = "H100, earlier kernels"
+
+EARLIER_CODE = "cuDNN's convolutions and the loss's first kernel"
+"""Code of the H100's two timed steps (`results/bench/h100_steps.csv`). Later code has one timed step, of 32 samples."""
+
+
+def h100_steps(code: str) -> StepTimes:
+    """Returns the times of steps on an H100 with one version of the code: `EARLIER_CODE`, or any other for later code."""
+    rows = tables.read(H100_STEPS)
+    of = [row for row in rows if (row["code"] == EARLIER_CODE) == (code == EARLIER_CODE)]
+    return StepTimes(tuple(int(row["samples"]) for row in of), tuple(float(row["seconds"]) for row in of))
+
+
+def h100_overhead(measured: Measured, devices: int, steps: StepTimes | None = None) -> float:
+    """Returns the overhead and the projected all-reduce relative to a base batch's samples, by two steps on an H100.
+
+    Args:
+      measured: measurements of the workload.
+      devices: number of devices of the all-reduce.
+      steps: times of the steps, by default those of the earlier code.
+    """
+    a, b = cost.affine(steps or h100_steps(EARLIER_CODE))
+    reduce_s = all_reduce_s(read_cluster(find("h200_nvlink", "clusters")), devices, measured.gradient_bytes)
+    return (a + reduce_s) / (b * measured.optim.batch_size)
+
+
+def longer_epoch(at: prediction.DeviceGroup, batch: int) -> float:
+    """Returns the ratio of a batch's epoch time to that of the base batch."""
+    return float(at.epoch_s(batch)) / float(at.epoch_s(at.measured.optim.batch_size))
+
+
+def machines(measured: Measured, devices: int) -> dict[str, prediction.DeviceGroup]:
+    """Returns clusters of `devices` devices, and H100s with their own overhead and no time for validation."""
+    found = {name: prediction.device_group(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
+    return found | {H100: prediction.hypothetical_group(measured, h100_overhead(measured, devices), devices)}

@@ -1,0 +1,153 @@
+"""Facts of the study's section on other optimisers, the SDE rule, and a batch that grows during a run."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from experiments import machines, tables
+from experiments import plan as plans
+from experiments.outcomes import (
+    RESULTS,
+    Row,
+    arrivals,
+    arrived_epochs,
+    by_arm,
+    cells,
+    middle,
+    on_one_device,
+    outcome,
+    runs,
+    table,
+)
+from gmmae.planner.prediction import DeviceGroup, Measured
+from gmmae.scaling.strategies import STRATEGIES
+
+OPTIMIZERS = {"momentum": "SGD with momentum", "adamw": "AdamW"}
+"""Sweeps of other optimisers on real nodules, by name."""
+
+ARMS = ("weak", "linear-warmup", "linear")
+
+MEASURED = "measured"
+"""Name of the strategy `growing` in the sweep whose critical batch was measured."""
+
+LABELS = {**{name: strategy.label for name, strategy in STRATEGIES.items()}, MEASURED: "Growing batch, measured"}
+
+
+def optimizers() -> dict[str, str]:
+    """Returns the base rates, and the paper's comparison with other optimisers."""
+    found = {"base_rates_table": base_rates()}
+    for name, label in OPTIMIZERS.items():
+        rows = cells(name)
+        grouped = by_arm(rows, ARMS)
+        counts = sorted({n for _, n in grouped if n > 1})
+        lines = [(LABELS[arm], *(outcome(grouped[arm, n]) for n in counts)) for arm in ARMS]
+        one = on_one_device(rows)
+        found |= {
+            f"{name}_outcomes": table(("strategy", *(f"n = {n}" for n in counts)), lines),
+            f"{name}_times": times_table(rows, one, ARMS, counts),
+            f"{name}_strong": middle([float(row["epochs"]) for row in one]),
+            **{f"{name}_{key}": text for key, text in {**runs(rows), **arrivals(grouped)}.items()},
+            f"{name}_label": label,
+        }
+    return found
+
+
+def base_rates() -> str:
+    """Returns the table of the rates that were tried on one device."""
+    lines = []
+    rows = [row for name in OPTIMIZERS for row in tables.read(RESULTS / "study" / "base_rates" / f"{name}.csv")]
+    for (name, rate, taken), of in itertools.groupby(
+        rows, key=lambda row: (row["optimizer"], row["learning_rate"], row["taken"])
+    ):
+        epochs = [float(row["target_epoch"] or "inf") for row in of]
+        came = f"{sum(map(math.isfinite, epochs))} of {len(epochs)}"
+        lines.append((OPTIMIZERS[name], rate, came, middle(epochs), taken))
+    return table(("optimiser", "learning rate", "reached in 40 epochs", "epochs", "taken"), lines)
+
+
+def growth() -> dict[str, str]:
+    """Returns the results of the SDE rule, of growing batches and of Seesaw, beside strong and weak scaling."""
+    paper, rows, decaying = cells(plans.PAPER_DATA), cells("growing"), cells("seesaw")
+    by_measurement = [{**row, "scaling": MEASURED} for row in cells("growing_measured")]
+    together = [*(row for row in paper if row["scaling"] == "weak"), *rows, *by_measurement]
+    arms = ("weak", "growing", MEASURED, "sde")
+    grouped, one = by_arm(together, arms), on_one_device(rows)
+    counts = sorted({n for scaling, n in grouped if scaling == "growing" and n > 1})
+    lines = [(LABELS[arm], *(outcome(grouped[arm, n]) if (arm, n) in grouped else "" for n in counts)) for arm in arms]
+    own, of_seesaw = on_one_device(decaying), by_arm(decaying, ("seesaw",))
+    columns = [n for _, n in sorted(of_seesaw) if n > 1]
+    against_weak = [row for row in paper if row["scaling"] == "weak"]
+    return {
+        "growing_outcomes": table(("strategy", *(f"n = {n}" for n in counts)), lines),
+        "growing_over_strong": times_table(together, one, ("growing", MEASURED), counts),
+        "growing_over_weak": times_table(together, against_weak, ("growing", MEASURED), counts),
+        "growing_strong": middle([float(row["epochs"]) for row in one]),
+        "growing_stages": stages_table(grouped, counts),
+        "seesaw_strong": outcome(own),
+        "seesaw_outcomes": table(
+            ("strategy", *(f"n = {n}" for n in columns)),
+            [(LABELS["seesaw"], *(outcome(of_seesaw["seesaw", n]) for n in columns))],
+        ),
+        "seesaw_times": times_table(decaying, own, ("seesaw",), columns),
+        **{f"growing_{key}": text for key, text in {**runs(rows), **arrivals(grouped)}.items()},
+        **{f"seesaw_{key}": text for key, text in {**runs(decaying), **arrivals(of_seesaw)}.items()},
+    }
+
+
+def stages_table(grouped: Mapping[tuple[str, int], Sequence[Row]], counts: Sequence[int]) -> str:
+    """Returns the batch at the end of the runs whose critical batch was measured."""
+    lines = []
+    for n in counts:
+        of = grouped[MEASURED, n]
+        last = [stages(row)[-1][1] for row in of]
+        lines.append((str(n), middle([float(batch) for batch in last]), middle([float(len(stages(row)) - 1) for row in of])))
+    return table(("n", "last batch", "doublings"), lines)
+
+
+def stages(row: Row) -> list[tuple[int, int]]:
+    """Returns the first epoch and the batch of each stage of a run.
+
+    >>> stages({"global_batch": "32", "growth": "6:64 11:128"})
+    [(1, 32), (6, 64), (11, 128)]
+    """
+    later = (text.split(":") for text in row.get("growth", "").split())
+    return [(1, int(row["global_batch"])), *((int(first), int(batch)) for first, batch in later)]
+
+
+def seconds(row: Row, at: DeviceGroup) -> float:
+    """Returns the time of a run to its target on a machine, or infinity for a miss."""
+    epochs = arrived_epochs(row)
+    if math.isinf(epochs):
+        return math.inf
+    firsts = [first for first, _ in stages(row)]
+    ends = [*firsts[1:], epochs + 1]
+    counts = (max(min(end, epochs + 1) - first, 0) for first, end in zip(firsts, ends, strict=True))
+    return sum(count * float(at.epoch_s(batch)) for count, (_, batch) in zip(counts, stages(row), strict=True))
+
+
+def times_table(rows: Sequence[Row], against: Sequence[Row], arms: Sequence[str], counts: Sequence[int]) -> str:
+    """Returns the time of each strategy over that of another one, seed by seed, by machine.
+
+    Args:
+      rows: runs of the strategies.
+      against: runs to compare with: of as many devices where there are such, otherwise of one device.
+      arms: the strategies.
+      counts: numbers of devices.
+    """
+    measured = paper_measurements()
+    other = {(int(row["devices"]), row["seed"]): row for row in against}
+    grouped, lines = by_arm(rows, arms), []
+    for arm in arms:
+        for n in counts:
+            pairs = [(row, other.get((n, row["seed"]), other.get((1, row["seed"])))) for row in grouped.get((arm, n), ())]
+            shown = []
+            for at in machines.machines(measured, n).values():
+                ratios = [seconds(row, at) / seconds(base, at) for row, base in pairs if base is not None]
+                shown.append(f"{middle(ratios)}; sooner in {sum(ratio < 1 for ratio in ratios)} of {len(ratios)}")
+            lines.append((LABELS[arm], str(n), *shown))
+    return table(("strategy", "n", *machines.machines(measured, 1)), lines)
+
+
+def paper_measurements() -> Measured:
+    """Returns the measurements of a plan of the real nodules."""
+    return next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
