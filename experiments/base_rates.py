@@ -7,12 +7,12 @@ The rule:
 1. Runs are on one device, with the base batch, constants of the optimiser as configured, and the seeds 10, 11 and 12. The
    study uses other seeds.
 2. A run ends at the target, or after 40 epochs. Its score is the epoch of the target; a miss is infinite.
-3. The score of a rate is the median over its seeds. Where that is infinite, the median best metric decides.
-4. Rates are START times powers of two. From START the search goes to the better neighbour, until both neighbours of a rate
+3. The score of a learning rate is the median over its seeds. Where that is infinite, the median best metric decides.
+4. Learning rates are START times powers of two. From START the search goes to the better neighbour, until both neighbours
    are worse.
-5. Of rates with equal scores the smaller one is taken.
+5. Of learning rates with equal scores the smaller one is taken.
 
-The CSV has a row for each rate and seed, and marks the rate that was taken. Finished runs are not computed again.
+The CSV has a row for each rate and seed, and marks the learning rate that was taken. Finished runs are not computed again.
 """
 
 import argparse
@@ -33,14 +33,14 @@ MAX_EPOCHS = 40
 
 
 class Search(NamedTuple):
-    """An optimiser, and the rate at which its search starts."""
+    """An optimiser, and the learning rate at which its search starts."""
 
     optimizer: str
     start: float
 
 
 class Score(NamedTuple):
-    """The score of a rate. The smaller tuple is better."""
+    """The score of a learning rate. The smaller tuple is better."""
 
     epochs: float
     cost: float
@@ -79,7 +79,7 @@ def run(config: Config, folder: Path) -> dict[str, Any]:
 
 
 def score(rows: list[dict[str, Any]], mode: str) -> Score:
-    """Returns the score of a rate's runs."""
+    """Returns the score of a learning rate by its runs."""
     epochs = float(np.median([row["target_epoch"] or math.inf for row in rows]))
     best = float(np.median([float(row["best"] or "nan") for row in rows]))
     return Score(epochs, math.inf if math.isnan(best) else best if mode == "min" else -best)

@@ -34,7 +34,7 @@ LABELS = {**{name: strategy.label for name, strategy in STRATEGIES.items()}, MEA
 
 
 def optimizers() -> dict[str, str]:
-    """Returns the base rates, and the paper's comparison with other optimisers."""
+    """Returns the base learning rates, and the paper's comparison with other optimisers."""
     found = {"base_rates_table": base_rates()}
     for name, label in OPTIMIZERS.items():
         rows = cells(name)
@@ -53,7 +53,7 @@ def optimizers() -> dict[str, str]:
 
 
 def base_rates() -> str:
-    """Returns the table of the rates that were tried on one device."""
+    """Returns the table of the learning rates that were tried on one device."""
     lines = []
     rows = [row for name in OPTIMIZERS for row in tables.read(RESULTS / "study" / "base_rates" / f"{name}.csv")]
     for (name, rate, taken), of in itertools.groupby(

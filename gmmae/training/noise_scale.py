@@ -46,13 +46,14 @@ def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState]
     indices = order[: len(order) // batch * batch].reshape(-1, batch)
 
     optimizer = setup.optimization.optimizer
+    log_beta2 = math.log(optimizer.beta2) if optimizer.beta2 else -math.inf
 
     def scales_of(state: TrainState) -> Params:
         """Returns P for each parameter."""
         if optimizer.name not in WITH_BETAS:
             return jax.tree.map(jnp.ones_like, state.params)
         count = optax.tree_utils.tree_get_all_with_path(state.opt_state, "count")[0][1]
-        unbiased = -jnp.expm1(jnp.maximum(count, 1) * math.log(optimizer.beta2))
+        unbiased = -jnp.expm1(jnp.maximum(count, 1) * log_beta2)
         return jax.tree.map(
             lambda v: jnp.sqrt(v / unbiased) + optimizer.epsilon, optax.tree_utils.tree_get(state.opt_state, "nu")
         )

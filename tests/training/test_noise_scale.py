@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from gmmae.training.noise_scale import Norms, noise_of
+from gmmae.training import compilation
+from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
+from tests.small import small
 
 
 def squares(signal: float, noise: float, batch: int, rng: np.random.Generator, steps: int = 400, size: int = 400):
@@ -25,3 +27,20 @@ def test_a_spike_moves_one_block_only():
 
 def test_a_signal_lost_in_noise_has_no_scale():
     assert noise_of(Norms(10, [10.0] * 8, [1.0] * 8)) is None
+
+
+def test_adam_divides_by_epsilon_before_its_first_step_and_sgd_by_nothing():
+    """Adam's second moment is zero then. It has none at β2 = 0, where `log β2` is minus infinity."""
+
+    def norms(**options) -> Norms:
+        setup = compilation.prepare(small(**options))
+        state = compilation.initial_state(setup)
+        return gradient_norms(setup, state)(state)
+
+    plain = norms(optim__name="sgd")
+    assert min(plain.of_one) > 0
+    for beta2 in (0.0, 0.999):
+        divided = norms(optim__beta2=beta2, optim__epsilon=0.5)
+        # Sums of some thousand squares in float32, whose order may differ between two programs.
+        np.testing.assert_allclose(divided.of_one, np.array(plain.of_one) / 0.5, rtol=1e-5)
+        np.testing.assert_allclose(divided.of_batch, np.array(plain.of_batch) / 0.5, rtol=1e-5)

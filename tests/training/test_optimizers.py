@@ -168,7 +168,7 @@ def test_the_losses_are_those_of_a_plain_loop_in_pytorch(name, decay, clip):
 
 
 def test_all_optimisers_learn_and_all_options_matter_but_for_those_without_an_effect_by_definition():
-    """AdamW without a decay is Adam. LARS divides by the norm of each layer's gradient, so clipping does nothing without a decay."""
+    """AdamW without a decay is Adam. LARS divides by each layer's norm, so without a decay clipping changes nothing."""
     found = {case: own_losses(*case) for case in CASES}
     for step_losses in found.values():
         assert step_losses[-5:].mean() < step_losses[:5].mean() / 2
