@@ -89,6 +89,10 @@ def growth() -> dict[str, str]:
             [(LABELS["seesaw"], *(outcome(of_seesaw["seesaw", n]) for n in columns))],
         ),
         "seesaw_times": times_table(decaying, own, ("seesaw",), columns),
+        **sooner_facts("growing_before_strong", together, one, "growing", counts),
+        **sooner_facts("growing_before_weak", together, against_weak, "growing", counts),
+        **sooner_facts("measured_before_strong", together, one, MEASURED, counts),
+        **sooner_facts("seesaw_before_strong", decaying, own, "seesaw", columns),
         **{f"growing_{key}": text for key, text in {**runs(rows), **arrivals(grouped)}.items()},
         **{f"seesaw_{key}": text for key, text in {**runs(decaying), **arrivals(of_seesaw)}.items()},
     }
@@ -125,27 +129,48 @@ def seconds(row: Row, at: DeviceGroup) -> float:
     return sum(count * float(at.epoch_s(batch)) for count, (_, batch) in zip(counts, stages(row), strict=True))
 
 
-def times_table(rows: Sequence[Row], against: Sequence[Row], arms: Sequence[str], counts: Sequence[int]) -> str:
-    """Returns the time of each strategy over that of another one, seed by seed, by machine.
+def time_ratios(rows: Sequence[Row], against: Sequence[Row], arm: str, n: int) -> dict[str, list[float]]:
+    """Returns the time of a strategy over that of another one, seed by seed, by machine.
 
     Args:
-      rows: runs of the strategies.
+      rows: runs of the strategy, among others.
       against: runs to compare with: of as many devices where there are such, otherwise of one device.
-      arms: the strategies.
-      counts: numbers of devices.
+      arm: the strategy.
+      n: number of devices.
     """
-    measured = paper_measurements()
     other = {(int(row["devices"]), row["seed"]): row for row in against}
-    grouped, lines = by_arm(rows, arms), []
-    for arm in arms:
-        for n in counts:
-            pairs = [(row, other.get((n, row["seed"]), other.get((1, row["seed"])))) for row in grouped.get((arm, n), ())]
-            shown = []
-            for at in machines.machines(measured, n).values():
-                ratios = [seconds(row, at) / seconds(base, at) for row, base in pairs if base is not None]
-                shown.append(f"{middle(ratios)}; sooner in {sum(ratio < 1 for ratio in ratios)} of {len(ratios)}")
-            lines.append((LABELS[arm], str(n), *shown))
-    return table(("strategy", "n", *machines.machines(measured, 1)), lines)
+    pairs = [(row, other.get((n, row["seed"]), other.get((1, row["seed"])))) for row in by_arm(rows, (arm,))[arm, n]]
+    return {
+        name: [seconds(row, at) / seconds(base, at) for row, base in pairs if base is not None]
+        for name, at in machines.machines(paper_measurements(), n).items()
+    }
+
+
+def times_table(rows: Sequence[Row], against: Sequence[Row], arms: Sequence[str], counts: Sequence[int]) -> str:
+    """Returns the table of `time_ratios`, with the number of seeds in which the strategy is sooner."""
+    lines = []
+    for arm, n in itertools.product(arms, counts):
+        found = time_ratios(rows, against, arm, n).values()
+        lines.append((LABELS[arm], str(n), *(f"{middle(ratios)}; sooner in {sooner(ratios)}" for ratios in found)))
+    return table(("strategy", "n", *machines.machines(paper_measurements(), 1)), lines)
+
+
+def sooner(ratios: Sequence[float]) -> str:
+    """Returns in how many seeds a strategy takes less time than the other.
+
+    >>> sooner([0.9, 1.1, float("inf")])
+    '1 of 3'
+    """
+    return f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}"
+
+
+def sooner_facts(name: str, rows: Sequence[Row], against: Sequence[Row], arm: str, counts: Sequence[int]) -> dict[str, str]:
+    """Returns `sooner` by number of devices and machine: `NAME_8_k80_1gbe`, and `NAME_8_h100` for the H100."""
+    return {
+        f"{name}_{n}_{machine.split(',')[0].lower()}": sooner(ratios)
+        for n in counts
+        for machine, ratios in time_ratios(rows, against, arm, n).items()
+    }
 
 
 def paper_measurements() -> Measured:

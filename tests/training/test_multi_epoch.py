@@ -13,7 +13,7 @@ from gmmae.training.checkpoint import Checkpoints
 from gmmae.training.multi_epoch import compile_epochs
 from gmmae.training.parallel import Devices
 from gmmae.training.records import read_history
-from tests.small import checkpoint_epochs, finish, interrupt, losses, small
+from tests.small import RATES, checkpoint_epochs, finish, interrupt, losses, small
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +63,17 @@ def test_several_epochs_in_one_program_are_as_many_epochs(tmp_path, changes):
     epoch, params = best(config, tmp_path / "several")
     assert epoch == record.best_epoch
     np.testing.assert_allclose(params, best(config, tmp_path / "one")[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in RATES if name != "adam"])
+def test_each_optimiser_trains_several_epochs_and_resumes(tmp_path, name):
+    """Both in one: three single epochs that are resumed to six, and six that are two programs' calls."""
+    optim = {"optim__name": name, "optim__learning_rate": RATES[name], "model__activation": "silu"}
+    _, first = rows_of(small(**optim, stop__max_epochs=3), tmp_path / "one")
+    _, second = rows_of(small(**optim, stop__max_epochs=6), tmp_path / "one")
+    _, several = rows_of(small(**optim, stop__max_epochs=6, **SEVERAL), tmp_path / "several")
+    assert_same_course(several, [*first, *second])
+    assert len({row.val_loss for row in several}) == 6
 
 
 def test_exact_blocks_have_the_same_bits_on_one_and_on_four_devices(tmp_path):
