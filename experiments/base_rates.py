@@ -4,8 +4,8 @@
 
 The rule:
 
-1. Runs are on one device, with the base batch, constants of the optimiser as configured, and the seeds 10, 11 and 12. The
-   study uses other seeds.
+1. Runs are on one device, with the base batch, constants of the optimiser as configured, and seeds that the study does not
+   use: 10, 11 and 12, or those of `--seeds`.
 2. A run ends at the target, or after 40 epochs. Its score is the epoch of the target; a miss is infinite.
 3. The score of a learning rate is the median over its seeds. Where that is infinite, the median best metric decides.
 4. Learning rates are START times powers of two. From START the search goes to the better neighbour, until both neighbours
@@ -17,7 +17,7 @@ The CSV has a row for each rate and seed, and marks the learning rate that was t
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,7 +85,7 @@ def score(rows: list[dict[str, Any]], mode: str) -> Score:
     return Score(epochs, math.inf if math.isnan(best) else best if mode == "min" else -best)
 
 
-def search(base: Config, wanted: Search, workdir: Path) -> list[dict[str, Any]]:
+def search(base: Config, wanted: Search, seeds: Sequence[int], workdir: Path) -> list[dict[str, Any]]:
     """Returns the rows of all runs of an optimiser."""
     found: dict[int, list[dict[str, Any]]] = {}
 
@@ -93,7 +93,7 @@ def search(base: Config, wanted: Search, workdir: Path) -> list[dict[str, Any]]:
         rate = float(f"{wanted.start * 2.0**exponent:.4g}")
         if exponent not in found:
             found[exponent] = []
-            for seed in SEEDS:
+            for seed in seeds:
                 config = changed(base, seed=seed, optim__name=wanted.optimizer, optim__learning_rate=rate)
                 row = run(config, workdir / f"{wanted.optimizer}-{rate:g}-seed{seed}")
                 print(*row.values(), flush=True)
@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--config", required=True)
     parser.add_argument("--data", required=True, help="folder of the real nodules")
     parser.add_argument("--searches", type=parsed, nargs="+", required=True, metavar="OPTIMIZER=RATE")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workdir", type=Path, required=True)
     args = parser.parse_args()
@@ -127,7 +128,7 @@ def main() -> None:
         args.config, data__root=args.data, parallel__devices=1, stop__max_epochs=MAX_EPOCHS, stop__collapse_epochs=5,
         log__tensorboard=False, log__figure_epochs=(),
     )  # fmt: skip
-    tables.write(args.out, [row for wanted in args.searches for row in search(base, wanted, args.workdir)])
+    tables.write(args.out, [row for wanted in args.searches for row in search(base, wanted, args.seeds, args.workdir)])
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ class Record:
 
     @property
     def clipped(self) -> bool:
-        """The global batch is the whole training set, because the strategy asks for more."""
+        """The global batch is the whole training set, or the largest of the rule, because the strategy asks for more."""
         return self.wanted_batch > max(self.global_batch, self.largest_batch)
 
 
