@@ -1,9 +1,18 @@
-"""Facts of the study's section on other optimisers, the SDE rule, and a batch that grows during a run."""
+"""Facts of the study's section on other optimisers, the SDE rule, and a batch that grows during a run.
+
+    python -m experiments.other_strategies PLAN...     # work directories of `gmmae plan --tune`: results/study/tuned.csv
+
+The table has the late training loss of each learning rate that those plans tried.
+"""
 
 import itertools
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from benchmarks.options import Parser, guarded
 from experiments import machines, tables
 from experiments import plan as plans
 from experiments.outcomes import (
@@ -16,6 +25,7 @@ from experiments.outcomes import (
     middle,
     on_one_device,
     outcome,
+    reached,
     runs,
     table,
 )
@@ -30,6 +40,9 @@ ARMS = ("weak", "linear-warmup", "linear")
 MEASURED = "measured"
 """Name of the strategy `growing` in the sweep whose critical batch was measured."""
 
+TUNED = RESULTS / "study" / "tuned.csv"
+TRIAL = re.compile(r"(?P<factor>\S+) times the learning rate in (?P<steps>\d+) steps of weak on (?P<n>\d+)")
+
 LABELS = {**{name: strategy.label for name, strategy in STRATEGIES.items()}, MEASURED: "Growing batch, measured"}
 
 
@@ -40,7 +53,7 @@ def optimizers() -> dict[str, str]:
         rows = cells(name)
         grouped = by_arm(rows, ARMS)
         counts = sorted({n for _, n in grouped if n > 1})
-        lines = [(LABELS[arm], *(outcome(grouped[arm, n]) for n in counts)) for arm in ARMS]
+        lines = [(LABELS[arm], *(outcome(of) if (of := grouped[arm, n]) else "not run" for n in counts)) for arm in ARMS]
         one = on_one_device(rows)
         found |= {
             f"{name}_outcomes": table(("strategy", *(f"n = {n}" for n in counts)), lines),
@@ -83,19 +96,30 @@ def growth() -> dict[str, str]:
         "growing_over_weak": times_table(together, against_weak, ("growing", MEASURED), counts),
         "growing_strong": middle([float(row["epochs"]) for row in one]),
         "growing_stages": stages_table(grouped, counts),
-        "seesaw_strong": outcome(own),
-        "seesaw_outcomes": table(
-            ("strategy", *(f"n = {n}" for n in columns)),
-            [(LABELS["seesaw"], *(outcome(of_seesaw["seesaw", n]) for n in columns))],
-        ),
-        "seesaw_times": times_table(decaying, own, ("seesaw",), columns),
+        "seesaw_losses": losses_table(of_seesaw, own, columns),
         **sooner_facts("growing_before_strong", together, one, "growing", counts),
         **sooner_facts("growing_before_weak", together, against_weak, "growing", counts),
         **sooner_facts("measured_before_strong", together, one, MEASURED, counts),
-        **sooner_facts("seesaw_before_strong", decaying, own, "seesaw", columns),
         **{f"growing_{key}": text for key, text in {**runs(rows), **arrivals(grouped)}.items()},
         **{f"seesaw_{key}": text for key, text in {**runs(decaying), **arrivals(of_seesaw)}.items()},
     }
+
+
+def losses_table(of_seesaw: Mapping[tuple[str, int], Sequence[Row]], own: Sequence[Row], counts: Sequence[int]) -> str:
+    """Returns the steps and the best validation loss of Seesaw, beside strong scaling with the same decay."""
+    strong = {row["seed"]: row for row in own}
+    lines = [(LABELS["strong"], "", *numbers(own), "", "")]
+    for n in counts:
+        of = of_seesaw["seesaw", n]
+        ratios = [float(row["best_val_loss"]) / float(strong[row["seed"]]["best_val_loss"]) for row in of]
+        lines.append((LABELS["seesaw"], str(n), *numbers(of), middle(ratios), sooner(ratios)))
+    return table(("strategy", "n", "reached", "steps", "best loss", "loss over strong's", "lower in"), lines)
+
+
+def numbers(rows: Sequence[Row]) -> tuple[str, str, str]:
+    """Returns how many seeds reached the target, their steps, and their best validation losses."""
+    came = f"{sum(map(reached, rows))} of {len(rows)}"
+    return came, middle([float(row["steps"]) for row in rows]), middle([float(row["best_val_loss"]) for row in rows])
 
 
 def stages_table(grouped: Mapping[tuple[str, int], Sequence[Row]], counts: Sequence[int]) -> str:
@@ -151,6 +175,8 @@ def times_table(rows: Sequence[Row], against: Sequence[Row], arms: Sequence[str]
     lines = []
     for arm, n in itertools.product(arms, counts):
         found = time_ratios(rows, against, arm, n).values()
+        if not any(found):
+            continue
         lines.append((LABELS[arm], str(n), *(f"{middle(ratios)}; sooner in {sooner(ratios)}" for ratios in found)))
     return table(("strategy", "n", *machines.machines(paper_measurements(), 1)), lines)
 
@@ -173,6 +199,41 @@ def sooner_facts(name: str, rows: Sequence[Row], against: Sequence[Row], arm: st
     }
 
 
+def tuned() -> dict[str, str]:
+    """Returns the best factor of the learning rate at each batch, by short runs."""
+    rows = tables.read(TUNED)
+    by_batch = {n: list(of) for n, of in itertools.groupby(rows, key=lambda row: row["n"])}
+    lines = []
+    for n, of in by_batch.items():
+        losses = {row["factor"]: f"{float(row['loss']):.5f}" for row in of}
+        best = min(of, key=lambda row: float(row["loss"]))["factor"]
+        lines.append((n, best, "; ".join(f"{factor}: {loss}" for factor, loss in losses.items())))
+    return {"tuned_table": table(("base batches", "best factor", "factor of η: training loss"), lines)}
+
+
+def tuned_rows(plan: Path) -> list[dict[str, object]]:
+    """Returns a row for each learning rate that a plan with `--tune` tried."""
+    parts = json.loads((plan / "measured.json").read_text(encoding="utf-8"))["parts"]
+    found = ((TRIAL.fullmatch(name), value) for name, value in parts.items())
+    return [
+        {"n": int(match["n"]), "factor": match["factor"], "steps": match["steps"], "loss": value}
+        for match, value in found
+        if match
+    ]
+
+
+def main() -> None:
+    """Writes the table of the learning rates that plans tried."""
+    parser = Parser(__doc__)
+    parser.add_argument("plans", type=Path, nargs="+", metavar="PLAN")
+    rows = [row for plan in parser.parse_args().plans for row in tuned_rows(plan)]
+    tables.write(TUNED, sorted(rows, key=lambda row: (row["n"], float(str(row["factor"])))))
+
+
 def paper_measurements() -> Measured:
     """Returns the measurements of a plan of the real nodules."""
     return next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
+
+
+if __name__ == "__main__":
+    guarded(main)

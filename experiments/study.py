@@ -330,7 +330,7 @@ def planned() -> dict[str, str]:
 FACTS: tuple[Callable[[], dict[str, str]], ...] = (
     *(nodules, splits, given_up, other_targets, rates),
     *(failures, sizes, compared, unet, planned),
-    *(other_strategies.optimizers, other_strategies.growth),
+    *(other_strategies.optimizers, other_strategies.growth, other_strategies.tuned),
 )
 
 

@@ -65,7 +65,7 @@ class OptimConfig(Section, name="optim"):
     """The optimiser and the learning rate."""
 
     name: Optimizer = "adam"  # optimiser; sgd is without momentum
-    learning_rate: PositiveFloat = 0.00105  # η for the base batch; the strategy scales it
+    learning_rate: PositiveFloat = 0.00105  # η for the base batch, which the strategy scales; the default is for adam
     batch_size: PositiveInt = 32  # base batch: of one device in weak scaling, of all devices in strong scaling
     scaling_warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup strategies
     decay_epochs: Epochs = ()  # epochs after which the learning rate is multiplied by decay_factor
