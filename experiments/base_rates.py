@@ -8,9 +8,8 @@ The rule:
    use: 10, 11 and 12, or those of `--seeds`.
 2. A run ends at the target, or after 40 epochs. Its score is the epoch of the target; a miss is infinite.
 3. The score of a learning rate is the median over its seeds. Where that is infinite, the median best metric decides.
-4. Learning rates are START times powers of two. From START the search goes to the better neighbour, until both neighbours
-   are worse.
-5. Of learning rates with equal scores the smaller one is taken.
+4. Learning rates are START times powers of two. From START the search goes to the better neighbour, until neither neighbour
+   is better. Of two equal neighbours the smaller one comes first.
 
 The CSV has a row for each rate and seed, and marks the learning rate that was taken. Finished runs are not computed again.
 """
@@ -47,16 +46,15 @@ class Score(NamedTuple):
 
 
 def climb(score: Callable[[int], Score]) -> int:
-    """Returns the exponent with the best score, from 0 by steps of one. Of equal scores the smaller exponent is better.
+    """Returns the exponent with the best score, from 0 by steps of one, when neither neighbour is better.
 
     >>> climb(lambda exponent: Score(abs(exponent + 3), 0.0)), climb(lambda exponent: Score(math.inf, max(exponent, 2)))
-    (-3, 2)
+    (-3, 0)
     """
     best = 0
     while True:
-        tried = [(score(exponent), exponent) for exponent in (best - 1, best, best + 1)]
-        found = min(tried)[1]
-        if found == best:
+        found = min((best - 1, best + 1), key=score)
+        if not score(found) < score(best):
             return best
         best = found
 

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from experiments.outcomes import (
     runs,
     table,
 )
+from gmmae.planner.measure import NUM_TUNED_RATES
 from gmmae.planner.prediction import DeviceGroup, Measured
 from gmmae.scaling.strategies import STRATEGIES
 
@@ -81,9 +83,10 @@ def base_rates() -> str:
 def growth() -> dict[str, str]:
     """Returns the results of the SDE rule, of growing batches and of Seesaw, beside strong and weak scaling."""
     paper, rows, decaying = cells(plans.PAPER_DATA), cells("growing"), cells("seesaw")
-    by_measurement = [{**row, "scaling": MEASURED} for row in cells("growing_measured")]
+    ran = (RESULTS / "study" / "growing_measured").exists()
+    by_measurement = [{**row, "scaling": MEASURED} for row in cells("growing_measured")] if ran else []
     together = [*(row for row in paper if row["scaling"] == "weak"), *rows, *by_measurement]
-    arms = ("weak", "growing", MEASURED, "sde")
+    arms = ("weak", "growing", *([MEASURED] if ran else []), "sde")
     grouped, one = by_arm(together, arms), on_one_device(rows)
     counts = sorted({n for scaling, n in grouped if scaling == "growing" and n > 1})
     lines = [(LABELS[arm], *(outcome(grouped[arm, n]) if (arm, n) in grouped else "" for n in counts)) for arm in arms]
@@ -95,11 +98,9 @@ def growth() -> dict[str, str]:
         "growing_over_strong": times_table(together, one, ("growing", MEASURED), counts),
         "growing_over_weak": times_table(together, against_weak, ("growing", MEASURED), counts),
         "growing_strong": middle([float(row["epochs"]) for row in one]),
-        "growing_stages": stages_table(grouped, counts),
         "seesaw_losses": losses_table(of_seesaw, own, columns),
         **sooner_facts("growing_before_strong", together, one, "growing", counts),
         **sooner_facts("growing_before_weak", together, against_weak, "growing", counts),
-        **sooner_facts("measured_before_strong", together, one, MEASURED, counts),
         **{f"growing_{key}": text for key, text in {**runs(rows), **arrivals(grouped)}.items()},
         **{f"seesaw_{key}": text for key, text in {**runs(decaying), **arrivals(of_seesaw)}.items()},
     }
@@ -120,16 +121,6 @@ def numbers(rows: Sequence[Row]) -> tuple[str, str, str]:
     """Returns how many seeds reached the target, their steps, and their best validation losses."""
     came = f"{sum(map(reached, rows))} of {len(rows)}"
     return came, middle([float(row["steps"]) for row in rows]), middle([float(row["best_val_loss"]) for row in rows])
-
-
-def stages_table(grouped: Mapping[tuple[str, int], Sequence[Row]], counts: Sequence[int]) -> str:
-    """Returns the batch at the end of the runs whose critical batch was measured."""
-    lines = []
-    for n in counts:
-        of = grouped[MEASURED, n]
-        last = [stages(row)[-1][1] for row in of]
-        lines.append((str(n), middle([float(batch) for batch in last]), middle([float(len(stages(row)) - 1) for row in of])))
-    return table(("n", "last batch", "doublings"), lines)
 
 
 def stages(row: Row) -> list[tuple[int, int]]:
@@ -211,15 +202,13 @@ def tuned() -> dict[str, str]:
     return {"tuned_table": table(("base batches", "best factor", "factor of η: training loss"), lines)}
 
 
-def tuned_rows(plan: Path) -> list[dict[str, object]]:
-    """Returns a row for each learning rate that a plan with `--tune` tried."""
+def tuned_rows(plan: Path) -> list[dict[str, str]]:
+    """Returns a row for each learning rate that a plan with `--tune` tried, at batches with all of them."""
     parts = json.loads((plan / "measured.json").read_text(encoding="utf-8"))["parts"]
     found = ((TRIAL.fullmatch(name), value) for name, value in parts.items())
-    return [
-        {"n": int(match["n"]), "factor": match["factor"], "steps": match["steps"], "loss": value}
-        for match, value in found
-        if match
-    ]
+    rows = [{**match.groupdict(), "loss": value} for match, value in found if match]
+    counts = Counter(row["n"] for row in rows)
+    return [row for row in rows if counts[row["n"]] == NUM_TUNED_RATES]
 
 
 def main() -> None:
@@ -227,7 +216,7 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("plans", type=Path, nargs="+", metavar="PLAN")
     rows = [row for plan in parser.parse_args().plans for row in tuned_rows(plan)]
-    tables.write(TUNED, sorted(rows, key=lambda row: (row["n"], float(str(row["factor"])))))
+    tables.write(TUNED, sorted(rows, key=lambda row: (int(row["n"]), float(row["factor"]))))
 
 
 def paper_measurements() -> Measured:
