@@ -12,7 +12,7 @@ TESTS ?=
 # The extras to install, with those that JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/system/nvidia.py test)
 
-.PHONY: train sweep test test-all test-gpu-programs test-cluster test-install test-faults test-faults-quick bench gpu-report study-frameworks lint format
+.PHONY: train sweep test test-all test-gpu-programs test-cluster test-install test-faults test-faults-quick bench gpu-report study-frameworks docs notebooks lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -63,6 +63,14 @@ gpu-report: $(VENV)/bench
 study-frameworks: $(VENV)/ready $(FRAMEWORKS)/torch/ready $(FRAMEWORKS)/horovod/ready $(FRAMEWORKS)/keras/ready
 	$(BIN)/python -m experiments.frameworks --out results/study/frameworks --environments $(FRAMEWORKS) $(STUDY)
 
+# The site, in docs/_build/html. A warning is an error. Notebooks show the outputs that they were committed with.
+docs: $(VENV)/docs
+	$(BIN)/sphinx-build -q -W --keep-going -j auto -c docs . docs/_build/html
+
+# Runs the notebooks on two cores, and writes their outputs into them: `make notebooks NOTEBOOKS=docs/notebooks/quickstart.ipynb`.
+notebooks: $(VENV)/docs
+	$(BIN)/python -m docs.execute $(NOTEBOOKS)
+
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -92,4 +100,8 @@ $(FRAMEWORKS)/%/ready: pyproject.toml constraints.txt
 
 $(VENV)/bench: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
+
+$(VENV)/docs: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@

@@ -10,16 +10,18 @@ import argparse
 import json
 import os
 import re
+import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import flops
+from benchmarks import flops, hardware
 from benchmarks.child import ROOT, ask
 from benchmarks.options import Parser, at_least, guarded, new_folder
-from benchmarks.peers import backends, compare
+from benchmarks.peers import backends, compare, torch_settings, torch_trial
 from benchmarks.peers.workers import start_workers
 from gmmae.config.toml import find
 from gmmae.plotting.tables import Table, markdown
@@ -44,7 +46,9 @@ class Bench:
         found = self.problem(args.config, SAMPLES["cpu"], VALIDATION, args.precision)
         self.platform, self.kind, self.batch = found["platform"], found["kind"], found["batch"]
         self.workload = found["workload"]
-        self.samples = SAMPLES[self.platform]
+        self.steps = STEPS[self.platform]
+        self.samples = enough(self.batch, self.steps, SAMPLES[self.platform])
+        self.settings: dict[str, tuple[str, ...]] = {}
         self.path = args.out / f"{slug(machine(self.kind))}.json"
         self.sections: dict[str, Any] = sections(self.path)
 
@@ -56,28 +60,61 @@ class Bench:
     def compared(self, names: tuple[str, ...]) -> Section:
         """Measures agreement, then times. The processes live side by side but work one at a time."""
         found, lines = backends.available(names, self.platform, self.workload)
-        print(*lines, sep="\n", flush=True)
+        print("".join(f"{line}\n" for line in lines), flush=True)
         if self.args.peers:
             found = [name for name in found if name == names[0] or name in self.args.peers]
+        agreed = {self.args.precision: self.agreed(found, self.args.precision)}
+        losses = compare.disagreeing(agreed[self.args.precision]["agreement"], self.tolerance, ["losses"])
+        left_out = agreed[self.args.precision]["steps"] < compare.CHECKED or agreed[self.args.precision]["without"]
+        if (losses or left_out) and self.args.precision != "float64":
+            agreed["float64"] = self.agreed(backends.models(found), "float64")
+            print("".join(f"{line}: rounding, if float64 agrees\n" for line in losses), end="", flush=True)
+            losses = compare.disagreeing(agreed["float64"]["agreement"], compare.TOLERANCE)
+        if wrong := losses + compare.disagreeing(agreed[self.args.precision]["agreement"], self.tolerance, ["gradient"]):
+            raise SystemExit("\n".join(wrong))
         self.problem(self.args.config, self.samples, VALIDATION, self.args.precision)
-        tolerance = compare.tolerance(self.workload, self.args.precision)
-        apart = ask("benchmarks.peers.rounding", str(self.folder), str(self.samples), str(compare.CHECKED))
-        checked = compare.comparable(apart, tolerance)
-        with start_workers(found, self.folder) as workers:
-            agreement = compare.agreement(workers, self.folder, self.samples, checked)
-            print(markdown(compare.agreement_table(agreement, self.args.precision, checked)), flush=True)
-            if wrong := compare.disagreeing(agreement, tolerance):
-                raise SystemExit("\n".join(wrong))
+        tried = self.tried(found)
+        with start_workers(found, self.folder, self.settings) as workers:
             times = compare.timings(
                 workers,
                 batch=self.batch,
-                steps=min(STEPS[self.platform], self.samples // self.batch),
+                steps=self.steps,
                 samples=self.samples,
                 turns=self.args.turns,
                 epochs=self.args.epochs,
             )
-        about = {"agreement": agreement, "steps_compared": checked, "precision": self.args.precision}
-        return about | times, compare.timing_tables(times)
+        about = {"agreed": agreed, "precision": self.args.precision, "settings": self.settings, "trials": tried}
+        return about | times, compare.timing_tables(times, self.settings)
+
+    @property
+    def tolerance(self) -> float:
+        """Returns the largest difference at which two backends agree."""
+        return compare.tolerance(self.workload, self.args.precision)
+
+    def agreed(self, found: list[str], precision: str) -> dict[str, Any]:
+        """Compares gradients and losses, over as many steps as rounding allows."""
+        self.problem(self.args.config, self.samples, VALIDATION, precision)
+        apart = ask("benchmarks.peers.rounding", str(self.folder), str(self.samples), str(compare.CHECKED))
+        tolerance = compare.tolerance(self.workload, precision)
+        steps = compare.comparable(apart["losses"], tolerance)
+        without = compare.ambiguous(apart["gradient"], tolerance)
+        with start_workers(found, self.folder) as workers:
+            agreement = compare.agreement(workers, self.folder, self.samples, steps, without)
+        print(markdown(compare.agreement_table(agreement, precision, steps, without)), flush=True)
+        return {"steps": steps, "without": without, "rounding": apart, "agreement": agreement}
+
+    def tried(self, found: list[str]) -> dict[str, list[dict[str, Any]]]:
+        """Chooses the settings of PyTorch's backends, and returns the trials. The problem is in the folder."""
+        asked = self.args.settings
+        given = () if asked in (["auto"], ["none"]) else tuple(asked)
+        torch = [name for name in found if backends.BACKENDS[name].is_torch and self.platform == "cpu"]
+        self.settings = dict.fromkeys(torch, given)
+        tried = {}
+        for name in torch if asked == ["auto"] else ():
+            trials = torch_trial.trials(name, self.folder, torch_settings.TRIED, batch=self.batch, steps=self.steps)
+            print(markdown(torch_trial.table(name, trials)), flush=True)
+            self.settings[name], tried[name] = torch_trial.chosen(trials), [trial._asdict() for trial in trials]
+        return tried
 
 
 def peers(bench: Bench) -> Section:
@@ -89,6 +126,9 @@ def processes(bench: Bench) -> Section:
     """Compares the frameworks that run in two processes."""
     if (cores := len(os.sched_getaffinity(0))) < 2 or bench.platform != "cpu":
         print(f"two processes: left out, they need two cores and no GPU; got {cores} and {bench.kind}")
+        return {}, []
+    if bench.batch % 2:
+        print(f"two processes: left out, they need an even batch; got {bench.batch}")
         return {}, []
     return bench.compared(backends.TOGETHER)
 
@@ -131,8 +171,14 @@ def target(bench: Bench) -> Section:
     if not references:
         print("target: left out, it needs a reference implementation")
         return {}, []
-    bench.problem(args.target_config, 0, 0, "float32")
-    found = target.measure(args.target_config, references[0], bench.folder, args.rounds)
+    found = bench.problem(args.target_config, 0, 0, "float32")
+    if found["workload"] != "nodules":
+        print(f"target: left out, it needs the workload nodules; got {found['workload']}")
+        return {}, []
+    bench.batch = found["batch"]
+    tried = bench.tried(references)
+    found = target.measure(args.target_config, references[0], bench.folder, args.rounds, bench.settings.get(references[0], ()))
+    found |= {"settings": bench.settings, "trials": tried}
     return found, [target.table(found)]
 
 
@@ -143,6 +189,15 @@ PARTS: dict[str, Callable[[Bench], Section]] = {
     "cost": cost,
     "target": target,
 }
+
+
+def enough(batch: int, steps: int, least: int) -> int:
+    """Returns the samples of an epoch: at least a number of full steps, and a partial one that two processes can divide.
+
+    >>> enough(32, 4, 330), enough(512, 4, 330)
+    (330, 2218)
+    """
+    return max(least, batch * steps + 2 * (batch // 6))
 
 
 def slug(text: str) -> str:
@@ -185,15 +240,25 @@ def main() -> None:
     )
     parser.add_argument("--precision", choices=["float32", "float64"], default="float32", help="precision of the comparison")
     parser.add_argument("--turns", type=at_least(1), default=7, help="number of timed blocks of steps")
-    parser.add_argument("--epochs", type=at_least(1), default=3, help="number of timed epochs")
+    parser.add_argument("--epochs", type=at_least(0), default=3, help="number of timed epochs")
+    parser.add_argument(
+        "--settings",
+        nargs="+",
+        choices=["auto", "none", *torch_settings.SETTINGS],
+        default=["auto"],
+        help="settings of PyTorch on a CPU; default: those that a trial finds faster",
+    )
     parser.add_argument("--rounds", type=at_least(1), default=1, help="number of pairs of runs to the target")
     parser.add_argument("--out", type=new_folder, default=ROOT / "results" / "bench")
     args = parser.parse_args()
+    if len(args.settings) > 1 and {"auto", "none"} & {*args.settings}:
+        parser.error(f"argument --settings: auto and none must stand alone; got {' '.join(args.settings)}")
     for name in (args.config, args.target_config):
         read_config(find(name))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
-        print(f"{machine(bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}\n", flush=True)
+        print(f"{machine(bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}")
+        print(f"{hardware.line(hardware.processor())}; load {os.getloadavg()[0]:.1f}\n", flush=True)
         for part in args.parts:
             began, load = time.perf_counter(), os.getloadavg()[0]
             section, tables = PARTS[part](bench)
@@ -203,6 +268,8 @@ def main() -> None:
             about = {
                 "seconds": time.perf_counter() - began,
                 "load_before": load,
+                "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+                "hardware": hardware.processor(),
                 "commit": git_commit(),
                 "versions": versions(),
             }

@@ -11,6 +11,8 @@ the program, and times are estimates.
 import itertools
 import math
 import re
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -19,7 +21,7 @@ from typing import NamedTuple
 
 import jax
 
-from benchmarks import hlo, hlo_costs
+from benchmarks import hlo, hlo_costs, thunks
 from benchmarks.options import Parser, at_least, guarded
 from gmmae.cli.arguments import parse_train
 from gmmae.config.schema import Config, changed
@@ -40,19 +42,25 @@ class Rates(NamedTuple):
     tf32: float
 
 
-RATES = {"h100": Rates(67e12, 494.7e12), "h200": Rates(67e12, 494.7e12)}
-"""Peak performance by NVIDIA's data sheets of the H100 and H200 (SXM). TF32 is without sparsity, half of the printed value."""
+RATES = {
+    "t4": Rates(8.1e12, 8.1e12),
+    "a100": Rates(19.5e12, 156e12),
+    "h100": Rates(67e12, 494.7e12),
+    "h200": Rates(67e12, 494.7e12),
+}
+"""Peak performance by NVIDIA's data sheets (SXM but for the T4, which has no TF32). TF32 is without sparsity."""
 
 MODES = ("float32", "tf32", "exact", "micro")
 
 
-def topology(target: str, devices: int, hosts: int) -> Devices:
+def topology(target: str, devices: int, hosts: int, notes: Path | None = None) -> Devices:
     """Returns absent GPUs. This process then keeps no compiled programs, because JAX cannot read such programs back.
 
     Args:
       target: the name of a file of `benchmarks/targets`.
       devices: their total number.
       hosts: the number of hosts, which have equally many GPUs. NVLink joins the GPUs of one host only.
+      notes: an empty folder, into which XLA writes what `read` needs to count the host's commands.
     """
     from jax.experimental import topologies
     from jax.experimental.compilation_cache import compilation_cache
@@ -62,7 +70,8 @@ def topology(target: str, devices: int, hosts: int) -> Devices:
     described = (TARGETS / f"{target}.txtpb").read_text()
     shape = f"{hosts}x1x{devices // hosts}"  # slices (the domains of NVLink), hosts of each, GPUs of each host
     found = topologies.get_topology_desc(topology_name="", platform="cuda", topology=shape, target_config=described)
-    return Devices(tuple(found.devices), absent=True)
+    options = {"xla_dump_to": str(notes), "xla_dump_hlo_as_text": True} if notes else {}
+    return Devices(tuple(found.devices), absent=True, options=tuple(options.items()))
 
 
 def in_mode(config: Config, mode: str, devices: int) -> Config:
@@ -85,6 +94,7 @@ class Reading(NamedTuple):
       kernels: launches of a step, by kind. Those of loops whose length only the running program knows count once.
       meetings: collectives of a step, with the bytes that each device gives.
       host: transfers to or from the host in a step.
+      commands: what the host issues in a step, by XLA's name: CUDA graphs, and what is in no graph. None is unknown.
       open_loops: loops of a step whose length only the running program knows.
       moved: bytes of a step, an estimate.
       products: products of a step, each as often as it is computed.
@@ -96,6 +106,7 @@ class Reading(NamedTuple):
     kernels: Counter[str]
     meetings: list[tuple[str, int]]
     host: list[str]
+    commands: Counter[str] | None
     open_loops: int
     moved: int
     products: list[hlo_costs.Product]
@@ -113,8 +124,8 @@ class Reading(NamedTuple):
         return sum(product.operations for product in self.products if product.full is full)
 
 
-def read(compiled: jax.stages.Compiled, steps: int) -> Reading:
-    """Reads a program that has a loop of the given number of steps."""
+def read(compiled: jax.stages.Compiled, steps: int, notes: Path | None = None) -> Reading:
+    """Reads a program that has a loop of the given number of steps. It empties the folder that `topology` was given, if any."""
     program = hlo.parse(compiled.as_text() or "")
     step = hlo.step(program, steps)
     found = list(hlo.launches(program, step))
@@ -132,6 +143,7 @@ def read(compiled: jax.stages.Compiled, steps: int) -> Reading:
         kernels,
         meetings,
         host,
+        _commands(notes, steps) if notes else None,
         len(hlo.open_loops(program, step)),
         sum(launch.times * hlo_costs.moved(program, launch) for launch in found if launch.kind in hlo.KERNELS),
         [product for launch in found for product in hlo_costs.products(program, launch) for _ in range(launch.times)],
@@ -141,7 +153,15 @@ def read(compiled: jax.stages.Compiled, steps: int) -> Reading:
     )
 
 
-def compiled(config: Config, devices: Devices) -> Iterator[tuple[str, Reading]]:
+def _commands(notes: Path, steps: int) -> Counter[str]:
+    [found] = notes.glob(thunks.FILES)
+    counted = Counter(thunks.commands(thunks.step(thunks.parse(found.read_text()), steps)))
+    for each in notes.iterdir():
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+    return counted
+
+
+def compiled(config: Config, devices: Devices, notes: Path | None = None) -> Iterator[tuple[str, Reading]]:
     """Yields the compiled epoch and validation of a run.
 
     Raises:
@@ -152,12 +172,10 @@ def compiled(config: Config, devices: Devices) -> Iterator[tuple[str, Reading]]:
         state = devices.replicate(compilation.blank_state(config, setup.workload))
         training, validation = (compilation.data_set(setup, split) for split in ("train", "validation"))
         epoch = compilation.compile_epoch(setup, state, training)
-        yield "epoch", read(epoch, setup.train_plan.steps)
+        yield "epoch", read(epoch, setup.train_plan.steps, notes)
         arguments = compilation.validation_arguments(setup)
-        yield (
-            "validation",
-            read(compilation.compile_validation(setup, state.params, validation, arguments), setup.eval_plan.steps),
-        )
+        program = compilation.compile_validation(setup, state.params, validation, arguments)
+        yield "validation", read(program, setup.eval_plan.steps, notes)
 
 
 def floor_us(reading: Reading, target: str) -> dict[str, float]:
@@ -174,12 +192,13 @@ def floor_us(reading: Reading, target: str) -> dict[str, float]:
 
 COLUMNS = (
     *("mode", "GPUs", "hosts", "program", "kernels a step", "fusion", "library", "Triton", "copy", "other"),
-    *("meetings of devices", "to or from the host", "open loops", "temporary, MB", "arguments, MB"),
+    *("host launches", "meetings of devices", "to or from the host", "open loops", "temporary, MB", "arguments, MB"),
     *("moved, MB", "floor by launches, µs", "by bytes, µs", "by operations, µs"),
 )
 NOTES = (
     "Counts and memory are the program's. What is moved and the floors are estimates: 2 µs a launch, bandwidth and rates of "
     "the device's data sheet; operations are those of products and convolutions, but not of hand-written kernels.",
+    "Host launches are what the host issues in a step: CUDA graphs of kernels, and what is in none.",
     "Open loops are of a length that only the running program knows: counted as one pass, and the host is asked after each.",
     "A program of one step has no loop: its counts are those of the whole.",
 )
@@ -192,6 +211,7 @@ def row(mode: str, devices: int, hosts: int, name: str, reading: Reading, target
     return (
         *(mode, str(devices), str(hosts), name),
         *map(str, counts),
+        "unknown" if reading.commands is None else str(sum(reading.commands.values())),
         meetings_text(reading.meetings),
         ", ".join(reading.host) or "0",
         str(reading.open_loops),
@@ -230,9 +250,10 @@ def main() -> None:
             notes.append(f"{mode} on {devices} GPUs is left out: {hosts} hosts cannot have equally many.")
             continue
         try:
-            gpus = topology(args.target, devices, hosts)
-            for name, reading in compiled(in_mode(config, mode, devices), gpus):
-                rows.append(row(mode, devices, hosts, name, reading, args.target))
+            with tempfile.TemporaryDirectory() as folder:
+                gpus = topology(args.target, devices, hosts, Path(folder))
+                for name, reading in compiled(in_mode(config, mode, devices), gpus, Path(folder)):
+                    rows.append(row(mode, devices, hosts, name, reading, args.target))
         except InputError as error:
             notes.append(f"{mode} on {devices} GPUs is left out: {error}.")
     what = " ".join(words) or "quickstart"

@@ -1,7 +1,7 @@
 """Lists the GPUs that JAX sees, and times their memory and the all-reduce between every two of them.
 
 python -m benchmarks.gpu_links devices      # driver, CUDA, what JAX sees; exit code 1 where that is no GPU
-python -m benchmarks.gpu_links pairs        # each GPU's memory, each pair and all together by NCCL
+python -m benchmarks.gpu_links pairs        # each GPU's memory, each pair and all together
 """
 
 import itertools
@@ -9,21 +9,21 @@ import subprocess
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from benchmarks.limits import seconds
 from benchmarks.options import Parser, guarded
 from gmmae.plotting.tables import Table, markdown
 from gmmae.system import nvidia
 from gmmae.system.provenance import versions
+from gmmae.training import collective_times
+from gmmae.training.parallel import Devices
 
 COPIED = 1 << 28
 """Bytes of the array whose copy is timed."""
 REDUCED = (1 << 21, 1 << 26)
 """Bytes of a gradient and of a large array."""
-TURNS = 20
+TURNS, BLOCKS = 20, 7
 
 
 def driver() -> str:
@@ -49,32 +49,15 @@ def bandwidth(device: jax.Device, size: int) -> float:  # pyright: ignore[report
     return 2 * size / min(seconds(jax.jit(lambda x: x + 1), x, turns=TURNS))
 
 
-def all_reduce_s(devices: Sequence[jax.Device], size: int) -> float:  # pyright: ignore[reportInvalidTypeForm]
-    """Returns the seconds of an all-reduce of an array of `size` bytes on each device, after a check of its sum.
-
-    Raises:
-      SystemExit: the sum is wrong.
-    """
-    add = jax.pmap(lambda x: lax.psum(x, "devices"), axis_name="devices", devices=list(devices))
-    rows = jnp.ones((len(devices), size // 4), jnp.float32)
-    if not (np.asarray(add(rows)) == len(devices)).all():
-        raise SystemExit(f"the all-reduce of {[device.id for device in devices]} has a wrong sum")
-    return min(seconds(add, add(rows), turns=TURNS))
-
-
 def pairs_table(gpus: Sequence[jax.Device], sizes: Sequence[int]) -> Table:  # pyright: ignore[reportInvalidTypeForm]
     """Returns the table of each pair, and of all devices together."""
     groups = [*itertools.combinations(gpus, 2), *([tuple(gpus)] if len(gpus) > 2 else [])]
-    rows = [
-        (
-            " and ".join(str(device.id) for device in group),
-            *(f"{1e6 * all_reduce_s(group, size):.0f}" for size in sizes),
-        )
-        for group in groups
-    ]
-    return Table(
-        "pairs", "All-reduce, µs, the shortest of 20", ("GPUs", *(f"{size / 1e6:.1f} MB" for size in sizes)), tuple(rows)
-    )
+    rows = []
+    for group in groups:
+        times = collective_times.measure([Devices(group)], sizes, BLOCKS).all_reduces
+        rows.append((" and ".join(str(device.id) for device in group), *(f"{1e6 * time.seconds:.0f}" for time in times)))
+    title = f"All-reduce inside a compiled loop, µs, the median of {BLOCKS} blocks"
+    return Table("pairs", title, ("GPUs", *(f"{size / 1e6:.1f} MB" for size in sizes)), tuple(rows))
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ class Section(NamedTuple):
 
 SECTIONS = {
     "environment": Section("Environment", (*PYTHON, "benchmarks.gpu_links", "devices"), on_gpu=False),
-    "links": Section("Memory, and all-reduces of all pairs of GPUs by NCCL", (*PYTHON, "benchmarks.gpu_links", "pairs")),
+    "links": Section("Memory, and all-reduces of all pairs of GPUs", (*PYTHON, "benchmarks.gpu_links", "pairs")),
     "programs": Section(
         "What was expected: the program, compiled without looking at the GPU",
         (*PYTHON, "benchmarks.device_programs", "--devices", "1", "8", "--modes", "float32", "tf32", "--config", "paper"),

@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--config", default="paper")
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
     parser.add_argument("--batches", type=at_least(1), nargs="+", default=[2**i for i in range(11)])
-    parser.add_argument("--epochs", type=at_least(1), default=300)
+    parser.add_argument("--epochs", type=at_least(0), default=300, help="epochs of a long run; 0 leaves them out")
     parser.add_argument("--dispatch", type=at_least(1), nargs="+", default=[1, 10, 100])
     parser.add_argument("--out", type=new_file, help="a JSON file to write")
     args = parser.parse_args()
@@ -163,7 +163,7 @@ def main() -> None:
         "precision": args.precision,
         "rates": best,
         "steps": [steps(config, batch, best) for batch in args.batches],
-        "epochs": [epochs(config, args.epochs, dispatch) for dispatch in args.dispatch],
+        "epochs": [epochs(config, args.epochs, dispatch) for dispatch in args.dispatch if args.epochs],
     }
     print(f"{found['device']}; " + ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
     print("; ".join(f"{name} {value:.3g} a second" for name, value in best.items()) + "\n")

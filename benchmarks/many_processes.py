@@ -2,8 +2,8 @@
 
     python -m benchmarks.many_processes [--processes 2 8 32] [--readers 2 8]
 
-The first table is of `train.py` with a tiny model and one device a process, started by commands as in the README. The second
-one compares two ways to restore the state of a configuration. Either all processes read it, as `train.py` does, or process 0
+The first table is of `train.py` with a tiny model and one device a process, started as in `docs/hosts.md`. The second one
+compares two ways to restore the state of a configuration. Either all processes read it, as `train.py` does, or process 0
 reads and broadcasts it. The files are in the page cache, so the cost of a network is not included.
 """
 

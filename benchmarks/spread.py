@@ -55,10 +55,16 @@ def distance(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | np.n
 
 
 def array_distance(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
-    """Returns the largest distance of any array, relative to its norm."""
+    """Returns the largest distance of any array, relative to its norm.
+
+    >>> array_distance({"dead": np.zeros(2)}, {"dead": np.zeros(2)}), array_distance({"a": np.ones(1)}, {"a": np.zeros(1)})
+    (0.0, inf)
+    """
     if found.keys() != wanted.keys():
         raise ValueError(f"arrays must be the same on both sides; got {sorted(found.keys() ^ wanted.keys())} on one only")
-    return float(max(np.linalg.norm(found[name] - wanted[name]) / np.linalg.norm(wanted[name]) for name in wanted))
+    apart = {name: np.linalg.norm(found[name] - wanted[name]) for name in wanted}
+    with np.errstate(divide="ignore"):
+        return float(np.max([0.0, *(float(value / np.linalg.norm(wanted[name])) for name, value in apart.items() if value)]))
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:

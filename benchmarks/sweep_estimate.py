@@ -55,7 +55,7 @@ class Speed(NamedTuple):
 H100 = Speed(
     # Measured for quickstart, with jax 0.11.2, where each run was a process. The start of paper.toml was not measured.
     start=22.0,
-    # Measured for paper.toml: MEASUREMENT.md, "On one H100". The numbers below are from there, unless said otherwise.
+    # Measured for paper.toml: docs/measurements/h100.md. The numbers below are from there, unless said otherwise.
     compile=35.9,
     # Assumed.
     reuse=1.0,

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,12 +23,12 @@ from benchmarks.peers.workers import Worker
 from gmmae.plotting.tables import Table, seconds
 
 
-def measure(config: str, reference: str, folder: Path, rounds: int) -> dict[str, Any]:
+def measure(config: str, reference: str, folder: Path, rounds: int, settings: Sequence[str] = ()) -> dict[str, Any]:
     """Runs gmmae and the reference implementation, one after the other."""
     return {
         "config": config,
         "reference": reference,
-        "runs": [run for _ in range(rounds) for run in (ours(config), peer(reference, folder))],
+        "runs": [run for _ in range(rounds) for run in (ours(config), peer(reference, folder, settings))],
     }
 
 
@@ -46,10 +47,10 @@ def ours(config: str) -> dict[str, Any]:
     return _run("train.py", record["epochs"], record["final_val_loss"], spent_s, reached, wall_s)
 
 
-def peer(name: str, folder: Path) -> dict[str, Any]:
+def peer(name: str, folder: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
     """Runs a reference implementation once, with its problem in the folder."""
     began = time.perf_counter()
-    worker = Worker(name, folder)
+    worker = Worker(name, folder, settings=settings)
     try:
         said = worker.ask("target")
     finally:
@@ -99,7 +100,7 @@ def table(found: dict[str, Any]) -> Table:
     ratios = [f"{word} {_ratio(theirs, ours, key)}" for key, word in words.items()]
     notes = (
         f"Reference over ours, medians: {', '.join(ratios)}.",
-        "Epochs may differ: rounding parts the paths (MEASUREMENT.md).",
+        "Epochs may differ: rounding parts the paths (docs/measurements/equality.md).",
     )
     return Table("target", f"Time to the target, {found['config']}", columns, rows, notes)
 

@@ -1,6 +1,7 @@
-"""New nodules without a model, as baselines of a generator: flipped, pasted or interpolated copies."""
+"""New nodules without a model, as baselines of a generator: flipped, pasted, mixed or interpolated copies."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -41,13 +42,53 @@ def carved(training: Nodules, count: int, seed: int) -> Nodules:
     The method is CarveMix (Yang et al., 2021).
     """
     rng = np.random.default_rng(seed)
-    donors = _donors(len(training.names), count, rng)
-    categories = np.array(training.categories)
-    hosts = np.array([rng.choice(np.flatnonzero(categories == categories[donor])) for donor in donors])
+    donors, hosts = _pairs_of_category(training, count, rng)
     values, masks = _disturbed(training, donors, 0, rng)
     assert training.masks is not None
     over = masks > 0
     return named("carved", training, donors, np.where(over, values, training.values[hosts]), over | (training.masks[hosts] > 0))
+
+
+def cutmix(training: Nodules, count: int, seed: int) -> Nodules:
+    """Returns nodules in which a box has the voxels of another nodule of the same category, at the same place.
+
+    The share of the box is uniform, and its centre lies anywhere (Yun et al., CutMix, 2019). Both nodules have one category,
+    so labels need no mixture.
+    """
+    rng = np.random.default_rng(seed)
+    assert training.masks is not None
+    donors, others = _pairs_of_category(training, count, rng)
+    shape = np.array(training.values.shape[1:])
+    inside = np.zeros((count, *shape), bool)
+    for box in inside:
+        width = np.maximum(1, np.rint(shape * np.cbrt(rng.random()))).astype(int)
+        start = rng.integers(0, shape) - width // 2
+        box[tuple(slice(max(at, 0), max(at + n, 0)) for at, n in zip(start, width, strict=True))] = True
+    values, masks = (np.where(inside, x[others], x[donors]) for x in (training.values, training.masks))
+    return named("cutmix", training, donors, values, masks)
+
+
+def mosaic(training: Nodules, count: int, seed: int) -> Nodules:
+    """Returns nodules whose eight octants come from eight nodules of one category, each at its own place."""
+    rng = np.random.default_rng(seed)
+    assert training.masks is not None
+    donors = _donors(len(training.names), count, rng)
+    values, masks = training.values[donors].copy(), training.masks[donors].copy()
+    categories = np.array(training.categories)
+    for octant in product(*((slice(None, n // 2), slice(n // 2, None)) for n in values.shape[1:])):
+        others = np.array([rng.choice(np.flatnonzero(categories == categories[donor])) for donor in donors])
+        for new, old in ((values, training.values), (masks, training.masks)):
+            new[(slice(None), *octant)] = old[(others, *octant)]
+    return named("mosaic", training, donors, values, masks)
+
+
+def _pairs_of_category(
+    training: Nodules, count: int, rng: np.random.Generator
+) -> tuple[Int[np.ndarray, " count"], Int[np.ndarray, " count"]]:
+    """Draws donors, and another nodule of each donor's category. It may be the donor itself."""
+    donors = _donors(len(training.names), count, rng)
+    categories = np.array(training.categories)
+    return donors, np.array([rng.choice(np.flatnonzero(categories == categories[donor])) for donor in donors])
 
 
 def smote(training: Nodules, count: int, seed: int) -> Nodules:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
-from gmmae.data.splits import split
+from gmmae.data.splits import Split, split
 from gmmae.data.volumes import Nodules
 from gmmae.system.errors import InputError
 
@@ -17,6 +17,8 @@ WINDOW = DataConfig.window
 SHARES = {"tune": 0.25, "test": 0.25}
 SEED = 0
 """Seed of the division. All seeds of a study share it, so that there is one test set."""
+DIVISIONS = (1, 2)
+"""Divisions of the same nodules. The second one tests on half of the training patients of the first."""
 
 
 class Cohorts(NamedTuple):
@@ -32,8 +34,13 @@ class Cohorts(NamedTuple):
         return np.array([float(self.rows[nodule][name]) for nodule in nodules.names])
 
 
-def read(root: Path) -> Cohorts:
+def read(root: Path, division: int = DIVISIONS[0]) -> Cohorts:
     """Returns the divided nodules of a folder of cubes, cropped as `configs/luna16_nodules.toml` does.
+
+    Args:
+      root: folder of cubes with a CSV file.
+      division: one of `DIVISIONS`. The first one's test set has been measured several times. The patients that the second
+        one tests on were never used to choose or to measure anything in the first.
 
     Raises:
       InputError: as `gmmae.data.extraction.prepare.load`, or there is no CSV file.
@@ -41,11 +48,24 @@ def read(root: Path) -> Cohorts:
     nodules = prepare.load(DataConfig(source="cubes", root=str(root), padding="replicate"))
     with (root / "nodules.csv").open(newline="", encoding="utf-8") as file:
         rows = {row["file"]: row for row in csv.DictReader(file)}
-    rest, test = split(nodules.groups, nodules.categories, SHARES["test"], SEED)
+    rest, test = _without_test(nodules, division)
     development = nodules.take(rest)
     count = round(SHARES["tune"] * len(nodules.names))
     train, tune = split(development.groups, development.categories, count, SEED)
     return Cohorts(development.take(train), development.take(tune), nodules.take(test), rows)
+
+
+def _without_test(nodules: Nodules, division: int) -> Split:
+    """Divides the nodules into those for development and those for the test."""
+    first = split(nodules.groups, nodules.categories, SHARES["test"], SEED)
+    if division == DIVISIONS[0]:
+        return first
+    development = nodules.take(first.train)
+    used = split(development.groups, development.categories, round(SHARES["tune"] * len(nodules.names)), SEED)
+    unused = development.take(used.train)
+    _, test = split(unused.groups, unused.categories, round(SHARES["test"] * len(nodules.names)), SEED)
+    index = first.train[used.train][test]
+    return Split(np.setdiff1d(np.arange(len(nodules.names)), index), index)
 
 
 def write_development(cohorts: Cohorts, root: Path, out: Path) -> str:

@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Float
 
 from experiments.cohorts import WINDOW
+from gmmae.classification.features import block_means
+from gmmae.classification.scores import auc, share
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging.features import features
 from gmmae.generation.judging.novelty import nearest, novelty
@@ -66,14 +68,10 @@ def malignancy(scores: Float[np.ndarray, " samples"]) -> list[str]:
 
 def inputs(nodules: Nodules) -> Float[np.ndarray, "samples inputs"]:
     """Returns 29 features, the logarithm of the diameter, and 4³ means of the windowed volume."""
-    low, high = WINDOW
-    shares = (np.clip(nodules.values, low, high) - low) / (high - low)
-    for axis in (1, 2, 3):
-        parts = np.array_split(np.arange(shares.shape[axis]), POOLED)
-        shares = np.stack([shares.take(part, axis).mean(axis) for part in parts], axis)
     assert nodules.details is not None
     sizes = np.log(nodules.details.diameter_mm)
-    return np.column_stack([features(nodules.values, nodules.masks, WINDOW), sizes, shares.reshape(len(shares), -1)])
+    means = block_means(nodules.values, WINDOW, POOLED)
+    return np.column_stack([features(nodules.values, nodules.masks, WINDOW), sizes, means])
 
 
 def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]:
@@ -141,12 +139,5 @@ def figure(
     if len(classes) > 2:
         right = scores.argmax(1) == truth
         of_class = [truth == i for i in range(len(classes))]
-        return np.mean([_share(weight[:, own] @ right[own], weight[:, own].sum(1)) for own in of_class], axis=0)
-    above = scores[truth == 1, 1][None] - scores[truth == 0, 1][:, None]
-    negative, positive = weight[:, truth == 0], weight[:, truth == 1]
-    wins = ((negative @ ((above > 0) + 0.5 * (above == 0))) * positive).sum(1)
-    return _share(wins, negative.sum(1) * positive.sum(1))
-
-
-def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    return part / np.where(whole > 0, whole, np.nan)
+        return np.mean([share(weight[:, own] @ right[own], weight[:, own].sum(1)) for own in of_class], axis=0)
+    return auc(scores[:, 1], truth == 1, weight)

@@ -13,7 +13,14 @@ from gmmae.generation.judging.two_samples import c2st
 from gmmae.system.errors import InputError
 
 SCALE = Scale(WINDOW, hu=True)
-COLUMNS = ("c2st", "c2st_masks", "mmd2", "ks", "ks_corrected", "density", "coverage", "hu", "nn", "nn_sym", "copies")
+INSIDE = ("all", "solid", "part-solid", "ground-glass")
+COLUMNS = (
+    *("c2st", "c2st_network", "c2st_masks", "frd", "mmd2", "ks", "ks_corrected", "density", "coverage", "hu"),
+    *(f"inside_{name}" for name in INSIDE),
+    *("nn", "nn_sym", "copies"),
+)
+BY_NETWORK = ("real", "copy_paste", "generated")
+"""Entries that the network judges too, which takes a minute or more for each."""
 
 
 class Entry(NamedTuple):
@@ -33,15 +40,19 @@ def made(training: Nodules, judged: Nodules, seed: int) -> dict[str, Entry]:
         "copy_paste": Entry(baselines.copy_paste(training, count, seed)),
         "moved": Entry(baselines.copy_paste(training, count, seed, shift=1)),
         "carved": Entry(baselines.carved(training, count, seed)),
+        "cutmix": Entry(baselines.cutmix(training, count, seed)),
+        "mosaic": Entry(baselines.mosaic(training, count, seed)),
         "smote": Entry(baselines.smote(training, count, seed)),
     }
 
 
-def rows(entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: int) -> dict[str, dict[str, list[float]]]:
+def rows(
+    entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: int, network: bool = False
+) -> dict[str, dict[str, list[float]]]:
     """Returns the figures of each entry: the value, and the bounds of its interval if it has one.
 
     All are compared by the shapes of their intensity, because reconstructions have no masks. `c2st_masks` uses the shapes of
-    masks if both have them. Training nodules themselves have no novelty.
+    masks if both have them. Training nodules themselves have no novelty. `network` adds the network for `BY_NETWORK`.
 
     Raises:
       InputError: an entry has another number of nodules than the real ones, on which most figures depend.
@@ -54,11 +65,13 @@ def rows(entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: in
                 f"each way of making nodules must give as many as are judged, {len(judged.names)}; got {len(nodules.names)} of "
                 f"{name}: judge fewer"
             )
-        comparison = judge.compare(real, judge.population(nodules, False, SCALE), seed, paired)
+        by_network = network and name in BY_NETWORK
+        comparison = judge.compare(real, judge.population(nodules, False, SCALE), seed, paired, network=by_network)
         row = _row(comparison)
         if nodules.masks is not None:
             other = judge.population(nodules, True, SCALE)
             row["c2st_masks"] = list(c2st(real_masks.sample, other.sample, seed))
+            row |= {f"inside_{key}": [value] for key, value in judge.inside_distances(real_masks, other).items()}
         if name != "real":
             row |= _novelty(judge.measure_novelty(judged, nodules, training, WINDOW, seed))
         found[name] = row
@@ -68,6 +81,8 @@ def rows(entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: in
 def _row(found: Comparison) -> dict[str, list[float]]:
     return {
         **{name: list(getattr(found, name)) for name in ("c2st", "mmd2", "density", "coverage")},
+        **({} if found.c2st_network is None else {"c2st_network": list(found.c2st_network)}),
+        "frd": [found.frd],
         "ks": [found.ks_tests.share],
         "ks_corrected": [found.ks_tests.corrected_share],
         "hu": [found.value_distance],

@@ -27,6 +27,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.child import ask
+from benchmarks.hardware import busy_s
 from benchmarks.options import Parser, guarded
 from benchmarks.peers.backends import BACKENDS
 from benchmarks.peers.workers import Worker
@@ -109,12 +110,6 @@ def run(peer: str, folder: Path, python: str) -> dict[str, Any]:
         "others": round(others, 2),
         "versions": " ".join(f"{key} {facts['versions'][key]}" for key in kept if key in facts["versions"]),
     }
-
-
-def busy_s() -> float:
-    """Returns the busy seconds of the cores, including those of a hypervisor's other guests."""
-    user, nice, system, _idle, _waiting, interrupts, soft, stolen, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
-    return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(file: Path, turns: int, only: Sequence[str], pythons: Mapping[str, str]) -> list[dict[str, Any]]:

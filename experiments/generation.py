@@ -1,10 +1,12 @@
 """Evaluates generated nodules: their likeness, their novelty, and their use to a classifier.
 
     python -m experiments.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream]
-        [--held-out tune] [--runs PATTERN] [--describers RUN ...]
+        [--held-out tune] [--division 1] [--runs PATTERN] [--describers RUN ...]
+        [--network-seeds 0] [--only WAY ...]
 
 Each seed and part is a JSON file in DIR, and files that exist are not computed again. The CSV files of all seeds are written
-at the end, to --results. `split` writes DIR/development.csv and prints the options that train models without the test set.
+at the end, to --results. The part `split` writes DIR/development.csv, and prints the options that train models without
+the test set.
 PATTERN names their work directories, with {seed} in it. Without it only baselines are measured. Describers are other runs
 with these options, such as the paper's model. Only their reconstructions are evaluated, under the names of their folders. The
 test set is for the last measurement: `--held-out test`.
@@ -33,12 +35,20 @@ from gmmae.system.files import write_text
 if TYPE_CHECKING:
     from experiments import models
 
-BASELINES = ("repeated", "copy_paste", "smote")
+BASELINES = ("repeated", "copy_paste", "cutmix", "mosaic", "smote")
 """Baselines for a classifier (`experiments.baselines`)."""
 PARTS = ("split", "fidelity", "downstream")
 
 
-def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int, describers: Sequence[Path]) -> dict[str, Any]:
+def fidelity_part(
+    found: Cohorts,
+    judged: Nodules,
+    run: Path | None,
+    seed: int,
+    describers: Sequence[Path],
+    network_seeds: int = 0,
+    only: Sequence[str] = (),
+) -> dict[str, Any]:
     """Returns a row for each way of making nodules."""
     entries = fidelity.made(found.train, judged, seed)
     seconds: dict[str, float] = {}
@@ -54,10 +64,13 @@ def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int, 
         for describer in describers:
             makers |= _reconstructions(f"_{describer.name}", _trained(found, describer), judged)
         for name, make in makers.items():
+            if only and name not in only:
+                continue
             start = time.perf_counter()
             entries[name] = make()
             seconds[name] = time.perf_counter() - start
-    return {"rows": fidelity.rows(entries, found.train, judged, seed), "seconds": seconds}
+    entries = {name: entry for name, entry in entries.items() if not only or name in only}
+    return {"rows": fidelity.rows(entries, found.train, judged, seed, seed < network_seeds), "seconds": seconds}
 
 
 def _reconstructions(ending: str, trained: "models.Run", judged: Nodules) -> dict[str, Callable[[], Entry]]:
@@ -114,21 +127,26 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--held-out", choices=("tune", "test"), default="tune")
+    parser.add_argument("--division", type=int, choices=cohorts.DIVISIONS, default=cohorts.DIVISIONS[0])
+    parser.add_argument("--network-seeds", type=int, default=0, help="seeds that the network judges too, the first ones")
+    parser.add_argument("--only", nargs="*", default=[], help="ways of making nodules whose fidelity is measured; none: all")
     parser.add_argument("--runs", default="")
     parser.add_argument("--describers", type=Path, nargs="*", default=[])
     parser.add_argument("--results", type=Path, default=Path("results/generation"))
     args = parser.parse_args()
-    found = cohorts.read(args.root)
+    found = cohorts.read(args.root, args.division)
     judged = getattr(found, args.held_out)
     print(*(f"{name} {len(getattr(found, name).names)}" for name in ("train", "tune", "test")), flush=True)
     if "split" in args.parts:
         print(cohorts.write_development(found, args.root, args.out / "development.csv"))
-    measured = {"fidelity": partial(fidelity_part, describers=args.describers), "downstream": downstream_part}
+    fidelity_of = partial(fidelity_part, describers=args.describers, network_seeds=args.network_seeds, only=args.only)
+    measured = {"fidelity": fidelity_of, "downstream": downstream_part}
     for part, measure in measured.items():
         if part in args.parts:
             by_seed = [_kept(args, part, seed, lambda: measure(found, judged, run, seed)) for seed, run in _runs(args)]  # noqa: B023
             table = fidelity.summary([one["rows"] for one in by_seed]) if part == "fidelity" else gains_of.summary(by_seed)
-            path = args.results / f"{part}_{args.held_out}.csv"
+            ending = "" if args.division == cohorts.DIVISIONS[0] else f"_{args.division}"
+            path = args.results / f"{part}_{args.held_out}{ending}.csv"
             tables.write(path, table)
             print(path, flush=True)
 

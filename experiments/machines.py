@@ -1,6 +1,10 @@
 """Machines to which the study projects times, and the time of an epoch of a batch on them."""
 
+import json
+from functools import cache
+
 from benchmarks.child import ROOT
+from experiments import plan as plans
 from experiments import tables
 from gmmae.config.toml import find
 from gmmae.planner import prediction
@@ -8,6 +12,7 @@ from gmmae.planner.prediction import Measured
 from gmmae.scaling import cost
 from gmmae.scaling.cost import StepTimes, all_reduce_s, read_cluster
 
+PAPER_PLAN = ROOT / "results" / "study" / "paper_plan.json"
 H100_STEPS = ROOT / "results" / "bench" / "h100_steps.csv"
 
 CLUSTERS = ("k80_1gbe", "h200_nvlink")
@@ -48,3 +53,12 @@ def machines(measured: Measured, devices: int) -> dict[str, prediction.DeviceGro
     """Returns clusters of `devices` devices, and H100s with their own overhead and no time for validation."""
     found = {name: prediction.device_group(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
     return found | {H100: prediction.hypothetical_group(measured, h100_overhead(measured, devices), devices)}
+
+
+@cache
+def paper_measurements() -> Measured:
+    """Returns the step times of real nodules by which all times of the study are projected.
+
+    A plan of 8922fdde measured them on an idle machine. It had no short runs yet.
+    """
+    return plans.restore(json.loads(PAPER_PLAN.read_text(encoding="utf-8")))

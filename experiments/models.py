@@ -10,7 +10,7 @@ import numpy as np
 from experiments import baselines
 from gmmae.data.volumes import Nodules, from_density, masses, to_density
 from gmmae.generation import generator
-from gmmae.generation.generator import Generator
+from gmmae.generation.generator import Generator, Wanted
 from gmmae.generation.prior import Strengths
 from gmmae.system.errors import InputError
 from gmmae.training.trained import Trained
@@ -19,7 +19,8 @@ REFINING_STEPS = (30, 120)
 FOR_CLASSIFIERS = (0.6, 0.8, 1.2, 1.6)
 """Bandwidths in the order of preference. The first one with enough nodules that are no copies is used.
 
-Labels fade with the noise. The tuning set preferred smaller values down to 0.6. The last one is the generator's own.
+Labels fade with the noise. The tuning set preferred smaller values down to 0.6. The last one is more than the generator's own,
+because few nodules with a label may leave too many copies at that.
 """
 
 
@@ -94,5 +95,5 @@ def _nearest_sample(fitted: Generator, count: int, label: str, seed: int) -> Nod
     *first, last = FOR_CLASSIFIERS
     for bandwidth in first:
         with suppress(InputError):  # too many copies
-            return fitted.sample(count, label, seed, strengths=Strengths(bandwidth)).nodules
-    return fitted.sample(count, label, seed, strengths=Strengths(last)).nodules
+            return fitted.sample(count, Wanted(label), seed, strengths=Strengths(bandwidth)).nodules
+    return fitted.sample(count, Wanted(label), seed, strengths=Strengths(last)).nodules

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.options import Parser, guarded
-from experiments import machines, tables
+from experiments import machines, size, tables
 from experiments import plan as plans
 from experiments.outcomes import (
     RESULTS,
@@ -31,8 +31,11 @@ from experiments.outcomes import (
     table,
 )
 from gmmae.planner.measure import NUM_TUNED_RATES
-from gmmae.planner.prediction import DeviceGroup, Measured
+from gmmae.planner.prediction import DeviceGroup
+from gmmae.scaling import cost
 from gmmae.scaling.strategies import STRATEGIES
+from gmmae.training.growth import EPOCHS_BETWEEN_MEASUREMENTS
+from gmmae.training.noise_scale import NORM_STEPS
 
 OPTIMIZERS = {"momentum": "SGD with momentum", "adamw": "AdamW"}
 """Sweeps of other optimisers on real nodules, by name."""
@@ -67,10 +70,10 @@ def optimizers() -> dict[str, str]:
     return found
 
 
-def base_rates() -> str:
-    """Returns the table of the learning rates that were tried on one device."""
+def base_rates(files: Sequence[str] = tuple(OPTIMIZERS)) -> str:
+    """Returns the table of the learning rates that were tried on one device, from some files of `results/study/base_rates`."""
     lines = []
-    rows = [row for name in OPTIMIZERS for row in tables.read(RESULTS / "study" / "base_rates" / f"{name}.csv")]
+    rows = [row for name in files for row in tables.read(RESULTS / "study" / "base_rates" / f"{name}.csv")]
     for (name, rate, taken), of in itertools.groupby(
         rows, key=lambda row: (row["optimizer"], row["learning_rate"], row["taken"])
     ):
@@ -83,10 +86,9 @@ def base_rates() -> str:
 def growth() -> dict[str, str]:
     """Returns the results of the SDE rule, of growing batches and of Seesaw, beside strong and weak scaling."""
     paper, rows, decaying = cells(plans.PAPER_DATA), cells("growing"), cells("seesaw")
-    ran = (RESULTS / "study" / "growing_measured").exists()
-    by_measurement = [{**row, "scaling": MEASURED} for row in cells("growing_measured")] if ran else []
+    by_measurement = [{**row, "scaling": MEASURED} for row in cells("growing_measured")]
     together = [*(row for row in paper if row["scaling"] == "weak"), *rows, *by_measurement]
-    arms = ("weak", "growing", *([MEASURED] if ran else []), "sde")
+    arms = ("weak", "growing", MEASURED, "sde")
     grouped, one = by_arm(together, arms), on_one_device(rows)
     counts = sorted({n for scaling, n in grouped if scaling == "growing" and n > 1})
     lines = [(LABELS[arm], *(outcome(grouped[arm, n]) if (arm, n) in grouped else "" for n in counts)) for arm in arms]
@@ -100,10 +102,51 @@ def growth() -> dict[str, str]:
         "growing_strong": middle([float(row["epochs"]) for row in one]),
         "seesaw_losses": losses_table(of_seesaw, own, columns),
         **sooner_facts("growing_before_strong", together, one, "growing", counts),
+        **sooner_facts("measured_before_strong", together, one, MEASURED, counts),
+        **sooner_facts("measured_before_weak", together, against_weak, MEASURED, counts),
+        "measured_doubled": doubled(by_measurement),
         **sooner_facts("growing_before_weak", together, against_weak, "growing", counts),
         **{f"growing_{key}": text for key, text in {**runs(rows), **arrivals(grouped)}.items()},
         **{f"seesaw_{key}": text for key, text in {**runs(decaying), **arrivals(of_seesaw)}.items()},
     }
+
+
+def unet() -> dict[str, str]:
+    """Returns the results of other optimisers, of the SDE rule and of a growing batch on the U-Net's slices."""
+    found = {"unet_base_rates_table": base_rates([f"unet_{name}" for name in OPTIMIZERS])}
+    for name in (*OPTIMIZERS, "growing"):
+        rows = cells(f"unet_{name}")
+        arms = ("growing", "sde") if name == "growing" else ARMS
+        grouped, one = by_arm(rows, arms), {row["seed"]: row for row in on_one_device(rows)}
+        lines = [
+            (
+                LABELS[arm],
+                str(n),
+                f"{sum(map(reached, of))} of {len(of)}",
+                middle([arrived_epochs(row) for row in of]),
+                middle([arrived_steps(row) for row in of]),
+                "" if arm == "growing" else middle([turn(row, one[row["seed"]], n) for row in of]),
+            )
+            for arm in arms
+            for n in sorted({n for _, n in grouped if n > 1})
+            if (of := grouped.get((arm, n)))
+        ]
+        found |= {
+            f"unet_{name}_table": table(("strategy", "n", "reached", "epochs", "steps", "crossover"), lines),
+            f"unet_{name}_strong": middle([arrived_epochs(row) for row in one.values()]),
+            **{f"unet_{name}_{key}": text for key, text in {**runs(rows), **arrivals(grouped)}.items()},
+        }
+    return found
+
+
+def arrived_steps(row: Row) -> float:
+    """Returns the steps of a run to its target, or infinity for a miss."""
+    return float(row["steps"]) if reached(row) else math.inf
+
+
+def turn(row: Row, strong: Row, n: int) -> float:
+    """Returns the crossover ratio of a run with one batch to strong scaling, at least 0."""
+    return max(0.0, size.turning(arrived_steps(strong), arrived_steps(row), n))
 
 
 def losses_table(of_seesaw: Mapping[tuple[str, int], Sequence[Row]], own: Sequence[Row], counts: Sequence[int]) -> str:
@@ -121,6 +164,12 @@ def numbers(rows: Sequence[Row]) -> tuple[str, str, str]:
     """Returns how many seeds reached the target, their steps, and their best validation losses."""
     came = f"{sum(map(reached, rows))} of {len(rows)}"
     return came, middle([float(row["steps"]) for row in rows]), middle([float(row["best_val_loss"]) for row in rows])
+
+
+def doubled(rows: Sequence[Row]) -> str:
+    """Returns how many seeds had a doubling by measurement on 32 devices, and the largest batch that was reached."""
+    of = [stages(row) for row in rows if row["devices"] == "32"]
+    return f"{sum(len(one) > 1 for one in of)} of {len(of)} seeds, to {max(one[-1][1] for one in of)} at most"
 
 
 def stages(row: Row) -> list[tuple[int, int]]:
@@ -141,7 +190,27 @@ def seconds(row: Row, at: DeviceGroup) -> float:
     firsts = [first for first, _ in stages(row)]
     ends = [*firsts[1:], epochs + 1]
     counts = (max(min(end, epochs + 1) - first, 0) for first, end in zip(firsts, ends, strict=True))
-    return sum(count * float(at.epoch_s(batch)) for count, (_, batch) in zip(counts, stages(row), strict=True))
+    trained_s = sum(count * float(at.epoch_s(batch)) for count, (_, batch) in zip(counts, stages(row), strict=True))
+    return trained_s + (measurements(row) * measurement_s(row, at) if row["scaling"] == MEASURED else 0.0)
+
+
+def measurements(row: Row) -> int:
+    """Returns how often a run has measured its critical batch: after every second epoch, until the last doubling.
+
+    >>> measurements({"global_batch": "32", "growth": "7:64", "devices": "2", "epochs": "30"})
+    3
+    >>> measurements({"global_batch": "32", "growth": "7:64", "devices": "8", "epochs": "30"})
+    15
+    """
+    *_, (first, batch) = stages(row)
+    wanted = int(row["global_batch"]) * int(row["devices"])
+    return (first - 1 if batch >= wanted else int(row["epochs"])) // EPOCHS_BETWEEN_MEASUREMENTS
+
+
+def measurement_s(row: Row, at: DeviceGroup) -> float:
+    """Returns the time of a measurement on one device: steps of the base batch, whole and sample by sample."""
+    batch, train = int(row["global_batch"]), at.measured.train
+    return at.scale * NORM_STEPS * float(batch * cost.seconds_at(train, 1) + cost.seconds_at(train, batch))
 
 
 def time_ratios(rows: Sequence[Row], against: Sequence[Row], arm: str, n: int) -> dict[str, list[float]]:
@@ -157,7 +226,7 @@ def time_ratios(rows: Sequence[Row], against: Sequence[Row], arm: str, n: int) -
     pairs = [(row, other.get((n, row["seed"]), other.get((1, row["seed"])))) for row in by_arm(rows, (arm,))[arm, n]]
     return {
         name: [seconds(row, at) / seconds(base, at) for row, base in pairs if base is not None]
-        for name, at in machines.machines(paper_measurements(), n).items()
+        for name, at in machines.machines(machines.paper_measurements(), n).items()
     }
 
 
@@ -169,7 +238,7 @@ def times_table(rows: Sequence[Row], against: Sequence[Row], arms: Sequence[str]
         if not any(found):
             continue
         lines.append((LABELS[arm], str(n), *(f"{middle(ratios)}; sooner in {sooner(ratios)}" for ratios in found)))
-    return table(("strategy", "n", *machines.machines(paper_measurements(), 1)), lines)
+    return table(("strategy", "n", *machines.machines(machines.paper_measurements(), 1)), lines)
 
 
 def sooner(ratios: Sequence[float]) -> str:
@@ -217,11 +286,6 @@ def main() -> None:
     parser.add_argument("plans", type=Path, nargs="+", metavar="PLAN")
     rows = [row for plan in parser.parse_args().plans for row in tuned_rows(plan)]
     tables.write(TUNED, sorted(rows, key=lambda row: (int(row["n"]), float(row["factor"]))))
-
-
-def paper_measurements() -> Measured:
-    """Returns the measurements of a plan of the real nodules."""
-    return next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
 
 
 if __name__ == "__main__":

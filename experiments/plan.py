@@ -3,8 +3,8 @@
     python -m experiments.plan collect FOLDER...     # work directories of plans, WORKLOAD-SEED: results/plan/measured.json
     python -m experiments.plan                       # reads results/plan, prints the tables, writes summary.csv and paper.csv
 
-The plans to collect are made with `gmmae plan --noise-scale`. `results/plan/cells.csv` has the true results: workload,
-strategy, devices, batch, learning_rate, seed, outcome, epochs, steps, train_s. `results/plan/mlperf.csv` has the mean
+The plans to collect are made with `gmmae plan --noise-scale`. The true results are in `results/plan/cells.csv`: workload,
+strategy, devices, batch, learning_rate, seed, outcome, epochs, steps, train_s. The file `results/plan/mlperf.csv` has the mean
 reference convergence points of github.com/mlcommons/logging, commit 7bbf792 (`mlperf_logging/rcp_checker/*/rcps_*.json`,
 Apache 2.0). It has each benchmark's round with the most batches, at least three.
 """
@@ -25,6 +25,7 @@ from experiments.policies import Situation, Truth
 from gmmae.config.schema import OptimConfig
 from gmmae.planner import prediction, steps
 from gmmae.planner.prediction import Measured, Prediction
+from gmmae.planner.step_ratios import Ratios
 from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.sweep.display import grid_table
 from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II
@@ -73,14 +74,13 @@ def restore(found: Mapping[str, Any]) -> Measured:
         ),
         max_epochs=m["max_epochs"],
         steps={int(batch): count for batch, count in m["steps"].items()},
-        seed_sigma=m["seed_sigma"],
+        ratios=Ratios(**m["ratios"]),
         noise_scale=found["noise_scale"],
         train=table("step_s"),
         passes=table("validation_s"),
         gradient_bytes=m["gradient_bytes"],
         progress=numbers("progress"),
         active_unit_fractions=numbers("active_unit_fractions"),
-        speedups=numbers("speedups"),
     )
 
 

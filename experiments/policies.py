@@ -46,7 +46,7 @@ class Situation(NamedTuple):
 def planned(now: Situation) -> str:
     """Returns the strategy with the least expected time by the plan."""
     at = prediction.hypothetical_group(now.measured, now.ratio, now.devices)
-    found = prediction.expected_seconds(at, prediction.draw_law(now.measured), now.scaling)
+    found = prediction.expected_seconds(at, now.scaling)
     return min(found, key=lambda scaling: found[scaling])
 
 

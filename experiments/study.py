@@ -163,7 +163,7 @@ def rates() -> dict[str, str]:
     tried = [scaling for scaling in RATES if any(row["scaling"] == scaling for row in rows)]
     found = by_arm(rows, tried)
     strong = {row["seed"]: float(row["epochs"]) for row in on_one_device(rows)}
-    measured = next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
+    measured = machines.paper_measurements()
     lines, medians = [], defaultdict(list)
     for n in sorted({n for _, n in found if n > 1}):
         epochs = {scaling: {row["seed"]: arrived_epochs(row) for row in found[scaling, n]} for scaling in tried}
@@ -330,7 +330,7 @@ def planned() -> dict[str, str]:
 FACTS: tuple[Callable[[], dict[str, str]], ...] = (
     *(nodules, splits, given_up, other_targets, rates),
     *(failures, sizes, compared, unet, planned),
-    *(other_strategies.optimizers, other_strategies.growth, other_strategies.tuned),
+    *(other_strategies.optimizers, other_strategies.growth, other_strategies.unet, other_strategies.tuned),
 )
 
 

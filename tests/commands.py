@@ -6,12 +6,12 @@ from unittest import mock
 from gmmae.cli import main
 from gmmae.system import guard
 
-UNWATCHED = {"train": replace(main.COMMANDS["train"], watched=False)}
-"""`train` without its parent process."""
+UNWATCHED = {name: replace(command, watched=False) for name, command in main.COMMANDS.items() if command.watched}
+"""The watched commands without their parent processes."""
 
 
 def run_gmmae(*words: object) -> int:
-    """Runs a command, and returns its exit code. Training has no parent process here."""
+    """Runs a command, and returns its exit code. No command has a parent process here."""
     with mock.patch.dict(main.COMMANDS, UNWATCHED):
         return guard.guarded(main.dispatch, [str(word) for word in words])
 

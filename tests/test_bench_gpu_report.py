@@ -8,6 +8,7 @@ import pytest
 from benchmarks import gpu_links, gpu_report
 from benchmarks.gpu_report import SECTIONS, Section, left_out, outcome, report
 from gmmae.system.nvidia import Gpu
+from gmmae.training import collective_times
 
 H100 = Gpu("NVIDIA H100", "580.65", 9.0)
 OLD = Gpu("Tesla K80", "470.1", 3.7)
@@ -62,11 +63,13 @@ def test_the_report_goes_on_behind_what_fails(monkeypatch, capsys):
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["bad", "needs", "good"]
 
 
-def test_pairs_are_all_pairs_and_all_together():
-    """Uses virtual devices: the sums are checked on every machine."""
+def test_pairs_are_all_pairs_and_all_together(monkeypatch):
+    """Uses virtual devices: the means are checked on every machine. The clock is made up."""
+    monkeypatch.setattr(collective_times, "MIN_BLOCK_S", 1e-3)
+    monkeypatch.setattr(collective_times, "_seconds", lambda compiled, turns, vectors: int(turns) * 1e-6 * vectors.shape[1])
     table = gpu_links.pairs_table(jax.devices()[:3], sizes=(64, 128))
     assert [row[0] for row in table.rows] == ["0 and 1", "0 and 2", "1 and 2", "0 and 1 and 2"]
-    assert all(float(cell) >= 0 for row in table.rows for cell in row[1:])
+    assert {row[1:] for row in table.rows} == {("15", "31")}  # 16 and 32 numbers, less an empty turn
     assert len(gpu_links.pairs_table(jax.devices()[:2], sizes=(64,)).rows) == 1
 
 

@@ -17,7 +17,7 @@ from gmmae.workloads.settings import NodulesConfig
 from tests.gpu_programs.checks import JAX_0_10, JAX_0_12
 from tests.small import small
 
-MEASUREMENT = (ROOT / "MEASUREMENT.md").read_text(encoding="utf-8")
+ABSENT_GPUS = (ROOT / "docs" / "measurements" / "absent_gpus.md").read_text(encoding="utf-8")
 
 
 def test_spreads_ratios_distances_and_exponents():
@@ -153,20 +153,14 @@ def test_growth_is_a_power_of_the_value_and_for_the_edge_of_the_voxels():
     assert [row[-1] for row in growth.rows] == ["", "1.00", "", "1.00", "", "0.50"]
 
 
-def test_measurement_says_the_bounds_that_the_tests_of_gpu_programs_hold():
-    modes = {"float32": "float32, TF32", "micro": "micro-batches of half a share", "exact": "exact, a shard"}
+def test_the_page_of_absent_gpus_says_the_bounds_that_the_tests_of_gpu_programs_hold():
+    modes = {"tf32": "TF32", "micro": "micro-batches of half a share", "exact": "exact, a shard"}
     assert JAX_0_10.keys() == JAX_0_12.keys()
     for (mode, gpus, hosts), old in JAX_0_10.items():
         new = JAX_0_12[mode, gpus, hosts]
-        named = (
-            mode if hosts > 1 and mode == "float32" else modes.get(mode),
-            f"{gpus} on {hosts} hosts" if hosts > 1 else gpus,
-        )
-        row = (*named, old.launches, new.launches, old.temporary_mb, new.temporary_mb)
-        if mode == "tf32":
-            assert (old, new) == (JAX_0_10["float32", gpus, hosts], JAX_0_12["float32", gpus, hosts])
-        else:
-            assert f"| {' | '.join(map(str, row))} |\n" in MEASUREMENT
+        named = (modes.get(mode, mode), f"{gpus} on {hosts} hosts" if hosts > 1 else gpus)
+        row = (*named, old.launches, new.launches, old.temporary_mb, new.temporary_mb, old.commands, new.commands)
+        assert f"| {' | '.join(map(str, row))} |\n" in ABSENT_GPUS
 
 
 @pytest.mark.parametrize(("reached", "shown"), [(True, "60.0"), (False, "not reached")])

@@ -16,7 +16,8 @@ COUNT = "must be a whole number of at least 1; got"
 UNCOUNTED = "operations are counted for workload = 'nodules' only; got 'segmentation': choose "
 UNKNOWN = "--config must be a TOML file or one of "
 LINES = {
-    "__main__ --epochs 0": f"argument --epochs: {COUNT} '0'",
+    "__main__ --epochs -1": "argument --epochs: must be a whole number of at least 0; got '-1'",
+    "__main__ --settings auto flush": "argument --settings: auto and none must stand alone; got auto flush",
     "__main__ --turns -1": f"argument --turns: {COUNT} '-1'",
     "__main__ --rounds 1.5": f"argument --rounds: {COUNT} '1.5'",
     "__main__ --parts song": "argument --parts: invalid choice: 'song' ",

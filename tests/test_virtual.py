@@ -12,9 +12,10 @@ from tests.small import Recorder, losses, small
 
 pytestmark = pytest.mark.slow
 
-# silu: with ReLU two equal runs part once an input within rounding of zero falls on the other side (MEASUREMENT.md).
+# silu: with ReLU two equal runs part once an input within rounding of zero falls on the other side.
+# docs/measurements/equality.md has the sizes.
 SMOOTH = {"model__activation": "silu", "stop__max_epochs": 4}
-# Sums in another order: at most 3e-6 after 100 steps of the quickstart, see MEASUREMENT.md; here 16 steps or fewer.
+# Sums in another order: at most 3e-6 after 100 steps of the quickstart, see that page; here 16 steps or fewer.
 RTOL = 1e-5
 
 

@@ -1,6 +1,8 @@
 """Backends by name, and the interface that a worker calls."""
 
 import importlib.util
+import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -9,11 +11,15 @@ from benchmarks.peers.problem import Arrays, Problem
 
 
 class Place(NamedTuple):
-    """Position among the processes that train together, each on its own core. A single process has all cores."""
+    """Position among the processes that train together, each on its own core. A single process has all cores.
+
+    `cores` are counted before a framework starts. OpenMP with pinned threads leaves one core to the thread that asks.
+    """
 
     rank: int = 0
     processes: int = 1
     port: int = 0
+    cores: int = len(os.sched_getaffinity(0))
 
 
 Last = tuple[Arrays, list[list[int]]]
@@ -68,6 +74,11 @@ class Entry(NamedTuple):
     workloads: tuple[str, ...] = ("nodules", "segmentation")
     installed_by: str = "pip install '.[bench]'"
 
+    @property
+    def is_torch(self) -> bool:
+        """Returns whether PyTorch computes, so that it has settings."""
+        return self.package in ("torch", "horovod")
+
 
 CPU, GPU = ("cpu",), ("gpu",)
 NODULES = ("nodules",)
@@ -95,6 +106,15 @@ ALONE = tuple(name for name, entry in BACKENDS.items() if entry.processes == 1)
 TOGETHER = tuple(name for name, entry in BACKENDS.items() if entry.processes == 2)
 
 
+def models(names: Sequence[str]) -> list[str]:
+    """Returns the first backend of each module. The others of a module compute the same, compiled otherwise.
+
+    >>> models(["ours", "torch", "torch-compile", "keras"])
+    ['ours', 'torch', 'keras']
+    """
+    return [*{BACKENDS[name].module: name for name in reversed(names)}.values()][::-1]
+
+
 def available(names: tuple[str, ...], platform: str, workload: str) -> tuple[list[str], list[str]]:
     """Returns the backends that can run here, and a line for each of the others."""
     found, lines = [], []
@@ -111,8 +131,9 @@ def available(names: tuple[str, ...], platform: str, workload: str) -> tuple[lis
     return found, lines
 
 
-def load(name: str, problem: Problem, place: Place) -> Peer:
-    """Starts a backend in this process."""
+def load(name: str, problem: Problem, place: Place, settings: Sequence[str] = ()) -> Peer:
+    """Starts a backend in this process. Only those of PyTorch have `settings`, names of `torch_settings.SETTINGS`."""
     entry = BACKENDS[name]
     module = importlib.import_module(f"benchmarks.peers.{entry.module}")
-    return module.start(problem, place, **entry.options)
+    options = entry.options | ({"settings": settings} if entry.is_torch else {})
+    return module.start(problem, place, **options)

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -70,7 +70,7 @@ class HorovodPeer(TorchPeer):
             self.optimizer = hooked
 
 
-def start(problem: Problem, place: Place) -> HorovodPeer:
+def start(problem: Problem, place: Place, settings: Sequence[str] = ()) -> HorovodPeer:
     """Starts Horovod on a problem."""
     torch.manual_seed(0)
-    return HorovodPeer(problem, place, mode="")
+    return HorovodPeer(problem, place, mode="", settings=settings)

@@ -1,6 +1,6 @@
 """Autoencoder in PyTorch as a PyTorch user would write it: `Conv3d` channels first, fused Adam, `torch.compile`."""
 
-import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -66,17 +66,26 @@ def reference_of(problem: Problem) -> tuple[nn.Module, Any]:
 class TorchPeer:
     """A `backends.Peer`. `mode` is that of `torch.compile`, or empty for eager mode."""
 
-    def __init__(self, problem: Problem, place: Place, mode: str):
-        self.problem, self.place, self.mode = problem, place, mode
+    def __init__(self, problem: Problem, place: Place, mode: str, settings: Sequence[str] = ()):
+        self.problem, self.place, self.mode, self.settings = problem, place, mode, settings
+        if "flush" in settings:  # before PyTorch starts threads, which inherit it
+            torch.set_flush_denormal(True)
+        if "no-onednn" in settings:
+            torch.backends.mkldnn.enabled = False
+        if "autotune" in settings and mode:
+            self.mode = mode = "max-autotune"
         # Full precision, as in gmmae. A GPU would otherwise compute convolutions in TF32.
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
         self.device = torch.device("cuda" if torch.cuda.is_available() and place.processes == 1 else "cpu")
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(1 if "one-thread" in settings else place.cores)
         if place.processes > 1:
             self._meet()
         reference, self.layout = reference_of(problem)
         self.model = reference.to(self.device, getattr(torch, problem.precision))
+        if "channels-last" in settings:
+            layouts = {"nodules": torch.channels_last_3d, "segmentation": torch.channels_last}
+            self.model.to(memory_format=layouts[problem.workload])
         put = ({name: self._put(x) for name, x in arrays.items()} for arrays in (problem.train, problem.validation))
         self.samples, self.validation = put
         self.reset()
@@ -104,7 +113,9 @@ class TorchPeer:
     def facts(self) -> dict[str, Any]:
         """Returns versions, threads and device."""
         kind = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
-        return {"versions": {"torch": torch.__version__}, "device": kind, "threads": torch.get_num_threads()}
+        versions = {"torch": torch.__version__}
+        capability = torch.backends.cpu.get_cpu_capability()
+        return {"versions": versions, "device": kind, "threads": torch.get_num_threads(), "capability": capability}
 
     def reset(self) -> None:
         """Restores the initial parameters and optimiser state."""
@@ -199,6 +210,6 @@ class TorchPeer:
         """Waits for the reduction where the backward pass has not done so."""
 
 
-def start(problem: Problem, place: Place, mode: str) -> TorchPeer:
+def start(problem: Problem, place: Place, mode: str, settings: Sequence[str] = ()) -> TorchPeer:
     """Starts PyTorch on a problem."""
-    return TorchPeer(problem, place, mode)
+    return TorchPeer(problem, place, mode, settings)

@@ -68,13 +68,15 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--settings", nargs="*", default=[])
     args = parser.parse_args()
     if args.processes > 1:  # before any framework counts the cores
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[args.rank]})
+    cores = len(os.sched_getaffinity(0))
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # frameworks print
     known = problem.read(args.folder)
-    peer = backends.load(args.name, known, Place(args.rank, args.processes, args.port))
+    peer = backends.load(args.name, known, Place(args.rank, args.processes, args.port, cores), args.settings)
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         began = time.perf_counter()

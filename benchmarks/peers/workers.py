@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.child import ROOT, free_ports
 from benchmarks.peers.backends import BACKENDS
+from benchmarks.peers.torch_settings import SETTINGS
 
 IDLE_S = 1.0
 """Seconds for which the idle processes are observed."""
@@ -20,8 +21,8 @@ IDLE_S = 1.0
 class Worker:
     """Backend in one process, or in several that train together. `python` is that of its environment."""
 
-    def __init__(self, name: str, folder: Path, python: str = sys.executable):
-        self.name, self.title = name, BACKENDS[name].title
+    def __init__(self, name: str, folder: Path, python: str = sys.executable, settings: Sequence[str] = ()):
+        self.name, self.title, self.settings = name, BACKENDS[name].title, tuple(settings)
         [port] = free_ports(1)
         count = BACKENDS[name].processes
         # A framework that takes all of a GPU's memory at once would leave none to the others.
@@ -30,10 +31,12 @@ class Worker:
         environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)) if count == 1 else 1)
         if count > 1:
             environ["OMP_NUM_THREADS"] = "1"
+        environ |= {key: value for setting in settings for key, value in SETTINGS[setting].environ.items()}
         self.processes, self.errors = [], []
         self.began = time.perf_counter()
         for rank in range(count):
             words = [name, str(folder), "--rank", str(rank), "--processes", str(count), "--port", str(port)]
+            words += ["--settings", *settings]
             self.errors.append(folder / f"{name}.{rank}.err")
             with self.errors[-1].open("w") as errors:
                 self.processes.append(
@@ -96,12 +99,14 @@ class Worker:
 
 
 @contextmanager
-def start_workers(names: list[str], folder: Path) -> Iterator[list[Worker]]:
-    """Starts the backends one after the other, and ends them all."""
+def start_workers(
+    names: list[str], folder: Path, settings: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[list[Worker]]:
+    """Starts the backends one after the other, with the settings of each, and ends them all."""
     workers: list[Worker] = []
     try:
         for name in names:
-            workers.append(Worker(name, folder))
+            workers.append(Worker(name, folder, settings=(settings or {}).get(name, ())))
         yield workers
     finally:
         for worker in workers:

@@ -35,6 +35,9 @@ Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """The work directory of a trusted run, as a positional argument. It may name Python that is executed."""
 
+Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""Further runs, as positional arguments."""
+
 Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 """Positional arguments, one or more."""
 
@@ -101,9 +104,7 @@ def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) 
       InputError: as `parse_train`.
       SystemExit: as `parse_train`.
     """
-    workload = _option(arguments, "--workload", None)
-    name = _option(arguments, "--config", None if workload else TrainArguments.config)
-    path = None if name in (None, "none") else toml.find(name)
+    path, workload = _file_and_workload(arguments, "--workload", TrainArguments.config)
     run = configuration.default({}, workload) if path is None else configuration.read_config(path, workload)
     parsed = parse(kind(config=None if path is None else str(path), run=_typed(run)), arguments, prog)
     return parsed, _plain(parsed.run, run.workload), (path or Path(run.workload)).stem
@@ -148,8 +149,8 @@ class SweepArguments(Options):
     interrupted. 74: the work directory failed.
     """
 
-    config: str = "sweep_quick"  # TOML file, or the name of one in configs/
-    workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file
+    config: str | None = "sweep_quick"  # TOML file, or the name of one in configs/; none: the defaults of --run.workload
+    workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file, or of the workload
     dry_run: bool = False  # print batches, learning rates and steps of all runs, then exit
     retry: bool = False  # repeat crashed and timed-out runs
     verbose: bool = False  # show the epochs of the running runs too
@@ -168,12 +169,20 @@ class SweepRequest(NamedTuple):
 
 def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     """Returns the arguments of `sweep`. Raises as `parse_train`."""
-    path = toml.find(_option(arguments, "--config", SweepArguments.config) or "")
-    sweep = read_sweep(path, _option(arguments, "--run.workload", None))
-    defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
+    path, workload = _file_and_workload(arguments, "--run.workload", SweepArguments.config)
+    sweep = SweepConfig(run=configuration.default({}, workload)) if path is None else read_sweep(path, workload)
+    defaults = SweepArguments(config=path and str(path), sweep=replace(sweep, run=_typed(sweep.run)))
     parsed = parse(defaults, arguments, prog)
     sweep = replace(parsed.sweep, run=_plain(parsed.sweep.run, sweep.run.workload))
-    return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry, parsed.verbose)
+    workdir = parsed.workdir or Path("runs") / (path or Path(sweep.run.workload)).stem
+    return SweepRequest(sweep, workdir, parsed.dry_run, parsed.retry, parsed.verbose)
+
+
+def _file_and_workload(arguments: Sequence[str], option: str, default: str | None) -> tuple[Path | None, str | None]:
+    """Returns the TOML file and the workload that the arguments name. A workload has no file by default."""
+    workload = _option(arguments, option, None)
+    name = _option(arguments, "--config", None if workload else default)
+    return None if name in (None, "none") else toml.find(name), workload
 
 
 def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008

@@ -1,19 +1,20 @@
-"""`gmmae data prepare`, `inspect` and `synth`."""
+"""`gmmae data prepare`, `inspect`, `lidc` and `synth`."""
 
 import math
 from pathlib import Path
 
 import numpy as np
 
-from gmmae.cli.options import InspectArguments, PrepareArguments, SynthArguments
+from gmmae.cli.options import InspectArguments, LidcArguments, PrepareArguments, SynthArguments
 from gmmae.data.extraction import prepare as extraction
 from gmmae.data.extraction.prepare import SUMMARY, Prepared, load_prepared, say_on_stderr
 from gmmae.data.extraction.summary import lines
+from gmmae.data.lidc.folder import LEFT_OUT, Options, cut_folder
 from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.scans import Frame, write_luna16_folder
 from gmmae.data.volumes import DataError, Details, Nodules
 from gmmae.plotting.slices import contact_sheet, nodule_slices
-from gmmae.system.files import whole_file, writing
+from gmmae.system.files import print_result, require_free, whole_file, writing
 
 CONTACT_SHEET = "contact_sheet.png"
 
@@ -45,6 +46,16 @@ def inspect(options: InspectArguments) -> int:
     with writing("--out", options.out, "file"):
         nodule_slices(options.out, nodules.values[i], mask, options.data.window, float(details.edge_mm[i]), title)
     print(*_properties(nodules, details, i, options.data.hu), f"picture    {options.out}", sep="\n")
+    return 0
+
+
+def lidc(options: LidcArguments) -> int:
+    """Cuts the nodules of LIDC-IDRI into a folder of cubes, and prints what was found and left out. Returns the exit code."""
+    require_free(options.out, mark=LEFT_OUT)
+    choices = Options(options.min_readers, options.agreement, options.margin_mm, options.annotations)
+    tally = cut_folder(options.root, options.out, choices, say_on_stderr)
+    uses = f"--data.source cubes --data.root {options.out} uses them"
+    print_result(options.out, [*tally.lines(options.out / LEFT_OUT), uses])
     return 0
 
 

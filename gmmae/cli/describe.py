@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from gmmae.cli.arguments import data_of
 from gmmae.cli.options import DescribeArguments
 from gmmae.config.schema import Config
 from gmmae.data.extraction import cubes as cube_source
-from gmmae.data.extraction import world_coordinates
-from gmmae.data.extraction.arrays import array_names
+from gmmae.data.extraction import opening, world_coordinates
+from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_names
+from gmmae.data.extraction.integrity import SUFFIXES
 from gmmae.data.extraction.prepare import SUMMARY, Known, load_known, prepare, say_on_stderr, stream_prepared
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Point, central_section, from_density, masses, to_density
+from gmmae.plotting.slices import described_volumes
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
@@ -28,9 +30,9 @@ from gmmae.system.files import csv_text, print_result, require_free, whole_folde
 from gmmae.training import compilation
 from gmmae.training.trained import Trained, restore
 from gmmae.training.workdir import WorkDir
-from gmmae.workloads.configuration import read_config, without_own_csv
+from gmmae.workloads.configuration import on_its_data, read_config, without_own_csv
 
-NPZ, CSV, TABLE, FOLDER = "mixtures.npz", "mixtures.csv", "nodules.csv", "reconstructions"
+NPZ, CSV, TABLE, FOLDER, PICTURE = "mixtures.npz", "mixtures.csv", "nodules.csv", "reconstructions", "described.png"
 
 MAX_VOXELS = 2**21
 """Maximum voxels of the sections in memory. With all intermediate results they take some hundred megabytes."""
@@ -38,10 +40,40 @@ MAX_VOXELS = 2**21
 MAX_NAME_BYTES = 200
 """Maximum bytes of a name before an ending and a number are added. File systems allow 255."""
 
+MAX_SHOWN = 6
+"""Maximum volumes of the picture, evenly spaced among all."""
+
+MAX_TITLE_NAME = 13
+"""Maximum characters of a name in the picture."""
+
 RESULT_NAMES = ("weights", "means", "covariances", "loss", "loss_before", "seconds")
 """Results that are kept of each volume until the end."""
 
+LARGE_VOLUME = 3.0
+"""A volume is reported whose edges are all longer than this multiple of the described cube's: it may be a whole scan."""
+
 ENDING = re.compile(r"\.(nii\.gz|nii|mhd|mha|nrrd|npy|npz|png)(?=_\d+$|$)")
+
+COMPONENT_COLUMNS = {
+    "name": "name of the volume in the folder",
+    "component": "number of the component, from 0",
+    "weight": "weight of the component; those of a volume have the sum 1",
+    **{f"{axis}_mm": f"mean along {axis}, mm of the world" for axis in "xyz"},
+    **{f"{pair}_mm2": f"covariance of {pair[0]} and {pair[1]}, mm²" for pair in ("xx", "xy", "xz", "yy", "yz", "zz")},
+}
+"""The columns of `mixtures.csv` for volumes with three axes. Images have those of x and y."""
+
+NODULE_COLUMNS = {
+    "file": "file of the reconstruction",
+    "category": "category of the nodule, if it is known",
+    "diameter_mm": "diameter in mm, if it is known",
+    "described": "name of the described volume",
+    "path": "its file",
+    "mass": "integral of the windowed volume over [-1, 1]^3, by which its density was divided",
+    "loss": "loss of the mixture, after `--refine`",
+    "loss_before": "loss of the network's mixture",
+}
+"""The columns of `nodules.csv`."""
 
 
 class Cubes(NamedTuple):
@@ -54,6 +86,7 @@ class Cubes(NamedTuple):
       centres_mm: centres of the sections.
       sections: takes a maximum number, and yields the sections in parts of that size, in HU or a unit of their own.
       faults: a line for each volume or row that is left out.
+      cautions: a line where most of a volume is not described.
     """
 
     known: Known
@@ -62,16 +95,18 @@ class Cubes(NamedTuple):
     centres_mm: list[Point]
     sections: Callable[[int], Iterator[np.ndarray]]
     faults: list[str]
+    cautions: list[str]
 
 
 def command(options: DescribeArguments, config: Config) -> int:
     """Describes the volumes, and writes mixtures and reconstructions. Returns the exit code."""
     data = data_of(config, "RUN", config.workload)
     if not options.files:
-        raise InputError("FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none")
+        _root(data)
     require_free(options.out, mark=NPZ)
     own = read_config(WorkDir(options.run).config)
-    cubes = _cut(without_own_csv(config, own).settings.data, options.files)
+    cut_by = without_own_csv(config, own) if options.files else on_its_data(config, own)
+    cubes = _cut(cut_by.settings.data, options.files)
     keep(config.compilation_cache)
     update_jax()
     model = restore(config, options.run)
@@ -81,25 +116,56 @@ def command(options: DescribeArguments, config: Config) -> int:
         options.out,
         [
             *cubes.faults,
+            *cubes.cautions,
             _summary(results, options.refine),
-            *(f"{'':<12} {options.out / name}" for name in (NPZ, CSV, TABLE, FOLDER)),
+            *(f"{'':<12} {options.out / name}" for name in (NPZ, CSV, TABLE, FOLDER, PICTURE)),
         ],
     )
     return 0
 
 
+def _root(data: DataConfig) -> tuple[Path, ...]:
+    """Returns the folder or file of the data, which stands for missing volumes.
+
+    Raises:
+      InputError: the data are synthetic.
+    """
+    if data.source == "synthetic" or data.root is None:
+        raise InputError(
+            "FILE must be one volume or more, a folder with a nodules.csv, a folder shaped like LUNA16, or an .npz of volumes; "
+            "got none"
+        )
+    return (data.folder,)
+
+
+def _arrays(file: Path) -> set[str]:
+    """Returns the names of the arrays of an .npz, none for another file."""
+    return set(array_names(file)) if file.suffix == ".npz" and file.is_file() else set()
+
+
+def _source(config: DataConfig, files: Sequence[Path]) -> Literal["luna16", "cubes", "medmnist"]:
+    """Returns the source that reads the files. A folder of scans has no nodules.csv, or is named so by the options."""
+    if len(files) == 1 and MEDMNIST_ARRAY in _arrays(files[0]):
+        return "medmnist"
+    if len(files) != 1 or not files[0].is_dir():
+        return "cubes"
+    csv = files[0] / replace(config, source="cubes").csv_name
+    chosen = config.source == "luna16" and config.csv != DataConfig.csv
+    return "luna16" if chosen or cube_source.looks_like_luna16(files[0], csv) else "cubes"
+
+
 def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
-    """Cuts the volumes as `data` says, by the source `cubes`."""
+    """Cuts the volumes as `data` says. A folder shaped like LUNA16 gives each nodule that its CSV lists.
+
+    Without files, the data are those of the configuration.
+    """
+    source, paths = (_source(config, files), files) if files else (config.source, _root(config))
     # The default window marks cubes in HU. The run's own window applies later, when they become densities.
     window = DataConfig.window if config.hu else config.window
-    config = replace(config, source="cubes", root=str(files[0]), window=window)
+    config = replace(config, source=source, root=str(paths[0]), window=window)
     config = replace(config, category_column=DataConfig.category_column, group_column="auto")
-    if files[0].is_dir() and cube_source.looks_like_luna16(files[0], files[0] / config.csv_name):
-        raise InputError(
-            f"FILE must be volumes, or a folder with a nodules.csv; got {files[0]}, shaped like LUNA16: give .mhd files"
-        )
-    one_array_file = len(files) == 1 and files[0].suffix == ".npz" and files[0].is_file() and "volumes" in array_names(files[0])
-    if not one_array_file and not (len(files) == 1 and files[0].is_dir()):
+    one_place = len(files) == 1 and (files[0].is_dir() or bool(_arrays(files[0]) & {VOLUMES_ARRAY, MEDMNIST_ARRAY}))
+    if files and not one_place:
         prepared = prepare(replace(config, on_error="refuse"), say_on_stderr, plan=cube_source.plan_files(files))
     else:
         prepared = prepare(config, say_on_stderr)
@@ -111,8 +177,25 @@ def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     cut, shape = next(stream_prepared(prepared, 1)).shape[1:], next(sections(1)).shape[1:]
     places_mm = zip(known.details.centre_mm.tolist(), known.details.edge_mm.tolist(), strict=True)
     centres = [world_coordinates.section_mm(cut, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
-    folder = files[0] if files[0].is_dir() else files[0].parent
-    return Cubes(known, tuple(str(folder / file) for file in known.files), shape, centres, sections, faults)
+    folder = paths[0] if paths[0].is_dir() else paths[0].parent
+    cautions = _only_middles(files, known.details.edge_mm.tolist()) if files and not one_place else []
+    return Cubes(known, tuple(str(folder / file) for file in known.files), shape, centres, sections, faults, cautions)
+
+
+def _only_middles(files: Sequence[Path], edges_mm: Sequence[float]) -> list[str]:
+    """Returns a line for the scans whose described cube is a small part of them."""
+    large = []
+    for file, edge_mm in zip(files, edges_mm, strict=True):
+        if file.name.endswith(SUFFIXES):
+            sides_mm = opening.edges_mm(file)
+            if min(sides_mm) > LARGE_VOLUME * edge_mm:
+                large.append(f"{file} of {' × '.join(f'{side:.0f}' for side in sides_mm)} mm (cube: {edge_mm:.0f} mm)")
+    if not large:
+        return []
+    others = f" and of {len(large) - 1} more" if large[1:] else ""
+    return [
+        f"described is only the middle of {large[0]}{others}. For nodules in other places give a folder with an annotations.csv"
+    ]
 
 
 def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: Path) -> dict[str, np.ndarray]:
@@ -130,6 +213,8 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     mass = np.concatenate([masses(part, data.window, files) for part, files in volumes])
     names, first = _names(cubes.known.names), 0
     (out / FOLDER).mkdir()
+    shown = np.unique(np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round().astype(int)).tolist()
+    pictured: list[tuple[np.ndarray, np.ndarray]] = []
     parts: list[dict[str, np.ndarray]] = []
     for values in cubes.sections(max_count):
         part = slice(first, first + len(values))
@@ -137,20 +222,32 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         missing = max(compilation.EVAL_DEVICE_BATCH - len(values), 0) if first else 0
         padded = np.concatenate([values, np.repeat(values[-1:], missing, 0)])
         results = {name: array[: len(values)] for name, array in model.refine(to_density(padded, data.window), steps).items()}
-        _write_volumes(out / FOLDER, names[part], results["density"], mass[part], data, cubes, first)
+        reconstructed = from_density(results["density"], mass[part], data.window)
+        _write_volumes(out / FOLDER, names[part], reconstructed, data.hu, cubes, first)
+        pictured += [(values[i - first], reconstructed[i - first]) for i in shown if first <= i < part.stop]
         parts.append({name: results[name] for name in RESULT_NAMES})
         first += len(values)
     merged = {name: np.concatenate([part[name] for part in parts]) for name in RESULT_NAMES}
     _write_tables(out, names, cubes, mass, merged)
+    before, after = (np.stack(arrays) for arrays in zip(*pictured, strict=True))
+    titles = [_title(names[i], float(cubes.known.details.diameter_mm[i]), float(merged["loss"][i])) for i in shown]
+    described_volumes(out / PICTURE, before, after, titles, data.window)
     return merged
 
 
-def _write_volumes(
-    folder: Path, names: Sequence[str], density: np.ndarray, mass: np.ndarray, data: DataConfig, cubes: Cubes, first: int
-) -> None:
+def _title(name: str, diameter_mm: float, loss: float) -> str:
+    """Returns the title of a volume in the picture. Of a long name, such as a scan's UID, the end tells nodules apart.
+
+    >>> _title("1.3.6.1.4.1.14519.5.2.1_0", 6.25, 0.00021), _title("nodule", math.nan, 0.001)
+    ('…4519.5.2.1_0, 6.2 mm, loss 0.00021', 'nodule, loss 0.001')
+    """
+    short = name if len(name) <= MAX_TITLE_NAME else f"…{name[1 - MAX_TITLE_NAME :]}"
+    return f"{short}, {diameter_mm:.1f} mm, loss {loss:.2g}" if math.isfinite(diameter_mm) else f"{short}, loss {loss:.2g}"
+
+
+def _write_volumes(folder: Path, names: Sequence[str], values: np.ndarray, hu: bool, cubes: Cubes, first: int) -> None:
     """Writes the reconstructions of the volumes from the number `first` on."""
-    values = from_density(density, mass, data.window)
-    values = np.rint(values).clip(-32768, 32767).astype(np.int16) if data.hu else values.astype(np.float32)
+    values = np.rint(values).clip(-32768, 32767).astype(np.int16) if hu else values.astype(np.float32)
     for i, (name, reconstruction) in enumerate(zip(names, values, strict=True), start=first):
         edge_mm = float(cubes.known.details.edge_mm[i])
         world_coordinates.write(folder / f"{name}.nii.gz", reconstruction, cubes.centres_mm[i], edge_mm)

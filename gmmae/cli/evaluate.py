@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from gmmae.cli.options import EvaluateArguments, Split
-from gmmae.config.schema import LOSS, Config, changed, flatten
+from gmmae.config.schema import LOSS, Config, changed
 from gmmae.data.settings import DataConfig
+from gmmae.data.splits import SPLITS
 from gmmae.generation.judging import bootstrap
 from gmmae.generation.judging.bootstrap import Estimate
 from gmmae.system.compilation_cache import keep
@@ -21,13 +21,22 @@ from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import csv_text, output_file
 from gmmae.training.trained import restore
 from gmmae.training.workdir import WorkDir
-from gmmae.workloads.configuration import on_its_data, read_config
+from gmmae.workloads.configuration import identity_settings, on_its_data, read_config
 from gmmae.workloads.interface import Splits
 
 STEM = "evaluation"
 
 GROUPS = "patients, or scans where none is named"
 """A description of the groups of samples."""
+
+COLUMNS = {
+    "name": "name of the sample, or its number from 0",
+    "split": "train or validation",
+    "group": "group of the sample, such as its patient; only if the workload names groups",
+    "loss": "loss of the sample",
+    "NAME": "a metric of the workload, one column each",
+}
+"""The columns of the CSV with their meanings."""
 
 
 def command(options: EvaluateArguments, config: Config) -> int:
@@ -39,12 +48,15 @@ def command(options: EvaluateArguments, config: Config) -> int:
     keep(config.compilation_cache)
     update_jax()
     model = restore(_default_validation(config, own) if other and split == "all" else config, options.run)
-    splits = ("train", "validation") if split == "all" else (split,)
     data = model.workload.load()
+    if split == "test" and data.test is None:
+        raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
+    splits = [name for name in SPLITS if getattr(data, name) is not None] if split == "all" else [split]
     values_by_split = {name: model.evaluate(getattr(data, name)) for name in splits}
     epoch = model.record.best_epoch
     parameters = f"epoch {epoch}, the best" if epoch else "the start: no epoch was finite"
-    counts = " and ".join(f"{len(values[LOSS])} {name}" for name, values in values_by_split.items())
+    *first, last = (f"{len(values[LOSS])} {name}" for name, values in values_by_split.items())
+    counts = " and ".join([", ".join(first), last] if first else [last])
     print(f"{options.run}: the parameters of {parameters}, on {counts} samples{' of other data' if other else ''}")
     print("\n".join(_summary(list(values_by_split.values()), _groups(data, values_by_split), data.may_be_undefined)))
     rows = [row for name, values in values_by_split.items() for row in _rows(data, name, values)]
@@ -52,23 +64,16 @@ def command(options: EvaluateArguments, config: Config) -> int:
     return 0
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    """Returns the settings that decide on the rows. Folders have absolute paths."""
-    settings = dict(flatten(config.settings, resumable=False))
-    folders = {key: os.path.realpath(settings[key]) for key in ("data.root", "data.augment_with") if settings.get(key)}
-    return settings | folders
-
-
 def _data_settings(config: Config) -> dict[str, Any]:
     """Returns the settings that decide on the samples: the section `data`, or all if there is none."""
-    settings = _settings(config)
+    settings = identity_settings(config)
     return {key: value for key, value in settings.items() if key.startswith("data.")} or settings
 
 
 def _name(config: Config, own: Config, split: Split, other: bool) -> str:
     """Returns the name of the CSV. Each choice of samples, data and settings has its own, so none is overwritten."""
     words = [STEM, *([split] if split != "validation" else [])]
-    settings, own_settings = _settings(config), _settings(own)
+    settings, own_settings = identity_settings(config), identity_settings(own)
     changes = {key: value for key, value in settings.items() if value != own_settings.get(key)}
     if other and "data.source" in settings:
         words.append(re.sub(r"[^\w.-]+", "-", Path(settings.get("data.root") or "").name) or settings["data.source"])

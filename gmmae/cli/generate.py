@@ -6,14 +6,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from jaxtyping import Float
+
 from gmmae.cli.options import GenerateArguments
-from gmmae.data import sources
-from gmmae.data.extraction.prepare import say_on_stderr
+from gmmae.data import native_volumes, sources
+from gmmae.data.extraction.prepare import SOURCES, say_on_stderr
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import Nodules
+from gmmae.data.volumes import DataError, Nodules
 from gmmae.generation import folder, prior
 from gmmae.generation import generator as generators
-from gmmae.generation.generator import Generated, Generator, resized
+from gmmae.generation import grain as grains
+from gmmae.generation.generator import Generated, Generator, Wanted, resized
+from gmmae.generation.grain import Grain
 from gmmae.generation.insertion.hosts import list_scans, read_annotations
 from gmmae.generation.insertion.insert import insert
 from gmmae.generation.judging.figures import contact_sheet
@@ -25,6 +30,8 @@ from gmmae.training.trained import load, run_config
 SHEETS = {"contact_sheet.png": False, "contact_sheet_labelled.png": True}
 """The contact sheets, and whether each one marks the generated nodules."""
 SCANS = "scans"
+MALIGNANCY = "malignancy"
+"""Column of the training CSV with the readers' score of malignancy."""
 VOXEL_BYTES = 50
 """Bytes of memory for each voxel of a nodule in the making."""
 
@@ -38,15 +45,14 @@ def command(options: GenerateArguments) -> int:
         raise _no_generator()
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    generator = generators.fit(trained, training, validation)
+    generator = generators.fit(trained, training, validation, _grain(data, training), _malignancy(options, data, training))
     lines = _keep_prior(generator, options.run)
     if generator.inactive_units:
         lines.append(f"{generator.inactive_units} latent units of {options.run} are unused, so the nodules vary less")
     strengths = generators.STRENGTHS._replace(bandwidth=options.bandwidth)
-    texture = generators.TEXTURE._replace(strength=options.texture)
-    generated = generator.sample(
-        options.count, options.category, options.seed, size=_size(options), strengths=strengths, texture=texture
-    )
+    texture = generators.TEXTURE._replace(strength=options.texture, grain=options.texture > 0)
+    wanted = Wanted(options.category, options.diameter_mm, options.malignancy, options.sharpness, options.noise)
+    generated = generator.sample(options.count, wanted, options.seed, size=_size(options), strengths=strengths, texture=texture)
     inserted = _write(options, generated, validation, trained.record.run_id, data.window)
     seconds = time.perf_counter() - start
     lines.append(
@@ -55,6 +61,33 @@ def command(options: GenerateArguments) -> int:
     lines += [str(options.out / name) for name in ("nodules.csv", *SHEETS)]
     print_result(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
     return 0
+
+
+def _grain(data: DataConfig, training: Nodules) -> Grain | None:
+    """Measures noise and blur of the training nodules' scans, if the data are volumes on the scans' grids with masks."""
+    if data.source != "cubes" or not data.hu:
+        return None
+    try:
+        volumes = {volume.name: volume for volume in native_volumes.read(data)}
+    except DataError:
+        return None
+    return grains.measure([volumes[name] for name in training.names])
+
+
+def _malignancy(options: GenerateArguments, data: DataConfig, training: Nodules) -> Float[np.ndarray, " samples"] | None:
+    """Returns the training nodules' scores of malignancy, NaN where there is none; None if they are not needed.
+
+    Raises:
+      InputError: the column has other words than numbers.
+    """
+    if options.malignancy is None or data.source not in SOURCES or data.folder.suffix == ".npz":
+        return None
+    plan = SOURCES[data.source](replace(data, category_column=MALIGNANCY))
+    words = {item.name: item.category for task in plan.tasks for item in task.items}
+    try:
+        return np.array([float(words[name] or "nan") for name in training.names])
+    except ValueError as error:
+        raise InputError(f"--malignancy needs numbers in the training CSV's column {MALIGNANCY}; {error}") from error
 
 
 def _size(options: GenerateArguments) -> int:

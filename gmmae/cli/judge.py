@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gmmae.cli.options import JudgeArguments
 from gmmae.config import toml
+from gmmae.data import sources
 from gmmae.data.extraction import cubes, opening, prepare
 from gmmae.data.settings import DataConfig
-from gmmae.data.splits import split
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging import donors, page
 from gmmae.generation.judging.donors import Origin
@@ -43,6 +43,7 @@ def command(options: JudgeArguments) -> int:
         options.seed,
         scale=Scale(options.data.window, options.data.hu),
         count=0 if options.count == "all" else options.count,
+        network=options.network_judge,
     )
     notes = _notes(options)
     paths = page.write(options.out, judgement, real, generated, training, options.seed, notes)
@@ -66,7 +67,7 @@ def _load_real(options: JudgeArguments) -> tuple[Nodules, Nodules | None]:
         return real, _load("--train", options.data, options.train)
     if options.split == "all":
         return real, None
-    train, validation = split(real.groups, real.categories, options.data.validation, options.data.seed)
+    train, validation = sources.divide(real, options.data)
     held_out, fitted = (validation, train) if options.split == "validation" else (train, validation)
     return real.take(held_out), real.take(fitted)
 

@@ -1,9 +1,11 @@
 """The command `gmmae` and its subcommands."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 
 from gmmae import __version__
 from gmmae.multihost.watchdog import run_with_watchdog
@@ -23,7 +25,10 @@ TRAINING, TRAINED, DATA = "Train and compare", "Use a trained model", "Data"
 class Command:
     """A subcommand.
 
-    The first word of the name is that of its module below `gmmae.cli`. The second word names a function, by default `command`.
+    The first word of the name is that of its module below `gmmae.cli`, with underscores for hyphens. The second word names a
+    function, by default `command`.
+
+    An option of `variants` makes the command another one, with a parser and a module of its own.
 
     A call parses the options before it imports the module, which may import JAX. A watched command runs in a child process.
     This process waits for it, and has imported nothing large when it forks.
@@ -34,16 +39,34 @@ class Command:
     summary: str
     on_interrupt: str = RESTARTS
     watched: bool = False
+    variants: tuple[tuple[str, str], ...] = ()  # option, and the name of the command that it makes
 
     def __call__(self, arguments: Sequence[str], prog: str) -> int:
         """Runs the command. Returns the exit code."""
-        module, _, function = self.name.partition(" ")
+        given = {word.partition("=")[0] for word in arguments}
+        name = next((variant for option, variant in self.variants if option in given), self.name)
+        module, _, function = name.partition(" ")
         with at_interrupt(self.on_interrupt):
             watchdogs = [run_with_watchdog()] if self.watched else []
             with no_collection_of_imports():
-                parsed = import_module("gmmae.cli.options").PARSERS[self.name](arguments, prog)
-                imported = import_module(f"gmmae.cli.{module}")
+                parsed = _options().PARSERS[name](arguments, prog)
+                imported = import_module(f"gmmae.cli.{module.replace('-', '_')}")
             return getattr(imported, function or "command")(*parsed, *watchdogs)
+
+
+def _options() -> ModuleType:
+    """Returns the module of options, the first one that needs a package.
+
+    Raises:
+      InputError: the package is missing.
+    """
+    try:
+        return import_module("gmmae.cli.options")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"Python must have the packages of gmmae; {sys.executable} lacks {error.name}: activate gmmae's environment "
+            "(in a clone `source .venv/bin/activate`, or first `make train`)"
+        ) from error
 
 
 COMMANDS = {
@@ -52,15 +75,24 @@ COMMANDS = {
         Command("train", TRAINING, "train a workload on one or several devices", RESUMES, watched=True),
         Command("sweep", TRAINING, "compare scaling strategies over device counts and seeds", RESUMES),
         Command("report", TRAINING, "write the tables, figures and page of a sweep", KEEPS_WHOLE_FILES),
-        Command("plan", TRAINING, "predict the fastest scaling strategy from runs on one device", RESUMES),
+        Command(
+            "plan",
+            TRAINING,
+            "predict the fastest strategy, from runs or from loss curves",
+            RESUMES,
+            variants=(("--curves", "plan_curves"),),
+        ),
+        Command("measure-cluster", TRAINING, "time the links between devices for a plan", watched=True),
         Command("evaluate", TRAINED, "compute loss and metrics for each sample"),
         Command("describe", TRAINED, "describe volumes as mixtures"),
+        Command("classify", TRAINED, "classify volumes by what the model finds in them"),
         Command("export", TRAINED, "write the model to one file that JAX alone can load"),
         Command("generate", TRAINED, "make new nodules"),
         Command("insert", TRAINED, "put nodules into CT scans"),
         Command("judge", TRAINED, "compare generated nodules with real ones"),
         Command("data prepare", DATA, "cut the nodules of a folder once, into a cache", RESUMES),
         Command("data inspect", DATA, "show one nodule of a folder"),
+        Command("data lidc", DATA, "cut the nodules of LIDC-IDRI's DICOM files into cubes"),
         Command("data synth", DATA, "write synthetic CT scans shaped like LUNA16"),
     )
 }
@@ -71,7 +103,7 @@ def help_text(prefix: str = "") -> str:
     commands = [command for command in COMMANDS.values() if command.name.startswith(prefix)]
     lines = [f"usage: gmmae {prefix}COMMAND ..."]
     for group in dict.fromkeys(command.group for command in commands):
-        lines += ["", f"{group}:", *(f"  {item.name:<12}  {item.summary}" for item in commands if item.group == group)]
+        lines += ["", f"{group}:", *(f"  {item.name:<15}  {item.summary}" for item in commands if item.group == group)]
     lines += ["", "`gmmae COMMAND --help` lists a command's options.", "`gmmae --version` prints the version."]
     return "\n".join(lines) + "\n"
 
@@ -96,4 +128,6 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         print(f"gmmae {__version__}")
         return 0
+    # Figures are files. A notebook sets a backend for its commands that this environment may not have.
+    os.environ["MPLBACKEND"] = "agg"
     return guarded(dispatch, sys.argv[1:])

@@ -4,6 +4,7 @@ Each function of `PARSERS` takes the words of the command line and the name of t
 It returns the arguments of the function that runs the command.
 """
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from gmmae.cli.arguments import (
     Name,
     Real,
     Run,
+    Runs,
     Scans,
     TrainArguments,
     data_section,
@@ -27,18 +29,27 @@ from gmmae.cli.arguments import (
     parse_train,
     parse_with_config,
 )
-from gmmae.config.rules import Options, PositiveFloat, PositiveInt, Rule, Seed, at_least, between, distinct, increasing
-from gmmae.config.schema import Config
+from gmmae.config.rules import Options, PositiveFloat, PositiveInt, Rule, Seed, Text, at_least, between, distinct, increasing
+from gmmae.config.schema import Config, DistributedConfig, Mode
 from gmmae.data.settings import Cache, Crop, DataConfig
 
+BATCH = between(1, 10**9)
+Batches = Annotated[tuple[int, ...], Rule(f"numbers of {BATCH.words}", lambda batches: all(map(BATCH.holds, batches)))]
 Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
 Count = Annotated[int, between(1, 100_000)] | Literal["all"]
 Counts = Annotated[tuple[int, int], increasing(1, 1000)]
 Devices = Annotated[tuple[int, ...], distinct(at_least(1))]
+Limits = Annotated[tuple[float, float], Rule("finite and in order", lambda r: -math.inf < r[0] <= r[1] < math.inf)]
+OddWidth = Annotated[int, Rule("an odd number of 1 to 10001", lambda width: width in range(1, 10_002, 2))]
 Size = Annotated[int, between(4, 512)] | Literal["auto"]
-Split = Literal["train", "validation", "all"]
+SIZES = Rule(
+    f"two or more different multiples of 4, up to {2**30}",
+    lambda sizes: len(set(sizes)) == len(sizes) > 1 and all(0 < size <= 2**30 and size % 4 == 0 for size in sizes),
+)
+Split = Literal["train", "validation", "test", "all"]
 Steps = Annotated[int, between(0, 100_000)]
 Strength = Annotated[float, between(0, 100)]
+Target = Annotated[float, Rule("finite", math.isfinite)]
 
 
 @dataclass(frozen=True)
@@ -52,14 +63,60 @@ class ReportArguments(Options):
 
 @dataclass(frozen=True)
 class PlanArguments(TrainArguments):
-    """Predict times to the target on clusters from measurements on one device, and recommend a strategy and its devices."""
+    """Predict times to the target on clusters from measurements on one device, and recommend a strategy and its devices.
+
+    With --curves the plan is made from the loss curves of runs of any program, without training. `gmmae plan --curves --help`
+    lists the options of that.
+    """
 
     clusters: Clusters = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
     devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
-    budget_epochs: PositiveInt | None = None  # maximum epochs of all measurements; none: no limit, about two runs to the target
+    budget_epochs: PositiveInt | None = None  # maximum epochs of all measurements; none: no limit, 2 to 4 runs to the target
     scale_compute: PositiveFloat | None = None  # seconds on a cluster's device for one second measured; none: as its file says
     tune: bool = False  # also look for the best learning rate at each batch, for the strategy tuned; it takes many runs' time
     noise_scale: bool = False  # also measure the gradient's noise scale at the target, for comparison with other formulas
+
+
+@dataclass(frozen=True)
+class MeasureClusterArguments(Options):
+    """Time all-reduces and empty steps on the devices that JAX sees, and write the cluster's file for `--clusters`.
+
+    Several processes are started as for `gmmae train`. All of them are timed together, and process 0 writes.
+    """
+
+    out: Path = MISSING  # the TOML file to write
+    force: bool = False  # replace the file if it exists
+    name: Text | None = None  # name of the cluster in tables; none: its devices
+    devices: Devices | None = None  # numbers of devices to time; none: powers of two, a node, and all
+    devices_per_node: PositiveInt | Literal["auto"] = "auto"  # devices of a node; auto: those of a host
+    sizes: Annotated[tuple[int, ...], SIZES] = tuple(4**i for i in range(5, 13))  # bytes to reduce on each device
+    blocks: Annotated[int, between(1, 1000)] = 7  # timed blocks of each size; a time is their median
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+
+
+@dataclass(frozen=True)
+class CurvesArguments(Options):
+    """Plan from the loss curves of runs that any program made, all at one learning rate, at two batches or more."""
+
+    # CSV files, event folders of TensorBoard, or work directories of gmmae: two or more. The same batch twice is another seed.
+    curves: tuple[Path, ...] = ()
+    batches: Batches = ()  # batch of each curve, in their order; default: the column --batch-column
+    step_column: Text | None = None  # column of the step; none: step (an event has one)
+    loss_column: Text | None = None  # column or scalar of the validation loss, or of another metric; none: loss
+    batch_column: Text | None = None  # column or scalar of the global batch; none: batch, in files with columns
+    learning_rate_column: Text | None = None  # column or scalar of the learning rate; none: curves are taken to have one rate
+    target: Target | None = None  # value to reach; none: the hardest one that all curves reach
+    mode: Mode = "min"  # whether lower (min) or higher (max) values are better
+    smooth: OddWidth = 3  # each value becomes the median of this number of successive values; 1: none
+    samples: Annotated[int, between(1, 10**12)] | None = None  # samples of the training set; none: nothing is said of epochs
+    batch_size: Annotated[int, BATCH] | None = None  # base batch B of strong and weak scaling; none: the smallest of the curves
+    devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to predict for
+    step_times: tuple[str, ...] = ()  # batch on one device = seconds of a training step, such as 32=0.0021 128=0.0060
+    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, for the all-reduce
+    parameters: Annotated[int, between(1, 10**15)] | None = None  # parameters of the model; --clusters needs them
+    precision: Literal["float64", "float32", "bfloat16", "float16"] = "float32"  # of the gradient
+    scale_compute: PositiveFloat | None = None  # seconds on a cluster's device for one second of --step-times; none: 1
+    workdir: Path = Path("runs/plan_curves")  # folder of plan_curves.json and the page; an earlier plan from curves is replaced
 
 
 @dataclass(frozen=True)
@@ -78,9 +135,29 @@ class DescribeArguments(Options):
     """Describe each volume as a mixture, with a trained run. Volumes are cut like the run's data, or as the options say."""
 
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
-    files: Files = ()  # volumes with a nodule in the middle; or a folder with a nodules.csv; or an .npz of volumes
+    # volumes with a nodule in the middle; or a folder with a nodules.csv; or one shaped like LUNA16, of which each nodule is
+    # described; or an .npz of volumes. Without any, the data of RUN, or those of --data.source and --data.root.
+    files: Files = ()
     out: Path = MISSING  # the folder to write; new or empty, or an earlier description, which is replaced
     refine: Steps = 0  # steps of Adam that refine each mixture; more than 120 gain little
+
+
+@dataclass(frozen=True)
+class ClassifyArguments(Options):
+    """Classify volumes by the mixtures, latent vectors and coarse voxels of trained runs, and judge this on the test set.
+
+    The test set is the data's own, as MedMNIST has one, or else the run's validation set. Published results of MedMNIST's data
+    stand beside it.
+    """
+
+    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    runs: Runs = ()  # further runs that differ from it in their seed only; results are means over all runs
+    label_column: Text | None = None  # column of the CSV with the labels; none: the categories
+    label_at_most: Target | None = None  # labels up to this number are the first of two classes; none: labels are text
+    label_at_least: Target | None = None  # labels from this number on are the second class; those between are left out
+    seeds: Annotated[int, between(1, 1000)] = 5  # classifiers of each run, each with another random seed
+    blocks: Annotated[int, between(1, 64)] = 4  # coarse voxels along each axis, means of the volume's
+    out: Path | None = None  # folder to write, and earlier results are replaced; none: classification in RUN
 
 
 @dataclass(frozen=True)
@@ -99,10 +176,14 @@ class GenerateArguments(Options):
     out: Path = MISSING  # the folder to write; new or empty
     count: Annotated[int, between(1, 100_000)] = 100  # nodules to make
     category: str | None = None  # category of all nodules; none: as in the training set
+    diameter_mm: Limits | None = None  # smallest and largest diameter, mm; none: as in the training set
+    malignancy: Limits | None = None  # lowest and highest score of the training nodules behind the shapes (column malignancy)
+    sharpness: Limits | None = None  # lowest and highest sharpness of the scan behind the grain, line pairs per cm
+    noise: Limits | None = None  # lowest and highest noise of the scan behind the grain, HU
     seed: Seed = 0  # random seed of the nodules
     size: Size = "auto"  # voxels along the longest axis of a cube; auto: as in the training set
-    bandwidth: Strength = 1.6  # noise of the prior, in standard deviations within a category; 0.6 for classifiers
-    texture: Strength = 0.5  # strength of the texture that the mixtures leave out
+    bandwidth: Strength = 1.3  # noise of the prior, in standard deviations within a category; 0.6 for classifiers
+    texture: Strength = 0.5  # strength of the texture that the mixtures leave out; 0: no grain either
     insert_into: Path | None = None  # .mhd scans shaped like LUNA16's; copies with the nodules go to scans/ in the folder
 
 
@@ -127,10 +208,11 @@ class JudgeArguments(Options):
     real: Real = MISSING  # real nodules that the generator was not fitted to, in the form of data.source
     generated: Generated = MISSING  # generated nodules: a folder of cubes, as `gmmae generate` writes it
     train: Path | None = None  # real nodules that the generator was fitted to, in the form of REAL; for novelty
-    split: Split = "all"  # part of REAL to compare with; the generator was fitted to the rest; split as data.* says
+    split: Literal["train", "validation", "all"] = "all"  # part of REAL to compare with; the rest is what was fitted
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used, such as RUN/config.toml
     out: Path = Path("judgement")  # folder for the page and judgement.json; what is there is replaced
     count: Count = "all"  # nodules of each set to compare; all: the number in the smallest set
+    network_judge: bool = False  # also train a small network to tell the sets apart, a second opinion that takes minutes
     seed: Seed = 0  # random seed
     data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", padding="replicate"))
 
@@ -153,6 +235,18 @@ class InspectArguments(Options):
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path = Path("nodule.png")  # the picture to write
     data: DataConfig = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class LidcArguments(Options):
+    """Cut the nodules of LIDC-IDRI out of its DICOM series, by its readers' outlines, into a folder of cubes with masks."""
+
+    root: Folder = MISSING  # folder with the DICOM series and the readers' XML files, in any folders below it
+    out: Path = MISSING  # the folder to write; new or empty, or an earlier result, which is replaced
+    min_readers: Annotated[int, between(1, 100)] = 3  # fewest readers who outlined a nodule; LUNA16's list has 3
+    agreement: Annotated[float, between(0, 1)] = 0.5  # share of these readers who have a voxel inside; 0: any reader
+    margin_mm: Annotated[float, between(0, 1000)] = 15.0  # width of the margin around a nodule; it ends where the scan ends
+    annotations: Path | None = None  # LUNA16's annotations.csv: centres and diameters of the nodules that it lists
 
 
 @dataclass(frozen=True)
@@ -195,6 +289,10 @@ def _plan(arguments: Sequence[str], prog: str) -> tuple[PlanArguments, Config, s
     return *parse_with_config(PlanArguments, arguments, prog), _command_line(arguments, prog)
 
 
+def _measure_cluster(arguments: Sequence[str], prog: str) -> tuple[MeasureClusterArguments, str]:
+    return parse(MeasureClusterArguments(), arguments, prog), _command_line(arguments, prog)
+
+
 def _judge(arguments: Sequence[str], prog: str) -> tuple[JudgeArguments]:
     data = data_section(arguments, JudgeArguments().data)
     data = replace(data, source="cubes") if data.source == "synthetic" else data
@@ -206,14 +304,18 @@ PARSERS: Mapping[str, Callable[[Sequence[str], str], tuple[Any, ...]]] = {
     "sweep": parse_sweep,
     "report": _own(ReportArguments),
     "plan": _plan,
+    "measure-cluster": _measure_cluster,
+    "plan_curves": _own(CurvesArguments),
     "evaluate": _on_run(EvaluateArguments),
     "describe": _on_run(DescribeArguments),
+    "classify": _on_run(ClassifyArguments),
     "export": _on_run(ExportArguments),
     "generate": _own(GenerateArguments),
     "insert": _own(InsertArguments),
     "judge": _judge,
     "data prepare": _on_data(PrepareArguments),
     "data inspect": _on_data(InspectArguments),
+    "data lidc": _own(LidcArguments),
     "data synth": _own(SynthArguments),
 }
 """The parsers of the commands, by the names of the commands."""

@@ -34,12 +34,13 @@ def command(config: Config, root: Path, command_line: str, parent: Watchdog = NO
             "figures": "  ".join(map(str, draw(config, record, workdir))),
             "record": str(workdir.record),
             "history": str(workdir.history),
+            **({"validations": str(workdir.validations)} if workdir.validations.exists() else {}),
             "checkpoint": str(workdir.checkpoints),
         }
         if config.log.tensorboard:
             places["logs"] = f"tensorboard --logdir {workdir.tensorboard}"
         for name, place in places.items():
-            display.say(f"{name:<10}  {place}")
+            display.say(f"{name:<11}  {place}")
     return EXIT_CODES[record.stop_reason]
 
 

@@ -100,6 +100,7 @@ class StopConfig(Section, name="stop"):
     target: Annotated[float | None, FINITE] = None  # stop when the validation metric reaches this
     monitor: str = LOSS  # the metric of the target and of the best epoch: loss, or a validation metric of the workload
     mode: Mode = "min"  # whether lower (min) or higher (max) values of the metric are better
+    validate_every_steps: PositiveInt | None = None  # steps between validations inside an epoch; none: only at its end
     max_epochs: PositiveInt = 400  # stop after this many epochs
     time_limit_s: PositiveFloat | None = None  # stop at the first epoch that ends after this total_s
     collapse_epochs: PositiveInt | None = None  # stop when the validation loss stays exactly the same for these epochs
@@ -131,6 +132,8 @@ class ParallelConfig(Section, name="parallel"):
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
     deterministic_shards: int = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
     epochs_per_dispatch: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # most epochs in a program
+    fetch_threads: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 16  # threads of a process that read a workload's source
+    prefetch_mb: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 256.0  # most memory of a process for samples from a source
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -193,7 +196,7 @@ class LogConfig(Section, name="log"):
 class Config(Section):
     """The configuration of one run."""
 
-    scaling: str = "strong"  # strategy: how global batch and learning rate follow the number of devices
+    scaling: str = "strong"  # how batch and learning rate follow the devices: strong, weak, linear, … (docs/strategies.md)
     seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)

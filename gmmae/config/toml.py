@@ -221,12 +221,8 @@ def _text(value: object) -> str:
 
 def to_toml(config: Any) -> str:
     """Returns the whole configuration as TOML text; reading it back gives an equal configuration."""
-    lines: list[str] = []
-    section = ""
-    for key, value in sorted(flatten(config), key=lambda item: "." in item[0]):
-        head, _, name = key.rpartition(".")
-        if head != section:
-            lines += ["", f"[{head}]"]
-            section = head
-        lines.append(f"{name} = {_text(value)}")
-    return "\n".join(lines) + "\n"
+    sections: dict[str, list[str]] = {"": []}
+    for key, value in flatten(config):
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, []).append(f"{name} = {_text(value)}")
+    return "\n\n".join("\n".join([f"[{name}]"] * bool(name) + lines) for name, lines in sections.items()) + "\n"

@@ -13,6 +13,9 @@ CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 
 AIR_HU = -1000.0
 
+BYTES = (0.0, 255.0)
+"""Window of MedMNIST's values."""
+
 ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
 """The CSV of a folder of scans, as LUNA16's, and that of a folder of cubes."""
 
@@ -43,16 +46,16 @@ Window = Annotated[tuple[float, float], Rule("two increasing numbers", _sound_wi
 class DataConfig(Section, name="data"):
     """The section `data`: the source of the volumes, their cut and their split."""
 
-    source: Literal["synthetic", "luna16", "cubes"] = "synthetic"  # where the nodules come from
-    root: Text | None = None  # luna16, cubes: the folder of the scans or volumes; cubes: or one .npz file
+    source: Literal["synthetic", "luna16", "cubes", "medmnist"] = "synthetic"  # where the nodules come from
+    root: Text | None = None  # luna16, cubes: the folder of the scans or volumes; cubes, medmnist: or one .npz file
     csv: Text = "auto"  # luna16, cubes: the CSV file, looked for in root; auto: annotations.csv (luna16), nodules.csv (cubes)
     ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for images, or volumes' central slices; 1 for signals, or central lines
     shape: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
-    validation: int | float = 0.25  # validation volumes: a fraction between 0 and 1, or a count
-    window: Window = (-1000.0, 400.0)  # values that become 0 and 1: HU; cubes: another window is in the data's own unit
+    validation: int | float = 0.25  # validation volumes: a fraction between 0 and 1, or a count; medmnist: the file has them
+    window: Window = (-1000.0, 400.0)  # values that become 0 and 1: HU; cubes: another is in the data's unit; medmnist: 0 255
     seed: Seed = 0  # of the synthetic volumes and of the split into training and validation
-    crop: Crop = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (the volume's longest)
+    crop: Crop = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (medmnist: always whole)
     padding: Literal["air", "replicate"] = "air"  # what lies outside: -1000 HU (else the window's low), or the outermost voxels
     category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one
     group_column: Text = "auto"  # luna16, cubes: the column no split divides; auto: patient or group, otherwise the scan
@@ -68,6 +71,8 @@ class DataConfig(Section, name="data"):
             object.__setattr__(
                 self, "shape", self.shape[0]
             )  # one way to say the same, so that runs that are equal are named so
+        if self.source == "medmnist":
+            self._fit_to_medmnist()
         super().__post_init__()
         rule = f"one number, or one for each of data.ndim = {self.ndim} axes"
         require(isinstance(self.shape, int) or len(self.shape) == self.ndim, "data.shape", rule, self.shape)
@@ -78,6 +83,20 @@ class DataConfig(Section, name="data"):
             "a count of at least 1 or a fraction between 0 and 1",
             self.validation,
         )
+
+    def _fit_to_medmnist(self) -> None:
+        """Replaces the defaults of CT. MedMNIST's volumes are whole cubes of bytes."""
+        if self.window == DataConfig.window:
+            object.__setattr__(self, "window", BYTES)
+        if self.crop == DataConfig.crop:
+            object.__setattr__(self, "crop", "whole")
+        require(self.crop == "whole", "data.crop", "whole for data.source = medmnist", self.crop)
+        require(isinstance(self.shape, int), "data.shape", "one number for data.source = medmnist", self.shape)
+
+    @property
+    def averages(self) -> bool:
+        """Whether whole volumes are averaged to fewer voxels, and not interpolated."""
+        return self.source == "medmnist"
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -110,8 +129,9 @@ class DataConfig(Section, name="data"):
         """Whether voxels are in Hounsfield units, which are checked and kept as integers.
 
         The window determines the unit of cubes. The default window is in HU, and any other is in the cubes' own unit.
+        MedMNIST's bytes are never in HU.
         """
-        return self.source != "cubes" or self.window == DataConfig.window
+        return self.source not in ("cubes", "medmnist") or self.window == DataConfig.window
 
     @property
     def outside(self) -> float | None:

@@ -1,10 +1,11 @@
-"""The nodules of a configuration, from any source, divided into training and validation."""
+"""The nodules of a configuration, from any source, divided into training and validation, and a test set where there is one."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
@@ -17,10 +18,16 @@ def _synthetic(config: DataConfig) -> Nodules:
     return synthetic_nodules(config.samples, config.volume_shape, config.seed)
 
 
+def _medmnist(config: DataConfig) -> Nodules:
+    # A damaged array is a whole part of the division, so nothing is left out.
+    return prepare.load(replace(config, on_error="refuse"))
+
+
 SOURCES: dict[str, Callable[[DataConfig], Nodules]] = {
     "synthetic": _synthetic,
     "luna16": prepare.load,
     "cubes": prepare.load,
+    "medmnist": _medmnist,
 }
 
 
@@ -30,9 +37,14 @@ class SplitNodules(NamedTuple):
     nodules: Nodules
     split: Split
 
+    @property
+    def test(self) -> Int64[np.ndarray, " n_test"]:
+        """The indices of the test samples; none where the data are not divided already."""
+        return _part(self.nodules, "test")
+
 
 def load(config: DataConfig) -> SplitNodules:
-    """Loads the nodules, takes central sections where `data.ndim` asks for them, and divides them by patient.
+    """Loads the nodules, takes central sections where `data.ndim` asks for them, and divides them.
 
     Nodules of `data.augment_with` follow those of the source. They are training samples.
 
@@ -40,13 +52,29 @@ def load(config: DataConfig) -> SplitNodules:
       DataError: the data cannot be used, or cannot be divided as asked.
     """
     nodules = _sections(SOURCES[config.source](config), config.ndim)
-    divided = split(nodules.groups, nodules.categories, config.validation, config.seed)
+    divided = divide(nodules, config)
     if config.augment_with:
         generated = replace(config, source="cubes", root=config.augment_with, csv="auto", augment_with=None)
         more = _sections(prepare.load(generated), config.ndim)
         divided = divided._replace(train=np.concatenate([divided.train, len(nodules.names) + np.arange(len(more.names))]))
         nodules = joined(nodules, more)
     return SplitNodules(nodules, divided)
+
+
+def divide(nodules: Nodules, config: DataConfig) -> Split:
+    """Returns the data's own division into training and validation where they have one, otherwise one by patient.
+
+    Raises:
+      DataError: as `gmmae.data.splits.split`.
+    """
+    if nodules.splits:
+        return Split(_part(nodules, "train"), _part(nodules, "validation"))
+    return split(nodules.groups, nodules.categories, config.validation, config.seed)
+
+
+def _part(nodules: Nodules, name: str) -> Int64[np.ndarray, " part"]:
+    """Returns the indices of a part of data that are divided already; none of other data."""
+    return np.flatnonzero(np.array(nodules.splits) == name)
 
 
 def _sections(nodules: Nodules, ndim: int) -> Nodules:

@@ -16,9 +16,12 @@ from jaxtyping import Int64
 
 from gmmae.data.volumes import DataError
 
+SPLITS = {"train": "train", "validation": "val", "test": "test"}
+"""The parts of data that are divided already, and their names in files."""
+
 
 class Split(NamedTuple):
-    """Increasing indices of the training and of the validation samples; together every sample once."""
+    """Increasing indices of the training and of the validation samples; together every sample that is for no test, once."""
 
     train: Int64[np.ndarray, " n_train"]
     validation: Int64[np.ndarray, " n_validation"]

@@ -73,6 +73,7 @@ class Nodules(NamedTuple):
       categories: the class of each nodule, or an empty string where none is known.
       masks: 1 in the nodule; zeros for a nodule without mask.
       details: of their cubes.
+      splits: training, validation or test for each, where the data are divided already (`gmmae.data.splits.SPLITS`).
     """
 
     values: Real[np.ndarray, "samples *volume"]
@@ -81,6 +82,7 @@ class Nodules(NamedTuple):
     categories: tuple[str, ...]
     masks: Shaped[np.ndarray, "samples *volume"] | None = None
     details: Details | None = None
+    splits: tuple[str, ...] = ()
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -95,7 +97,8 @@ class Nodules(NamedTuple):
         names, groups, categories = ([list(values)[i] for i in index] for values in (self.names, self.groups, self.categories))
         masks = None if self.masks is None else self.masks[index]
         details = None if self.details is None else self.details.take(index)
-        return Nodules(self.values[index], tuple(names), tuple(groups), tuple(categories), masks, details)
+        splits = tuple(self.splits[i] for i in index) if self.splits else ()
+        return Nodules(self.values[index], tuple(names), tuple(groups), tuple(categories), masks, details, splits)
 
 
 class NativeNodule(NamedTuple):
@@ -123,7 +126,7 @@ class NativeNodule(NamedTuple):
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:
-    """Joins two sets of nodules. Unknown masks become zero.
+    """Joins two sets of nodules. Unknown masks become zero. Where the first set is divided, the second is for training.
 
     Raises:
       DataError: a name is in both.
@@ -138,7 +141,8 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
         columns = (np.concatenate(pair) for pair in zip(first.details[1:], second.details[1:], strict=True))
         details = Details(first.details.places + second.details.places, *columns)
     names, groups, categories = (a + b for a, b in zip(first[1:4], second[1:4], strict=True))
-    return Nodules(np.concatenate([first.values, second.values]), names, groups, categories, masks, details)
+    splits = first.splits + ("train",) * len(second.names) if first.splits else ()
+    return Nodules(np.concatenate([first.values, second.values]), names, groups, categories, masks, details, splits)
 
 
 def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[np.ndarray, "samples ..."]:

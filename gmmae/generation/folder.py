@@ -3,14 +3,28 @@
 import csv
 from pathlib import Path
 
+import numpy as np
+
 from gmmae.data.extraction import world_coordinates
 from gmmae.generation.generator import Generated
 
-COLUMNS = (
-    *("file", "category", "diameter_mm", "run", "seed", "nearest", "distance"),
-    *("turn", "shape_donors", "texture_donors"),
-)
-"""Columns of `nodules.csv`. `gmmae.data.extraction.cubes` reads the first three, and the others record the nodule's origin."""
+COLUMNS = {
+    "file": "file of the cube in images/, and of its mask in masks/",
+    "category": "category of the nodule",
+    "diameter_mm": "diameter, mm",
+    "run": "id of the run that trained the model",
+    "seed": "seed of the sample",
+    "nearest": "the nearest training nodule, before rotation or reflection",
+    "distance": "distance between the values of the two, as in the novelty of `gmmae judge`",
+    "turn": "index of the applied symmetry; 0 is the identity",
+    "shape_donors": "training nodules that the shape comes from",
+    "texture_donors": "training nodules that the texture comes from",
+    "grain_donor": "training nodule that the spectrum comes from",
+    "noise_hu": "noise of that nodule's scan, HU; empty where it was not measured",
+    "sharpness": "frequency with a tenth of the contrast in that scan's slices, line pairs per cm",
+    "slice_mm": "distance of that scan's slices, mm",
+}
+"""Columns of `nodules.csv` with their meanings. `gmmae.data.extraction.cubes` reads the first three."""
 
 
 def write(generated: Generated, out: Path, run: str, seed: int) -> None:
@@ -34,6 +48,15 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
             world_coordinates.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.details.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
         known = (nodules.categories[i], f"{nodules.details.diameter_mm[i]:.6f}", run, seed)
-        rows.append([file, *known, generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors])
+        origin = (generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors, generated.grain_donors[i])
+        rows.append([file, *known, *origin, *_grain(generated, i)])
     with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
+
+
+def _grain(generated: Generated, i: int) -> list[str]:
+    """Returns the cells with a nodule's grain, empty where it is not known."""
+    if generated.grain is None:
+        return ["", "", ""]
+    numbers = (generated.grain.noise_hu[i], generated.grain.sharpness[i], generated.grain.slice_mm[i])
+    return ["" if np.isnan(number) else f"{number:.3f}" for number in numbers]

@@ -1,15 +1,17 @@
 """New nodules from a trained model: prior, decoder, added texture, and rejection of copies."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float32, Int, Int16, Shaped
+from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Details, Nodules, from_density, masses, to_density, windowed
 from gmmae.generation import prior as priors
-from gmmae.generation.judging.novelty import COPY_PERCENTILE, nearest, symmetries
+from gmmae.generation.grain import Grain, fine_bands, spectra, with_spectra
+from gmmae.generation.judging.novelty import REJECTION_PERCENTILE, nearest, symmetries
 from gmmae.generation.prior import Prior, Strengths
 from gmmae.generation.texture import blend_residual_blocks, block_weights, signed_distances, with_grey_levels
 from gmmae.system.errors import InputError
@@ -27,6 +29,34 @@ SAME_DONOR_ROUNDS = 10
 """Number of first rounds that draw rejected samples again from the same donors."""
 
 
+Range = tuple[float, float]
+
+
+class Wanted(NamedTuple):
+    """What is asked of new nodules; None asks nothing.
+
+    Attributes:
+      category: category of all nodules.
+      diameter_mm: smallest and largest diameter.
+      malignancy: smallest and largest score of the training nodules behind the shapes.
+      sharpness: smallest and largest sharpness of the scan whose grain a nodule gets, line pairs per cm.
+      noise_hu: smallest and largest noise of that scan, HU.
+    """
+
+    category: str | None = None
+    diameter_mm: Range | None = None
+    malignancy: Range | None = None
+    sharpness: Range | None = None
+    noise_hu: Range | None = None
+
+
+NOTHING = Wanted()
+GRAIN_NEIGHBOURS = 5
+"""Number of nodules with the nearest diameters among which a grain that was asked for is drawn.
+
+The voxels of a cube grow with the diameter, and so does the share of a scan's grain that they show."""
+
+
 class Texture(NamedTuple):
     """How residuals are added to the decoded mixtures.
 
@@ -36,6 +66,7 @@ class Texture(NamedTuple):
       blocks: number of blocks along each axis.
       neighbours: number of nearest training nodules, in the prior's components, among which each block's donor is drawn.
       grey_levels: whether voxels get the grey levels of the first band's donor.
+      grain: whether each nodule gets the spectrum of a single training nodule; it needs `grey_levels`.
     """
 
     strength: float = 0.5
@@ -43,6 +74,7 @@ class Texture(NamedTuple):
     blocks: int = 2
     neighbours: int = 3
     grey_levels: bool = True
+    grain: bool = True
 
 
 STRENGTHS, TEXTURE = Strengths(), Texture()
@@ -59,6 +91,8 @@ class Generated(NamedTuple):
       turn: index of the applied symmetry among `gmmae.generation.judging.novelty.symmetries`; 0 is the identity.
       shape_donors: names of the training nodules behind the prior's bands.
       texture_donors: names of the training nodules behind the texture's blocks.
+      grain_donors: names of the training nodules whose spectra the nodules have.
+      grain: noise and blur of these donors' scans; None if they were not measured.
       rejected: number of samples rejected as copies.
     """
 
@@ -68,6 +102,8 @@ class Generated(NamedTuple):
     turn: Int[np.ndarray, " samples"]
     shape_donors: Shaped[np.ndarray, "samples bands"]
     texture_donors: Shaped[np.ndarray, "samples blocks"]
+    grain_donors: Shaped[np.ndarray, " samples"]
+    grain: Grain | None
     rejected: int
 
 
@@ -81,8 +117,12 @@ class Generator(NamedTuple):
       residuals: windowed nodules minus their reconstructions.
       mask_residuals: signed distances of the masks minus those of the decoded masks.
       sorted_intensities: sorted voxel values of each windowed nodule, in ascending order.
+      spectra: spectrum of each windowed nodule, by `gmmae.generation.grain.spectra`.
+      mask_voxels: number of voxels in each mask.
       min_distance: minimum distance of a sample from the training set; a nearer one is a copy.
       inactive_units: number of latent units that carry no information.
+      grain: noise and blur of the training nodules' scans; None if they were not measured.
+      malignancy: malignancy of the training nodules, NaN where not known; None without labels.
     """
 
     model: Trained
@@ -91,8 +131,12 @@ class Generator(NamedTuple):
     residuals: Float32[np.ndarray, "samples *volume"]
     mask_residuals: Float32[np.ndarray, "samples *volume"]
     sorted_intensities: Float32[np.ndarray, "samples voxels"]
+    spectra: Float[np.ndarray, "samples bands"]
+    mask_voxels: Int[np.ndarray, " samples"]
     min_distance: float
     inactive_units: int
+    grain: Grain | None = None
+    malignancy: Float[np.ndarray, " samples"] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,7 +146,7 @@ class Generator(NamedTuple):
     def sample(
         self,
         count: int,
-        category: str | None = None,
+        wanted: Wanted = NOTHING,
         seed: int = 0,
         *,
         size: int = 0,
@@ -114,7 +158,7 @@ class Generator(NamedTuple):
 
         Args:
           count: number of nodules.
-          category: category of all nodules; None keeps the training set's proportions.
+          wanted: what is asked of all nodules. Without a category they have the training set's proportions.
           seed: seed of all random draws.
           size: number of voxels along the longest axis; 0 keeps the model's own.
           strengths: strengths of the prior's draws.
@@ -123,34 +167,89 @@ class Generator(NamedTuple):
             orientations of the few donors.
 
         Raises:
-          InputError: no training nodule has the category, an axis would be too short, or too many samples are copies.
+          InputError: no training nodule is as asked, an axis would be too short, or too many samples are copies or have
+            another diameter.
         """
-        if category is not None and category not in self.prior.means:
-            raise InputError(f"category must be one of {', '.join(sorted(self.prior.means))}; got {category!r}")
+        allowed, grain_donors = self._shape_donors(wanted), self._grain_donors(wanted)
         shape, rng = resized(self.shape, size), np.random.default_rng(seed)
         accepted: list[dict[str, np.ndarray]] = []
-        donors, rejected = priors.first_donors(self.prior, count, category, rng), 0
+        donors, rejected, unfit = rng.choice(allowed, count), 0, 0
         for attempt in range(MAX_ROUNDS):
-            drawn = self._draw(donors, rng, strengths, texture)
-            keep = drawn["distance"] >= self.min_distance
+            drawn = self._draw(donors, grain_donors, rng, strengths, texture)
+            new = drawn["distance"] >= self.min_distance
+            fits = _within(drawn["diameter_mm"], wanted.diameter_mm)
+            keep = new & fits
             accepted.append({name: values[keep] for name, values in drawn.items()})
-            rejected += int((~keep).sum())
+            rejected += int((~new).sum())
+            unfit += int((new & ~fits).sum())
             # The same donors are tried first. Otherwise nodules of similar appearance, such as faint ones, would become rare.
             # Samples of the faintest donors stay near some training nodule, so other donors follow.
             same_donors = attempt < SAME_DONOR_ROUNDS
-            donors = donors[~keep] if same_donors else priors.first_donors(self.prior, int((~keep).sum()), category, rng)
+            donors = donors[~keep] if same_donors else rng.choice(allowed, int((~keep).sum()))
             if not len(donors):
                 order = rng.permutation(count)  # otherwise samples accepted early would come first
                 samples = {name: np.concatenate([part[name] for part in accepted])[order] for name in drawn}
-                generated = self._finished(samples, rejected, seed, shape, texture.grey_levels)
+                generated = self._finished(samples, rejected, seed, shape, texture)
                 return _with_random_symmetries(generated, rng) if random_symmetry else generated
+        if unfit > rejected:
+            assert wanted.diameter_mm is not None
+            raise InputError(
+                f"generated nodules must have a diameter of {_shown(wanted.diameter_mm)} mm; got {unfit} of another in "
+                f"{rejected + unfit + count - len(donors)} samples: widen --diameter-mm, or draw with less noise (--bandwidth)"
+            )
         raise InputError(
             f"generated nodules must differ by at least {self.min_distance:.3g} from all of the training set; got {rejected} "
             f"copies in {rejected + count - len(donors)} samples: draw with more noise (--bandwidth), or train on more nodules"
         )
 
+    def _shape_donors(self, wanted: Wanted) -> Int[np.ndarray, " allowed"]:
+        """Returns the training nodules that are as asked.
+
+        Raises:
+          InputError: there is none, or the training set does not say.
+        """
+        categories = np.array(self.prior.labels)
+        if wanted.category is not None and wanted.category not in self.prior.means:
+            raise InputError(f"category must be one of {', '.join(sorted(self.prior.means))}; got {wanted.category!r}")
+        fits = np.ones(len(categories), bool) if wanted.category is None else categories == wanted.category
+        assert self.training.details is not None
+        columns = {
+            "--diameter-mm": (wanted.diameter_mm, self.training.details.diameter_mm),
+            "--malignancy": (wanted.malignancy, self.malignancy),
+        }
+        return _fitting(columns, fits)
+
+    def _grain_donors(self, wanted: Wanted) -> Int[np.ndarray, " allowed"] | None:
+        """Returns the training nodules whose scans are as asked; None if nothing is asked of them.
+
+        Raises:
+          InputError: there is none, or the scans' grain is not known.
+        """
+        if wanted.sharpness is None and wanted.noise_hu is None:
+            return None
+        grain = self.grain
+        columns = {
+            "--sharpness": (wanted.sharpness, None if grain is None else grain.sharpness),
+            "--noise": (wanted.noise_hu, None if grain is None else grain.noise_hu),
+        }
+        return _fitting(columns, np.ones(len(self.training.names), bool))
+
+    def _nearest_grain(
+        self, donors: Int[np.ndarray, " count"], allowed: Int[np.ndarray, " allowed"], rng: np.random.Generator
+    ) -> Int[np.ndarray, " count"]:
+        """Draws allowed nodules with a diameter near that of each donor."""
+        assert self.training.details is not None
+        sizes = np.log(self.training.details.diameter_mm)
+        order = np.argsort(np.abs(sizes[donors][:, None] - sizes[allowed]), axis=1, kind="stable")[:, :GRAIN_NEIGHBOURS]
+        return allowed[order[np.arange(len(donors)), rng.integers(order.shape[1], size=len(donors))]]
+
     def _draw(
-        self, donors: Int[np.ndarray, " count"], rng: np.random.Generator, strengths: Strengths, texture: Texture
+        self,
+        donors: Int[np.ndarray, " count"],
+        grain_donors: Int[np.ndarray, " allowed"] | None,
+        rng: np.random.Generator,
+        strengths: Strengths,
+        texture: Texture,
     ) -> dict[str, np.ndarray]:
         drawn = priors.draw(self.prior, donors, strengths, rng)
         decoded = decode(self.model, drawn.points[:, :-3].astype(np.float32))
@@ -161,12 +260,27 @@ class Generator(NamedTuple):
         residual = texture.strength * blend_residual_blocks(self.residuals, patches, weights)
         mask_residual = texture.mask_strength * blend_residual_blocks(self.mask_residuals, patches, weights)
         outline = signed_distances(decoded["mask"] > 0.5) + mask_residual
-        values = self._hu(decoded["density"], mass, residual, drawn.donors[:, 0], texture.grey_levels)
+        first = drawn.donors[:, 0]
+        outline = _with_voxels(outline, self.mask_voxels[first])
+        grains = first if grain_donors is None else self._nearest_grain(first, grain_donors, rng)
+        shares = from_density(decoded["density"], mass, (0.0, 1.0)) + residual
+        grain_change = np.zeros_like(shares)
+        if texture.grey_levels:
+            levels = self.sorted_intensities[first]
+            shares = plain = with_grey_levels(shares, levels)
+            if texture.grain:
+                # A scan that was asked for gives its grain only. The coarser bands stay the nodule's own.
+                shares = with_spectra(shares, self.spectra[first], levels)
+                if grain_donors is not None:
+                    shares = with_spectra(shares, self.spectra[grains], levels, fine_bands())
+            grain_change = shares - plain
+        values = to_hu(shares, window_of(self.model))
         neighbours = nearest(values, self.training.values, window_of(self.model))
         return {
             **decoded,
             "values": values,
             "residual": residual,
+            "grain_change": grain_change,
             "outline": outline,
             "mass": mass,
             "diameter_mm": diameter_mm,
@@ -176,25 +290,23 @@ class Generator(NamedTuple):
             "distance": neighbours.distance,
             "shape_donors": drawn.donors,
             "texture_donors": patches,
+            "grain_donors": grains,
         }
 
-    def _hu(
-        self, density: np.ndarray, mass: np.ndarray, residual: np.ndarray, donors: np.ndarray, grey_levels: bool
-    ) -> Int16[np.ndarray, "count *volume"]:
-        shares = from_density(density, mass, (0.0, 1.0)) + residual
-        if grey_levels:
-            shares = with_grey_levels(shares, self.sorted_intensities[donors])
-        return to_hu(shares, window_of(self.model))
-
     def _finished(
-        self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...], grey_levels: bool
+        self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...], texture: Texture
     ) -> Generated:
         values, outline = drawn["values"], drawn["outline"]
         if shape != self.shape:
             stretch = _stretch(self.shape, shape)
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
-            residual, outline = (_resampled(drawn[name], shape) for name in ("residual", "outline"))
-            values = self._hu(density, drawn["mass"], residual, drawn["shape_donors"][:, 0], grey_levels)
+            # The change by grain is interpolated, because a spectrum on the model's voxels is none on finer ones.
+            interpolated = ("residual", "grain_change", "outline")
+            residual, grain_change, outline = (_resampled(drawn[name], shape) for name in interpolated)
+            shares = from_density(density, drawn["mass"], (0.0, 1.0)) + residual + grain_change
+            if texture.grey_levels:
+                shares = with_grey_levels(shares, self.sorted_intensities[drawn["shape_donors"][:, 0]])
+            values = to_hu(shares, window_of(self.model))
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
         name_of = np.array(self.training.names)
         count = len(names)
@@ -207,17 +319,27 @@ class Generator(NamedTuple):
             np.zeros(count, np.int64),
             name_of[drawn["shape_donors"]],
             name_of[drawn["texture_donors"]],
+            name_of[drawn["grain_donors"]],
+            None if self.grain is None else Grain(*(column[drawn["grain_donors"]] for column in self.grain)),
             rejected,
         )
 
 
-def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
+def fit(
+    model: Trained,
+    training: Nodules,
+    held_out: Nodules,
+    grain: Grain | None = None,
+    malignancy: Float[np.ndarray, " samples"] | None = None,
+) -> Generator:
     """Fits a generator to training nodules.
 
     Args:
       model: a model trained on them.
       training: the training nodules, with details for their diameters.
       held_out: real nodules of other patients. Their distances from the training set give the threshold for copies.
+      grain: noise and blur of the training nodules' scans, if they were measured.
+      malignancy: malignancy of the training nodules, if there are labels.
 
     Raises:
       InputError: the model cannot encode and decode latent vectors, or a training nodule has no diameter.
@@ -237,9 +359,70 @@ def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
     held_out_distances = nearest(held_out.values, training.values, window).distance
     deviations = latent.std(0)
     inactive_units = int((deviations <= INACTIVE_SHARE * deviations.max()).sum())
-    min_distance = float(np.percentile(held_out_distances, COPY_PERCENTILE))
+    min_distance = float(np.percentile(held_out_distances, REJECTION_PERCENTILE))
     prior = priors.fit(np.concatenate([latent, sizes], axis=1), training.categories)
-    return Generator(model, prior, training, residuals, mask_residuals, sorted_intensities, min_distance, inactive_units)
+    masks = decoded["mask"] > 0.5 if training.masks is None else training.masks > 0
+    return Generator(
+        model=model,
+        prior=prior,
+        training=training,
+        residuals=residuals,
+        mask_residuals=mask_residuals,
+        sorted_intensities=sorted_intensities,
+        spectra=spectra(shares),
+        mask_voxels=masks.reshape(len(masks), -1).sum(1),
+        min_distance=min_distance,
+        inactive_units=inactive_units,
+        grain=grain,
+        malignancy=malignancy,
+    )
+
+
+def _within(values: Float[np.ndarray, " samples"], limits: Range | None) -> Bool[np.ndarray, " samples"]:
+    return np.ones(len(values), bool) if limits is None else (values >= limits[0]) & (values <= limits[1])
+
+
+def _shown(limits: Range) -> str:
+    return f"{limits[0]:g} to {limits[1]:g}"
+
+
+def _fitting(
+    columns: Mapping[str, tuple[Range | None, Float[np.ndarray, " samples"] | None]], fits: Bool[np.ndarray, " samples"]
+) -> Int[np.ndarray, " allowed"]:
+    """Returns the indices of training nodules that fit and whose columns lie in their limits.
+
+    Raises:
+      InputError: there is none, or a column is not known.
+    """
+    for option, (limits, values) in columns.items():
+        if limits is None:
+            continue
+        if values is None or np.isnan(values).all():
+            raise InputError(
+                f"{option} needs training nodules whose data say so; got none that do: leave {option} out, or train on a "
+                "folder of cubes with this column (--malignancy), or with scans around masks (--sharpness, --noise)"
+            )
+        fits = fits & _within(values, limits)
+        if not fits.any():
+            low, high = np.nanmin(values), np.nanmax(values)
+            raise InputError(
+                f"{option} must hold a training nodule that fits the other options too; got {_shown(limits)}, and all training "
+                f"nodules have {low:.3g} to {high:.3g}: widen it"
+            )
+    return np.flatnonzero(fits)
+
+
+def _with_voxels(
+    outline: Float[np.ndarray, "samples *volume"], voxels: Int[np.ndarray, " samples"]
+) -> Float[np.ndarray, "samples *volume"]:
+    """Shifts signed distances so that about as many voxels lie inside as are asked for.
+
+    Decoded masks have nearly one size, because a mean of outlines is rounder than each of them.
+    """
+    flat = np.sort(outline.reshape(len(outline), -1), axis=1)[:, ::-1]
+    place = np.clip(voxels, 1, flat.shape[1] - 1)
+    level = (flat[np.arange(len(flat)), place - 1] + flat[np.arange(len(flat)), place]) / 2
+    return outline - level.reshape(-1, *[1] * (outline.ndim - 1))
 
 
 def window_of(model: Trained) -> tuple[float, float]:

@@ -28,7 +28,7 @@ class Strengths(NamedTuple):
       neighbours: number of nearest training points among which the donor of a later band is drawn.
     """
 
-    bandwidth: float = 1.6
+    bandwidth: float = 1.3
     bands: tuple[int, ...] = (0, 64)
     neighbours: int = 5
 
@@ -95,12 +95,6 @@ def save(prior: Prior, path: Path) -> None:
             points=prior.points,
             labels=np.array(prior.labels),
         )
-
-
-def first_donors(prior: Prior, count: int, category: str | None, rng: np.random.Generator) -> Int[np.ndarray, " count"]:
-    """Draws training samples of one category, or for None in the training set's proportions, as donors of the first band."""
-    labels = np.array(prior.labels)
-    return rng.choice(np.arange(len(labels)) if category is None else np.flatnonzero(labels == category), count)
 
 
 def draw(prior: Prior, donors: Int[np.ndarray, " count"], strengths: Strengths, rng: np.random.Generator) -> Draw:

@@ -55,6 +55,10 @@ class MixtureAutoencoder(nn.Module):
         kernel = partial(loss_kernel.losses, point_loss=point_loss, ranges=self._ranges(volumes), interpret=False)
         return lax.platform_dependent(planes, volumes, cuda=kernel, default=plain)
 
+    def encode(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
+        """The latent vectors of volumes."""
+        return self.encoder(volumes)
+
     def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:
         """The mixture that describes each volume; its leading axis is the samples."""
         return from_logits(self._planes(volumes), self._ranges(volumes))

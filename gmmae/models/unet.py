@@ -12,6 +12,9 @@ not be sequential.
 Inside, the axes of the volume come first, then the samples, then the channels, as in the convolutions.
 """
 
+import math
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -64,27 +67,64 @@ class Stage(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*volume samples features"]:
         """Returns the features of the stage."""
-        for _ in range(2):
-            x = Norm(self.groups)(Conv(self.features, 3, "SAME", use_bias=False)(x))
-            x = jax.nn.leaky_relu(x, SLOPE)
+        for i in range(2):
+            x = Conv(self.features, 3, "SAME", use_bias=False)(x)
+            x = ActivatedNorm(self.groups, name=f"Norm_{i}")(x)
         return x
 
 
-class Norm(nn.Module):
-    """Normalises each channel, or group of channels, of a sample to mean 0 and variance 1, then scales and shifts."""
+class ActivatedNorm(nn.Module):
+    """Normalises each channel, or group of channels, of a sample to mean 0 and variance 1. Scales, shifts and activates it."""
 
     groups: int
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*volume samples channels"]:
-        """Returns the normalised features."""
-        *volume, samples, channels = x.shape
-        parts = x.reshape(*volume, samples, self.groups or channels, -1)
-        axes = (*range(len(volume)), -1)
-        centred = parts - parts.mean(axes, keepdims=True)
-        normal = centred * jax.lax.rsqrt(jnp.square(centred).mean(axes, keepdims=True) + EPSILON)
-        scale = self.param("scale", nn.initializers.ones, (channels,))
-        return normal.reshape(x.shape) * scale + self.param("bias", nn.initializers.zeros, (channels,))
+        """Returns the normalised and activated features."""
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        activated: Array = _activated_norm(x, scale, self.param("bias", nn.initializers.zeros, x.shape[-1:]), self.groups)
+        return activated
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _activated_norm(x: Array, scale: Array, bias: Array, groups: int) -> Array:
+    return _activated_norm_forward(x, scale, bias, groups)[0]
+
+
+def _activated_norm_forward(
+    x: Array, scale: Array, bias: Array, groups: int
+) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+    centred = x - _group_means(_volume_mean(x), groups)
+    deviation = jax.lax.rsqrt(_group_means(_volume_mean(jnp.square(centred)), groups) + EPSILON)
+    normal = centred * deviation
+    return jax.nn.leaky_relu(normal * scale + bias, SLOPE), (normal, deviation, scale, bias)
+
+
+def _activated_norm_backward(groups: int, saved: tuple[Array, Array, Array, Array], g: Array) -> tuple[Array, Array, Array]:
+    """Reads the features twice: for two means, from which all gradients follow, and for the gradient of x."""
+    normal, deviation, scale, bias = saved
+    g = jnp.where(normal * scale + bias >= 0, g, SLOPE * g)
+    of_bias, of_scale = _volume_mean(g), _volume_mean(g * normal)
+    along = normal * _group_means(scale * of_scale, groups)
+    to_x = deviation * (scale * g - _group_means(scale * of_bias, groups) - along)
+    voxels = math.prod(g.shape[:-2])
+    return to_x, of_scale.sum(0) * voxels, of_bias.sum(0) * voxels
+
+
+_activated_norm.defvjp(_activated_norm_forward, _activated_norm_backward)
+
+
+def _volume_mean(x: Float[Array, "*volume samples channels"]) -> Float[Array, "samples channels"]:
+    return x.mean(tuple(range(x.ndim - 2)))
+
+
+def _group_means(x: Float[Array, "samples channels"], groups: int) -> Float[Array, "samples channels"]:
+    """Returns for each channel the mean over the channels of its group."""
+    samples, channels = x.shape
+    if not groups:
+        return x
+    means = x.reshape(samples, groups, -1).mean(-1)
+    return jnp.repeat(means, channels // groups, axis=-1)
 
 
 class Linear(nn.Module):

@@ -5,20 +5,22 @@ not. So a plan that continues an earlier one says the same as a fresh one.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from gmmae.config.schema import Config, changed
-from gmmae.planner import learning_rate, stability, trials
+from gmmae.planner import learning_rate, stability, step_ratios, trials
 from gmmae.planner.measurements import Measurements, PlanDir, TargetRun
 from gmmae.planner.prediction import Measured, runnable
-from gmmae.planner.steps import seed_sigma, steps_to_target
+from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
+from gmmae.planner.steps import steps_to_target
 from gmmae.planner.trials import Trial
 from gmmae.scaling import strategies
 from gmmae.scaling.cost import as_in_runs
+from gmmae.sweep import step_times
 from gmmae.sweep.display import duration
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.report.projection import step_table
@@ -29,13 +31,8 @@ from gmmae.training.terminal import Display
 
 T = TypeVar("T")
 
-SECOND_RUN_DIVISORS = (4, 2)
-"""Divisors of the base batch for the second run. The first one lies far enough away to tell the law's two numbers apart.
-The second one is tried if the first run misses the target.
-"""
-
-MAX_SECOND_RUN_RATIO = 1.5
-"""Maximum epochs of the second run over those of the base run. By the law it takes fewer."""
+MIN_BASE_EPOCHS = 2
+"""Epochs of a base run below which the zoo says nothing of the steps."""
 
 NUM_TUNED_RATES = 6
 """Number of learning rates that are tried at each batch, from half the base rate to twice that of the linear rule."""
@@ -69,6 +66,7 @@ class PlanMeasurements(NamedTuple):
     curves: dict[int, list[float]]  # metric after each epoch, by batch
     notes: list[str]  # sentences on measurements that failed or were left out
     tuned_factors: tuple[float, ...] = ()  # best factors of the learning rate at 1, 2, 4, … base batches; empty unless tuned
+    step_spread: float = 0.0  # largest relative distance of a quartile of a step's seconds from their median
     norms: Norms | None = None  # norms of gradients at the end of the base run, for the noise scale
 
 
@@ -92,8 +90,8 @@ def measure(config: Config, folder: PlanDir, display: Callable[[], Display], req
       request: what to measure.
 
     Raises:
-      InputError: there is no target, or the base run does not reach it within the budget. Or no number of devices has a sample
-        for each device. Or the work directory belongs to another plan.
+      InputError: there is no target, or the base run does not reach it within the budget. Or the batch has more samples than
+        the training set, or no number of devices has a sample for each device. Or the work directory belongs to another plan.
       PlanInterruptedError: a signal stopped a run.
     """
     if config.stop.target is None:
@@ -106,6 +104,11 @@ class _Measuring:
     """The choice of a plan's measurements, and the epochs that they have taken."""
 
     def __init__(self, config: Config, parts: Measurements, request: PlanRequest):
+        if config.optim.batch_size > parts.samples:
+            raise InputError(
+                f"optim.batch_size must be at most the {parts.samples} training samples; got {config.optim.batch_size}: set "
+                "a smaller --optim.batch-size"
+            )
         self.config, self.parts, self.request = config, parts, request
         self.max_devices = runnable(parts.samples, request.devices)[-1]
         self.budget = math.inf if request.budget_epochs is None else request.budget_epochs
@@ -120,31 +123,31 @@ class _Measuring:
         timing = self._timing()
         base = self._base_run()
         times = self._step_times(timing)
-        progress, wide, speedups = {1.0: 1.0}, {}, {}
-        if base_trials := self._trials(base):
-            base_trial, final_loss = base_trials[1.0], base.rows[-1].train_loss
-            progress |= {m: trials.progress(base_trial, trial, final_loss) for m, trial in base_trials.items()}
-            wide = self._wide_trials(base, stability.max_stable_factor(progress))
-            speedups = learning_rate.combine_speedups(*(_speedups(base, base_trial, some) for some in (base_trials, wide)))
-        curves = [base, *self._second_run(base)]
-        stop = self.config.stop
-        steps = {curve.record.global_batch: steps_to_target(curve.rows, stop) for curve in curves}
-        factors = self._tuned(min(steps.values())) if self.request.tune else ()
+        stop, steps = self.config.stop, self._steps(base)
+        if len(base.rows) < MIN_BASE_EPOCHS:
+            self.notes.append(
+                f"the base run takes {len(base.rows)} epoch, fewer than the {MIN_BASE_EPOCHS} of the runs that set the "
+                "constants: the steps are less sure than their intervals say"
+            )
+        runs = self._short_runs(base, steps)
+        ratios = self._ratios(base, steps, *runs)
+        progress, active_unit_fractions = self._tried(base) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})
+        curves = [base, *(run for run in runs if run)]
+        factors = self._tuned(steps) if self.request.tune else ()
         norms = self._noise(base) if self.request.noise_scale else None
         measured = Measured(
             samples=self.parts.samples,
             validation=self.parts.validation,
             optim=self.config.optim,
             max_epochs=stop.max_epochs,
-            steps=steps,
-            seed_sigma=seed_sigma([row.steps for row in base.rows], [stop.cost(row.value(stop.monitor)) for row in base.rows]),
+            steps={base.record.global_batch: steps},
+            ratios=ratios,
             noise_scale=norms and noise_of(norms),
             train=as_in_runs(step_table(times.train), {curve.record.global_batch: curve.step_s for curve in curves}),
             passes=step_table(times.validation),
             gradient_bytes=float(base.record.parameters * (8 if self.config.precision == "float64" else 4)),
             progress=progress,
-            active_unit_fractions={m: trials.active_unit_fraction(base_trials[1.0], trial) for m, trial in wide.items()},
-            speedups=speedups,
+            active_unit_fractions=active_unit_fractions,
         )
         assert stop.target is not None
         return PlanMeasurements(
@@ -156,9 +159,10 @@ class _Measuring:
             seconds=self.seconds,
             base_epochs=len(base.rows),
             base_s=base.rows[-1].train_s + base.rows[-1].eval_s,
-            curves={curve.record.global_batch: [row.value(stop.monitor) for row in curve.rows] for curve in curves},
+            curves={base.record.global_batch: [row.value(stop.monitor) for row in base.rows]},
             notes=self.notes,
             tuned_factors=factors,
+            step_spread=step_times.spread(times.train),
             norms=norms,
         )
 
@@ -182,13 +186,13 @@ class _Measuring:
         self.seconds[group] = self.seconds.get(group, 0.0) + self.parts.seconds[name]
         return value
 
-    def _curve(self, batch: int, most_epochs: float) -> TargetRun:
+    def _run(self, batch: int, most_epochs: float, rate: float = 1.0, target: float | None = None) -> TargetRun:
         """Runs the training at a batch, and takes its epochs from the budget."""
         most = int(min(self.config.stop.max_epochs, most_epochs))
-        curve = self.parts.curve(batch, most)
-        name = f"batch {curve.record.global_batch}"
-        self.epochs[name], self.seconds[name] = len(curve.rows), curve.rows[-1].total_s
-        return curve
+        run = self.parts.target_run(batch, most, rate, target)
+        name = f"batch {run.record.global_batch}" + f", {rate:g} times the learning rate" * (rate != 1)
+        self.epochs[name], self.seconds[name] = len(run.rows), run.rows[-1].total_s
+        return run
 
     def _timing(self) -> TimingConfig:
         """Chooses the most careful timing of steps that leaves most of the budget, and takes its epochs.
@@ -212,10 +216,13 @@ class _Measuring:
 
     @property
     def _batches(self) -> list[int]:
-        """Batches whose steps are timed: fractions and multiples of the base batch, and the clusters' reference batches."""
-        batch, samples = self.config.optim.batch_size, self.parts.samples
+        """Batches whose steps are timed: fractions of the base batch, and the clusters' reference batches.
+
+        The runs themselves tell the time of larger ones.
+        """
+        batch = self.config.optim.batch_size
         shares = {math.ceil(batch / 4**i) for i in range(batch.bit_length())}  # the rest is interpolated
-        return sorted({*shares, min(4 * batch, samples), *self.request.reference_batches})
+        return sorted({*shares, *self.request.reference_batches})
 
     def _step_times(self, timing: TimingConfig) -> Timings:
         """Measures the times of training steps and of the shares of the validation."""
@@ -234,7 +241,7 @@ class _Measuring:
     def _base_run(self) -> TargetRun:
         batch, stop = self.config.optim.batch_size, self.config.stop
         self.say(f"training to the target at the base batch, {batch}")
-        base = self._curve(batch, self._left)
+        base = self._run(batch, self._left)
         self.epoch_s = (base.rows[-1].train_s + base.rows[-1].eval_s) / len(base.rows)
         if not base.reached:
             values = [value for row in base.rows if math.isfinite(value := row.value(stop.monitor))]
@@ -246,20 +253,56 @@ class _Measuring:
             )
         return base
 
-    def _second_run(self, base: TargetRun) -> list[TargetRun]:
-        """Returns a run at a smaller batch that reaches the target, if there is one."""
-        batches = dict.fromkeys(max(1, base.record.global_batch // divisor) for divisor in SECOND_RUN_DIVISORS)
-        for batch in batches:
-            most = min(math.ceil(MAX_SECOND_RUN_RATIO * len(base.rows)), self._left)
-            if batch == base.record.global_batch or most < 1:
+    def _steps(self, base: TargetRun) -> float:
+        """Returns the base run's steps to the target: by its epochs, or by a validation inside the last one."""
+        steps = steps_to_target(base.rows, self.config.stop)
+        return steps if math.isfinite(steps) else base.target_step(self.config.stop)
+
+    def _short_runs(self, base: TargetRun, steps: float) -> list[TargetRun | None]:
+        """Returns the two short runs; None where the budget or the samples do not suffice for one.
+
+        With fewer samples than the second run's batch, all samples are its batch, and its learning rate is that of the linear
+        rule.
+        """
+        stop, runs = self.config.stop, []
+        level = stop.cost(base.curve(stop).lowest_by(LEVEL_SHARE * steps))
+        for (factor, rate), most in zip((WEAK_RUN, LINEAR_RUN), MAX_COSTS, strict=True):
+            batch = int(factor * base.record.global_batch)
+            if rate > 1 and WEAK_RUN[0] * base.record.global_batch <= self.parts.samples < batch:
+                batch = self.parts.samples
+                rate = batch / base.record.global_batch
+            epochs = max(1, math.floor(most * len(base.rows)))
+            words = f"batch {batch}" + f" and {rate:g} times the learning rate" * (rate != 1)
+            if batch > self.parts.samples:
+                self.notes.append(f"no short run at {words}: there are {self.parts.samples} training samples")
+            elif self._affords(epochs, f"no short run at {words}"):
+                self.say(f"training most of the way at {words}, at most {duration(epochs * self.epoch_s)}")
+                runs.append(self._run(batch, epochs, rate, level))
                 continue
-            self.say(f"training to the target at batch {batch}, about {duration(len(base.rows) * self.epoch_s)}")
-            curve = self._curve(batch, most)
-            if curve.reached:
-                return [curve]
-            self.notes.append(f"batch {batch} did not reach the target in {len(curve.rows)} epochs ({curve.reason})")
-        self.notes.append("no run at a second batch reached the target: Bn is uncertain")
-        return []
+            runs.append(None)
+        return runs
+
+    def _ratios(self, base: TargetRun, steps: float, first: TargetRun | None, second: TargetRun | None) -> Ratios:
+        """Returns the numbers that the runs give."""
+        stop, weak, exponent = self.config.stop, None, None
+        assert stop.target is not None
+        if first and (found := step_ratios.steps_at_equal_loss(base.curve(stop), steps, first.curve(stop))):
+            weak = step_ratios.weak_ratio(*found)
+        if second:
+            found = step_ratios.steps_at_equal_loss(base.curve(stop), steps, second.curve(stop))
+            factor = second.record.global_batch / base.record.global_batch
+            exponent = step_ratios.rate_exponent(found, weak, (factor, factor))
+        return Ratios(weak, exponent, steps, step_ratios.flatness(base.curve(stop), steps, stop.cost(stop.target)))
+
+    def _tried(self, base: TargetRun) -> tuple[dict[float, float], dict[float, float]]:
+        """Returns the progress of trials, and the active-unit fractions, by factor of the learning rate."""
+        of_factors, progress = self._trials(base), {1.0: 1.0}
+        if not of_factors:
+            return progress, {}
+        first, final_loss = of_factors[1.0], base.rows[-1].train_loss
+        progress |= {factor: trials.progress(first, trial, final_loss) for factor, trial in of_factors.items()}
+        wide = self._wide_trials(base, stability.max_stable_factor(progress))
+        return progress, {factor: trials.active_unit_fraction(first, trial) for factor, trial in wide.items()}
 
     def _trials(self, base: TargetRun) -> dict[float, Trial]:
         """Runs trials at 1, 2, 4, … times the learning rate, until one fails."""
@@ -330,9 +373,3 @@ class _Measuring:
             return None
         make = partial(self.parts.norms, base.batch, last_epoch)
         return Norms(*self._part(name, epochs, f"{name} after epoch {last_epoch}", make))
-
-
-def _speedups(base: TargetRun, base_trial: Trial, trials: Mapping[float, Trial]) -> dict[float, float]:
-    losses, steps = [row.train_loss for row in base.rows], base.record.steps_per_epoch
-    finite = {m: trial.losses for m, trial in trials.items() if m > 1 and np.isfinite(trial.losses).all()}
-    return {m: learning_rate.learning_rate_speedup(base_trial.losses, losses, steps, of) for m, of in finite.items()}

@@ -5,8 +5,9 @@ measurements are named parts of `measured.json`. With the configuration and the 
 """
 
 import json
+import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from gmmae.config.schema import Config, StopConfig, changed
 from gmmae.config.toml import differences
 from gmmae.data.extraction.tasks import sha256
 from gmmae.multihost import agreement
+from gmmae.planner.step_ratios import MetricCurve, smooth
 from gmmae.scaling.identity import identity_fields
 from gmmae.sweep import step_times, throughput
 from gmmae.sweep.grid import TimingConfig
@@ -26,17 +28,24 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training import compilation, loop, noise_scale, stopping
 from gmmae.training.checkpoint import newest
+from gmmae.training.fetching import Fetcher
 from gmmae.training.noise_scale import Norms
 from gmmae.training.records import Epoch, Record
 from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Display
+from gmmae.training.validations import Validation, in_order
 from gmmae.training.workdir import WorkDir, alone, writable
 from gmmae.workloads import registry
+from gmmae.workloads.sources import comparable
 
 T = TypeVar("T")
 
-VERSION = 3
+VERSION = 5
 """Version of the format of `measured.json`."""
+
+
+VALIDATIONS_AN_EPOCH = 4
+"""Validations of an epoch in the runs of a plan, so that short runs tell enough."""
 
 
 class PlanInterruptedError(Exception):
@@ -52,9 +61,13 @@ class PlanDir:
         self.step_times = root / "step_times.json"
         self.lock = root / ".lock"
 
-    def run(self, batch: int, last_epoch: int = 0) -> WorkDir:
-        """Returns the work directory of the run at a batch, or of its copy that ends after an epoch."""
-        return WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_epoch_{last_epoch}" * bool(last_epoch)))
+    def run(self, batch: int, last_epoch: int = 0, rate: float = 1.0) -> WorkDir:
+        """Returns the work directory of the run at a batch and a factor of the learning rate.
+
+        A copy of the run that ends after an epoch has a folder of its own.
+        """
+        name = f"batch_{batch}" + f"_rate_{rate:g}" * (rate != 1) + f"_epoch_{last_epoch}" * bool(last_epoch)
+        return WorkDir(self.root / "runs" / name)
 
 
 @contextmanager
@@ -76,6 +89,7 @@ class TargetRun(NamedTuple):
 
     batch: int
     rows: list[Epoch]
+    inside: list[Validation]  # validations inside its epochs
     reason: str  # why it stops there
     record: Record  # of the whole run, which may have gone further under other rules
 
@@ -83,6 +97,24 @@ class TargetRun(NamedTuple):
     def reached(self) -> bool:
         """Whether the run reaches the target."""
         return self.reason == stop_reasons.TARGET_REACHED
+
+    def target_step(self, stop: StopConfig) -> float:
+        """Returns the step at which the metric first crosses the target, by all validations; infinite if it does not."""
+        monitor = stopping.StopMonitor(stop)
+        monitor.add_all(self.rows, self.inside)
+        step = monitor.target_step()
+        return math.inf if step is None else step
+
+    def curve(self, stop: StopConfig) -> MetricCurve:
+        """Returns the monitored metric by steps, from all validations: means of three neighbours, because it may be noisy.
+
+        The first value stands for the beginning too.
+        """
+        validations = in_order(self.rows, self.inside)
+        costs = [stop.cost(validation.value(stop.monitor)) for validation in validations]
+        return MetricCurve(
+            np.array([0.0, *(validation.step for validation in validations)]), smooth(np.array([costs[0], *costs]))
+        )
 
     @property
     def step_s(self) -> float:
@@ -109,28 +141,42 @@ class Measurements:
         shared = {
             "version of gmmae": VERSION,
             "configuration": json.loads(json.dumps(identity_fields(config))),
-            "data": agreement.data(setup.data.train, setup.data.validation),
+            "data": agreement.data(comparable(setup.data.train), comparable(setup.data.validation)),
             "device": setup.devices.kind,
             "workload": sha256(Path(config.workload)) if registry.is_file(config.workload) else "",
         }
         self._kept = _read(folder.measured, shared)
         self.seconds: dict[str, float] = self._kept["seconds"]
 
-    def curve(self, batch: int, max_epochs: int) -> TargetRun:
+    def target_run(self, batch: int, max_epochs: int, rate: float = 1.0, target: float | None = None) -> TargetRun:
         """Trains at a batch as far as is needed, and returns the run.
+
+        Args:
+          batch: the global batch.
+          max_epochs: epochs after which the run ends without the target.
+          rate: the learning rate over that of the configuration.
+          target: another target than that of the configuration.
 
         Raises:
           PlanInterruptedError: a signal stopped it.
           InputError: as `loop.run`.
         """
-        config = changed(self.config, optim__batch_size=batch, stop__max_epochs=max_epochs)
-        workdir = self.folder.run(batch)
+        stop = self.config.stop
+        config = changed(
+            self.config,
+            optim__batch_size=batch,
+            optim__learning_rate=rate * self.config.optim.learning_rate,
+            stop__max_epochs=max_epochs,
+            stop__target=stop.target if target is None else target,
+            stop__validate_every_steps=stop.validate_every_steps or validation_spacing(self.samples, batch),
+        )
+        workdir = self.folder.run(batch, rate=rate)
         record = workdir.read_record()
-        rows, reason = until_stop(workdir.read_rows() if record and record.stop_reason else [], config.stop)
+        rows, inside, reason = until_stop(workdir if record and record.stop_reason else None, config.stop)
         if record is None or reason is None:
             record = self._train(config, workdir)
-            rows, reason = until_stop(workdir.read_rows(), config.stop)
-        return TargetRun(batch, rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
+            rows, inside, reason = until_stop(workdir, config.stop)
+        return TargetRun(batch, rows, inside, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
 
     def _train(self, config: Config, workdir: WorkDir) -> Record:
         record = loop.run(config, workdir.root, self.display(), cache=self._cache)
@@ -153,8 +199,8 @@ class Measurements:
             checkpoint = newest(workdir.checkpoints, like)
         if checkpoint is None:
             raise InputError(f"{workdir.checkpoints} must hold the state after epoch {epoch}; got none: delete {workdir.root}")
-        with compilation.precision_context(config):
-            return noise_scale.gradient_norms(setup, like)(checkpoint.state)
+        with compilation.precision_context(config), Fetcher(config.parallel) as fetcher:
+            return noise_scale.gradient_norms(setup, like, fetcher)(checkpoint.state)
 
     def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
         """Times training steps and validation passes, unless stored times are as careful."""
@@ -188,14 +234,27 @@ class Measurements:
         write_text(self.folder.measured, json.dumps(self._kept, indent=1) + "\n")
 
 
-def until_stop(rows: Sequence[Epoch], stop: StopConfig) -> tuple[list[Epoch], str | None]:
-    """Returns the rows up to the epoch at which a run stops under these rules, with the reason; None if it goes on."""
+def validation_spacing(samples: int, batch: int) -> int:
+    """Returns the steps between validations of a plan's run, `VALIDATIONS_AN_EPOCH` an epoch.
+
+    >>> validation_spacing(574, 32), validation_spacing(100, 64)
+    (4, 1)
+    """
+    return max(1, round(samples / (VALIDATIONS_AN_EPOCH * batch)))
+
+
+def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], list[Validation], str | None]:
+    """Returns the epochs of a run up to the one at which it stops under these rules, and the validations inside them.
+
+    The third value is the reason to stop, or None if it goes on.
+    """
     monitor = stopping.StopMonitor(stop)
-    for row in rows:
-        monitor.add(row)
+    of_epochs = workdir.read_validations() if workdir else []
+    for row in workdir.read_rows() if workdir else []:
+        monitor.add_all([row], [validation for validation in of_epochs if validation.epoch == row.epoch])
         if reason := monitor.reason():
-            return monitor.rows, reason
-    return monitor.rows, None
+            return monitor.rows, monitor.inside, reason
+    return monitor.rows, monitor.inside, None
 
 
 def _timed_steps(timing: dict[str, int]) -> int:

@@ -1,8 +1,9 @@
 """Predictions for each strategy on n devices of a cluster, from measurements on one device.
 
-Steps to the target follow the law of `gmmae.planner.steps`. The time of a step is that of one device with its share of the
-batch, plus the cluster's all-reduce (`gmmae.scaling.cost`). Failures follow `gmmae.planner.stability`. Uncertain quantities are
-drawn `DRAWS` times with a fixed generator. An interval spans the 10 % to the 90 % quantile of the runs that reach the target.
+Steps to the target follow the law of `gmmae.planner.step_ratios`. The time of a step is that of one device with its share of
+the batch, plus the cluster's all-reduce (`gmmae.scaling.cost`). Failures follow the same law, and where there were trials also
+`gmmae.planner.stability`. Uncertain quantities are drawn `DRAWS` times with a fixed generator. An interval spans the 10 % to
+the 90 % quantile of the runs that reach the target.
 
 A step on n devices takes a + b · (device batch) + c(n). By the law, growing the batch n-fold at the base rate is faster than
 dividing it exactly if (a + c(n)) / (b B) > B / Bn. This compares overhead with noise. `BatchRule` holds both numbers.
@@ -17,8 +18,9 @@ import numpy as np
 from jaxtyping import Float
 
 from gmmae.config.schema import OptimConfig
-from gmmae.planner import learning_rate, stability, steps
-from gmmae.planner.steps import StepsLaw
+from gmmae.planner import stability, step_ratios, steps
+from gmmae.planner.learning_rate import speed_up_epochs
+from gmmae.planner.step_ratios import CONSTANTS, Ratios
 from gmmae.scaling import cost, strategies
 from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.scaling.strategies import OptimizationSetup
@@ -28,9 +30,6 @@ DRAWS = 4000
 
 INTERVAL_LEVEL = 0.8
 """Level of the intervals."""
-
-SPEEDUP_SIGMA = 0.15
-"""Standard deviation of the logarithm of the speed-up by a scaled learning rate."""
 
 RERUN_SIGMA = 0.05
 """Standard deviation of the logarithm of the steps of a configuration that was run. Another division of the batch
@@ -58,25 +57,27 @@ class Measured(NamedTuple):
     optim: OptimConfig  # base batch, base rate, and the strategies' other settings
     max_epochs: int  # after which a run has missed the target
     steps: Mapping[int, float]  # to the target at the base rate, by batch
-    seed_sigma: float  # standard deviation over seeds of the logarithm of the steps (`gmmae.planner.steps.seed_sigma`)
+    ratios: Ratios  # of two short runs (`gmmae.planner.step_ratios`)
     noise_scale: float | None  # the gradient's noise scale in samples, for display only; None if it was not measured
     train: StepTimes  # seconds of a training step by its samples
     passes: StepTimes  # seconds of a validation pass by its samples
     gradient_bytes: float  # that an all-reduce adds up
     progress: Mapping[float, float]  # of the trials, by factor (`gmmae.planner.stability`)
     active_unit_fractions: Mapping[float, float]  # by factor (`gmmae.planner.stability`)
-    speedups: Mapping[float, float]  # by factor (`gmmae.planner.learning_rate`)
+
+    @property
+    def base_steps(self) -> float:
+        """The steps of the base run to the target."""
+        return self.steps[self.optim.batch_size]
 
 
 class BatchRule(NamedTuple):
     """The numbers that decide between dividing the batch and growing it."""
 
     smin: float  # the fewest steps
-    bn: float  # the batch at which there are 2^p times as many
-    power: float  # p; the rule of thumb is of p = 1
+    bn: float  # the batch at which there are twice as many
     overhead_s: float  # a: seconds of a step without samples
     sample_s: float  # b: seconds that each sample adds
-    residual: float  # of the fit of the steps, a root mean square of logarithms
 
 
 class Prediction(NamedTuple):
@@ -85,21 +86,21 @@ class Prediction(NamedTuple):
     Intervals are of runs that reach the target. Times are of training and validation.
     """
 
-    scaling: str
-    devices: int
-    batch: int
-    learning_rate: float
-    steps: float
-    steps_low: float
-    steps_high: float
-    seconds: float
-    seconds_low: float
-    seconds_high: float
-    probability_of_failure: float
+    scaling: str  # the strategy
+    devices: int  # number of devices
+    batch: int  # global batch
+    learning_rate: float  # peak learning rate
+    steps: float  # median steps to the target
+    steps_low: float  # lower bound of the 80 % interval
+    steps_high: float  # upper bound of the 80 % interval
+    seconds: float  # median seconds to the target
+    seconds_low: float  # lower bound of the 80 % interval
+    seconds_high: float  # upper bound of the 80 % interval
+    probability_of_failure: float  # share of runs that miss the target
     tested: bool  # whether trials cover the learning rate
     expected_s: float  # with a strong-scaling run after a failure
     speedup: float  # over one device
-    efficiency: float
+    efficiency: float  # speed-up over the number of devices
 
 
 class Forecast(NamedTuple):
@@ -115,17 +116,11 @@ class Forecast(NamedTuple):
     scale_given: bool  # whether the user gave that factor; otherwise it is the cluster's
 
 
-def draw_law(measured: Measured) -> StepsLaw:
-    """Draws the law's two numbers from their posterior."""
-    rng, power = np.random.default_rng(0), steps.power(measured.speedups)
-    return steps.posterior(measured.steps, measured.optim.batch_size, DRAWS, rng, measured.seed_sigma, power)
-
-
 def batch_rule(measured: Measured) -> BatchRule:
-    """Returns the medians of the law's two numbers, and the two numbers of a step's time."""
-    law, (overhead_s, sample_s) = draw_law(measured), cost.affine(measured.train)
-    residual = steps.residual(measured.steps, law.power) if len(measured.steps) > 1 else math.nan
-    return BatchRule(float(np.median(law.smin)), float(np.median(law.bn)), law.power, overhead_s, sample_s, residual)
+    """Returns the two numbers of the hyperbola through the base batch and twice that, and the two of a step's time."""
+    batch = measured.optim.batch_size
+    twice = measured.base_steps * math.exp(step_ratios.log_ratio(2.0, 1.0, measured.ratios, CONSTANTS))
+    return BatchRule(*steps.fit({batch: measured.base_steps, 2 * batch: twice}), *cost.affine(measured.train))
 
 
 class DeviceGroup(NamedTuple):
@@ -160,21 +155,31 @@ def device_group(measured: Measured, cluster: Cluster, devices: int, compute_sca
     return DeviceGroup(measured, compute_scale or cost.scale(cluster, measured.train), reduce_s, devices)
 
 
-def draw_steps(measured: Measured, law: StepsLaw, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
+def median_steps(measured: Measured, batch: float, rate: float = 1.0) -> float:
+    """Returns the predicted steps at a batch and a learning rate over the base rate."""
+    return measured.base_steps * math.exp(
+        step_ratios.log_ratio(batch / measured.optim.batch_size, rate, measured.ratios, CONSTANTS)
+    )
+
+
+def deviation(measured: Measured, batch: float, rate: float = 1.0) -> float:
+    """Returns the standard deviation of the logarithm of the steps at a batch and a learning rate over the base rate."""
+    return step_ratios.deviation(batch / measured.optim.batch_size, rate, measured.ratios, CONSTANTS)
+
+
+def draw_steps(measured: Measured, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
     """Draws the steps to the target of a run that reaches it."""
     base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
-    scaled = path.learning_rate.peak / base.learning_rate.peak
-    rng = np.random.default_rng([path.global_batch, int(1000 * scaled)])
-    normal = rng.normal(size=(2, len(law.smin)))
-    if scaled == 1 and path.global_batch in measured.steps:
-        return measured.steps[path.global_batch] * np.exp(RERUN_SIGMA * normal[0])
-    off = steps.residual(measured.steps, law.power)  # the law's error at other batches
-    unscaled = law.at(path.global_batch) * np.exp(math.hypot(measured.seed_sigma, steps.MODEL_SIGMA, off) * normal[0])
-    if scaled == 1:
-        return unscaled
-    paces = learning_rate.interpolate(scaled, measured.speedups) * np.exp(SPEEDUP_SIGMA * normal[1])
+    rate = path.learning_rate.peak / base.learning_rate.peak
+    rng = np.random.default_rng([path.global_batch, int(1000 * rate)])
+    ran = rate == 1 and path.global_batch == measured.optim.batch_size
+    sigma = RERUN_SIGMA if ran else deviation(measured, path.global_batch, rate)
+    scatter = np.exp(sigma * rng.normal(size=DRAWS))
+    unscaled, scaled = (median_steps(measured, path.global_batch, of) for of in (1.0, rate))
     an_epoch = math.ceil(measured.samples / path.global_batch)
-    return an_epoch * learning_rate.speed_up_epochs(unscaled / an_epoch, paces, path.learning_rate.scaling_warmup_epochs)
+    warmup_epochs = path.learning_rate.scaling_warmup_epochs
+    epochs = speed_up_epochs(np.array([unscaled / an_epoch]), np.array([unscaled / scaled]), warmup_epochs)
+    return an_epoch * epochs * scatter
 
 
 class RunDraws(NamedTuple):
@@ -186,18 +191,24 @@ class RunDraws(NamedTuple):
     tested: bool  # whether trials cover the learning rate
 
 
-def draw_run(measured: Measured, law: StepsLaw, path: OptimizationSetup) -> RunDraws:
+def draw_run(measured: Measured, path: OptimizationSetup) -> RunDraws:
     """Draws the whole epochs and their steps, with the probability of missing the target.
 
     Taking more than `max_epochs` counts as missing it.
     """
     an_epoch = math.ceil(measured.samples / path.global_batch)
-    epochs = np.ceil(draw_steps(measured, law, path) / an_epoch)
-    factor = path.learning_rate.peak / measured.optim.learning_rate
-    tried = (factor, path.learning_rate.scaling_warmup_epochs > 0, measured.progress, measured.active_unit_fractions)
-    failed = stability.failure_probability(*tried)
+    epochs = np.ceil(draw_steps(measured, path) / an_epoch)
+    factor, warmup = path.learning_rate.peak / measured.optim.learning_rate, path.learning_rate.scaling_warmup_epochs > 0
+    failed = step_ratios.failure_probability(factor, measured.ratios, CONSTANTS)
+    tested = not step_ratios.is_doubtful(measured.ratios) and factor <= step_ratios.MAX_SAFE_RATE
+    if len(measured.progress) > 1:
+        tried = (factor, warmup, measured.progress, measured.active_unit_fractions)
+        tested = stability.is_tested(*tried)
+        of_trials = stability.failure_probability(*tried)
+        failed = of_trials if warmup else max(failed, of_trials)  # the second short run had no warmup
+    failed = max(failed, stability.BASE_RATE_FAILURE)
     late = float((epochs > measured.max_epochs).mean())
-    return RunDraws(epochs, epochs * an_epoch, failed + (1 - failed) * late, stability.is_tested(*tried))
+    return RunDraws(epochs, epochs * an_epoch, failed + (1 - failed) * late, tested or factor <= 1)
 
 
 def runnable(samples: int, devices: Collection[int]) -> list[int]:
@@ -232,14 +243,14 @@ def forecast(
     Raises:
       InputError: as `device_group` and `runnable`.
     """
-    law, devices = draw_law(measured), runnable(measured.samples, devices)
+    devices = runnable(measured.samples, devices)
     machines = {n: device_group(measured, cluster, n, compute_scale) for n in sorted({1, *devices})}
     powers = [2**i for i in range(devices[-1].bit_length())]
-    listed = tuple(best_batch(measured, law, device_group(measured, cluster, n, compute_scale)) for n in powers)
+    listed = tuple(best_batch(measured, device_group(measured, cluster, n, compute_scale)) for n in powers)
     optim = replace(measured.optim, best_batches=listed)
     batches = {n: strategies.resolve(BEST_BATCH, optim, n, measured.samples).global_batch for n in devices}
     base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
-    draws_of = {base: draw_run(measured, law, base)}
+    draws_of = {base: draw_run(measured, base)}
     alone_s = float(np.median(_times(machines[1], draws_of[base], base)))
     cells: list[Prediction] = []
     for n in devices:
@@ -249,7 +260,7 @@ def forecast(
             if path.global_batch < n:
                 continue
             if path not in draws_of:
-                draws_of[path] = draw_run(measured, law, path)
+                draws_of[path] = draw_run(measured, path)
             cells.append(_cell(name, machines[n], draws_of[path], path, alone_s, fallback_s))
     tested = [cell for cell in cells if cell.tested] or cells
     least = min(cell.expected_s for cell in tested)
@@ -313,7 +324,7 @@ def _cell(
     )
 
 
-def best_batch(measured: Measured, law: StepsLaw, group: DeviceGroup) -> int:
+def best_batch(measured: Measured, group: DeviceGroup) -> int:
     """Returns the batch, a multiple of the devices, with the least expected time at the base rate, in whole epochs.
 
     With fewer samples than devices it is the number of samples, which these devices cannot share.
@@ -323,7 +334,10 @@ def best_batch(measured: Measured, law: StepsLaw, group: DeviceGroup) -> int:
         return measured.samples
     candidates = group.devices * np.unique(np.geomspace(1, most, NUM_CANDIDATES).round().astype(int))
     steps_an_epoch = np.ceil(measured.samples / candidates)
-    epochs = np.array([np.ceil(law.at(b) / each).mean() for b, each in zip(candidates, steps_an_epoch, strict=True)])
+    steps_to_target = np.array([median_steps(measured, batch) for batch in candidates])
+    sigmas = np.array([deviation(measured, batch) for batch in candidates])
+    scatter = np.exp(np.outer(sigmas, np.random.default_rng(0).normal(size=DRAWS)))
+    epochs = np.ceil((steps_to_target / steps_an_epoch)[:, None] * scatter).mean(1)
     return int(candidates[np.argmin(epochs * group.epoch_s(candidates))])
 
 
@@ -337,18 +351,17 @@ def hypothetical_group(measured: Measured, ratio: float, devices: int) -> Device
     return DeviceGroup(measured._replace(train=unit, passes=StepTimes((1, 2), (1e-9, 1e-9))), 1.0, 0.0, devices)
 
 
-def expected_seconds(group: DeviceGroup, law: StepsLaw, names: Sequence[str]) -> dict[str, float]:
+def expected_seconds(group: DeviceGroup, names: Sequence[str]) -> dict[str, float]:
     """Returns the expected seconds of each strategy that has a sample for each device. Strong scaling is always included.
 
     Args:
       group: the devices.
-      law: draws of the workload's law, from `draw_law`.
       names: names of strategies.
     """
     measured = group.measured
-    batch = best_batch(measured, law, group) if BEST_BATCH in names else 0
+    batch = best_batch(measured, group) if BEST_BATCH in names else 0
     paths = {name: _path(name, measured, group.devices, batch) for name in ("strong", *names)}
-    draws_of = {path: draw_run(measured, law, path) for path in paths.values()}
+    draws_of = {path: draw_run(measured, path) for path in paths.values()}
     strong = paths["strong"]
     fallback_s = _expected(group, draws_of[strong], strong, math.inf)
     return {name: _expected(group, draws_of[path], path, fallback_s) for name, path in paths.items()}
@@ -360,8 +373,8 @@ def overhead_map(measured: Measured, names: Sequence[str], devices: Sequence[int
     The steps are those of the workload. A step takes the overhead (a + c) / (b B) of its row, and one unit of time for each
     sample of a device.
     """
-    law, rows = draw_law(measured), []
+    rows = []
     for ratio in ratios:
-        expected = [expected_seconds(hypothetical_group(measured, ratio, n), law, names) for n in devices]
+        expected = [expected_seconds(hypothetical_group(measured, ratio, n), names) for n in devices]
         rows.append([min(of, key=lambda name, of=of: of[name]) for of in expected])
     return rows

@@ -4,7 +4,7 @@ At the batch Bn training needs twice the minimum number of steps, if p is 1. A l
 with p = 1 is that of McCandlish et al. (arXiv:1812.06162). Two runs at different batches determine it. A third one tests it.
 
 If the learning rate itself limits training, p is a half. The step length of Adam is then set by the gradient over the root of
-its mean square. With noise in the gradient this is 1 / √(1 + Bn / B). The speed-ups at higher learning rates tell p (`power`).
+its mean square. With noise in the gradient this is 1 / √(1 + Bn / B). Plans from curves take p as 1.
 
 The steps of a run vary with its seed, and the law is not exact. So the logarithm of the steps has a normal error. The posterior
 is computed on a grid of log Bn. On it the level log Smin is normal, so no iteration has to converge.
@@ -20,6 +20,7 @@ from jaxtyping import Float
 from gmmae.config.schema import StopConfig
 from gmmae.system.errors import InputError
 from gmmae.training.records import Epoch
+from gmmae.training.validations import crossing
 
 SEED_SIGMA = 0.04
 """Standard deviation over seeds of the logarithm of the steps to the target, for a smooth metric. Measured values are 0.05 on
@@ -42,9 +43,6 @@ MAX_SIGMA = 0.25
 MIN_CURVE_EPOCHS = 5
 """Minimum number of epochs of a curve that tells the standard deviation."""
 
-MAX_SPEEDUP_FACTOR = 4.0
-"""The largest factor of the learning rate whose speed-up decides whether the base rate limits training."""
-
 LOG_BN_GRID = np.linspace(-8.0, 8.0, 641)
 """Grid of log Bn, relative to the mean logarithm of the batches."""
 
@@ -66,28 +64,6 @@ class StepsLaw(NamedTuple):
         [200.0]
         """
         return self.smin * (1 + self.bn / batch) ** self.power
-
-
-def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> float:
-    """Returns the step at which a curve first falls to a level, linear between two validations; infinite if it does not.
-
-    Args:
-      steps: the step of each validation; the first one comes before the first step.
-      costs: the metric there, with its sign chosen so that less is better.
-      level: the level of the metric.
-
-    >>> crossing((0, 10, 20), (5.0, 3.0, 2.0), 2.5), crossing((0, 10), (5.0, 3.0), 1.0)
-    (15.0, inf)
-    """
-    below = [place for place, cost in enumerate(costs) if cost <= level]
-    if not below:
-        return math.inf
-    after = below[0]
-    if after == 0:
-        return float(steps[0])
-    drop = costs[after - 1] - costs[after]
-    share = (costs[after - 1] - level) / drop if math.isfinite(drop) else 1.0
-    return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
 
 
 def steps_to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
@@ -151,19 +127,6 @@ def posterior(
     log_bn = grid[places] + rng.uniform(-0.5, 0.5, draws) * (LOG_BN_GRID[1] - LOG_BN_GRID[0])
     log_smin = levels.mean(1)[places] + rng.normal(0.0, sigma / math.sqrt(len(batches)), draws)
     return StepsLaw(np.exp(log_smin), np.exp(log_bn), power)
-
-
-def power(speedups: Mapping[float, float]) -> float:
-    """Returns the law's power: 1 if a higher learning rate is no faster, 1/2 if k times that is k times as fast.
-
-    Args:
-      speedups: speed-up by factor of the learning rate. The largest factor up to `MAX_SPEEDUP_FACTOR` decides.
-
-    >>> power({2: 1.0, 4: 1.0}), power({2: 2.0, 4: 4.0, 8: 5.0}), power({})
-    (1.0, 0.5, 1.0)
-    """
-    largest = max((factor for factor in speedups if 1 < factor <= MAX_SPEEDUP_FACTOR), default=None)
-    return 1 - 0.5 * min(1.0, max(0.0, math.log(speedups[largest]) / math.log(largest))) if largest else 1.0
 
 
 def fit(points: Mapping[int, float], power: float = 1.0) -> tuple[float, float]:

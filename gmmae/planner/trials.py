@@ -16,10 +16,11 @@ from jaxtyping import Array
 from gmmae.config.schema import Config
 from gmmae.planner.learning_rate import last_third
 from gmmae.scaling import schedules
-from gmmae.training import compilation, per_sample
+from gmmae.training import compilation, per_sample, programs
 from gmmae.training.compilation import TrainSetup
-from gmmae.training.step import take
+from gmmae.training.fetching import Fetcher
 from gmmae.workloads.interface import Params, Samples
+from gmmae.workloads.sources import take_on_host
 
 MIN_STEPS = 10
 """Minimum number of steps of a trial; instability shows within them."""
@@ -59,13 +60,13 @@ def learning_rate_trials(config: Config, at_least: int = MIN_STEPS) -> Callable[
             state = setup.devices.replicate(start)
             rates = setup.strategy.learning_rate
             scaled = rates._replace(first=factor * rates.first, peak=factor * rates.peak)
-            train = compilation.train_program(
-                setup._replace(schedule=schedules.learning_rate(scaled, setup.train_plan.steps)), state
-            )
+            at_factor = setup._replace(schedule=schedules.learning_rate(scaled, setup.train_plan.steps))
             losses: list[float] = []
-            for epoch in range(1, 1 + count):
-                state, of_steps = train(state, epoch)
-                losses += of_steps.tolist()
+            with Fetcher(config.parallel) as fetcher:
+                train = programs.train_epoch(at_factor, state, fetcher)
+                for epoch in range(1, 1 + count):
+                    state, of_steps = train(state, epoch)
+                    losses += of_steps.tolist()
             return Trial(losses, active(jax.device_get(state.params)))
 
     return run_trial
@@ -78,7 +79,7 @@ def _compile_active_fractions(setup: TrainSetup, params: Params) -> Callable[[Pa
     """
     count = min(MAX_GRADIENT_SAMPLES, setup.train_plan.samples)
     few = (
-        take(compilation.cast(setup.config, setup.data.train), np.arange(count)),
+        compilation.cast(setup.config, take_on_host(setup.data.train, np.arange(count))),
         jax.random.split(jax.random.key(0), count),
     )
 

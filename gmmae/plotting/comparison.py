@@ -1,7 +1,7 @@
 """Figures that compare scaling strategies by the number of devices: time to target, throughput and step time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,23 +65,42 @@ def time_to_target(series: Sequence[Measured], *, title: str, y_label: str = "ti
 
     Source: Fig. 2 of the paper.
     """
-    missed = [i for i, one in enumerate(series) if any(k < m for k, m in zip(one.reached, one.runs, strict=True))]
-    ideals = [_Ideal(GREY, t, -1) for t in map(_on_one, series) if math.isfinite(t)][:1]
+    return time_to_target_panels({"": series}, title=title, y_label=y_label)
 
-    height = 4.0 + ROW * len(missed)
-    figure = canvas.blank(height, title)
-    if missed:
-        strip_height = ROW * len(missed)
-        strip, axes = figure.subplots(2, sharex=True, height_ratios=(strip_height, height - 1 - strip_height))
+
+def time_to_target_panels(panels: Mapping[str, Sequence[Measured]], *, title: str, y_label: str, height: float = 4.0) -> Figure:
+    """Draws `time_to_target` of several machines side by side, on one scale and with one legend.
+
+    Args:
+      panels: titles of the panels, each with times of the same strategies in the same order.
+      title: title of the figure.
+      y_label: label of the time axis.
+      height: height of the figure in inches, without the strip of missed targets.
+    """
+    everything = [one for series in panels.values() for one in series]
+    labels = dict.fromkeys(one.label for one in everything if any(k < m for k, m in zip(one.reached, one.runs, strict=True)))
+    strip_height = ROW * len(labels)
+    figure = canvas.blank(height + strip_height, title)
+    ratios = (strip_height, height - 1) if labels else (1,)
+    grid = figure.subplots(len(ratios), len(panels), sharex=True, sharey="row", height_ratios=ratios, squeeze=False)
+    handles = []
+    for column, (name, series) in enumerate(panels.items()):
+        strip, axes = grid[0, column], grid[-1, column]
+        ideals = [_Ideal(GREY, t, -1) for t in map(_on_one, series) if math.isfinite(t)][:1]
+        canvas.dress(axes, "devices", "" if column else y_label)
+        handles = _plot(axes, series, ideals, "ideal, $T_1/n$", within=everything if len(panels) > 1 else ())
+        if not any(math.isfinite(t) for one in series for t in one.median):
+            middle = {"transform": axes.transAxes, "ha": "center", "fontsize": 9, "color": GREY}
+            axes.text(0.5, 0.5, "no median run reached the target", **middle)
+        if labels:
+            missed = [(one, STYLES[i % len(STYLES)]) for i, one in enumerate(series) if one.label in labels]
+            _plot_misses(strip, missed, "" if column else "reached")
+        if name:
+            axes.set_title(name, fontsize=9)
+    if len(panels) == 1:
+        canvas.legend_above(grid[0, 0], handles)
     else:
-        strip = axes = figure.subplots()
-    canvas.dress(axes, "devices", y_label)
-    handles = _plot(axes, series, ideals, "ideal, $T_1/n$")
-    if not any(math.isfinite(t) for one in series for t in one.median):
-        axes.text(0.5, 0.5, "no median run reached the target", transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
-    if missed:
-        _plot_misses(strip, [(series[i], STYLES[i % len(STYLES)]) for i in missed])
-    canvas.legend_above(strip, handles)
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
@@ -125,16 +144,21 @@ def _draw_lines(lines: Sequence[Measured], ideals: Sequence[_Ideal], title: str,
     return figure
 
 
-def _plot(axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal_label: str) -> list[Line2D]:
-    """Draws lines with markers and intervals on logarithmic axes, with the ideals below. Returns the legend's handles."""
+def _plot(
+    axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal_label: str, within: Sequence[Measured] = ()
+) -> list[Line2D]:
+    """Draws lines with markers and intervals on logarithmic axes, with the ideals below. Returns the legend's handles.
+
+    The vertical axis has the extent of `within`, by default that of the lines and the ideals.
+    """
     counts = sorted({n for line in lines for n in line.at})
     ends = (counts[0], counts[-1])
     ideals = ideals if len(counts) > 1 else []
     axes.set_xlim(ends[0] / 1.35, ends[1] * 1.35)
     canvas.log_axis(axes, "x", counts)
     values = np.array(
-        [value for line in lines for part in (line.median, line.low, line.high) for value in part]
-        + [ideal(n) for ideal in ideals for n in ends]
+        [value for line in within or lines for part in (line.median, line.low, line.high) for value in part]
+        + [ideal(n) for ideal in ideals for n in ends if not within]
     )
     values = values[np.isfinite(values) & (values > 0)]
     if len(values):
@@ -173,14 +197,14 @@ def _interval(axes: Axes, at: float, low: int | float, high: int | float, colour
     axes.plot([at], [top], marker=6 if is_open else "_", **style)
 
 
-def _plot_misses(strip: Axes, missed: Sequence[tuple[Measured, tuple[str, str]]]) -> None:
+def _plot_misses(strip: Axes, missed: Sequence[tuple[Measured, tuple[str, str]]], label: str) -> None:
     """Draws a row for each series: its marker, and the numbers of successful runs if some missed the target."""
     strip.set_ylim(len(missed) - 0.5, -0.5)
     strip.set_yticks([])
     strip.tick_params(axis="x", which="both", length=0, labelbottom=False)
     strip.spines[["top", "right", "left", "bottom"]].set_visible(False)
     strip.set_facecolor("#f3f3f3")
-    strip.set_ylabel("reached", fontsize=8, rotation=0, ha="right", va="center", labelpad=12)
+    strip.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", labelpad=12)
     for row, (one, (colour, marker)) in enumerate(missed):
         strip.plot([-0.015], [row], color=colour, marker=marker, ms=5, transform=strip.get_yaxis_transform(), clip_on=False)
         for n, reached, runs in zip(one.at, one.reached, one.runs, strict=True):

@@ -5,6 +5,7 @@ is not supported. All other text is shown literally.
 """
 
 import base64
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -88,8 +89,8 @@ def markdown(blocks: Sequence[Block], folder: Path) -> str:
 def html(title: str, blocks: Sequence[Block]) -> str:
     """Writes the blocks as an HTML file without scripts or external references.
 
-    The table of contents lists headings of level 2 and folds. It follows the title and the first paragraph or list. A link to
-    a fold opens it, and all folds are open in print.
+    The table of contents lists headings of level 2 and folds. It follows the title, and the paragraph or the lists behind it. A
+    link to a fold opens it, and all folds are open in print.
 
     Args:
       title: title of the browser's window.
@@ -100,8 +101,7 @@ def html(title: str, blocks: Sequence[Block]) -> str:
       ValueError: a table's row has the wrong length.
     """
     body = [_html_block(block, f"section-{place}") for place, block in enumerate(blocks)]
-    titled = bool(blocks) and isinstance(blocks[0], Heading) and blocks[0].level == 1
-    body.insert(titled + (titled and len(blocks) > 1 and isinstance(blocks[1], Paragraph | Bullets)), _contents(blocks))
+    body.insert(_contents_place(blocks), _contents(blocks))
     return _PAGE.format(title=escape(title), style=_STYLE, body="".join(body))
 
 
@@ -153,6 +153,14 @@ def _summary(title: str) -> str:
 def _scrolled(content: str, label: str) -> str:
     """Returns a box that scrolls horizontally, also by keyboard, if its content is too wide."""
     return f'<div class="scroll" role="region" aria-label="{escape(label)}" tabindex="0">\n{content}</div>\n'
+
+
+def _contents_place(blocks: Sequence[Block]) -> int:
+    """Returns the number of blocks in front of the table of contents."""
+    if not blocks or not isinstance(blocks[0], Heading) or blocks[0].level != 1:
+        return 0
+    lists = len(list(itertools.takewhile(lambda block: isinstance(block, Bullets), blocks[1:])))
+    return 1 + (lists or isinstance(blocks[1], Paragraph) if len(blocks) > 1 else 0)
 
 
 def _contents(blocks: Sequence[Block]) -> str:

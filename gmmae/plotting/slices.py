@@ -144,6 +144,51 @@ def _signal(
     axes.tick_params(labelsize=6)
 
 
+def described_volumes(
+    path: str | os.PathLike[str],
+    volumes: Real[np.ndarray, "samples *volume"],
+    reconstructions: Real[np.ndarray, "samples *volume"],
+    names: Sequence[str],
+    window: tuple[float, float],
+) -> Path:
+    """Draws a row for each volume: its central slices, and beside each the one of its mixture. Signals are curves.
+
+    Args:
+      path: path of the picture.
+      volumes: volumes, images or signals.
+      reconstructions: their mixtures at the same voxels.
+      names: titles of the rows.
+      window: values shown black and white, or for signals the limits of an axis.
+    """
+    ndim, low, high = volumes.ndim - 1, *window
+    planes = {3: PLANES, 2: ("image",), 1: ("signal",)}[ndim]
+    columns = len(planes) * (1 if ndim == 1 else 2)
+    width, cell, below, above = 4.0 if ndim == 1 else 1.1 * columns, 1.04, 0.2, 0.16  # inches
+    height = len(volumes) * (cell + below + above)
+    figure = Figure(figsize=(width, height))
+    edges = {"left": 0.12 if ndim == 1 else 0.01, "right": 0.99}
+    inner = {"bottom": below / height, "top": 1 - above / height, "wspace": 0.06, "hspace": (below + above) / cell}
+    grid = figure.subplots(len(volumes), columns, squeeze=False, gridspec_kw=edges | inner)
+    for row, name, volume, reconstruction in zip(grid, names, volumes, reconstructions, strict=True):
+        row[0].set_title(name, fontsize=6, loc="left", pad=3)
+        for axis, plane in enumerate(planes):
+            if ndim == 1:
+                row[0].plot(volume, color=BLUE, linewidth=1, label="signal")
+                row[0].plot(reconstruction, color=ORANGE, linewidth=1, label="mixture")
+                row[0].set_ylim(low, high)
+                row[0].legend(fontsize=6)
+                row[0].tick_params(labelsize=6)
+                continue
+            for cell, values, what in zip(
+                row[2 * axis : 2 * axis + 2], (volume, reconstruction), (plane, "mixture"), strict=True
+            ):
+                section = values.take(values.shape[axis] // 2, axis) if ndim == 3 else values
+                cell.imshow(section, cmap="gray", vmin=low, vmax=high, origin="upper" if axis == 0 else "lower")
+                cell.set(xticks=[], yticks=[])
+                cell.set_xlabel(what, fontsize=6, labelpad=2)
+    return canvas.save(figure, path)
+
+
 def _centres(n: int, voxel_mm: float) -> Float[np.ndarray, " n"]:
     return (np.arange(n) - (n - 1) / 2) * voxel_mm
 

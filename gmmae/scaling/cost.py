@@ -74,20 +74,34 @@ BANDWIDTH = Rule("a positive number, in bytes per second", lambda value: _is_fin
 
 @dataclass(frozen=True)
 class Cluster(Section):
-    """A cluster by its links, and one training step on its device."""
+    """A cluster by its links, and one training step on its device.
+
+    Raises:
+      InputError: a bad value, or one of the two numbers of the link between nodes without the other.
+    """
 
     name: Annotated[str, TEXT]  # what tables call it
     device: Annotated[str, TEXT]  # the device, in words
     devices_per_node: Annotated[int, COUNT]  # devices used on each node
     alpha_intra_s: Annotated[float, SECONDS]  # latency of a message between devices of a node
     beta_intra_bytes_per_s: Annotated[float, BANDWIDTH]  # bandwidth between them, in one direction
-    alpha_inter_s: Annotated[float, SECONDS]  # latency of a message between nodes
-    beta_inter_bytes_per_s: Annotated[float, BANDWIDTH]  # bandwidth of a node's link, in one direction
+    # Latency of a message between nodes; none: the link is unknown, and only the devices of one node can be projected to.
+    alpha_inter_s: Annotated[float, SECONDS] | None = None
+    beta_inter_bytes_per_s: Annotated[float, BANDWIDTH] | None = None  # bandwidth of a node's link, in one direction
     # A training step of reference_batch samples on one device; 0: times are taken as measured.
     reference_step_s: Annotated[float, SECONDS] = 0.0
     reference_batch: Annotated[int, COUNT] = 32  # samples of that step
     collective: Collective = "fastest"  # the all-reduce: ring, tree, or whichever of the two takes less time
     sources: Annotated[str, TEXT] = ""  # where the numbers are from, in words
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        between = {"alpha_inter_s": self.alpha_inter_s, "beta_inter_bytes_per_s": self.beta_inter_bytes_per_s}
+        missing = [name for name, value in between.items() if value is None]
+        if len(missing) == 1:
+            raise InputError(
+                f"{missing[0]} must be given; it is missing, and the other number of the link between nodes is given"
+            )
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -123,7 +137,7 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
     tree is hierarchical: ⌈log2⌉ of the devices of a node levels inside it and ⌈log2⌉ of the nodes levels between them.
 
     Raises:
-      InputError: not a whole number of at least 1 devices.
+      InputError: not a whole number of at least 1 devices, or more than a node has where the link between nodes is unknown.
 
     >>> tiny = Cluster("tiny", "none", 2, 0.0, 100.0, 1.0, 10.0, collective="ring")
     >>> all_reduce_s(tiny, 2, 50), all_reduce_s(tiny, 4, 40)
@@ -131,12 +145,22 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
     """
     require(COUNT.holds(devices), "devices", COUNT.words, devices)
     inside = cluster.alpha_intra_s, cluster.beta_intra_bytes_per_s
-    between = cluster.alpha_inter_s, cluster.beta_inter_bytes_per_s
     nodes = math.ceil(devices / cluster.devices_per_node)
+    between = inside if nodes == 1 else _between_nodes(cluster, devices)
     tree = tree_s(min(devices, cluster.devices_per_node), size_bytes, *inside) + tree_s(nodes, size_bytes, *between)
-    slowest = inside if nodes == 1 else (max(inside[0], between[0]), min(inside[1], between[1]))
+    slowest = (max(inside[0], between[0]), min(inside[1], between[1]))
     ring = ring_s(devices, size_bytes, *slowest)
     return {"ring": ring, "tree": tree, "fastest": min(ring, tree)}[cluster.collective]
+
+
+def _between_nodes(cluster: Cluster, devices: int) -> tuple[float, float]:
+    """Returns α and β of the link between nodes."""
+    if cluster.alpha_inter_s is None or cluster.beta_inter_bytes_per_s is None:
+        raise InputError(
+            f"devices must be at most the {cluster.devices_per_node} of a node of {cluster.name}, whose link between nodes is "
+            f"unknown; got {devices}: use fewer, or give alpha_inter_s and beta_inter_bytes_per_s in the cluster's file"
+        )
+    return cluster.alpha_inter_s, cluster.beta_inter_bytes_per_s
 
 
 class StepTimes(NamedTuple):
@@ -238,12 +262,15 @@ def seconds_at(times: StepTimes, samples: float | np.ndarray) -> np.ndarray:
 def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
     """Returns the times scaled to those of steps in whole runs; between their batches the ratio is linear in logarithms.
 
-    A step that is timed in a short block pays for the block's beginning, on a CPU by as much as a third of it.
+    A step that is timed in a short block pays for the block's beginning, on a CPU by as much as a third of it. Runs with larger
+    batches than all of the times are added to them.
 
-    >>> as_in_runs(StepTimes((1, 4, 8), (2.0, 4.0, 8.0)), {4: 2.0}).seconds
-    (1.0, 2.0, 4.0)
+    >>> as_in_runs(StepTimes((1, 4, 8), (2.0, 4.0, 8.0)), {4: 2.0, 16: 9.0})
+    StepTimes(batches=(1, 4, 8, 16), seconds=(1.0, 2.0, 4.0, 9.0))
     """
-    batches = sorted(seen)
+    batches = sorted(batch for batch in seen if batch <= times.batches[-1])
+    larger = sorted(set(seen) - set(batches))
     ratios = [math.log(seen[batch] / float(seconds_at(times, batch))) for batch in batches]
     scales = np.exp(np.interp(np.log(times.batches), np.log(batches), ratios))
-    return StepTimes(times.batches, tuple((np.array(times.seconds) * scales).tolist()))
+    scaled = (np.array(times.seconds) * scales).tolist()
+    return StepTimes((*times.batches, *larger), (*scaled, *(seen[batch] for batch in larger)))

@@ -142,6 +142,7 @@ class SweepConfig(Section):
             "on Slurm": self.executor == "slurm",
             "with run.parallel.deterministic": self.run.parallel.deterministic,
             "with run_time_limit_s": self.run_time_limit_s is not None,
+            "with run.stop.validate_every_steps": self.run.stop.validate_every_steps is not None,
             "with run.stop.time_limit_s": self.run.stop.time_limit_s is not None,
         }
         return next((reason for reason, holds in reasons.items() if holds), "")

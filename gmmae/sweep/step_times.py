@@ -1,7 +1,7 @@
 """The step times of a sweep: what a measurement gives, and its file. `gmmae.sweep.throughput` measures them, with JAX."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,8 @@ class Timing(NamedTuple):
     """Seconds of one training step, or of one pass over validation samples: quartiles over the blocks."""
 
     samples: int  # on all devices together
-    device_batch: int
-    median_s: float
+    device_batch: int  # on one device
+    median_s: float  # median
     low_s: float  # first quartile
     high_s: float  # third quartile
 
@@ -27,16 +27,25 @@ class Timing(NamedTuple):
 class Timings(NamedTuple):
     """The measurements on a number of devices. Batches that failed are in `failed`, with the reason."""
 
-    devices: int
-    device_kind: str
-    oversubscribed: bool
-    parameters: int
-    train: list[Timing]
-    validation: list[Timing]
-    failed: dict[str, str]
+    devices: int  # number of devices
+    device_kind: str  # their name
+    oversubscribed: bool  # whether several of them share the cores of one CPU
+    parameters: int  # number of parameters of the model
+    train: list[Timing]  # training steps by batch
+    validation: list[Timing]  # validation passes by number of samples
+    failed: dict[str, str]  # reason by measurement
     timing: dict[str, int]  # the settings of the measurement
-    versions: dict[str, str]
-    git_commit: str | None
+    versions: dict[str, str]  # of Python and the libraries
+    git_commit: str | None  # commit of the code; None outside of a clone
+
+
+def spread(rows: Sequence[Timing]) -> float:
+    """Returns the largest relative distance of a quartile from its median.
+
+    >>> spread([Timing(8, 8, 1.0, 0.9, 1.05), Timing(16, 16, 2.0, 1.9, 2.5)])
+    0.25
+    """
+    return max((max(row.high_s - row.median_s, row.median_s - row.low_s) / row.median_s for row in rows), default=0.0)
 
 
 def settings(timing: TimingConfig) -> dict[str, int]:

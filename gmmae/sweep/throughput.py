@@ -1,6 +1,7 @@
 """Measures step times by batch. Compilation and warm-up steps do not count, and every timed block is awaited."""
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -8,16 +9,18 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from gmmae.config.schema import Config
+from gmmae.config.schema import Config, changed
 from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.step_times import TRAINING, VALIDATION, Timing, Timings, settings
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, versions
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from gmmae.training.compilation import TrainSetup
+from gmmae.training.fetching import Fetcher
 from gmmae.training.run_cache import RunCache
 from gmmae.training.step import TrainState
+from gmmae.workloads.sources import CheckedSource
 
 
 def measure(config: Config, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
@@ -31,10 +34,10 @@ def measure(config: Config, batches: Sequence[int], validation: Sequence[int], t
     """
     setup = compilation.prepare(config)
     failed: dict[str, str] = {}
-    with compilation.precision_context(config):
+    with compilation.precision_context(config), Fetcher(config.parallel) as fetcher:
         state = compilation.initial_state(setup)
-        trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing))
-        passes = _attempt(failed, VALIDATION, validation, lambda count: _validation_block(setup, state, count))
+        trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing, fetcher))
+        passes = _attempt(failed, VALIDATION, validation, lambda count: _validation_block(setup, state, count, fetcher))
         seconds: dict[Callable[[], float], list[float]] = {block: [] for block in (*trains.values(), *passes.values())}
         for _ in range(timing.blocks):
             for block, measured in seconds.items():
@@ -66,24 +69,30 @@ def _attempt(
     return blocks
 
 
-def _train_block(setup: TrainSetup, start: TrainState, batch: int, timing: TimingConfig) -> Callable[[], float]:
+def _train_block(
+    setup: TrainSetup, start: TrainState, batch: int, timing: TimingConfig, fetcher: Fetcher
+) -> Callable[[], float]:
     """Returns a warmed-up function that trains a block of steps and returns the seconds per step."""
     data = setup.data
     block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
     if setup.devices.count > batch:
         raise InputError(f"a batch must have at least one sample for each of {setup.devices.count} devices; got {batch}")
 
-    def repeated(array: np.ndarray) -> np.ndarray:
-        return np.resize(array, (max(len(array), block.samples), *array.shape[1:]))
+    def repeated(samples: np.ndarray | CheckedSource) -> np.ndarray | CheckedSource:
+        if isinstance(samples, CheckedSource):
+            return samples.resized(block.samples)
+        return np.resize(samples, (max(len(samples), block.samples), *samples.shape[1:]))
 
     resized = dataclasses.replace(data, train=jax.tree.map(repeated, data.train))
-    sized = setup._replace(train_plan=block, data=resized, cache=RunCache())
+    endless = changed(setup.config, stop__max_epochs=2**31 - 1)
+    sized = setup._replace(config=endless, train_plan=block, data=resized, cache=RunCache())
     held = [setup.devices.replicate(start)]  # each block reuses the memory of the one before
-    train = compilation.train_program(sized, held[0])
+    epochs = itertools.count(1)  # a source is read in the order of the epochs
+    train = programs.train_epoch(sized, held[0], fetcher)
 
     def run() -> float:
         started = time.perf_counter()
-        held[0], _ = train(held[0], 1)
+        held[0], _ = train(held[0], next(epochs))
         return (time.perf_counter() - started) / timing.steps
 
     for _ in range(max(1, math.ceil(timing.warmup_steps / timing.steps))):
@@ -91,11 +100,11 @@ def _train_block(setup: TrainSetup, start: TrainState, batch: int, timing: Timin
     return run
 
 
-def _validation_block(setup: TrainSetup, start: TrainState, count: int) -> Callable[[], float]:
+def _validation_block(setup: TrainSetup, start: TrainState, count: int, fetcher: Fetcher) -> Callable[[], float]:
     sharers = setup.eval_plan.devices
     sized = setup._replace(eval_plan=BatchPlan(count, min(count, compilation.EVAL_DEVICE_BATCH * sharers), sharers))
     params = setup.devices.replicate(start.params)
-    evaluate = compilation.evaluate_program(sized, params)
+    evaluate = programs.validation(sized, params, fetcher)
 
     def run() -> float:
         started = time.perf_counter()

@@ -22,10 +22,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import Float64
 
+from gmmae.config.schema import LOSS
 from gmmae.multihost import agreement
 from gmmae.system.errors import InputError, StorageError
 from gmmae.training.records import PLAIN, Epoch, from_numbers
 from gmmae.training.step import TrainState
+from gmmae.training.validations import Validation
 from gmmae.workloads.interface import Params
 
 PLAIN_BEFORE_BATCH = tuple(name for name in PLAIN if name != "batch")
@@ -52,12 +54,14 @@ class Progress(NamedTuple):
       clocks: seconds by section.
       best_epoch: by the monitored metric.
       stage_starts: first epochs of the stages after the first one, where the global batch grows.
+      inside: the validations inside these epochs.
     """
 
     history: list[Epoch]
     clocks: dict[str, float]
     best_epoch: int
     stage_starts: list[int]
+    inside: Sequence[Validation] = ()
 
 
 class Checkpoint(NamedTuple):
@@ -91,11 +95,13 @@ class Checkpoints:
           StorageError: it could not be written; the checkpoints before it are as they were.
         """
         progress = checkpoint.progress._asdict()
-        history = progress.pop("history")
+        history, inside = progress.pop("history"), progress.pop("inside")
         progress["metrics"] = list(history[0].metrics) if history else []
         progress["columns"] = list(PLAIN)
         # As JSON, a history of 65 000 epochs took three times as long as all the rest.
         arrays = {"state": checkpoint.state, "best": checkpoint.best, "history": _table(history)}
+        if inside:  # most runs have none
+            arrays["inside"], progress["inside"] = _table_of_validations(inside), len(inside)
         epoch = len(history)
         if epoch in self._manager.all_steps():
             return
@@ -249,6 +255,11 @@ def _table(history: Sequence[Epoch]) -> Float64[np.ndarray, "epochs columns"]:
     return np.fromiter(itertools.chain.from_iterable(rows), np.float64).reshape(len(history), -1)
 
 
+def _table_of_validations(inside: Sequence[Validation]) -> Float64[np.ndarray, "validations columns"]:
+    """Returns the rows as an array: step, epoch, the loss and the metrics."""
+    return np.array([(one.step, one.epoch, *one.values.values()) for one in inside], np.float64)
+
+
 def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> dict[str, Any]:
     """Returns a SHA-256 of a checkpoint's contents, and the types of the arrays that it is of."""
     dtypes = [str(np.asarray(leaf).dtype) for leaf in jax.tree.leaves(arrays)]
@@ -267,14 +278,21 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
         checksum = progress.pop("checksum")
         names, columns = progress["metrics"], progress.get("columns", PLAIN_BEFORE_BATCH)
         wanted = {"state": like, "best": like.params, "history": np.zeros((epoch, len(columns) + len(names)))}
+        if "inside" in progress:
+            wanted["inside"] = np.zeros((progress["inside"], 3 + len(names)))
         arrays = _read_arrays(manager, folder, epoch, wanted, checksum["dtypes"])
         if _checksum(arrays, progress) != checksum:
             raise DamagedError("its contents are not those that were saved")
     cast = jax.tree.map(lambda array, of: array.astype(of.dtype, copy=False), arrays, wanted)
     rows = [dict(zip([*columns, *names], row, strict=True)) for row in cast["history"].tolist()]
     history = [from_numbers({key: row[key] for key in columns}, {key: row[key] for key in names}) for row in rows]
+    inside = [
+        Validation(int(step), int(of_epoch), dict(zip((LOSS, *names), values, strict=True)))
+        for step, of_epoch, *values in cast.get("inside", np.zeros((0, 3))).tolist()
+    ]
     starts = progress.get("stage_starts", [])
-    return Checkpoint(cast["state"], cast["best"], Progress(history, progress["clocks"], progress["best_epoch"], starts))
+    progress = Progress(history, progress["clocks"], progress["best_epoch"], starts, tuple(inside))
+    return Checkpoint(cast["state"], cast["best"], progress)
 
 
 def _read_arrays(

@@ -15,7 +15,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Int32, PyTree
 
-from gmmae.config.schema import Config, ParallelConfig, flatten
+from gmmae.config.schema import Config, ParallelConfig, changed, flatten
 from gmmae.multihost.environment import require_prepared
 from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, epoch_order, plan_batches, shard_samples
@@ -25,10 +25,10 @@ from gmmae.training import optimizers
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
 from gmmae.training.per_sample import losses, summable_values, validation_means
 from gmmae.training.run_cache import RunCache
-from gmmae.training.step import EpochValues, Mean, TrainEpoch, TrainState, evaluate, make_train_epoch, take
+from gmmae.training.step import EpochValues, Losses, Mean, TrainEpoch, TrainState, evaluate, make_train_epoch
 from gmmae.workloads import registry
-from gmmae.workloads.interface import Params, Samples, Splits, Workload
-from gmmae.workloads.registry import count
+from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
+from gmmae.workloads.sources import CheckedSource, count, take_on_host
 
 T = TypeVar("T")
 
@@ -109,6 +109,13 @@ def workload_key(config: Config) -> tuple[Hashable, ...]:
     return config.workload, *((key, repr(value)) for key, value in settings)
 
 
+def workload_on(devices: Devices, config: Config) -> Workload:
+    """Builds a run's workload for devices: without the kernel of the loss where XLA has no Triton for them."""
+    if not devices.triton and "model.fused" in dict(flatten(config)):
+        config = changed(config, model__fused=False)
+    return registry.build(config)
+
+
 def prepare(config: Config, devices: Devices | None = None, cache: RunCache | None = None) -> TrainSetup:
     """Loads the data, chooses the devices and resolves the scaling strategy.
 
@@ -125,7 +132,7 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     devices = devices or choose((1 if one_device else None) if parallel.devices == "all" else parallel.devices)
     strategy_devices = parallel.simulate_devices or devices.count
     cache = RunCache() if cache is None else cache
-    workload = cache.get(("workload", *workload_key(config)), lambda: registry.build(config))
+    workload = cache.get(("workload", devices.triton, *workload_key(config)), lambda: workload_on(devices, config))
     data = cache.get(("data", *workload_key(config)), workload.load)
     samples, validation = count(data.train), count(data.validation)
     strategy = strategies.resolve(config.scaling, optim, strategy_devices, samples)
@@ -135,6 +142,7 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     stage = strategy.optimization
     strategy_plan = plan_batches(samples, stage.global_batch, strategy_devices)
     train_plan = _train_plan(config, devices, workload, strategy_plan)
+    reads = any(isinstance(split, CheckedSource) for split in (data.train, data.validation))
     return TrainSetup(
         config=config,
         workload=workload,
@@ -147,7 +155,7 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
         schedule=schedules.learning_rate(stage.learning_rate, train_plan.steps),
         optimizer=optimizers.make(stage.optimizer, optim.clip_norm),
         eval_plan=BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers),
-        max_epochs_per_dispatch=epochs_per_dispatch(config, devices.platform),
+        max_epochs_per_dispatch=1 if reads else epochs_per_dispatch(config, devices.platform, train_plan.steps),
         cache=cache,
     )
 
@@ -180,13 +188,15 @@ def _train_plan(config: Config, devices: Devices, workload: Workload, strategy_p
     return plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
 
 
-def epochs_per_dispatch(config: Config, platform: str) -> int:
-    """Returns the most epochs that one program computes without the host.
+def epochs_per_dispatch(config: Config, platform: str, steps: int = 1) -> int:
+    """Returns the most epochs that one program computes without the host. It is 1 if the host validates within `steps` steps.
 
     Where the configuration leaves it open, this is 1 on a CPU, whose epochs take longer than the host's work between them. On a
     GPU it is the number of epochs between two tasks of the host: a checkpoint, TensorBoard's pictures, or a stopping rule that
     looks at each epoch. The loop may ask this one program for fewer epochs, so no bit depends on how many it asks for.
     """
+    if (config.stop.validate_every_steps or steps) < steps:
+        return 1
     if config.parallel.epochs_per_dispatch != "auto":
         return config.parallel.epochs_per_dispatch
     if platform == "cpu" or config.stop.looks_at_each_epoch:
@@ -294,8 +304,12 @@ def compile_epoch(setup: TrainSetup, state: TrainState, samples: Samples) -> jax
 
 def train_epoch_of(setup: TrainSetup) -> TrainEpoch:
     """Returns one device's function of an epoch of this run."""
-    mean = _mean(setup, setup.train_plan)
-    return make_train_epoch(partial(losses, setup.workload), setup.optimizer, mean)
+    return make_train_epoch(*step_functions(setup))
+
+
+def step_functions(setup: TrainSetup) -> tuple[Losses, optax.GradientTransformationExtraArgs, Mean]:
+    """Returns the functions that make a step of this run: losses, optimiser and mean."""
+    return partial(losses, setup.workload), setup.optimizer, _mean(setup, setup.train_plan)
 
 
 @repairing_cache()
@@ -322,11 +336,14 @@ def compile_validation(
 
 def evaluation_of(setup: TrainSetup) -> Callable[..., dict[str, Float[Array, " steps"]]]:
     """Returns one device's function of a validation: the means of each step by name, the loss first."""
-    return partial(
-        evaluate,
-        values=partial(summable_values, setup.workload, setup.data.may_be_undefined),
-        mean=_mean(setup, setup.eval_plan),
-    )
+    values, mean = validation_functions(setup)
+    return partial(evaluate, values=values, mean=mean)
+
+
+def validation_functions(setup: TrainSetup) -> tuple[Callable[[Params, Samples], PerSample], Mean]:
+    """Returns the functions that make a step of a validation: values of samples, and mean."""
+    values = partial(summable_values, setup.workload, setup.data.may_be_undefined)
+    return values, _mean(setup, setup.eval_plan)
 
 
 def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:
@@ -390,7 +407,7 @@ def describe_program(setup: TrainSetup, params: Params) -> Callable[[Params], di
     if setup.workload.describe is None:
         return None
     count = min(setup.config.log.figure_samples, setup.eval_plan.samples)
-    shown = take(cast(setup.config, setup.data.validation), np.arange(count))
+    shown = cast(setup.config, take_on_host(setup.data.validation, np.arange(count)))
     describe = setup.workload.describe
     compiled = setup.cache.get(
         setup.program_key("describe", count), lambda: jax.jit(describe).lower(jax.device_get(params), shown).compile()

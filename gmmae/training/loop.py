@@ -1,7 +1,7 @@
 """The host's part of training: from a configuration and a work directory to a record.
 
-Each epoch is one dispatch for training and one for validation. Between them the host keeps clocks, history, checkpoints and
-logs, and decides whether to stop.
+Each epoch is one dispatch for training and one for validation, or several of both with `stop.validate_every_steps`. Between
+epochs the host keeps clocks, history, checkpoints and logs, and decides whether to stop.
 """
 
 import dataclasses
@@ -21,9 +21,11 @@ from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
-from gmmae.training import compilation, per_sample
+from gmmae.training import compilation, per_sample, programs
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.training.compilation import TrainSetup
+from gmmae.training.epoch_parts import TrainPart, epoch_parts
+from gmmae.training.fetching import Fetcher
 from gmmae.training.finetune import first_parameters
 from gmmae.training.growth import Growth
 from gmmae.training.multi_epoch import MultiEpochResult, TrainEpochs, compile_epochs
@@ -42,9 +44,11 @@ from gmmae.training.run_summary import (
 from gmmae.training.step import TrainState
 from gmmae.training.stopping import StopMonitor, epochs_in_time, finished
 from gmmae.training.terminal import Display
+from gmmae.training.validations import Validation, in_order
 from gmmae.training.workdir import WorkDir, begin, claim
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events, Params
+from gmmae.workloads.sources import comparable
 
 if TYPE_CHECKING:
     from gmmae.training.tensorboard import TensorBoard
@@ -87,7 +91,7 @@ def opened(
     """
     with claim(config, root) if group.primary else nullcontext(WorkDir(root)) as workdir:
         earlier = workdir.read_record() if group.primary and workdir.begun else None
-        ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
+        ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows(), workdir.read_validations())
         record, ended = group.broadcast_from_root((plain(earlier) if earlier is not None else None, ended))
         earlier = from_plain(record) if record is not None else None
         if earlier is not None and ended:
@@ -96,11 +100,11 @@ def opened(
             return
         setup = compilation.prepare(config, cache=cache)
         if group is not ALONE:
-            group.assert_equal(agreement.data(setup.data.train, setup.data.validation))
+            group.assert_equal(agreement.data(comparable(setup.data.train), comparable(setup.data.validation)))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
-            with compilation.precision_context(config):
-                yield lambda: Run(setup, workdir, checkpoints, display, group, earlier)
+            with compilation.precision_context(config), Fetcher(config.parallel) as fetcher:
+                yield lambda: Run(setup, workdir, checkpoints, display, group, earlier, fetcher)
         finally:
             display.close()
             if checkpoints:
@@ -125,8 +129,10 @@ class Run:
         display: Display,
         group: Group,
         earlier: Record | None,
+        fetcher: Fetcher,
     ):
         self.setup, self.workdir, self.checkpoints, self.display, self.group = setup, workdir, checkpoints, display, group
+        self.fetcher = fetcher
         start = compilation.initial_state(setup)
         self.record = new_record(setup, start)
         require_same_optimization(earlier, self.record)
@@ -141,8 +147,8 @@ class Run:
         self.record = dataclasses.replace(self.record, init_from=origin)
         self.clock = Clock(saved.progress.clocks if saved else None)
         self.monitor = StopMonitor(setup.config.stop)
-        for row in saved.progress.history if saved else []:
-            self.monitor.add(row)
+        if saved:
+            self.monitor.add_all(saved.progress.history, saved.progress.inside)
         self.saved_s = self.clock.read()["total_s"]  # of the last checkpoint, or of the start
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
@@ -151,7 +157,7 @@ class Run:
         self.logger: RunLogger = IDLE
         self.growth = Growth(setup, saved.progress.stage_starts if saved else [])
         self.metrics: list[str] = []  # of a validation, the loss among them
-        self.train_epoch: dict[int, Callable[[TrainState, int], tuple[TrainState, np.ndarray]]] = {}  # by stage
+        self.train_part: dict[int, TrainPart] = {}  # by stage
         self.train_epochs: dict[int, TrainEpochs] = {}  # likewise
         self.evaluate: Callable[[Params], dict[str, float]]
         self.describe: Callable[[Params], dict[str, np.ndarray]] | None = None
@@ -188,8 +194,10 @@ class Run:
         self.display.start(run_summary(setup, self.record, self.workdir.root, done), max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
             if setup.max_epochs_per_dispatch == 1 and not together:
-                self.train_epoch = {i: compilation.train_program(of, self.state) for i, of in self.growth.from_epoch(done + 1)}
-            self.evaluate = compilation.evaluate_program(setup, self.state.params)
+                self.train_part = {
+                    i: programs.train_part(of, self.state, self.fetcher) for i, of in self.growth.from_epoch(done + 1)
+                }
+            self.evaluate = programs.validation(setup, self.state.params, self.fetcher)
             self.describe = compilation.describe_program(setup, self.state.params)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.barrier()
@@ -205,13 +213,15 @@ class Run:
         logs_noise = (log := setup.config.log).noise_scale and log.tensorboard
         if (logs_noise or self.growth.measured) and self.group.primary:
             with self.clock.section("compile_s"):
-                self.norms = gradient_norms(setup, jax.device_get(self.state))
+                self.norms = gradient_norms(setup, jax.device_get(self.state), self.fetcher)
         self._begin()
         reason, _ = self._agree(self.monitor.reason(), None)
         self._show(val_loss, last=reason is not None)
-        if reason == stop_reasons.TARGET_REACHED and (row := self.monitor.at_target()):
+        if reason == stop_reasons.TARGET_REACHED and (at_target := self.monitor.at_target):
+            where = "inside" if at_target in self.monitor.inside else "after"
+            value = f"{at_target.value(stop.monitor):g}"
             self.display.say(
-                f"validation {stop.monitor} {row.value(stop.monitor):g} reached after epoch {row.epoch} of {done} earlier ones"
+                f"validation {stop.monitor} {value} reached {where} epoch {at_target.epoch} of {done} earlier ones"
             )
         return reason
 
@@ -238,7 +248,10 @@ class Run:
         if self.group.primary:
             begin(self.setup.config, self.workdir)
             self.logger = RunLogger(self.workdir, self._tensorboard())
-        self.logger.begin(self.history, [name for name in self.metrics if name != LOSS])
+        inside = self.monitor.inside
+        more = inside or self.setup.config.stop.validate_every_steps
+        validations = in_order(self.history, inside) if more else None
+        self.logger.begin(self.history, [name for name in self.metrics if name != LOSS], validations)
         self._write_record(None)
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
@@ -252,11 +265,7 @@ class Run:
         epoch = len(self.history) + 1
         stage = self.growth.stage(epoch)
         if not self.train_epochs:
-            with self.clock.section("train_s"):
-                self.state, step_losses = self.train_epoch[stage](self.state, epoch)
-            with self.clock.section("eval_s"):
-                validation = self.evaluate(self.state.params)
-            row = self._row(step_losses, validation, self.clock.read())
+            row = self._advance_in_parts(epoch)
             if self.monitor.cost(row.epoch) < self.monitor.cost(self.best_epoch):
                 self.best, self.best_epoch = jax.device_get(self.state.params), row.epoch
         else:
@@ -266,6 +275,29 @@ class Run:
             self.state, self.best = result.state, result.best
             self.add(result, before)
         self._grow()
+
+    def _advance_in_parts(self, epoch: int) -> Epoch:
+        """Trains one epoch, with a validation after each part."""
+        train, losses = self.train_part[self.growth.stage(epoch)], []
+        *parts, last = epoch_parts(self.growth.setup(epoch))
+        first = self.history[-1].steps if self.history else 0
+        for part in parts:
+            losses.append(self._train_part(train, epoch, part))
+            values = self._validate()
+            validation = Validation(first + part.stop, epoch, {LOSS: values[LOSS], **values})
+            self.monitor.add_inside(validation)
+            self.logger.validation(validation)
+        losses.append(self._train_part(train, epoch, last))
+        return self._row(np.concatenate(losses), self._validate(), self.clock.read())
+
+    def _train_part(self, train: TrainPart, epoch: int, part: range) -> np.ndarray:
+        with self.clock.section("train_s"):
+            self.state, losses = train(self.state, epoch, part)
+        return losses
+
+    def _validate(self) -> dict[str, float]:
+        with self.clock.section("eval_s"):
+            return self.evaluate(self.state.params)
 
     def _noise_scale(self) -> float | None:
         """Returns the gradient noise scale at the newest state, in samples; None in other processes than the first."""
@@ -355,7 +387,8 @@ class Run:
         if not self.checkpoints:
             return
         with self.clock.section("checkpoint_s"):
-            progress = Progress(self.history, self.clock.read(), self.best_epoch, self.growth.starts)
+            inside = self.monitor.inside
+            progress = Progress(self.history, self.clock.read(), self.best_epoch, self.growth.starts, inside)
             state, best = jax.device_get(self.current())
             self.checkpoints.save(Checkpoint(state, best, progress))
         self.saved_s = self.clock.read()["total_s"]
@@ -363,7 +396,8 @@ class Run:
     def _write_record(self, reason: str | None) -> Record:
         last = self.history[-1] if self.history else None
         best = self.history[self.best_epoch - 1] if self.best_epoch else None
-        at_target = self.monitor.at_target() if reason == stop_reasons.TARGET_REACHED else None
+        reached = reason == stop_reasons.TARGET_REACHED
+        at_target = self.monitor.target_epoch() if reached else None
         self.record = dataclasses.replace(
             self.record,
             stop_reason=reason,
@@ -375,6 +409,7 @@ class Run:
             best_metrics=dict(best.metrics) if best else {},
             best_epoch=self.best_epoch or None,
             target_epoch=at_target.epoch if at_target else None,
+            target_step=self.monitor.target_step() if reached else None,
             time_to_target_s=at_target.train_s + at_target.eval_s if at_target else None,
             clocks=self.clock.read(),
             growth=self.growth.batches(len(self.history)),

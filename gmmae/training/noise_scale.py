@@ -19,8 +19,10 @@ from jaxtyping import Array
 from gmmae.scaling.strategies import WITH_BETAS
 from gmmae.training import compilation, per_sample
 from gmmae.training.compilation import TrainSetup
+from gmmae.training.fetching import Fetcher
 from gmmae.training.step import TrainState, take
 from gmmae.workloads.interface import Params, Samples
+from gmmae.workloads.sources import CheckedSource, one_sample
 
 NORM_STEPS = 8
 """Largest number of batches whose gradients the noise scale is computed from."""
@@ -34,12 +36,13 @@ class Norms(NamedTuple):
     of_batch: list[float]  # of their mean gradient
 
 
-def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState], Norms]:
+def gradient_norms(setup: TrainSetup, state: TrainState, fetcher: Fetcher) -> Callable[[TrainState], Norms]:
     """Compiles a program for the gradient norms of the noise scale at a state of a run.
 
     Args:
       setup: of the run; one device computes.
-      like: a state on the host, for its shapes.
+      state: a state on the host, for its shapes.
+      fetcher: reads the samples of a source. The returned function needs it.
     """
     config, batch = setup.config, setup.train_plan.batch
     order = np.random.default_rng(0).permutation(setup.train_plan.samples)[: batch * NORM_STEPS]
@@ -58,22 +61,31 @@ def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState]
             lambda v: jnp.sqrt(v / unbiased) + optimizer.epsilon, optax.tree_utils.tree_get(state.opt_state, "nu")
         )
 
-    def squares(state: TrainState, data: Samples, index: Array) -> tuple[Array, Array]:
+    def squares(state: TrainState, data: Samples, rows: Array, index: Array) -> tuple[Array, Array]:
         scales = scales_of(state)
 
-        def norm(index: Array) -> Array:
+        def norm(rows: Array, index: Array) -> Array:
             keys = jax.vmap(lambda sample: jax.random.fold_in(jax.random.key(0), sample))(index)
-            samples = take(data, index)
+            samples = take(data, rows)
             gradient = jax.grad(lambda params: per_sample.losses(setup.workload, params, samples, keys).mean())(state.params)
             return jax.tree.reduce(jnp.add, jax.tree.map(lambda g, scale: jnp.sum(g**2 / scale), gradient, scales))
 
-        return lax.map(lambda one: norm(one[None]), index).mean(), norm(index)
+        return lax.map(lambda one: norm(*(number[None] for number in one)), (rows, index)).mean(), norm(rows, index)
 
-    data = jax.device_put(compilation.cast(config, setup.data.train))
-    compiled = jax.jit(squares).lower(like, data, indices[0]).compile()
+    train = setup.data.train
+    like = compilation.cast(config, one_sample(train))
+    # All samples of arrays are on the device, and of a source only those of a batch.
+    whole = None if isinstance(train, CheckedSource) else jax.device_put(compilation.cast(config, train))
+
+    def arguments(index: np.ndarray) -> tuple[Samples, np.ndarray, np.ndarray]:
+        if isinstance(train, CheckedSource):
+            return fetcher.take(train, like, index), np.arange(batch), index
+        return whole, index, index
+
+    compiled = jax.jit(squares).lower(state, *arguments(indices[0])).compile()
 
     def norms(state: TrainState) -> Norms:
-        squared = [compiled(state, data, index) for index in indices]
+        squared = [compiled(state, *arguments(index)) for index in indices]
         return Norms(batch, [float(one) for one, _ in squared], [float(many) for _, many in squared])
 
     return norms

@@ -10,6 +10,7 @@ the number of passes is an argument of the program. The code that computes a ter
 for one device with all terms and for many with one each.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -161,10 +162,12 @@ class Devices:
       devices: in order.
       absent: whether programs are only compiled for devices that are not here (`jax.experimental.topologies`). Arrays are then
         replaced by their shapes and shardings.
+      options: further options of XLA, by name.
     """
 
     devices: tuple[Device, ...]  # pyright: ignore[reportInvalidTypeForm]
     absent: bool = False
+    options: tuple[tuple[str, str | bool], ...] = ()
 
     @property
     def count(self) -> int:
@@ -182,6 +185,12 @@ class Devices:
         return self.devices[0].platform
 
     @property
+    def triton(self) -> bool:
+        """Whether XLA has Triton for all of them. Of NVIDIA's GPUs that is the A100's generation and later ones."""
+        capabilities = [str(getattr(device, "compute_capability", "")) for device in self.devices]  # of AMD's GPUs a name
+        return all(re.fullmatch(r"\d+\.\d+", each) and float(each) >= 8 for each in capabilities)
+
+    @property
     def processes(self) -> int:
         """The number of processes that own the devices."""
         return len({device.process_index for device in self.devices})
@@ -191,6 +200,12 @@ class Devices:
         """Whether devices share hardware, as several CPU devices of one process do."""
         return self.platform == "cpu" and self.count > self.processes
 
+    @property
+    def own(self) -> tuple[int, ...]:
+        """The positions of this process's devices."""
+        here = jax.process_index()
+        return tuple(i for i, device in enumerate(self.devices) if self.absent or device.process_index == here)
+
     def replicate(self, tree: PyTree) -> PyTree:
         """Copies every array to every device. Where several processes own the devices, each one gives the same arrays."""
         return self._place(tree, PartitionSpec())
@@ -199,8 +214,22 @@ class Devices:
         """Divides arrays along their leading axis, one entry for each device. Every process gives them whole."""
         return self._place(tree, PartitionSpec(AXIS))
 
+    def shard_own(self, tree: PyTree) -> PyTree:
+        """Divides arrays along their leading axis, one entry for each device of this process, in the order of `own`."""
+        if self.absent or self.processes == 1:
+            return self.shard(tree)
+        sharding = self._sharding(PartitionSpec(AXIS))
+
+        def place(leaf: np.ndarray) -> jax.Array:
+            return jax.make_array_from_process_local_data(sharding, leaf, (self.count, *leaf.shape[1:]))
+
+        return jax.tree.map(place, tree)
+
+    def _sharding(self, spec: PartitionSpec) -> NamedSharding:
+        return NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+
     def _place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
-        sharding = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+        sharding = self._sharding(spec)
         if self.absent:
             shapes = jax.eval_shape(lambda arrays: arrays, tree)
             return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
@@ -242,7 +271,8 @@ class Devices:
         mapped = jax.pmap(
             function, axis_name=AXIS, in_axes=in_axes, out_axes=None, devices=list(self.devices), donate_argnums=donate
         )
-        return mapped.lower(*args).compile(compiler_options=DETERMINISTIC if deterministic else None)
+        options = {**(DETERMINISTIC if deterministic else {}), **dict(self.options)}
+        return mapped.lower(*args).compile(compiler_options=options or None)
 
 
 def choose(count: int | None) -> Devices:

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from gmmae.config.schema import LOSS
 from gmmae.scaling.batches import BatchPlan
-from gmmae.workloads.interface import Params, PerSample, Samples, Workload
-from gmmae.workloads.registry import WorkloadError, count
+from gmmae.workloads.interface import Params, PerSample, Samples, Workload, WorkloadError
+from gmmae.workloads.sources import count
 
 
 def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:

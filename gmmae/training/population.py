@@ -17,8 +17,10 @@ import numpy as np
 from gmmae.config.schema import Config
 from gmmae.system.errors import InputError
 from gmmae.system.interrupts import Interrupts
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
+from gmmae.training.block_programs import from_source
 from gmmae.training.compilation import TrainSetup
+from gmmae.training.fetching import Fetcher
 from gmmae.training.loop import Run, opened
 from gmmae.training.multi_epoch import MultiEpochResult, TrainTogether, compile_epochs, compile_together, stack_runs
 from gmmae.training.records import Record
@@ -69,10 +71,17 @@ def require_same_programs(setups: Sequence[TrainSetup]) -> None:
     """Refuses runs that cannot share a program.
 
     Raises:
-      InputError: they differ in their model, data, batch or target, or use the exact reduction.
+      InputError: they differ in their model, data, batch or target, use the exact reduction, validate inside epochs, or read a
+        source.
     """
     if any(setup.config.parallel.deterministic for setup in setups):
         raise InputError("runs that train together must have parallel.deterministic off; got it on: train them one by one")
+    if any(setup.config.stop.validate_every_steps for setup in setups):
+        raise InputError(
+            "runs that train together must have stop.validate_every_steps = none; got a number: train them one by one"
+        )
+    if any(from_source(setup, split) for setup in setups for split in ("train", "validation")):
+        raise InputError("runs that train together must have all samples on the devices; got a source: train them one by one")
     if len({(setup.training_key, setup.program_key(), _target(setup)) for setup in setups}) > 1:
         raise InputError("runs that train together must have the same model, data, batch and target; got different ones")
 
@@ -166,20 +175,24 @@ def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = 
     Returns:
       The seconds of an epoch of each run, alone and together, and those of the compilation for training together. The second is
       None, and not measured, where it cannot pay: a step takes longer than `MAX_STEP_S`, or all training less than
-      `MIN_TRAINING_S`.
+      `MIN_TRAINING_S`. So it is where samples come from a source.
 
     Raises:
       InputError: the runs need different programs.
     """
     setups = [compilation.prepare(config, cache=cache) for config in configs]
-    require_same_programs(setups)
     first = setups[0]
-    with compilation.precision_context(first.config):
+    reads = from_source(first, "train") or from_source(first, "validation")
+    if not reads:
+        require_same_programs(setups)
+    with compilation.precision_context(first.config), Fetcher(first.config.parallel) as fetcher:
         start = compilation.initial_state(first)
-        alone = _epochs_alone(first, start)
+        alone = _epochs_alone(first, start, fetcher)
         epochs = first.max_epochs_per_dispatch
         alone_s = _seconds(alone, 1) / epochs
         training_s = alone_s * sum(config.stop.max_epochs for config in configs)
+        if reads:
+            return alone_s, None, 0.0
         if not always and (alone_s / first.train_plan.steps > MAX_STEP_S or training_s < MIN_TRAINING_S):
             return alone_s, None, 0.0
         started = time.perf_counter()
@@ -200,10 +213,10 @@ def _seconds(call: Callable[[], object], repeats: int) -> float:
     return (time.perf_counter() - started) / repeats
 
 
-def _epochs_alone(setup: TrainSetup, start: TrainState) -> Callable[[], object]:
+def _epochs_alone(setup: TrainSetup, start: TrainState, fetcher: Fetcher) -> Callable[[], object]:
     """Returns a warm function that trains and validates one run as `loop.run` does."""
     state = setup.devices.replicate(start)
-    evaluate = compilation.evaluate_program(setup, state.params)
+    evaluate = programs.validation(setup, state.params, fetcher)
     names = list(evaluate(state.params))
     if setup.max_epochs_per_dispatch > 1:
         train_epochs, epochs = compile_epochs(setup, state, names), range(1, 1 + setup.max_epochs_per_dispatch)
@@ -212,7 +225,7 @@ def _epochs_alone(setup: TrainSetup, start: TrainState) -> Callable[[], object]:
         def run() -> None:
             held[:] = train_epochs(held[0], held[1], -np.inf, epochs)[:2]
     else:
-        train_epoch, held = compilation.train_program(setup, state), [state]
+        train_epoch, held = programs.train_epoch(setup, state, fetcher), [state]
 
         def run() -> None:
             held[0], _ = train_epoch(held[0], 1)

@@ -19,16 +19,16 @@ class Epoch(NamedTuple):
     """One row of `history.csv`; steps, samples and clocks are totals since the beginning of the run."""
 
     epoch: int  # counted from 1
-    steps: int
-    samples: int
+    steps: int  # training steps
+    samples: int  # training samples
     lr: float  # at the epoch's last step
     train_loss: float  # mean over the epoch's samples, each before its step's update
     val_loss: float  # after the epoch, every validation sample counted once
-    compile_s: float
-    train_s: float
-    eval_s: float
-    checkpoint_s: float
-    total_s: float
+    compile_s: float  # seconds of compilation
+    train_s: float  # seconds of training
+    eval_s: float  # seconds of validation
+    checkpoint_s: float  # seconds of writing checkpoints
+    total_s: float  # seconds since the start, all parts together
     batch: int = 0  # global batch; 0: written by a version that kept none
     metrics: Mapping[str, float] = {}  # the workload's own, after the epoch; a column each, as val_NAME
 
@@ -54,21 +54,21 @@ class Record:
     """One run. NaN and infinity are results; in JSON they are the strings "nan", "inf" and "-inf"."""
 
     run_id: str  # hash of what determines the run
-    scaling: str
-    seed: int
+    scaling: str  # the scaling strategy
+    seed: int  # the random seed
     devices: int  # the number that the strategy reckons with
-    processes: int
-    device_kind: str
+    processes: int  # that trained together
+    device_kind: str  # name of the devices
     oversubscribed: bool  # several devices of one CPU, which also one could use all of: the times are no measure of scaling
-    global_batch: int
-    device_batch: int
+    global_batch: int  # samples of a step, on all devices together
+    device_batch: int  # samples of a step on one device
     padding: int  # empty slots of all devices in a full step
-    steps_per_epoch: int
+    steps_per_epoch: int  # training steps of an epoch
     learning_rate: float  # after any warmup, before any decay
-    parameters: int
-    train_samples: int
-    validation_samples: int
-    target: float | None
+    parameters: int  # number of parameters of the model
+    train_samples: int  # number of training samples
+    validation_samples: int  # number of validation samples
+    target: float | None  # value of the metric to reach; None: no target
     monitor: str = LOSS  # the metric of the target and of the best epoch
     mode: str = "min"  # whether lower (min) or higher (max) values of that metric are better
     batch_size: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
@@ -77,21 +77,22 @@ class Record:
     growth: list[list[int]] = field(default_factory=list)  # first epoch and global batch of each later stage that has begun
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
     stop_reason: str | None = None  # None while the run goes on
-    epochs: int = 0
-    final_train_loss: float | None = None
-    final_val_loss: float | None = None
-    best_val_loss: float | None = None
+    epochs: int = 0  # finished epochs
+    final_train_loss: float | None = None  # training loss of the last epoch
+    final_val_loss: float | None = None  # validation loss after the last epoch
+    best_val_loss: float | None = None  # validation loss after the best epoch
     best_epoch: int | None = None  # by the metric; `best_val_loss` is the loss after it
     best_metrics: dict[str, float] = field(default_factory=dict)  # the workload's own after that epoch
-    final_metrics: dict[str, float] = field(default_factory=dict)
-    target_epoch: int | None = None  # the first to reach the target; before `epochs` where the target was raised since
+    final_metrics: dict[str, float] = field(default_factory=dict)  # the workload's own after the last epoch
+    target_epoch: int | None = None  # with the first validation at the target; before `epochs` where that was raised since
+    target_step: float | None = None  # where the metric crosses the target, linear between two validations
     time_to_target_s: float | None = None  # train_s + eval_s after that epoch; None unless the target was reached
     init_from: dict[str, Any] = field(default_factory=dict)  # whose parameters it began with: run, run_id, epoch, sha256
     clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
-    versions: dict[str, str] = field(default_factory=dict)
-    git_commit: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)  # of Python and the libraries
+    git_commit: str | None = None  # commit of the code; None outside of a clone
     machine: str = ""  # the accelerator, or the processor and the cores that the first process may use
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = SCHEMA_VERSION  # version of this format
 
     @property
     def final_value(self) -> float | None:

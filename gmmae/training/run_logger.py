@@ -10,6 +10,7 @@ import numpy as np
 from gmmae.system.errors import StorageError
 from gmmae.system.files import whole_file, write_text
 from gmmae.training.records import Epoch, Record, history_line, to_json, write_history
+from gmmae.training.validations import Validation, at_end_of, validation_line, write_validations
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Events
 
@@ -22,20 +23,46 @@ class RunLogger:
 
     def __init__(self, workdir: WorkDir, tensorboard: "TensorBoard"):
         self._workdir, self._tensorboard = workdir, tensorboard
+        self._keeps_validations = False
+        self._of_epoch: list[Validation] = []  # those of the last epoch
 
-    def begin(self, history: Sequence[Epoch], metrics: Sequence[str]) -> None:
-        """Writes the history again without the rows that no checkpoint has. TensorBoard gets its last row again."""
+    def begin(self, history: Sequence[Epoch], metrics: Sequence[str], validations: Sequence[Validation] | None = None) -> None:
+        """Writes the history again without the rows that no checkpoint has. TensorBoard gets its last row again.
+
+        Args:
+          history: the epochs so far.
+          metrics: the names of the workload's metrics.
+          validations: all so far, for a file of their own; None for no such file.
+        """
+        self._keeps_validations = validations is not None
         with self._storage():
             write_history(self._workdir.history, history, metrics)
+            if validations is None:
+                self._workdir.validations.unlink(missing_ok=True)
+            else:
+                write_validations(self._workdir.validations, validations, metrics)
+            # TensorBoard drops all points from the last epoch's number on, whether they are by epoch or by step.
+            for validation in validations or ():
+                if validation.step >= len(history):
+                    self._tensorboard.validations([validation], history[validation.epoch - 1])
             for row in history[-1:]:
                 self._tensorboard.epoch(row)
 
     def epoch(self, row: Epoch) -> None:
-        """Appends a row to the history."""
+        """Appends a row to the history, and to the validations."""
         with self._storage():
-            with self._workdir.history.open("a", encoding="utf-8") as file:
-                file.write(history_line(row) + "\n")
+            _append(self._workdir.history, history_line(row))
             self._tensorboard.epoch(row)
+            if self._keeps_validations:
+                self.validation(at_end_of(row))
+                self._tensorboard.validations(self._of_epoch, row)
+                self._of_epoch.clear()
+
+    def validation(self, validation: Validation) -> None:
+        """Appends a row to the validations."""
+        with self._storage():
+            _append(self._workdir.validations, validation_line(validation))
+        self._of_epoch.append(validation)
 
     def events(self, epoch: int, events: Events) -> None:
         """Writes a workload's events for TensorBoard."""
@@ -63,6 +90,11 @@ class RunLogger:
 
     def _storage(self) -> AbstractContextManager[None]:
         return storage(self._workdir.root)
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
 
 
 @contextmanager

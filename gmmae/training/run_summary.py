@@ -15,9 +15,11 @@ from gmmae.system import nvidia
 from gmmae.system.environment import cores
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, machine, versions
+from gmmae.training.block_programs import from_source
 from gmmae.training.compilation import TrainSetup, parameter_count
 from gmmae.training.records import Record
 from gmmae.training.step import TrainState
+from gmmae.workloads.sources import one_sample
 
 
 def new_record(setup: TrainSetup, state: TrainState) -> Record:
@@ -141,8 +143,11 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     last_step = f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""
     steps = " → ".join(str(math.ceil(plan.samples / stage.global_batch)) for stage in setup.strategy.stages)
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""
-    shapes = ", ".join("×".join(map(str, leaf.shape[1:])) or "one number" for leaf in jax.tree.leaves(data.train))
+    leaves = jax.tree.leaves(one_sample(data.train))
+    shapes = ", ".join("×".join(map(str, leaf.shape)) or "one number" for leaf in leaves)
     samples = f"{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
+    if reads := [split for split in ("train", "validation") if from_source(setup, split)]:
+        samples += f"; {' and '.join(reads)} read from a source by {config.parallel.fetch_threads} threads"
     return facts | {
         "learning rate": learning_rate_text(setup.strategy.learning_rate, config.optim.learning_rate),
         "optimiser": constants_text(setup.optimization.optimizer, config.optim.clip_norm),
@@ -161,7 +166,9 @@ def _stop_text(stop: StopConfig) -> str:
     """Returns all that can end a run, as text."""
     reasons = [f"{stop.max_epochs} epochs"]
     if stop.target is not None:
-        reasons.insert(0, f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}")
+        every = stop.validate_every_steps
+        often = f", also seen after every {'step' if every == 1 else f'{every} steps'}" if every else ""
+        reasons.insert(0, f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}{often}")
     if stop.time_limit_s is not None:
         reasons.append(f"{stop.time_limit_s:g} s")
     if stop.patience_epochs is not None:

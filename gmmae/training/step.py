@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
@@ -19,11 +20,28 @@ from gmmae.workloads.interface import Params, PerSample, Samples
 
 T = TypeVar("T")
 B = TypeVar("B")
+C = TypeVar("C")
+X = TypeVar("X")
+Y = TypeVar("Y")
 BatchFunction = Callable[[B, Array], T]
 """`(batch, weights) -> arrays`, a weighted sum over the samples of a batch."""
 Losses = Callable[[Params, Samples, Array | None], Array]
 """`(parameters, samples, keys) -> one loss for each sample`."""
 Indices = Int[Array, "steps *device_batch"]
+
+
+class RowsOfSource(NamedTuple):
+    """The samples of a device's slots where only a part of the data set is on the device.
+
+    Attributes:
+      rows: positions in the arrays on the device.
+      indices: positions in the data set.
+    """
+
+    rows: Int[Array | np.ndarray, "*slots"]
+    indices: Int[Array | np.ndarray, "*slots"]
+
+
 Weights = Float[Array, "steps *device_batch"]
 
 
@@ -60,7 +78,7 @@ def take(samples: Samples, index: Int[Array | np.ndarray, "*batch"]) -> Samples:
     return jax.tree.map(lambda array: array[index], samples)
 
 
-def sample_keys(epoch_key: Array, index: Int[Array, "*batch"]) -> Array:
+def sample_keys(epoch_key: Array, index: Int[Array | np.ndarray, "*batch"]) -> Array:
     """Returns a random key for each sample, which depends on the epoch and the sample's position in the data set only."""
     keys = jax.vmap(lambda sample: jax.random.fold_in(epoch_key, sample))(index.ravel())
     return keys.reshape(index.shape)
@@ -120,6 +138,10 @@ class EpochValues(NamedTuple):
 TrainEpoch = Callable[
     [TrainState, Samples, EpochValues, Indices, Weights, Int[Array, "2"] | None], tuple[TrainState, Float[Array, " steps"]]
 ]
+StepOfEpoch = Callable[[TrainState, tuple[Array | RowsOfSource, Array, Array]], tuple[TrainState, Float[Array, ""]]]
+"""`(state, (indices, weights, learning rate)) -> (state, mean loss)`."""
+Progress = tuple[TrainState, Float[Array, " steps"]]
+"""The state, and the loss of each step so far."""
 
 
 def make_train_epoch(
@@ -137,7 +159,7 @@ def make_train_epoch(
         state: TrainState,
         samples: Samples,
         values: EpochValues,
-        indices: Indices,
+        indices: Indices | RowsOfSource,
         weights: Weights,
         shard_range: Int[Array, "2"] | None = None,
     ) -> tuple[TrainState, Float[Array, " steps"]]:
@@ -145,22 +167,113 @@ def make_train_epoch(
 
         Args:
           state: equal on all devices.
-          samples: the whole training set, a pytree of arrays that stays on the device.
+          samples: a pytree of arrays: the whole training set, which stays on the device, or what the device needs of it.
           values: of the epoch.
-          indices: this device's part of `gmmae.scaling.batches.ShardedIndices`.
+          indices: this device's part of `gmmae.scaling.batches.ShardedIndices`, or with `RowsOfSource`.
           weights: of the same.
           shard_range: for `parallel.exact_mean`.
         """
-        epoch_key = jax.random.fold_in(jax.random.key(values.seed), values.epoch)
-        step = partial(train_step, losses=losses, optimizer=optimizer, mean=partial(mean, shard_range=shard_range))
+        step = _step_of_epoch(losses, optimizer, partial(mean, shard_range=shard_range), samples, values)
+        steps = len(values.learning_rates)
 
-        def body(state: TrainState, of_step: tuple[Array, Array, Array]) -> tuple[TrainState, Array]:
-            index, weights, learning_rate = of_step
-            return step(state, Batch(take(samples, index), sample_keys(epoch_key, index)), weights, learning_rate)
+        def run(carry: Progress, of_step: tuple[Array, tuple[Array | RowsOfSource, Array, Array]]) -> tuple[Progress, None]:
+            state, step_losses = carry
+            number, arrays = of_step
+            state, loss = step(state, arrays)
+            return (state, _noted(step_losses, loss, number)), None
 
-        return lax.scan(body, state, (indices, weights, values.learning_rates))
+        start = state, jnp.zeros_like(values.learning_rates)
+        return lax.scan(run, start, (jnp.arange(steps), (indices, weights, values.learning_rates)))[0]
 
     return train_epoch
+
+
+def make_train_steps(
+    losses: Losses, optimizer: optax.GradientTransformationExtraArgs, mean: Mean = on_one_device
+) -> Callable[..., tuple[TrainState, Float[Array, " steps"]]]:
+    """Returns a function of some consecutive steps of an epoch. Their number is known at run time only.
+
+    So the compiler cannot unroll the loop, and compiles the step as it does in `make_train_epoch`.
+
+    Args:
+      losses: give one loss for each sample.
+      optimizer: as `gmmae.training.optimizers.make` returns it.
+      mean: averages loss and gradient over the devices.
+    """
+
+    def train_steps(
+        state: TrainState,
+        samples: Samples,
+        values: EpochValues,
+        count: Int[Array, ""],
+        indices: Indices | RowsOfSource,
+        weights: Weights,
+        shard_range: Int[Array, "2"] | None = None,
+    ) -> tuple[TrainState, Float[Array, " steps"]]:
+        """Returns the state after these steps and the mean loss of each, 0 for those beyond `count`.
+
+        Args are those of `make_train_epoch`'s function, of these steps, and:
+          count: the number of steps, at most that of `indices`.
+        """
+        step = _step_of_epoch(losses, optimizer, partial(mean, shard_range=shard_range), samples, values)
+        of_steps = indices, weights, values.learning_rates
+        return scan_some(step, state, of_steps, count, jnp.zeros_like(values.learning_rates))
+
+    return train_steps
+
+
+def scan_some(step: Callable[[C, X], tuple[C, Y]], carry: C, of_steps: X, count: Int[Array, ""], zeros: Y) -> tuple[C, Y]:
+    """Returns what `lax.scan` returns, for the first steps only. Their number is known at run time only.
+
+    Args:
+      step: as of `lax.scan`.
+      carry: before the first step.
+      of_steps: a pytree of arrays with the steps along their leading axis.
+      count: the number of steps, at most that of `of_steps`.
+      zeros: the results of the other steps, and the form of all.
+    """
+
+    def run(state: tuple[Array, C, Y]) -> tuple[Array, C, Y]:
+        done, carry, results = state
+        carry, result = step(carry, jax.tree.map(partial(lax.dynamic_index_in_dim, index=done, keepdims=False), of_steps))
+        return done + 1, carry, jax.tree.map(partial(_with_result, number=done), results, result)
+
+    return lax.while_loop(lambda state: state[0] < count, run, (jnp.int32(0), carry, zeros))[1:]
+
+
+def _with_result(results: Array, result: Array, number: Int[Array, ""]) -> Array:
+    """Returns the results of all steps with that of one."""
+    if result.ndim == 0:
+        return _noted(results, result, number)
+    return lax.dynamic_update_index_in_dim(results, result, number, axis=0)
+
+
+def _noted(step_losses: Float[Array, " steps"], loss: Float[Array, ""], number: Int[Array, ""]) -> Float[Array, " steps"]:
+    """Returns the losses with that of a step.
+
+    All are written again. `lax.scan` would collect them by updates, which XLA makes copies on a GPU. A copy divides the step's
+    CUDA graph.
+    """
+    return jnp.where(jnp.arange(len(step_losses)) == number, loss, step_losses)
+
+
+def _step_of_epoch(
+    losses: Losses, optimizer: optax.GradientTransformationExtraArgs, mean: Mean, samples: Samples, values: EpochValues
+) -> StepOfEpoch:
+    """Returns a step of an epoch, which takes its samples out of the training set."""
+    epoch_key = jax.random.fold_in(jax.random.key(values.seed), values.epoch)
+    step = partial(train_step, losses=losses, optimizer=optimizer, mean=mean)
+
+    def step_of_epoch(state: TrainState, of_step: tuple[Array | RowsOfSource, Array, Array]) -> tuple[TrainState, Array]:
+        places, weights, learning_rate = of_step
+        rows, index = places if isinstance(places, RowsOfSource) else (places, places)
+        return step(state, Batch(take(samples, rows), sample_keys(epoch_key, index)), weights, learning_rate)
+
+    return step_of_epoch
+
+
+StepOfValidation = Callable[[None, tuple[Array, Array]], tuple[None, dict[str, Float[Array, ""]]]]
+"""`(None, (indices, weights)) -> (None, means by name)`."""
 
 
 def evaluate(
@@ -177,19 +290,56 @@ def evaluate(
 
     Args:
       params: equal on all devices.
-      samples: the whole data set, a pytree of arrays.
-      indices: as in `make_train_epoch`.
+      samples: the whole data set, a pytree of arrays, or what the device needs of it.
+      indices: positions in `samples`, divided as in `make_train_epoch`.
       weights: as in `make_train_epoch`.
       shard_range: for `parallel.exact_mean`.
       values: give one value for each sample, by name.
       mean: averages over the devices.
     """
+    step = _step_of_validation(params, samples, values, partial(mean, shard_range=shard_range))
+    return lax.scan(step, None, (indices, weights))[1]
 
+
+def make_evaluate_steps(
+    values: Callable[[Params, Samples], PerSample], mean: Mean = on_one_device
+) -> Callable[..., dict[str, Float[Array, " steps"]]]:
+    """Returns `evaluate` for some steps. Their number is known at run time only, as in `make_train_steps`.
+
+    Args:
+      values: give one value for each sample, by name.
+      mean: averages over the devices.
+    """
+
+    def evaluate_steps(
+        params: Params,
+        samples: Samples,
+        count: Int[Array, ""],
+        indices: Indices,
+        weights: Weights,
+        shard_range: Int[Array, "2"] | None = None,
+    ) -> dict[str, Float[Array, " steps"]]:
+        """Returns the mean of each step, by name, 0 for those beyond `count`.
+
+        Args are those of `evaluate`, of these steps, and:
+          count: the number of steps, at most that of `indices`.
+        """
+        step = _step_of_validation(params, samples, values, partial(mean, shard_range=shard_range))
+        one = jax.eval_shape(lambda: step(None, (indices[0], weights[0])))[1]
+        zeros = {name: jnp.zeros((len(weights), *leaf.shape), leaf.dtype) for name, leaf in one.items()}
+        return scan_some(step, None, (indices, weights), count, zeros)[1]
+
+    return evaluate_steps
+
+
+def _step_of_validation(
+    params: Params, samples: Samples, values: Callable[[Params, Samples], PerSample], mean: Mean
+) -> StepOfValidation:
     def sums(samples: Samples, weights: Array) -> dict[str, Array]:
         return {name: weighted_sum(value, weights) for name, value in values(params, samples).items()}
 
-    def body(_: None, of_step: tuple[Array, Array]) -> tuple[None, dict[str, Array]]:
+    def step(_: None, of_step: tuple[Array, Array]) -> tuple[None, dict[str, Array]]:
         index, weights = of_step
-        return None, mean(sums, take(samples, index), weights, shard_range)
+        return None, mean(sums, take(samples, index), weights)
 
-    return lax.scan(body, None, (indices, weights))[1]
+    return step

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from tensorboardX.summary import hparams
 
 from gmmae.config.schema import LOSS
 from gmmae.training.records import Epoch, Record
+from gmmae.training.validations import Validation
 from gmmae.workloads.interface import Events
 
 SCALARS = {
@@ -88,6 +89,13 @@ class TensorBoard:
         if time.monotonic() >= self._next_flush:  # it waits for the disk, longer than a short epoch takes
             self._writer.flush()  # a full disk shows here, in the caller's thread
             self._next_flush = time.monotonic() + FLUSH_S
+
+    def validations(self, validations: Iterable[Validation], row: Epoch) -> None:
+        """Writes the validations of an epoch by step, each with the time of the epoch's end."""
+        now = self._start + self._clock(row) if self._clock else None
+        for validation in validations:
+            for name, value in validation.values.items():
+                self._writer.add_scalar(f"steps/{name}", value, validation.step, now)
 
     def events(self, epoch: int, events: Events) -> None:
         """Writes the workload's events after an epoch, without histograms of values that are not finite."""

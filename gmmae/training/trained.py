@@ -1,7 +1,7 @@
 """The Python interface: train a configuration, load a trained model. `docs/api.md` shows it."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +16,15 @@ from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, loop, per_sample, terminal
 from gmmae.training.checkpoint import finite, newest
+from gmmae.training.fetching import Fetcher, blocks, read_in_order
+from gmmae.training.parallel import choose
 from gmmae.training.records import Record
 from gmmae.training.step import take
 from gmmae.training.workdir import WorkDir
-from gmmae.workloads import registry
+from gmmae.workloads import sources
 from gmmae.workloads.configuration import on_its_data, read_config
 from gmmae.workloads.interface import Params, Samples, Workload
+from gmmae.workloads.sources import CheckedSource
 
 
 def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record:
@@ -112,21 +115,34 @@ class Trained(NamedTuple):
 
         It is computed as in the run's validation: in its precision, by one compiled program.
         """
-        total, values = registry.count(samples), []
+        samples = sources.checked(samples, "the samples")
+        total, values = sources.count(samples), []
         batch = min(total, compilation.EVAL_DEVICE_BATCH)
-        with compilation.precision_context(self.config):
-            params, samples = jax.device_put(self.params), compilation.cast(self.config, samples)
-            program = jax.jit(function).lower(params, take(samples, np.arange(batch)), *more)
+        with compilation.precision_context(self.config), Fetcher(self.config.parallel) as fetcher:
+            params, parts = jax.device_put(self.params), self._parts(samples, batch, fetcher)
+            like = compilation.cast(self.config, sources.take_on_host(samples, np.arange(1)))
+            shapes = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch, *leaf.shape[1:])), like)
+            program = jax.jit(function).lower(params, shapes, *more)
             if total > batch:
                 _require_samples(jax.tree.leaves(program.out_info), batch)
             program = program.compile()
-            for first in range(0, total, batch):
-                index = np.minimum(np.arange(first, first + batch), total - 1)  # the last batch repeats its last sample
+            for part, of_part in parts:
                 start = time.perf_counter()
-                result = jax.device_get(program(params, take(samples, index), *more))
-                seconds, left = time.perf_counter() - start, total - first
-                values.append((result if left >= batch else jax.tree.map(lambda array: array[:left], result), seconds))  # noqa: B023
+                result = jax.device_get(program(params, of_part, *more))
+                seconds = time.perf_counter() - start
+                whole = len(part) == batch
+                values.append((result if whole else jax.tree.map(lambda array: array[: len(part)], result), seconds))  # noqa: B023
         return values
+
+    def _parts(self, samples: Samples, batch: int, fetcher: Fetcher) -> Iterator[tuple[range, Samples]]:
+        """Yields samples batch by batch in the run's precision, with their positions. The last batch is filled up."""
+        if isinstance(samples, CheckedSource):
+            yield from read_in_order(fetcher, samples, compilation.cast(self.config, samples.first), batch)
+            return
+        samples, total = compilation.cast(self.config, samples), sources.count(samples)
+        for part in blocks(range(total), batch):
+            index = np.minimum(np.arange(part.start, part.start + batch), total - 1)
+            yield part, take(samples, index)
 
 
 def _require_samples(arrays: Sequence[Any], batch: int) -> None:
@@ -184,7 +200,7 @@ def restore(config: Config, workdir: Path) -> Trained:
     record = folder.read_record() if folder.config.is_file() else None
     if record is None:
         raise _no_run(folder)
-    workload = registry.build(config)
+    workload = compilation.workload_on(choose(None), config)
     checkpoint = newest(folder.checkpoints, compilation.blank_state(config, workload))
     if checkpoint is None:
         raise InputError(

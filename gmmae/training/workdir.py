@@ -14,6 +14,7 @@ from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError
 from gmmae.system.files import remove_empty, write_text
 from gmmae.training.records import Epoch, Record, from_plain, read_history
+from gmmae.training.validations import Validation, read_validations
 
 
 class WorkDir:
@@ -25,6 +26,7 @@ class WorkDir:
         self.lock = root / ".lock"
         self.record = root / "record.json"
         self.history = root / "history.csv"
+        self.validations = root / "validations.csv"
         self.tensorboard = root / "tb"
         self.checkpoints = root / "checkpoints"
         self.figures = root / "figures"
@@ -45,6 +47,13 @@ class WorkDir:
         """Returns the rows of the history; none where it is not there, or cannot be read."""
         try:
             return read_history(self.history)
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
+
+    def read_validations(self) -> list[Validation]:
+        """Returns the rows of `validations.csv`; none where it is not there, or cannot be read."""
+        try:
+            return read_validations(self.validations)
         except (OSError, ValueError, TypeError, KeyError):
             return []
 

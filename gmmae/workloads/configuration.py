@@ -2,9 +2,10 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from gmmae.config import toml
-from gmmae.config.schema import Config, changed
+from gmmae.config.schema import Config, changed, flatten
 from gmmae.scaling.strategies import require_known
 from gmmae.system.errors import InputError
 from gmmae.workloads import registry
@@ -81,6 +82,13 @@ def on_its_data(config: Config, own: Config) -> Config:
       own: the run's configuration.
     """
     return config if _data_setting(config, "root") == _data_setting(own, "root") else without_own_csv(config, own)
+
+
+def identity_settings(config: Config) -> dict[str, Any]:
+    """Returns the settings of the workload that decide on its results, by key. Folders have absolute paths."""
+    settings = dict(flatten(config.settings, resumable=False))
+    folders = {key: os.path.realpath(settings[key]) for key in ("data.root", "data.augment_with") if settings.get(key)}
+    return settings | folders
 
 
 def _data_setting(config: Config, name: str) -> str:

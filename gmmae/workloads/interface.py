@@ -16,17 +16,40 @@ the batch, as batch normalisation does, would depend on the division of the batc
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from gmmae.system.errors import InputError
 
 if TYPE_CHECKING:  # a configuration is read before JAX is imported
     import numpy as np
     from jax import Array
+
+
+class WorkloadError(InputError):
+    """A workload that cannot be used. The message says what its file must have."""
+
 
 Params = Any
 """Parameters: a pytree of arrays."""
 
 Samples = Any
 """Samples: a pytree of arrays, all with the samples along their leading axis."""
+
+
+class Source(Protocol):
+    """Samples that are read one by one during training, because they do not fit into the memory of a device.
+
+    Several threads read at once.
+    """
+
+    def __len__(self) -> int:
+        """Returns the number of samples, which must stay the same."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Samples:
+        """Returns one sample, a pytree of arrays or numbers without the axis of samples. All have the same form."""
+        ...
+
 
 PerSample = Mapping[str, "Array"]
 """One value for each sample, by name."""
@@ -37,13 +60,14 @@ class Splits:
     """The data of a workload on the host.
 
     Attributes:
-      train: training samples, NumPy arrays. Floating ones take the configuration's precision.
+      train: training samples, a pytree of NumPy arrays, or a `Source`. Floating ones take the configuration's precision.
       validation: validation samples, likewise.
       about: the samples, in a few words for the start table.
-      names: of the samples, by split ("train", "validation"); None: tables give their numbers.
+      names: of the samples, by split ("train", "validation", "test"); None: tables give their numbers.
       groups: of the samples, by split, such as the patient of each. Intervals resample groups; None: every sample is a group.
       may_be_undefined: names of metrics that are undefined, and NaN, for some samples. Their means are over the other samples,
         and NaN where there is none. A NaN of any other metric makes the mean NaN.
+      test: test samples, like those for training. Neither training nor the choice of an epoch sees them. None: there are none.
     """
 
     train: Samples
@@ -52,6 +76,7 @@ class Splits:
     names: Mapping[str, Sequence[str]] | None = None
     groups: Mapping[str, Sequence[str]] | None = None
     may_be_undefined: Sequence[str] = ()
+    test: Samples | None = None
 
 
 def no_metrics(params: Params, samples: Samples) -> PerSample:
@@ -69,8 +94,9 @@ class Workload(NamedTuple):
         augmentation and dropout. It depends on the run's seed, the epoch and the sample's index. At validation it is None.
       metrics: `(params, samples) -> {name: one value a sample}`, for validation.
       describe: `(params, samples) -> {name: array}`, kept of the shown validation samples for pictures; None: no pictures.
-      encode: `(params, samples) -> one latent vector a sample`; None: the model cannot generate samples.
-      decode: `(params, latent vectors) -> {name: array}`, the entries of `describe` that do not need the samples.
+      encode: `(params, samples) -> one latent vector a sample`; None: there is no latent vector.
+      decode: `(params, latent vectors) -> {name: array}`, the entries of `describe` that do not need the samples; None: the
+        model cannot generate samples.
       refine: `(description, steps) -> {name: array}`, the entries of `describe` after test-time optimisation of each sample,
         with `loss_before` and `loss`; None: the workload has no such optimisation.
       cpu_samples: largest number of samples that a CPU's device trains on at once, so that they fit into a core's cache.

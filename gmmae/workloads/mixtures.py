@@ -13,13 +13,15 @@ from gmmae.workloads.interface import PerSample, Samples, Splits
 
 def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefined: Sequence[str] = ()) -> Splits:
     """Divides the samples of all nodules as the nodules are divided, with their names and groups."""
+    parts = {**loaded.split._asdict(), "test": loaded.test}
 
     def by_split(words: Sequence[str]) -> dict[str, list[str]]:
-        return {name: [words[int(i)] for i in index] for name, index in loaded.split._asdict().items()}
+        return {name: [words[int(i)] for i in index] for name, index in parts.items()}
 
-    train, validation = (jax.tree.map(lambda array, index=index: array[index], samples) for index in loaded.split)
+    train, validation, test = (jax.tree.map(lambda array, index=index: array[index], samples) for index in parts.values())
     nodules = loaded.nodules
-    return Splits(train, validation, about, by_split(nodules.names), by_split(nodules.groups), may_be_undefined)
+    known = (about, by_split(nodules.names), by_split(nodules.groups), may_be_undefined)
+    return Splits(train, validation, *known, test=test if len(loaded.test) else None)
 
 
 def mixture_refinement(loss: str, sigma_floor: float, *, diagonal: bool) -> Callable[[PerSample, int], PerSample]:

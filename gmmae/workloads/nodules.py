@@ -52,6 +52,11 @@ def build(config: Config) -> Workload:
             "covariances": mixture.covariances,
         }
 
+    def encode(params: Params, volumes: Array) -> Array:
+        latent = module.apply(params, volumes, method=module.encode)
+        assert isinstance(latent, jax.Array)
+        return latent
+
     def load() -> Splits:
         loaded = sources.load(config.data)
         density = to_density(loaded.nodules.values, config.data.window, loaded.nodules.places)
@@ -62,6 +67,7 @@ def build(config: Config) -> Workload:
         init,
         losses,
         describe=describe,
+        encode=encode,
         refine=mixture_refinement(config.loss, config.model.sigma_floor, diagonal=config.data.ndim == 1),
     )
 

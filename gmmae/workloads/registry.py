@@ -12,18 +12,13 @@ from pathlib import Path
 from types import ModuleType
 
 from gmmae.config.schema import Config
-from gmmae.system.errors import InputError
 from gmmae.workloads import settings
-from gmmae.workloads.interface import Samples, Splits, Workload
+from gmmae.workloads.interface import Splits, Workload, WorkloadError
 
 BUILT_IN = {"nodules": settings.NodulesConfig, "segmentation": settings.SegmentationConfig}
 """The settings of the workloads beside this module. Their modules import JAX, so a configuration is read without them."""
 
 DEFAULT = next(iter(BUILT_IN))
-
-
-class WorkloadError(InputError):
-    """A workload that cannot be used. The message says what its file must have."""
 
 
 def is_file(name: str) -> bool:
@@ -106,11 +101,12 @@ def build(config: Config) -> Workload:
 
 
 def _checked(load_data: Callable[[], Splits], name: str) -> Splits:
-    data = load_data()
+    data, sources = load_data(), _sources()
     if not isinstance(data, Splits):
         raise WorkloadError(f"load of a workload must return Splits; got {type(data).__name__} from {name}")
     for split in ("train", "validation"):
-        samples = count(getattr(data, split), f"the {split} samples of {name}")
+        data = dataclasses.replace(data, **{split: sources.checked(getattr(data, split), f"the {split} samples of {name}")})
+        samples = sources.count(getattr(data, split), f"the {split} samples of {name}")
         for words, of_samples in (("names", data.names), ("groups", data.groups)):
             if of_samples is not None and len(of_samples[split]) != samples:
                 raise WorkloadError(
@@ -120,26 +116,11 @@ def _checked(load_data: Callable[[], Splits], name: str) -> Splits:
     return data
 
 
-def count(samples: Samples, name: str = "samples") -> int:
-    """Returns the number of samples in a pytree of arrays.
+def _sources() -> ModuleType:
+    """Returns the module of the samples. It imports JAX, which must not start where only a configuration is read."""
+    from gmmae.workloads import sources
 
-    Args:
-      samples: arrays with the samples along their leading axis.
-      name: of the samples, for the error.
-
-    Raises:
-      WorkloadError: there are none, or the arrays differ in their number.
-    """
-    import jax
-
-    shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(samples)]
-    sizes = {shape[0] if shape else 0 for shape in shapes}
-    if len(sizes) != 1 or 0 in sizes:
-        raise WorkloadError(
-            f"{name} must be arrays with the same number of samples, at least 1, along their leading axes; got shapes "
-            f"{', '.join(map(str, shapes)) or 'none'}"
-        )
-    return sizes.pop()
+    return sources
 
 
 def training_samples(config: Config) -> int:
@@ -148,4 +129,4 @@ def training_samples(config: Config) -> int:
     Raises:
       InputError: the data cannot be used, or the workload gives something else than the interface says.
     """
-    return count(build(config).load().train)
+    return _sources().count(build(config).load().train)

@@ -103,6 +103,7 @@ def test_a_target_is_a_file_s_to_say_and_none_for_a_workload_alone():
     assert targets == {
         "adrenal_shapes": 0.013,
         "luna16_nodules": 0.0016384,
+        "medmnist": None,
         "paper": 0.0016384,
         "nodules_generate": None,
         "quickstart": 0.001,

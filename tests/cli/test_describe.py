@@ -168,7 +168,10 @@ def test_the_volumes_of_a_run_on_scans_are_in_hu_whatever_its_window(files, tmp_
     ("arguments", "message"),
     [
         (["RUN", "FILE"], "data.crop = 1.25x needs a column diameter_mm; there is none: give data.crop in mm, or whole"),
-        (["RUN"], "FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none"),
+        (
+            ["RUN"],
+            "a folder with a nodules.csv, a folder shaped like LUNA16, or an .npz of volumes; got none",
+        ),
         (["RUN", "nowhere.nii.gz"], "volume file not found: nowhere.nii.gz"),
         (["RUN", "CSV"], "a volume must end in .npy, .npz"),
         (["nowhere", "FILE"], "the first argument must be the work directory of a run"),
@@ -183,6 +186,15 @@ def test_what_cannot_be_described_is_said_in_a_line(trained, files, tmp_path, ar
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_whole_scan_is_named_because_only_its_middle_is_described(trained, files, tmp_path):
+    sitk.WriteImage(bright(MIDDLE, (80, 160, 150)), tmp_path / "large.mha")
+    options = ["--data.crop", "20mm", "--data.cache", tmp_path / "cache"]
+    code, printed, error = describe(trained, *files[0], tmp_path / "large.mha", "--out", tmp_path / "out", *options)
+    assert code == 0, error
+    [line] = [line for line in printed.splitlines() if line.startswith("described is only")]
+    assert "large.mha of 150 × 128 × 160 mm (cube: 20 mm). For nodules in other places" in line
 
 
 def test_each_volume_has_a_file_and_a_row_with_its_path(trained, tmp_path):
@@ -262,11 +274,48 @@ def test_a_volume_without_mass_is_named_and_nothing_is_written(trained, files, t
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_scans_is_told_what_describe_takes(trained, tmp_path):
-    (tmp_path / "scans" / "subset0").mkdir(parents=True)
-    sitk.WriteImage(bright(MIDDLE), tmp_path / "scans" / "subset0" / "uid.mhd")
-    (tmp_path / "scans" / "annotations.csv").write_text("seriesuid,coordX,coordY,coordZ,diameter_mm\nuid,-30,12,250,8\n")
-    code, _, error = describe(trained, tmp_path / "scans", "--out", tmp_path / "out", "--data.cache", tmp_path / "cache")
-    assert (code, error.count("\n")) == (2, 1)
-    assert "shaped like LUNA16: give .mhd files" in error
-    assert "--data.source" not in error
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory):
+    """A folder shaped like LUNA16 with two nodules in one scan, and an annotation without a scan."""
+    root = tmp_path_factory.mktemp("luna16")
+    (root / "subset0").mkdir(parents=True)
+    sitk.WriteImage(bright(MIDDLE), root / "subset0" / "1.2.3.mhd")
+    lines = ["seriesuid,coordX,coordY,coordZ,diameter_mm", "1.2.3,-30,12,250,8", "1.2.3,-28,11,252,6", "9.9,0,0,0,5"]
+    (root / "annotations.csv").write_text("\n".join([*lines, ""]))
+    (root / "mine.csv").write_text("\n".join([*lines[:2], ""]))
+    return root
+
+
+def test_each_annotated_nodule_of_a_luna16_folder_is_described(trained, scans, tmp_path):
+    out, options = tmp_path / "out", ("--data.cache", tmp_path / "cache", "--data.crop", "2x")
+    code, printed, error = describe(trained, scans, "--out", out, *options)
+    assert code == 0, error
+    assert printed.startswith("9.9.mhd: there is no such scan; annotations.csv lists 1 of its nodules\n2 volumes described")
+    table = rows(out / "nodules.csv")
+    assert [row["file"] for row in table] == ["reconstructions/1.2.3_0.nii.gz", "reconstructions/1.2.3_1.nii.gz"]
+    assert [row["diameter_mm"] for row in table] == ["8", "6"]
+    assert {row["path"] for row in table} == {str(scans / "subset0" / "1.2.3.mhd")}
+    with np.load(out / "mixtures.npz") as arrays:
+        np.testing.assert_allclose(arrays["centre_mm"], [[-30, 12, 250], [-28, 11, 252]], atol=1e-4)
+        assert arrays["edge_mm"].tolist() == [16, 12]
+    for row, centre in zip(table, ((-30, 12, 250), (-28, 11, 252)), strict=True):
+        found = sitk.ReadImage(str(out / row["file"]))
+        middle = found.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in found.GetSize()])
+        np.testing.assert_allclose(middle, centre, atol=1e-3)
+    assert (out / "described.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_options_of_train_name_the_data_of_describe(trained, scans, tmp_path):
+    options = ("--data.cache", tmp_path / "cache", "--data.source", "luna16")
+    results = []
+    for name, words in {
+        "root": ["--data.root", scans],
+        "csv": ["--data.root", scans, "--data.csv", "mine.csv"],
+        "folder and csv": [scans, "--data.csv", "mine.csv"],
+    }.items():
+        code, _, error = describe(trained, *words, "--out", tmp_path / name, *options)
+        assert code == 0, error
+        results.append(len(rows(tmp_path / name / "nodules.csv")))
+    assert results == [2, 1, 1]
+    code, _, error = describe(trained, "--out", tmp_path / "out", *options, "--data.root", tmp_path / "gone")
+    assert (code, "data.root must be the folder of the .mhd scans" in error) == (2, True)

@@ -71,7 +71,7 @@ def test_a_judgement_is_a_page_plain_data_and_a_dozen_lines(files, tmp_path, cap
         "Generated: A",
     ):
         assert words in page
-    assert (out / "judgement.html").read_text().count("data:image/") == 4
+    assert (out / "judgement.html").read_text().count("data:image/") == 5
     # The folder of an earlier judgement is replaced.
     (out / "stale").write_text("")
     assert command([real, generated, *options], "gmmae judge") == 0

@@ -17,6 +17,7 @@ from gmmae.sweep.grid import SweepConfig
 from gmmae.system import guard
 from tests.commands import refusal, run_gmmae
 from tests.small import small
+from tests.workloads.test_guide import EXAMPLE
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -124,7 +125,8 @@ def helped(capsys, *words: str) -> str:
 def test_where_a_run_or_a_sweep_is_taken_it_is_said_that_it_must_be_trusted(capsys, monkeypatch):
     """A run's configuration may name a file of Python, which is executed."""
     monkeypatch.setenv("COLUMNS", "100")
-    texts = {name: helped(capsys, *name.split()) for name in main.COMMANDS if name != "train"}  # train begins a process
+    unwatched = [name for name, command in main.COMMANDS.items() if not command.watched]  # the others begin a process
+    texts = {name: helped(capsys, *name.split()) for name in unwatched}
     taking = {name for name, text in texts.items() if re.search(r"\bRUN\b", text.partition("\n\n")[0])} | {"report"}
     assert taking >= {"describe", "evaluate", "export", "generate"}
     for name in taking:
@@ -146,7 +148,7 @@ def test_script_and_installed_command_agree_on_help():
 
 @pytest.mark.slow
 def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys):
-    """Write scans, cut the nodules, look at one, train on them: what the README's section on own data says."""
+    """Write scans, cut the nodules, look at one, train on them: what `docs/data.md` says."""
     scans, cache = tmp_path / "scans", tmp_path / "cache"
     size = ("--scans", 6, "--nodules", 2, 3, "--slices", 40, "--pixels", 96)
     assert run_gmmae("data", "synth", scans, *size) == 0
@@ -172,7 +174,7 @@ def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys
         (["prepare", "--data.source", "luna16"], "data.root must be the folder of the .mhd scans"),
         (["prepare", "--data.crop", "big"], "data.crop must be a positive number followed by x or mm"),
         (["inspect", "--data.source", "cubes"], "NODULE"),
-        (["cut"], "must be one of prepare, inspect, synth; got 'cut'"),
+        (["cut"], "must be one of prepare, inspect, lidc, synth; got 'cut'"),
     ],
 )
 def test_bad_data_commands(capsys, arguments, message):
@@ -216,6 +218,23 @@ BAD_SWEEPS = {
 @pytest.mark.parametrize(("arguments", "message"), BAD_SWEEPS.values(), ids=BAD_SWEEPS.keys())
 def test_a_bad_sweep_is_one_line_and_exit_code_2(sweep_file, capsys, arguments, message):
     assert message in refusal(capsys, "sweep", "--config", sweep_file, *arguments)
+
+
+def test_a_sweep_of_a_workload_needs_no_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(EXAMPLE)
+    assert run_gmmae("sweep", "--run.workload", "mine.py", "--run.noise", 0.8, "--devices", 1, 2, "--dry-run") == 0
+    assert "strong" in capsys.readouterr().out
+    assert run_gmmae("sweep", "--config", "sweep_quick", "--run.workload", "mine.py", "--dry-run") == 2
+    assert "base: " in capsys.readouterr().err
+
+
+def test_python_without_the_packages_is_told_in_one_line():
+    code = "import runpy, sys; sys.modules['tyro'] = None; runpy.run_path('train.py', run_name='__main__')"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "lacks tyro: activate gmmae's environment" in found.stderr
+    assert found.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("code", "reported"), [(0, True), (4, True), (143, False), (130, False)])

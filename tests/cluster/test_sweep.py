@@ -175,9 +175,9 @@ def test_a_preempted_job_of_several_runs_goes_on_with_those_that_have_not_ended(
     with begun(config, root) as process:
         second = WorkDir(root / "runs/weak-n2-seed1")
         wait_until(second.read_rows, LONG_S)
-        wait_until((root / "records/weak-n2-seed0.json").exists, LONG_S)  # reported while the job goes on
-        number = json.loads((root / "jobs/slurm/submitted.json").read_text())["weak-n2-seed1"]
-        subprocess.run(["scancel", "--signal=USR2", number], check=True)
+        subprocess.run(["scancel", "--signal=USR2", Calls(root).number("weak-n2-seed1")], check=True)
+        wait_until((root / "records/weak-n2-seed0.json").exists, LONG_S)
+        assert not (root / "records/weak-n2-seed2.json").exists()  # the first is reported while the job goes on
         printed, _ = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, printed
     assert [record.outcome for record in SweepDir(root).read_all(run_keys(config))] == ["max_epochs"] * 3

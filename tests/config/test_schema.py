@@ -1,4 +1,5 @@
 import ast
+import dataclasses
 import math
 import re
 import tomllib
@@ -9,11 +10,12 @@ import pytest
 from gmmae.config import schema
 from gmmae.config.rules import ConfigError
 from gmmae.config.schema import flatten
-from gmmae.config.toml import to_toml
+from gmmae.config.toml import flatten_table, to_toml
 from gmmae.data import settings as data_config
 from gmmae.models import settings as model_config
 from gmmae.scaling import strategies
 from gmmae.scaling.identity import identity_fields, run_id
+from gmmae.sweep.grid import SweepConfig
 from gmmae.workloads import registry
 from gmmae.workloads import settings as workload_settings
 from gmmae.workloads.configuration import read_config
@@ -85,10 +87,13 @@ BAD = [
     ("stop.mode", "beyond", "one of min, max"),
     ("stop.collapse_epochs", 0, "none or at least 1"),
     ("stop.patience_epochs", 0, "none or at least 1"),
+    ("stop.validate_every_steps", 0, "none or at least 1"),
     *[("stop.min_relative_improvement", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
     *[(f"parallel.{name}", 0, "none or at least 1") for name in ("simulate_devices", "micro_batch_size")],
     *[("parallel.devices", value, "all or at least 1") for value in (0, "auto")],
     ("parallel.epochs_per_dispatch", 0, "auto or at least 1"),
+    ("parallel.fetch_threads", 0, "at least 1"),
+    ("parallel.prefetch_mb", 0.0, "positive"),
     *[("parallel.deterministic_shards", value, "a power of two") for value in (0, -8, 3, 12)],
     *[
         ("distributed.coordinator", value, "host:port")
@@ -247,6 +252,7 @@ OTHER = {
     "stop.target": 1e-3,
     "stop.monitor": "error",
     "stop.mode": "max",
+    "stop.validate_every_steps": 25,
     "stop.max_epochs": 7,
     "stop.time_limit_s": 60.0,
     "stop.collapse_epochs": 5,
@@ -258,6 +264,8 @@ OTHER = {
     "parallel.deterministic": True,
     "parallel.deterministic_shards": 8,
     "parallel.epochs_per_dispatch": 4,
+    "parallel.fetch_threads": 2,
+    "parallel.prefetch_mb": 16.0,
     "distributed.auto": False,
     "distributed.coordinator": "host:1234",
     "distributed.num_processes": 4,
@@ -282,6 +290,7 @@ MAY_DIFFER_ON_RESUME = {
     "stop.target",
     "stop.monitor",
     "stop.mode",
+    "stop.validate_every_steps",
     "stop.collapse_epochs",
     "stop.patience_epochs",
     "stop.min_relative_improvement",
@@ -293,6 +302,8 @@ MAY_DIFFER_ON_RESUME = {
     "stop.time_limit_s",
     "parallel.devices",
     "parallel.epochs_per_dispatch",
+    "parallel.fetch_threads",
+    "parallel.prefetch_mb",
     "distributed.auto",
     "model.fused",
     "distributed.coordinator",
@@ -371,3 +382,12 @@ def test_every_field_explains_itself():
     values = [line for line in lines if "default_factory" not in line and "INLINE" not in line]
     assert len(values) == len([*flatten(DEFAULT), *flatten(workload_settings.SegmentationConfig())])
     assert [line for line in values if "  # " not in line] == []
+
+
+def test_a_sweep_of_a_workload_with_keys_of_its_own_is_read_back():
+    """Such keys come after the workload's sections, and belong to the section above them."""
+    settings = registry.load("experiments/slices.py").Config(slices=16)
+    sweep = SweepConfig(run=dataclasses.replace(SweepConfig().run, workload="experiments/slices.py", settings=settings))
+    table = tomllib.loads(to_toml(sweep))
+    assert table["run"]["slices"] == 16
+    assert {key for key, _ in flatten_table(table)} == {key for key, _ in flatten(sweep)}

@@ -31,10 +31,10 @@ TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report", "STUDY": "experiments.frameworks"}
 """Variables of the Makefile that hold options of a program."""
 
-OTHERS = {"tensorboard", "unzip", "source", "ssh"}
+OTHERS = {"head", "tensorboard", "unzip", "source", "ssh", "git", "pre-commit", "md5sum"}
 """Programs of others, which are not looked into."""
 
-ON_A_RUN = {"evaluate", "describe", "export"}
+ON_A_RUN = {"evaluate", "describe", "classify", "export"}
 """Commands whose options are those of the run that they are given."""
 
 
@@ -194,6 +194,8 @@ def _started(words: Sequence[str]) -> None:
             _make(rest)
         case ["pip", *rest]:
             _pip(rest)
+        case ["docker" | "apptainer" as name, verb, *rest]:
+            _container(name, verb, rest)
         case ["sbatch", *rest]:
             _launched([word.replace("%a", "0") for word in rest], "launch/slurm.sbatch")
         case ["launch/mpirun.sh" | "launch/hosts.sh" as file, *rest]:
@@ -227,11 +229,11 @@ def _file_of(module: str) -> Path:
 
 def _gmmae(words: Sequence[str]) -> None:
     if len(words) > 1 and words[0] in ON_A_RUN:
-        _as_a_run(Path(words[1]))
+        as_a_run(Path(words[1]))
     main.dispatch(words)
 
 
-def _as_a_run(folder: Path) -> None:
+def as_a_run(folder: Path) -> None:
     """Makes a run of the work directory that a command names, as far as parsing goes."""
     if not folder.is_absolute() and not (folder / "config.toml").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -257,6 +259,25 @@ def _pip(words: Sequence[str]) -> None:
                 raise Wrong(f"pyproject.toml has no extra {extra}")
         if word.endswith(".txt"):
             _exists(word)
+
+
+def _container(name: str, verb: str, words: Sequence[str]) -> None:
+    """Checks the recipe and the extra of an image. The words after an image's name are those of `gmmae`."""
+    match name, verb:
+        case "docker", "build":
+            _exists("Dockerfile")
+        case "apptainer", "build":
+            _exists(words[-1])
+        case _, "run":
+            image = next((i for i, word in enumerate(words) if re.match(r"gmmae(:|\.sif|-\w+\.sif|$)", word)), None)
+            if image is None:
+                raise Wrong(f"no image of this project: {' '.join(words)}")
+            return _gmmae(words[image + 1 :])
+        case _:
+            raise Wrong(f"no verb of {name} that is known here: {verb}")
+    for extra in re.findall(r"(?:EXTRA=|package=\.\[)([\w-]+)", " ".join(words)):
+        if extra not in PROJECT["project"]["optional-dependencies"]:
+            raise Wrong(f"pyproject.toml has no extra {extra}")
 
 
 def _launched(words: Sequence[str], after: str) -> None:

@@ -1,6 +1,7 @@
 """What documents say to type, and the names that they put in backticks."""
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -14,16 +15,26 @@ ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "docs" / "study.md"
 """What `python -m experiments.study` makes of its template, which stands for it here."""
 
-PAGES = [*ROOT.glob("*.md"), *sorted({*(ROOT / "docs").glob("*.md")} - {GENERATED}), ROOT / "experiments" / "study.md"]
+OF_THE_SITE = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+"""Pages of the site in its own folder."""
+
+PAGES = [*ROOT.glob("*.md"), *(path for path in OF_THE_SITE if path != GENERATED), ROOT / "experiments" / "study.md"]
 """Documents in Markdown."""
 
-HEADS = [*(ROOT / "configs").rglob("*.toml"), *(ROOT / "experiments" / "configs").glob("*.toml"), *(ROOT / "launch").iterdir()]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+HEADS = [
+    *(ROOT / "configs").rglob("*.toml"),
+    *(ROOT / "experiments" / "configs").glob("*.toml"),
+    *(ROOT / "launch").iterdir(),
+    *(ROOT / name for name in ("Dockerfile", "apptainer.def")),
+]
 """Files whose comments name the command that they are for."""
 
 PROGRAMS = [*(ROOT / "experiments").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
 """Programs whose docstrings name their command."""
 
-NAMES = r"python3?|gmmae|make|pip|source|sbatch|launch/\S+|tensorboard|unzip"
+NAMES = r"python3?|gmmae|make|pip|source|sbatch|docker|apptainer|pre-commit|launch/\S+|tensorboard|unzip"
 PROGRAM = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(?:{NAMES})(?=\s|$)")
 """The beginning of a command line."""
 
@@ -63,6 +74,23 @@ def blocks() -> Iterator[Said]:
                 text = text[:-1] + lines[next(numbers)].strip()
             if text.startswith("    "):
                 yield Said(f"{_name(path)}:{i + 1}", text.strip())
+
+
+def cells(kind: str) -> Iterator[Said]:
+    """Yields the cells of one kind, "code" or "markdown", of the notebooks."""
+    for path in NOTEBOOKS:
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == kind:
+                yield Said(_name(path), "".join(cell["source"]))
+
+
+def notebook_commands() -> Iterator[Said]:
+    """Yields the command lines of the notebooks, without redirections. The name of a variable stands for its value."""
+    for cell in cells("code"):
+        shell = cell.text.startswith("%%bash\n")
+        for line in cell.text.removeprefix("%%bash\n").replace("\\\n", " ").splitlines():
+            if shell or line.startswith("!"):
+                yield Said(cell.place, re.sub(r"\{(\w+)\}", r"\1", re.split(r" [|>] ", line.removeprefix("!"))[0]))
 
 
 def heads() -> Iterator[Said]:

@@ -1,6 +1,7 @@
 """Every command line of the documents goes through the parser of its program."""
 
 import re
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -8,11 +9,26 @@ import pytest
 from gmmae.cli.words import as_words
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.workloads import registry
-from tests.documents.programs import OTHERS, Wrong, check, modules, named, options
-from tests.documents.reading import PROGRAM, ROOT, Said, backticks, blocks, docstrings, heads, messages, none_of, program
+from tests.documents.programs import OTHERS, Wrong, as_a_run, check, modules, named, options
+from tests.documents.reading import (
+    PROGRAM,
+    ROOT,
+    Said,
+    backticks,
+    blocks,
+    docstrings,
+    heads,
+    messages,
+    none_of,
+    notebook_commands,
+    program,
+)
 
-FOREIGN = re.compile(r"--(xla_.*|array|format|logdir|name|no-name)$")
-"""Options of XLA, Slurm and TensorBoard, and what stands for any option."""
+FOREIGN = re.compile(r"--(xla_.*|array|format|init|logdir|name|network|no-name)$")
+"""Options of XLA, Slurm, TensorBoard and Docker, and what stands for any option."""
+
+DECIDING = {"--workload", "--curves"}
+"""Options that decide which others there are."""
 
 
 @pytest.fixture
@@ -49,6 +65,13 @@ def test_every_command_line_is_parsed_by_its_program(place, source):
     none_of(wrong(lines))
 
 
+def test_every_command_line_of_a_notebook_is_parsed_by_its_program(place):
+    as_a_run(Path("run"))  # which an earlier cell has made
+    lines = list(notebook_commands())
+    assert lines
+    none_of(wrong(lines))
+
+
 def test_the_readme_activates_the_environment_before_it_uses_it():
     lines = [said.text for said in blocks() if said.place.startswith("README.md")]
     first = next(i for i, line in enumerate(lines) if program(line)[0] in ("python", "gmmae", "pip"))
@@ -70,8 +93,19 @@ def asked(text):
 @pytest.fixture(scope="module")
 def known():
     """All options of the programs that the documents name, of all commands, and of `gmmae` itself."""
-    commands = ["train", "train --workload segmentation", "sweep", "report x", "data prepare", "data inspect x", "data synth x"]
-    commands += ["plan", "evaluate", "describe", "export", "generate x", "insert x x", "judge x x"]
+    commands = ["train", "train --workload segmentation", "sweep", "report x", "data prepare", "data inspect x"]
+    commands += [
+        "plan",
+        "plan --curves",
+        "measure-cluster",
+        "evaluate",
+        "describe",
+        "classify",
+        "export",
+        "generate x",
+        "insert x x",
+    ]
+    commands += ["judge x x", "data lidc x", "data synth x"]
     programs = [f"gmmae {command}" for command in commands]
     programs += [f"python -m {name}" for name in modules()]
     return {"--version"}.union(*(options(program(each)) for each in programs))
@@ -89,7 +123,7 @@ def test_commands_within_sentences_have_the_options_that_they_name(place, known)
                 check(words)
             elif asked(said.text):
                 first = next(i for i, word in enumerate(words) if word.startswith("--"))
-                have = options([*words[:first], *(words if "--workload" in words else [])[first:]])
+                have = options([*words[:first], *(words if DECIDING & set(words) else [])[first:]])
                 found += [f"{said.place}: {said.text}: no {option}" for option in asked(said.text) if option not in have]
             else:
                 named(words)
@@ -133,6 +167,9 @@ def test_options_within_sentences_exist(known, pieces, holds_options, least):
         ("pip install -e '.[gpu]'", "no extra gpu"),
         ("sbatch --nodes 2 launch/slurm.sbatch --confg paper", "--confg"),
         ("launch/hosts.sh a,b --config paper", "-- is missing"),
+        ("docker build --build-arg EXTRA=cuda11 -t gmmae .", "no extra cuda11"),
+        ("docker run --rm gmmae train --workdirr x", "--workdirr"),
+        ("apptainer build gmmae.sif gmmae.def", "no file gmmae.def"),
         ("horovodrun -np 2", "no program of that name"),
     ],
 )

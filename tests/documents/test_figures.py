@@ -7,6 +7,8 @@ from statistics import median
 
 import pytest
 
+from experiments import headline, outcomes
+from experiments.machines import H100
 from tests.documents.reading import PAGES, ROOT
 
 
@@ -15,7 +17,8 @@ def words_of(*paths):
     return " ".join(" ".join(path.read_text(encoding="utf-8") for path in paths).split())
 
 
-MEASUREMENT = words_of(ROOT / "MEASUREMENT.md")
+README = words_of(ROOT / "README.md")
+ON_AN_H100 = words_of(ROOT / "docs" / "measurements" / "h100.md")
 USERS = words_of(ROOT / "README.md", *(path for path in PAGES if path.parent == ROOT / "docs"))
 """The README and the pages of `docs` but the study."""
 
@@ -104,4 +107,47 @@ def test_the_step_of_an_h100_is_one_number():
     now = next(row for row in records("bench/h100_steps.csv") if row["code"].startswith("convolutions as products"))
     microseconds = f"{1e6 * float(now['seconds']):.0f}"
     assert f"438 µs in float32 and {microseconds} µs in TF32" in USERS
-    assert f"| **438** (from a run of 60 epochs) | **{microseconds}** |" in MEASUREMENT
+    assert f"| **438** (from a run of 60 epochs) | **{microseconds}** |" in ON_AN_H100
+
+
+def test_the_first_figure_in_numbers():
+    assert [row for row in headline.ratio_rows() if row not in USERS] == []
+    slow, fast = headline.PANELS
+    ratios = headline.ratios()
+    sooner = {key: sum(ratio < 1 for ratio in of) for key, of in ratios.items()}
+    assert [sooner["weak", n, slow] for n in (2, 4, 8, 16, 32)] == [1, 0, 0, 0, 0]
+    assert "faster than weak scaling in all six seeds from 4 devices on, and in five on 2" in README
+    assert fast == H100
+    assert sooner["growing", 32, fast] == 5
+    assert "a growing batch is faster in five of six seeds" in README
+    weak = [f"{median(ratios['weak', 8, machine]):.2f}" for machine in (slow, fast)]
+    assert f"Weak scaling takes {weak[0]} times strong scaling's time on 8 K80s, and {weak[1]} on 8 H100s" in README
+
+
+def test_the_linear_rule_in_the_readme():
+    def came(name, n):
+        rows = outcomes.by_arm(outcomes.cells(name), ("linear",))["linear", n]
+        return f"{sum(map(outcomes.reached, rows))} of {len(rows)}"
+
+    assert {came("nodules_real", n) for n in (4, 8, 16, 32)} == {"0 of 6"}
+    assert f"in {came('nodules_real', 2)} seeds on 2 devices, and in 0 of 6 from 4 on" in README
+    assert f"with SGD and momentum in {came('momentum', 8)} on 8" in README
+
+
+@pytest.mark.parametrize(
+    ("figures", "page"),
+    [
+        (
+            ["time of the choice over the best strategy's, on made-up clusters, mean (95 %) | 1.11 ", "always strong | 3.53 "],
+            "planning",
+        ),
+        (["| gmmae | 9.87 ", "| PyTorch, `torch.compile` | 14.7 "], "speed"),
+        (["**0.861 (0.856 to 0.865)**"], "segmentation"),
+        (["**.72 (.67–.77)**"], "generation"),
+    ],
+)
+def test_the_other_results_in_the_readme_are_those_of_their_pages(figures, page):
+    text = words_of(ROOT / "docs" / f"{page}.md")
+    assert [figure for figure in figures if figure not in text] == []
+    for number in re.findall(r"\d*\.\d+(?: \(.*\))?", " ".join(figures).replace("(95 %)", "")):
+        assert number in README

@@ -17,6 +17,7 @@ KEYS = {key for name in BUILT_IN for key, _ in flatten(configuration(name))} | {
 """All keys of configurations and sweeps."""
 
 USERS = {"mine.py", "my_sweep.toml", "load.py", "model.zip", "a.nii.gz", "b.mhd", "report.html"}
+USERS |= {f"{name}mnist3d.npz" for name in ("adrenal", "fracture", "nodule", "organ", "synapse", "vessel")}
 """Files that a user has or names."""
 
 GONE = {"stop.target_loss", "log.figure_nodules", "data.hu_window"}
@@ -25,7 +26,7 @@ GONE = {"stop.target_loss", "log.figure_nodules", "data.hu_window"}
 OUTSIDE = re.compile(r"(jax|lax|torch|scipy|hvd|Model|model|net|Config|Workload|Devices)\.")
 """Names of libraries, and of what an example has made."""
 
-SUFFIX = re.compile(r"\.(py|toml|sh|sbatch|md|txt|json|csv|png|npz|html|yaml)$")
+SUFFIX = re.compile(r"\.(def|py|toml|sh|sbatch|md|txt|json|csv|png|npz|html|yaml)$")
 PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
 DOTTED = re.compile(r"[a-z_]\w*(\.\w+)*\.(\w+|\*)")
 

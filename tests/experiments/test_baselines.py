@@ -73,3 +73,37 @@ def test_interpolations_lie_between_two_neighbours_of_one_category():
     assert {pair for pair in pairs if 4 in pair} == {(4, 4)}  # the only one of its category
     assert all(first != second for first, second in pairs if first != 4)
     assert ((share >= 0) & (share < 1)).all()
+
+
+def numbered():
+    """Returns training nodules whose voxels are the nodule's number, of two categories."""
+    numbers = np.arange(12, dtype=np.int16).reshape(12, 1, 1, 1)
+    return TRAINING._replace(values=np.broadcast_to(numbers, TRAINING.values.shape), categories=("a", "b") * 6)
+
+
+def test_cutmix_has_a_box_of_another_nodule_of_the_category_in_image_and_mask():
+    training = numbered()
+    made = baselines.cutmix(training, 24, seed=0)
+    assert made.masks is not None
+    assert training.masks is not None
+    shares = []
+    for values, mask, category, patient in zip(made.values, made.masks, made.categories, made.groups, strict=True):
+        found = np.unique(values)
+        assert {training.categories[i] for i in found} == {category}
+        donor = next((i for i in found if training.groups[i] == patient), None)
+        np.testing.assert_array_equal(mask, np.choose(values, training.masks))
+        if len(found) == 2 and donor is not None:
+            box = np.argwhere(values != donor)
+            assert np.prod(np.ptp(box, axis=0) + 1) == len(box)
+            shares.append(len(box) / values.size)
+    assert min(shares) < 0.2 < max(shares)
+
+
+def test_a_mosaic_has_one_nodule_of_the_category_in_each_octant():
+    training = numbered()
+    made = baselines.mosaic(training, 12, seed=0)
+    octants = made.values.reshape(12, 2, 4, 2, 4, 2, 4).transpose(0, 1, 3, 5, 2, 4, 6).reshape(12, 8, -1)
+    assert (octants == octants[..., :1]).all()
+    assert {len(np.unique(values)) for values in octants} & {4, 5, 6}
+    for values, category in zip(octants[..., 0], made.categories, strict=True):
+        assert {training.categories[i] for i in values} == {category}

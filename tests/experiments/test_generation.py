@@ -40,6 +40,17 @@ def test_the_parts_share_no_patient_and_training_divides_what_is_left_alike(tmp_
     assert rest.take(train).names == found.train.names
 
 
+def test_the_second_division_tests_on_patients_that_the_first_only_trained_on(tmp_path, monkeypatch):
+    whole = balls(0, 80)
+    monkeypatch.setattr(cohorts.prepare, "load", lambda config: whole)
+    (tmp_path / "nodules.csv").write_text("file\n" + "\n".join(whole.names) + "\n")
+    first, second = (cohorts.read(tmp_path, division) for division in cohorts.DIVISIONS)
+    assert [len(part.names) for part in second[:3]] == [40, 20, 20]
+    assert set(second.test.groups) <= set(first.train.groups)
+    assert sorted(name for part in second[:3] for name in part.names) == sorted(whole.names)
+    assert not set(second.test.groups) & {*second.train.groups, *second.tune.groups}
+
+
 def test_a_run_that_has_seen_others_is_refused(three, tmp_path):
     cohorts.check_held_out(three, three.train, tmp_path)
     with pytest.raises(InputError, match=r"must be trained on its training patients only; .* has seen 1 others, such as tune0"):
@@ -49,7 +60,7 @@ def test_a_run_that_has_seen_others_is_refused(three, tmp_path):
 def test_fidelity_has_a_row_for_each_way_and_novelty_but_of_real_nodules(three, monkeypatch):
     monkeypatch.setattr(two_samples, "REPETITIONS", 1)
     entries = fidelity.made(three.train, three.tune, seed=0)
-    assert list(entries) == ["real", "copy_paste", "moved", "carved", "smote"]
+    assert list(entries) == ["real", "copy_paste", "moved", "carved", "cutmix", "mosaic", "smote"]
     assert {len(entry.nodules.names) for entry in entries.values()} == {30}
     dimmed = three.tune._replace(values=(three.tune.values * 0.9).astype(np.int16), masks=None)
     chosen = {name: entries[name] for name in ("real", "smote")} | {"dimmed": Entry(dimmed, paired=True)}
@@ -73,12 +84,12 @@ def test_ways_are_compared_by_the_same_number_of_nodules(three):
 def test_what_is_measured_is_not_measured_again_and_other_runs_are_not_mixed_in(three, tmp_path, monkeypatch):
     calls = []
 
-    def measure(found, judged, run, seed, describers):
+    def measure(found, judged, run, seed, describers, network_seeds, only):
         calls.append((judged.names[0], str(run), seed, *map(str, describers)))
         return {"rows": {"real": {"c2st": [0.5 + seed / 10, 0.4, 0.6]}}}
 
     monkeypatch.setattr(generation, "fidelity_part", measure)
-    monkeypatch.setattr(generation.cohorts, "read", lambda root: three)
+    monkeypatch.setattr(generation.cohorts, "read", lambda root, division: three)
 
     def call(*more):
         options = ["--out", str(tmp_path / "out"), "--root", str(tmp_path), "--results", str(tmp_path / "results")]

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from experiments import models
+from gmmae.generation.generator import Wanted
 from gmmae.system.errors import InputError
 from tests.generation.nodules import balls
 
@@ -19,7 +20,7 @@ def test_the_generator_of_labelled_nodules_knows_all_and_the_labels_of_some(monk
         return SimpleNamespace(sample=sample)
 
     def sample(count, label, seed, strengths):
-        if label == "malignant" and strengths.bandwidth < 1:
+        if label.category == "malignant" and strengths.bandwidth < 1:
             raise InputError("copies")
         return SimpleNamespace(nodules=(label, count, seed, strengths.bandwidth))
 
@@ -27,4 +28,5 @@ def test_the_generator_of_labelled_nodules_knows_all_and_the_labels_of_some(monk
     run = models.Run(None, everything)  # pyright: ignore[reportArgumentType]
     made = models.labelled(run, everything, known, balls(1, 4), ["benign", "malignant"], 12, seed=3)
     assert seen["labels"] == ("", "benign", "", "", "malignant", "")
-    assert made == [("benign", 12, 3, 0.6), ("malignant", 12, 3, 1.2)]  # the first with which there are no copies
+    asked = [(Wanted("benign"), 12, 3, 0.6), (Wanted("malignant"), 12, 3, 1.2)]
+    assert made == asked  # the first bandwidth with which there are no copies

@@ -62,13 +62,13 @@ def test_a_plan_is_restored_from_its_json():
     found = {
         "noise_scale": m.noise_scale,
         "measured": {
-            **{name: getattr(m, name) for name in ("samples", "validation", "max_epochs", "gradient_bytes", "seed_sigma")},
+            **{name: getattr(m, name) for name in ("samples", "validation", "max_epochs", "gradient_bytes")},
+            "ratios": m.ratios._asdict(),
             **{
                 name: {str(key): value for key, value in getattr(m, name).items()}
                 for name in ("steps", "progress", "active_unit_fractions")
             },
             **{name: getattr(m.optim, name) for name in ("batch_size", "learning_rate", "scaling_warmup_epochs")},
-            "speedups": {},
             "step_s": {str(batch): s for batch, s in zip(*m.train, strict=True)},
             "validation_s": {str(batch): s for batch, s in zip(*m.passes, strict=True)},
         },

@@ -92,12 +92,12 @@ PROMISED = {
     "a process is stopped": "SIGSTOP of process",
     "full disk, ": "disk full|read-only work directory|work directory moved away",
 }
-"""How a row of README's table begins, and the faults that it speaks of."""
+"""How a row of the table in `docs/faults.md` begins, and the faults that it speaks of."""
 
 
 @pytest.mark.parametrize("row", PROMISED)
-def test_the_exit_codes_are_those_that_the_readme_promises(row):
-    [line] = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(f"| {row}")]
+def test_the_exit_codes_are_those_that_the_documents_promise(row):
+    [line] = [line for line in (ROOT / "docs" / "faults.md").read_text().splitlines() if line.startswith(f"| {row}")]
     promised = {int(code) for code in re.findall(r"\d+", line.split("|")[-2])}
     faults = [
         fault for fault in matrix() if re.match(PROMISED[row], fault.kind) and fault.moment in ("an epoch", "a checkpoint")

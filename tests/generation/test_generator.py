@@ -10,9 +10,12 @@ from gmmae.config.schema import changed
 from gmmae.data import sources
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import windowed
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
-from gmmae.generation.generator import TEXTURE
+from gmmae.generation import grain as grains
+from gmmae.generation.generator import TEXTURE, Wanted
+from gmmae.generation.grain import Grain
 from gmmae.generation.judging.novelty import symmetries
 from gmmae.models.settings import ModelConfig
 from gmmae.system.errors import InputError
@@ -72,9 +75,57 @@ def test_no_nodule_is_nearer_to_the_training_set_than_five_in_a_hundred_real_one
 
 
 def test_a_category_is_that_of_all_and_must_be_known(generator):
-    assert set(generator.sample(8, "ground-glass").nodules.categories) == {"ground-glass"}
+    assert set(generator.sample(8, Wanted("ground-glass")).nodules.categories) == {"ground-glass"}
     with pytest.raises(InputError, match=r"category must be one of ground-glass, .*; got 'nodule'"):
-        generator.sample(8, "nodule")
+        generator.sample(8, Wanted("nodule"))
+
+
+def test_diameters_and_scores_are_as_asked_or_no_training_nodule_is(generator, cohorts):
+    assert cohorts[0].details is not None
+    middle = tuple(np.percentile(cohorts[0].details.diameter_mm, [30, 70]).tolist())
+    found = generator.sample(12, Wanted(diameter_mm=middle)).nodules
+    assert found.details is not None
+    assert ((found.details.diameter_mm >= middle[0]) & (found.details.diameter_mm <= middle[1])).all()
+    scores = np.where(np.arange(len(cohorts[0].names)) % 2, 5.0, np.nan)
+    scored = generator._replace(malignancy=scores)
+    donors = scored.sample(12, Wanted(malignancy=(4.0, 5.0))).shape_donors[:, 0]
+    assert {cohorts[0].names.index(name) % 2 for name in donors} == {1}
+    with pytest.raises(InputError, match=r"--malignancy needs training nodules whose data say so; got none"):
+        generator.sample(4, Wanted(malignancy=(4.0, 5.0)))
+    with pytest.raises(
+        InputError, match=r"--malignancy must hold a training nodule .*; got 1 to 2, and all .* have 5 to 5: widen"
+    ):
+        scored.sample(4, Wanted(malignancy=(1.0, 2.0)))
+    with pytest.raises(InputError, match=r"--diameter-mm must hold a training nodule that fits the other options too"):
+        generator.sample(4, Wanted(diameter_mm=(900.0, 901.0)))
+
+
+def test_the_grain_of_noisy_scans_can_be_asked_for_and_is_on_record(generator, cohorts):
+    """Every other scan is noisy, and its cubes have twice the energy in the fine bands."""
+    count = len(cohorts[0].names)
+    noise = np.where(np.arange(count) % 2, 50.0, 10.0)
+    factor = np.ones(generator.spectra.shape)
+    factor[np.ix_(np.arange(count) % 2 == 1, grains.fine_bands())] = 4
+    known = generator._replace(
+        grain=Grain(noise, np.full(count, 0.5), np.full(count, 2.0)), spectra=generator.spectra.mean(0) * factor
+    )
+    calm, noisy = (known.sample(20, Wanted(noise_hu=limits), seed=3) for limits in ((0.0, 20.0), (40.0, 60.0)))
+    assert noisy.grain is not None
+    assert set(noisy.grain.noise_hu) == {50.0}
+    fine = [grains.spectra(windowed(some.nodules.values, DATA.window))[:, grains.fine_bands()].mean() for some in (calm, noisy)]
+    assert fine[1] > 1.5 * fine[0]
+    with pytest.raises(InputError, match="--sharpness needs training nodules whose data say so"):
+        generator.sample(4, Wanted(sharpness=(4.0, 8.0)))
+
+
+def test_masks_have_as_many_voxels_as_that_of_the_first_donor(generator, cohorts):
+    found = generator.sample(20, seed=2)
+    assert found.nodules.masks is not None
+    assert cohorts[0].masks is not None
+    donors = [cohorts[0].names.index(name) for name in found.shape_donors[:, 0]]
+    wanted = (cohorts[0].masks[donors] > 0).sum((1, 2, 3))
+    # Voxels at equal distances from the border are in or out together, so a small cube allows only some numbers.
+    assert np.abs(found.nodules.masks.sum((1, 2, 3)) - wanted).mean() < 0.15 * wanted.mean()
 
 
 def test_where_all_are_copies_it_says_so_instead_of_giving_fewer(generator):

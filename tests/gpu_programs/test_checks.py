@@ -1,6 +1,7 @@
 """Each check finds what it is for: programs that break one promise, compiled for H100s that are not there."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,11 @@ import pytest
 from jax import lax
 
 from benchmarks.device_programs import Reading, compiled, in_mode, read, topology
-from gmmae.config.schema import Config
+from gmmae.config.schema import Config, changed
+from gmmae.config.toml import find
 from gmmae.models import mixture
-from gmmae.training import compilation, parallel, per_sample
+from gmmae.training import compilation, parallel, per_sample, step
+from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import Asked, Bound, faults
 from tests.small import small
 
@@ -43,6 +46,23 @@ def test_a_sound_program_has_no_faults_and_a_launch_too_many_is_one(sound, param
     count = sum(sound.kernels.values())
     [fault] = faults(sound, asked._replace(bound=Bound(count - 1, 1000.0)))
     assert fault == f"a step may have {count - 1} launches; got {count}"
+
+
+def test_what_divides_a_steps_graph_is_found(monkeypatch, tmp_path):
+    """XLA makes a copy of the update by which `lax.scan` collects the losses, and leaves it out of graphs."""
+
+    def collecting(losses, optimizer, mean):
+        def train_epoch(state, samples, values, indices, weights, shard_range=None):
+            one = step._step_of_epoch(losses, optimizer, partial(mean, shard_range=shard_range), samples, values)
+            return lax.scan(one, state, (indices, weights, values.learning_rates))
+
+        return train_epoch
+
+    monkeypatch.setattr(compilation, "make_train_epoch", collecting)
+    paper = changed(read_config(find("paper")), data__samples=288, data__validation=128)
+    [_, reading] = next(compiled(paper, topology("h100", 1, 1, tmp_path), tmp_path))
+    [fault] = faults(reading, Asked("float32", 1, 0, AMPLE._replace(commands=1)))
+    assert fault.startswith("the host's commands in a step may be 1; got {'kCommandBuffer': 2, ")
 
 
 def test_a_second_all_reduce_is_found(monkeypatch, parameters):

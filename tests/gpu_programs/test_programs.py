@@ -8,10 +8,12 @@ from benchmarks import hlo
 from benchmarks.device_programs import compiled, in_mode, read, topology
 from gmmae.config.schema import changed
 from gmmae.config.toml import find
+from gmmae.models import autoencoder
 from gmmae.training import compilation, multi_epoch, optimizers
 from gmmae.training.parallel import Devices
 from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, Asked, Bound, faults, validation_faults
+from tests.small import small
 
 STEPS = 5
 PAPER = changed(read_config(find("paper")), data__samples=32 * STEPS + 128, data__validation=128)
@@ -19,8 +21,8 @@ PARAMETERS = 493_492
 
 
 @pytest.mark.parametrize(("mode", "devices", "hosts"), BOUNDS)
-def test_a_step_keeps_to_its_kernels_memory_meetings_and_precision(mode, devices, hosts):
-    readings = dict(compiled(in_mode(PAPER, mode, devices), topology("h100", devices, hosts)))
+def test_a_step_keeps_to_its_kernels_memory_meetings_and_precision(mode, devices, hosts, tmp_path):
+    readings = dict(compiled(in_mode(PAPER, mode, devices), topology("h100", devices, hosts, tmp_path), tmp_path))
     asked = Asked(mode, devices, PARAMETERS, BOUNDS[mode, devices, hosts])
     assert faults(readings["epoch"], asked) == []
     assert validation_faults(readings["validation"], asked) == []
@@ -90,3 +92,25 @@ def test_four_runs_together_take_the_launches_of_fewer_than_two(kept):
     assert faults(reading, Asked("float32", 1, PARAMETERS, ample)) == []
     text = hlo.parse(program.as_text())
     [_] = hlo.open_loops(text, text.entry)
+
+
+def epoch_of_small(target: str) -> str:
+    """The text of the compiled epoch of the smallest run."""
+    config, devices = small(data__augment=False), topology(target, 1, 1)
+    setup = compilation.prepare(config, devices)
+    with compilation.precision_context(config):
+        state = devices.replicate(compilation.blank_state(config, setup.workload))
+        return compilation.compile_epoch(setup, state, compilation.data_set(setup, "train")).as_text() or ""
+
+
+@pytest.mark.parametrize(("target", "fused"), [("t4", False), ("a100", True), ("h100", True)])
+def test_a_gpu_without_triton_computes_the_loss_in_plain_operations(target, fused):
+    """XLA refuses a program with a Triton kernel for a T4."""
+    assert topology(target, 1, 1).triton == fused
+    assert ("mixture_loss" in epoch_of_small(target)) == fused
+
+
+def test_without_pallas_triton_a_gpu_computes_the_loss_in_plain_operations(monkeypatch):
+    """JAX has announced its end."""
+    monkeypatch.setattr(autoencoder, "loss_kernel", None)
+    assert "mixture_loss" not in epoch_of_small("h100")

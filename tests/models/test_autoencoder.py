@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ from gmmae.models.autoencoder import MixtureAutoencoder, autoencoder
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.mixture import density, grid, head_planes
 from gmmae.models.settings import ModelConfig
+from gmmae.training.records import read_history
 
 
 def small(n, **changes) -> Any:
@@ -91,3 +94,23 @@ def test_a_gradient_reaches_every_parameter():
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
         assert jnp.isfinite(leaf).all(), path
         assert jnp.abs(leaf).max() > 0, path
+
+
+WITHOUT_TRITON = """
+import sys
+sys.modules["jax.experimental.pallas.triton"] = None  # an import of it fails
+from gmmae.models import autoencoder
+assert autoencoder.loss_kernel is None
+from gmmae.cli.main import main
+sys.argv = ["gmmae", "train", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_run_trains_where_jax_has_parted_with_pallas_triton(tmp_path):
+    options = "--data.shape 8 --data.samples 28 --data.validation 6 --model.filters 3 --model.kernels 3 --stop.max-epochs 1"
+    words = [*options.split(), "--optim.batch-size", "8", "--parallel.devices", "1", "--workdir", str(tmp_path / "run")]
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_TRITON, *words], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert len(read_history(tmp_path / "run" / "history.csv")) == 1

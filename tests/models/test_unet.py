@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from gmmae.models import losses, unet
-from gmmae.models.unet import SLOPE, Norm, UNet
+from gmmae.models.unet import SLOPE, ActivatedNorm, UNet
 
 RTOL = 1e-12  # float64
 dice, mask_losses = jax.jit(losses.dice), jax.jit(unet.mask_losses)  # compiled whole: operation by operation takes seconds
@@ -95,12 +95,32 @@ def test_the_network_is_that_of_flaxs_layers(n, size, features):
 @pytest.mark.parametrize(("groups", "together"), [(0, 1), (2, 3)])
 def test_normalisation_is_by_sample_and_by_group_of_channels(groups, together):
     x = 3 + 2 * drawn(5, 4, 2, 6)
-    normal, _ = Norm(groups).init_with_output(jax.random.key(0), x)
+    activated, _ = ActivatedNorm(groups).init_with_output(jax.random.key(0), x)
+    normal = jnp.where(activated < 0, activated / SLOPE, activated)
     parts = normal.reshape(5, 4, 2, -1, together)
     np.testing.assert_allclose(parts.mean((0, 1, 4)), 0, atol=1e-12)
     np.testing.assert_allclose(parts.var((0, 1, 4)), 1, rtol=1e-4)  # but for the 1e-5 beside the variance
     other = x.at[..., 1, :].multiply(7)
-    np.testing.assert_array_equal(Norm(groups).init_with_output(jax.random.key(0), other)[0][..., 0, :], normal[..., 0, :])
+    of_other, _ = ActivatedNorm(groups).init_with_output(jax.random.key(0), other)
+    np.testing.assert_array_equal(of_other[..., 0, :], activated[..., 0, :])
+
+
+@pytest.mark.parametrize("groups", [0, 1, 3])
+def test_the_gradients_of_the_normalisation_are_those_of_its_formula(groups):
+    x, weights = 3 + 2 * drawn(5, 4, 2, 6), drawn(5, 4, 2, 6) + 0.3
+    params = {"params": {"scale": drawn(6) + 2, "bias": drawn(6) / 2}}
+
+    def formula(params, x):
+        parts = x.reshape(5, 4, 2, groups or 6, -1)
+        centred = parts - parts.mean((0, 1, 4), keepdims=True)
+        normal = centred / jnp.sqrt((centred**2).mean((0, 1, 4), keepdims=True) + 1e-5)
+        return nn.leaky_relu(normal.reshape(x.shape) * params["params"]["scale"] + params["params"]["bias"], SLOPE)
+
+    ours: Any = ActivatedNorm(groups).apply
+    found, expected = (
+        jax.value_and_grad(lambda params, x, f=f: (f(params, x) * weights).sum(), (0, 1))(params, x) for f in (ours, formula)
+    )
+    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-10), found, expected)
 
 
 def masks(*rows):

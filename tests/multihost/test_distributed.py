@@ -22,6 +22,7 @@ from gmmae.training.records import Epoch
 from gmmae.training.workdir import WorkDir
 from tests.faults.runs import children_of, gone
 from tests.small import RATES, Recorder, fingerprint, losses, small
+from tests.volume_sources import from_source
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -142,6 +143,26 @@ def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_
     ended = list(map(finish, pair.start(small(parallel__devices=4, **exact), tmp_path / "two")))
     assert [(code, error) for code, _, error in ended] == [(0, ""), (0, "")]
     assert fingerprint(config, tmp_path / "two") == fingerprint(config, tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_two_processes_read_only_what_their_devices_need_of_a_source_and_have_the_bits_of_arrays(tmp_path, pair):
+    exact = {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "stop__max_epochs": 4}
+    config = small(parallel__devices=1, parallel__simulate_devices=4, **exact)
+    found = alone(config, tmp_path / "one")
+    assert len({row.val_loss for row in found}) == 4
+    reads = tmp_path / "reads"
+    reads.mkdir()
+    together = from_source(tmp_path / "volumes.py", small(parallel__devices=4, **exact), reads=str(reads))
+    ended = list(map(finish, pair.start(together, tmp_path / "two")))
+    assert [(code, error) for code, _, error in ended] == [(0, ""), (0, "")]
+    assert losses(rows(tmp_path / "two")) == losses(found)
+    assert fingerprint(config, tmp_path / "two") == fingerprint(config, tmp_path / "one")
+    of_processes = [len(path.read_text().splitlines()) for path in reads.iterdir()]
+    assert len(of_processes) == 2
+    # Before training each reads the first sample, and eight for the comparison. In 8 shards the last step, of 6 samples, has
+    # two padded slots, for which process 1 reads the first sample of the step: once, if at all.
+    assert 4 * 22 <= sum(of_processes) - 2 * 9 <= 4 * (22 + 1)
 
 
 def endless(**changes) -> Config:

@@ -67,6 +67,7 @@ class Laboratory:
 
     def run(self, config: Config, root, display, **_: object) -> Record:
         workdir, batch = WorkDir(root), min(config.optim.batch_size, SAMPLES)
+        rate = float(workdir.root.name.partition("_rate_")[2] or 1)
         workdir.root.mkdir(parents=True, exist_ok=True)
         monitor = stopping.StopMonitor(config.stop)
         for row in workdir.read_rows():
@@ -79,7 +80,7 @@ class Laboratory:
             except KeyboardInterrupt:
                 reason = stop_reasons.SIGINT
                 break
-            monitor.add(row_of(epoch, batch))
+            monitor.add(row_of(epoch, batch, rate))
             reason = monitor.reason()
         write_history(workdir.history, monitor.rows)
         record = dataclasses.replace(RECORD, stop_reason=reason, epochs=len(monitor.rows), global_batch=batch)
@@ -108,10 +109,10 @@ class Laboratory:
         return Norms(batch, [10.0 + epoch, 12.0], [1.0, 1.5])
 
 
-def row_of(epoch: int, batch: int) -> Epoch:
-    """Returns an epoch whose loss falls with the number of samples, more slowly for large batches, with a little scatter."""
+def row_of(epoch: int, batch: int, rate: float = 1.0) -> Epoch:
+    """Returns an epoch whose loss falls with the steps and the learning rate, more slowly for small batches, with scatter."""
     steps = epoch * math.ceil(SAMPLES / batch)
-    progress = steps / (1 + 20.0 / batch)
+    progress = rate**0.5 * steps / (1 + 20.0 / batch)
     loss = 1.0 / (1 + progress / 10) * (1 + 0.01 * math.sin(epoch * 7 + batch))
     seconds = steps * STEP_S(batch)
     return Epoch(epoch, steps, epoch * SAMPLES, 0.001, loss, loss, 0.0, seconds, 0.01 * epoch, 0.0, seconds)

@@ -1,10 +1,11 @@
 """A plan's measurements: resumable, bounded by a budget, and refused where the base run misses the target."""
 
 import json
+import math
 
 import pytest
 
-from gmmae.planner import measurements, trials
+from gmmae.planner import measurements, step_ratios, trials
 from gmmae.planner.measure import PlanRequest, measure
 from gmmae.planner.measurements import PlanDir, PlanInterruptedError, claimed
 from gmmae.sweep import throughput
@@ -33,14 +34,16 @@ def tuned(tmp_path_factory):
 @pytest.mark.slow
 def test_measurements_are_stored_and_not_made_again(tuned, monkeypatch):
     folder, first = tuned
-    assert set(first.measured.steps) == {8, 2}
+    assert set(first.measured.steps) == {8}
+    assert first.measured.ratios.weak is not None
+    assert not any("short run" in note for note in first.notes)
+    assert "batch 22, 2.75 times the learning rate" in first.epochs  # there are 22 training samples
     assert first.measured.samples + first.measured.validation == 28
-    assert 2.0 in first.measured.progress
+    assert first.measured.ratios.rate_exponent is not None
     assert first.measured.train.batches[0] == 1
-    for batch in (8, 2):  # as the runs themselves took
-        rows = PlanDir(folder).run(batch).read_rows()
-        took = rows[-1].train_s / rows[-1].steps
-        assert first.measured.train.at(batch) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
+    rows = PlanDir(folder).run(8).read_rows()
+    took = rows[-1].train_s / rows[-1].steps  # as the run itself took
+    assert first.measured.train.at(8) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
     assert first.norms is not None
     assert set(first.epochs) == set(first.seconds)
     for module, name in ((trials, "learning_rate_trials"), (noise_scale, "gradient_norms"), (throughput, "measure")):
@@ -61,12 +64,43 @@ def test_rates_are_tuned_batch_by_batch(tuned):
         assert min(losses, key=lambda name, losses=losses: losses[name]).startswith(f"{factor:g} times")
 
 
-def test_a_budget_leaves_out_the_second_run(tmp_path):
+def test_a_budget_leaves_out_short_runs(tmp_path):
     with Laboratory():
-        measurements = plan(tmp_path, budget_epochs=11, stop__target=0.5)
-    assert sum(measurements.epochs.values()) <= 11
-    assert list(measurements.measured.steps) == [8]
-    assert "no run at a second batch" in measurements.notes[-1]
+        measurements = plan(tmp_path, budget_epochs=5, stop__target=0.5)
+    assert sum(measurements.epochs.values()) <= 5
+    assert measurements.measured.ratios.weak is None
+    assert "no short run at batch 16: the budget is spent" in measurements.notes
+
+
+def test_a_base_run_shorter_than_those_of_the_zoo_is_told(tmp_path):
+    with Laboratory():
+        short, long = (plan(tmp_path / str(target), stop__target=target, stop__max_epochs=200) for target in (0.8, 0.1))
+    words = "the base run takes 1 epoch, fewer than the 2 of the runs that set the constants"
+    assert any(note.startswith(words) for note in short.notes)
+    assert not any("the base run takes" in note for note in long.notes)
+
+
+def test_short_runs_tell_what_a_larger_batch_and_learning_rate_bring(tmp_path):
+    """In the laboratory the steps at equal loss are those of 1 + 20 / B, over the root of the learning rate."""
+    with Laboratory():
+        ratios = plan(tmp_path, stop__target=0.1, stop__max_epochs=200).measured.ratios
+    assert ratios.weak == pytest.approx(math.log((1 + 20 / 16) / (1 + 20 / 8)), abs=0.1)
+    assert ratios.rate_exponent == pytest.approx(-0.5, abs=0.15)
+
+
+@pytest.mark.parametrize(("exponent", "factors"), [(-0.9, {1.0}), (-0.1, {1.0, 2.0}), (None, {1.0, 2.0})])
+def test_trials_are_made_where_the_second_short_run_leaves_doubt(tmp_path, monkeypatch, exponent, factors):
+    monkeypatch.setattr(step_ratios, "rate_exponent", lambda *_: exponent)
+    with Laboratory():
+        measurements = plan(tmp_path, stop__target=0.5)
+    assert set(measurements.measured.progress) == factors
+    assert ("multiples of the rate" in measurements.epochs) == (len(factors) > 1)
+
+
+def test_the_runs_tell_the_time_of_larger_batches(tmp_path):
+    with Laboratory():
+        train = plan(tmp_path, stop__target=0.1, stop__max_epochs=200).measured.train
+    assert train.batches == (1, 2, 8, 16, 32)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gmmae.planner import page, prediction
+from gmmae.planner import page, plan_content, prediction
 from gmmae.planner.measure import PlanRequest, measure
 from gmmae.planner.measurements import PlanInterruptedError, claimed
 from gmmae.scaling.cost import Cluster
@@ -53,8 +53,8 @@ def numbers(folder, call, stop):
         found = measure(small(**stop), place, lambda: IDLE, request)
     names = page.planned_strategies(found.measured.optim)
     forecasts = [prediction.forecast(found.measured, cluster, names, call["devices"]) for cluster in call["clusters"]]
-    plan = page.Plan("mine", found, prediction.batch_rule(found.measured), forecasts, ())
-    content = json.loads(json.dumps(page.plan_content(plan)))
+    plan = plan_content.Plan("mine", found, prediction.batch_rule(found.measured), forecasts, (), "float32")
+    content = json.loads(json.dumps(plan_content.plan_content(plan)))
     del content["measured"]["seconds"]
     return content
 
@@ -63,8 +63,8 @@ def numbers(folder, call, stop):
 def _no_versions():
     """They take most of the time, and are the same in all plans."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "versions", dict)
-        patch.setattr(page, "git_commit", str)
+        patch.setattr(plan_content, "versions", dict)
+        patch.setattr(plan_content, "git_commit", str)
         yield
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from gmmae.planner.steps import MAX_SIGMA, SEED_SIGMA, StepsLaw, crossing, fit, posterior, residual, seed_sigma
+from gmmae.planner.steps import MAX_SIGMA, SEED_SIGMA, StepsLaw, fit, posterior, residual, seed_sigma
 from gmmae.system.errors import InputError
 
 TRUE = StepsLaw(np.array(227.0), np.array(20.2))
@@ -55,12 +55,6 @@ def test_one_point_leaves_bn_about_the_batch_size():
 def test_points_must_be_numbers_of_steps(points):
     with pytest.raises(InputError, match="steps to the target must be positive and finite"):
         posterior(points, 32, 10, np.random.default_rng(0), 0.11)
-
-
-def test_a_crossing_lies_between_two_validations():
-    assert crossing((0, 18, 36), (math.inf, 3.0, 1.0), 2.0) == 27.0
-    assert crossing((0, 18), (math.inf, 3.0), 4.0) == 18.0
-    assert crossing((0, 18, 36), (math.nan, 3.0, math.nan), 2.0) == math.inf
 
 
 def test_a_curve_that_jumps_on_a_gentle_slope_leaves_the_steps_open():

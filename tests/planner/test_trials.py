@@ -12,6 +12,7 @@ from gmmae.config.schema import changed
 from gmmae.planner import trials
 from gmmae.planner.trials import Trial
 from gmmae.training import compilation, loop, noise_scale
+from gmmae.training.fetching import Fetcher
 from gmmae.training.records import read_history
 from tests.small import Recorder, losses, small
 
@@ -65,7 +66,7 @@ def test_gradient_norms_are_those_of_the_samples():
         second = jax.tree.map(lambda leaf: np.full_like(leaf, 0.01), state.params)
         adam_state = optax.tree_utils.tree_set(state.opt_state, nu=second, count=np.int32(1))
         state = state._replace(opt_state=adam_state)
-        found = noise_scale.gradient_norms(setup, state)(state)
+        found = noise_scale.gradient_norms(setup, state, Fetcher(config.parallel))(state)
     assert found.batch == 8
     assert len(found.of_one) == len(found.of_batch) == setup.train_plan.samples // 8
     assert all(one > many > 0 for one, many in zip(found.of_one, found.of_batch, strict=True))

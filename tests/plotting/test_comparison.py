@@ -322,3 +322,27 @@ def test_there_is_one_panel_where_a_second_would_show_nothing_new(one):
     figure = draw_warmup(one)
     assert len(figure.axes) == 1
     assert_texts_fit(figure)
+
+
+def panels(*machines):
+    return comparison.time_to_target_panels(dict(machines), title="A title", y_label="time (s)")
+
+
+def test_panels_have_one_scale_and_one_legend():
+    fast = [one._replace(median=tuple(t / 8 for t in one.median), low=(NAN,) * 6, high=(NAN,) * 6) for one in (STRONG, WARMUP)]
+    figure = panels(("slow", [STRONG, WARMUP]), ("fast", fast))
+    slow_axes, fast_axes = (axes for axes in figure.axes if axes.get_title())
+    assert slow_axes.get_ylim() == fast_axes.get_ylim()
+    low, high = slow_axes.get_ylim()
+    assert low <= 20 / 8
+    assert high >= 640
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [STRONG.label, WARMUP.label, "ideal, $T_1/n$"]
+    assert [axes.get_legend() for axes in figure.axes] == [None] * 4
+
+
+def test_a_strategy_that_misses_on_one_machine_has_its_row_above_both():
+    figure = panels(("slow", [STRONG, WARMUP]), ("fast", [STRONG, WARMUP._replace(reached=(5,) * 6)]))
+    above = [axes for axes in figure.axes if not axes.get_title()]
+    assert ["3/5" in [text.get_text() for text in axes.texts] for axes in above] == [True, False]
+    assert {axes.get_ylim() for axes in above} == {(0.5, -0.5)}

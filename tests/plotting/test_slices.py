@@ -2,7 +2,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from gmmae.plotting.slices import contact_sheet, nodule_slices
+from gmmae.plotting.slices import contact_sheet, described_volumes, nodule_slices
 
 WINDOW = (-1000.0, 400.0)
 ORANGE = np.array([0xE6, 0x9F, 0x00]) / 255
@@ -89,3 +89,24 @@ def test_a_mask_is_outlined_where_there_is_one(tmp_path):
     assert orange(nodule_slices(tmp_path / "b.png", hu, mask, WINDOW, 20.0, "b")) == 0
     mask[5:11, 5:11, 5:11] = 1
     assert orange(nodule_slices(tmp_path / "c.png", hu, mask, WINDOW, 20.0, "c")) > 100
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 16), (16, 16)], ids=str)
+def test_each_volume_has_its_mixture_beside_it_in_each_plane(tmp_path, shape):
+    """Volumes are of one grey, and mixtures of another: both have the same area, twice as much for two volumes."""
+    areas = []
+    for count in (1, 2):
+        volumes, mixtures = (np.full((count, *shape), value) for value in (-300.0, 50.0))
+        path = described_volumes(tmp_path / "pairs.png", volumes, mixtures, ["2.25." + "1" * 60] * count, WINDOW)
+        image = matplotlib.image.imread(path)[..., 0]
+        areas.append([(np.abs(image - (value + 1000) / 1400) < 0.02).sum() for value in (-300, 50)])
+    assert areas[0][0] == pytest.approx(areas[0][1], rel=0.03)
+    assert areas[1] == pytest.approx([2 * area for area in areas[0]], rel=0.05)
+    planes = 3 if len(shape) == 3 else 1
+    assert areas[0][0] / planes > 0.8 * image.shape[1] ** 2 / (2 * planes) ** 2
+
+
+def test_a_signal_and_its_mixture_are_two_curves(tmp_path):
+    signal = np.linspace(-1000, 400, 64)[None]
+    path = described_volumes(tmp_path / "curves.png", signal, signal[:, ::-1], ["rising"], WINDOW)
+    assert orange(path) > 100

@@ -104,6 +104,7 @@ def test_places_of_a_sweep_share_a_population(fake, config):
         {"executor": "slurm"},
         {"run_time_limit_s": 5.0},
         {"run": changed(SweepConfig().run, stop__time_limit_s=5.0)},
+        {"run": changed(SweepConfig().run, stop__validate_every_steps=5)},
         {"run": changed(SweepConfig().run, parallel__deterministic=True)},
     ],
     ids=str,

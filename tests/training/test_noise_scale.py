@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gmmae.training import compilation
+from gmmae.training.fetching import Fetcher
 from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
 from tests.small import small
 
@@ -35,7 +36,7 @@ def test_adam_divides_by_epsilon_before_its_first_step_and_sgd_by_nothing():
     def norms(**options) -> Norms:
         setup = compilation.prepare(small(**options))
         state = compilation.initial_state(setup)
-        return gradient_norms(setup, state)(state)
+        return gradient_norms(setup, state, Fetcher(setup.config.parallel))(state)
 
     plain = norms(optim__name="sgd")
     assert min(plain.of_one) > 0

@@ -4,7 +4,9 @@ import csv
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
+import numpy as np
 import pytest
 
 from gmmae.cli.arguments import parse_train
@@ -14,12 +16,10 @@ from gmmae.training.records import from_json, read_history
 from tests.small import Recorder, fingerprint, losses
 
 ROOT = Path(__file__).parent.parent.parent
-EXAMPLE = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
-CUBE_ROOT = """
-from gmmae.scaling.strategies import STRATEGIES, ScalingStrategy, batch_a_device
-
-STRATEGIES["cube-root"] = ScalingStrategy("Cube-root rule", batch_a_device, lambda k: k ** (1 / 3))
-"""
+EXAMPLE, SOURCE, CUBE_ROOT = (
+    dedent(block.partition("```")[0])
+    for block in (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").split("```python\n")[1:]
+)
 SWEEP = """
 scaling = ["strong", "cube-root"]
 devices = [1, 2]
@@ -70,6 +70,33 @@ def test_a_target_of_its_metric_from_above(config, tmp_path):
     assert from_json((tmp_path / "record.json").read_text()) == record
     with (tmp_path / "history.csv").open() as file:
         assert [float(row["val_accuracy"]) for row in csv.DictReader(file)] == [row.metrics["accuracy"] for row in rows]
+
+
+def test_the_source_of_memory_mapped_files_learns_its_line(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(300, 4, 4)).astype(np.float32)
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "values.npy", images.sum((1, 2)) + 0.5)
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    files = [word for name in ("images", "values") for word in (f"--{name}", str(tmp_path / f"{name}.npy"))]
+    words = [
+        "--workload",
+        str(path),
+        *files,
+        "--optim.learning-rate",
+        "0.05",
+        "--stop.target",
+        "0.01",
+        "--stop.max-epochs",
+        "40",
+    ]
+    record, rows = finish(
+        parse_train([*words, "--log.no-tensorboard", "--parallel.devices", "1"], "train.py")[0], tmp_path / "run"
+    )
+    assert record.stop_reason == "target_reached"
+    assert (record.train_samples, record.validation_samples) == (270, 30)
+    assert rows[0].val_loss > 1
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from gmmae.system.errors import InputError
 from gmmae.training import compilation
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Splits, Workload
-from gmmae.workloads.registry import count, load
+from gmmae.workloads.registry import load
+from gmmae.workloads.sources import count
 
 HEAD = "from dataclasses import dataclass\nimport numpy as np\nfrom gmmae.workloads.interface import Splits, Workload\n"
 CONFIG = "@dataclass(frozen=True)\nclass Config:\n    size: int = 4  # of a sample\n"

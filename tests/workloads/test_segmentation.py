@@ -8,7 +8,9 @@ from gmmae.config.rules import ConfigError
 from gmmae.config.schema import CheckpointConfig, LogConfig, OptimConfig, ParallelConfig, StopConfig, changed, flatten
 from gmmae.data.patches import OUTSIDE
 from gmmae.training import compilation
+from gmmae.training.epoch_parts import part_program
 from gmmae.training.loop import run
+from gmmae.training.validations import read_validations
 from gmmae.workloads import registry, segmentation, settings
 from gmmae.workloads.interface import Snapshot
 from tests.small import Recorder, fingerprint, losses
@@ -202,3 +204,19 @@ def test_every_key_of_data_and_model_has_a_bad_value_above():
 def test_sizes_that_cannot_be_halved_are_refused_with_the_way_out():
     with pytest.raises(ConfigError, match=r"data\.shape must be a multiple of 4 .*; got 10"):
         small(data__shape=10, model__features=(2, 2, 2))
+
+
+def test_the_dice_inside_an_epoch_is_the_mean_over_the_slices_that_define_it(tmp_path):
+    """Some small crops show no part of the nodule. Where none is predicted either, there is no Dice."""
+    crops = {"data__shape": 4, "data__jitter": 11, "data__seed": 1}
+    config = small(**crops, optim__batch_size=2, stop__validate_every_steps=1, stop__max_epochs=1)
+    run(config, tmp_path, Recorder())
+    setup = compilation.prepare(config)
+    state = setup.devices.replicate(compilation.initial_state(setup))
+    train, ratios = part_program(setup, state), []
+    for step, row in enumerate(read_validations(tmp_path / "validations.csv"), start=1):
+        state, _ = train(state, 1, range(step - 1, step))
+        each = np.asarray(setup.workload.metrics(state.params, setup.data.validation)["dice"])
+        assert (row.step, row.value("dice")) == (step, pytest.approx(np.nanmean(each), rel=1e-5))
+        ratios.append(np.nanmean(each) / np.nan_to_num(each).mean() if each[each > 0].size else 1.0)
+    assert max(ratios[:-1]) > 1.03, "a plain mean would be another number"

@@ -24,6 +24,9 @@ class Readable(Protocol):
         ...
 
 
+VOLUMES_ARRAY, MEDMNIST_ARRAY = "volumes", "train_images"
+"""Arrays of an .npz by which its form is known."""
+
 ARRAY_SUFFIXES = (".npy", ".npz")
 CHUNK_BYTES = 2**20
 

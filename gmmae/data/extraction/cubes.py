@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.data.extraction.annotations import Fault, Table, read_table, rows_by_volume
-from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, stream
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, stream
 from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
 from gmmae.data.extraction.integrity import SUFFIXES
 from gmmae.data.extraction.luna16 import ANNOTATIONS, NODULES, find_scans
@@ -146,7 +146,9 @@ def _numbers(root: Path, key: str, values: np.ndarray | None) -> np.ndarray | No
 
 
 def _plan_arrays(root: Path, ndim: int) -> Plan:
-    shape, _ = array_header(root, "volumes")
+    if MEDMNIST_ARRAY in array_names(root):
+        raise DataError(f"{root} is a file of MedMNIST, and has no array volumes: give --data.source medmnist")
+    shape, _ = array_header(root, VOLUMES_ARRAY)
     samples, axes = (*shape, 0)[0], len(shape) - 1
     if samples < 1 or not ndim <= axes <= 3:
         wanted = ", ".join("zyx"[3 - ndim :])

@@ -89,6 +89,8 @@ def _edge_mm(opened: Opened, config: DataConfig) -> float:
 
 def _cut(opened: Opened, config: DataConfig) -> Cube:
     shape, edge, centre = _shape(opened.volume, config), _edge_mm(opened, config), centre_mm(opened)
+    if config.averages and all(n <= size for n, size in zip(shape, reversed(opened.volume.size), strict=False)):
+        return Cube(opened.item, geometry.averaged(opened.volume, shape, config.hu), None, centre, edge, 0.0)
     values, filled = geometry.cut(opened.volume, centre, edge, shape, config.outside, config.hu)
     mask = with_mask(opened, lambda mask: geometry.cut_mask(mask, centre, edge, shape))
     return Cube(opened.item, values, mask, centre, edge, filled)

@@ -86,6 +86,26 @@ def cut(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, outside:
     return Cut(values, float(1 - inside.mean()))
 
 
+def averaged(volume: Volume, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]:
+    """Returns a whole volume with fewer voxels. Each is the mean of the part of the volume that it covers.
+
+    So nothing is aliased, and the sum over the volume is kept, in units of its own voxels.
+
+    Args:
+      volume: the scan, with at least `shape` voxels.
+      shape: voxels along each axis.
+      hu: as in `cut`.
+    """
+    values = voxels.read_whole(volume, hu).astype(np.float64)
+    for axis, count in enumerate(_in_three_axes(shape)):
+        size = values.shape[axis]
+        starts, ends = np.arange(count)[:, None] * size / count, np.arange(1, count + 1)[:, None] * size / count
+        covered = np.clip(np.minimum(ends, np.arange(1, size + 1)) - np.maximum(starts, np.arange(size)), 0, None)
+        values = np.moveaxis(np.tensordot(covered * count / size, values, (1, axis)), 0, axis)
+    values = values.reshape(shape)
+    return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
+
+
 def cut_mask(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt8[np.ndarray, "*volume"]:
     """Cuts a mask as `cut` does: 1 where the interpolated mask is at least one half, 0 beyond the mask's own grid."""
 

@@ -12,7 +12,15 @@ import numpy as np
 from jaxtyping import Real
 
 from gmmae.data.extraction import voxels
-from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, check_array, open_array, stream
+from gmmae.data.extraction.arrays import (
+    ARRAY_SUFFIXES,
+    VOLUMES_ARRAY,
+    array_header,
+    array_names,
+    check_array,
+    open_array,
+    stream,
+)
 from gmmae.data.extraction.grids import Volume, index_of, middle_mm
 from gmmae.data.extraction.scans import array_volume, open_scan
 from gmmae.data.extraction.tasks import Item, Task
@@ -69,6 +77,17 @@ def read_scan(path: Path) -> tuple[Volume, Real[np.ndarray, "z y x"]]:
     return volume, voxels.read_whole(volume, hu=True)
 
 
+def edges_mm(path: Path) -> tuple[float, ...]:
+    """Returns the edges of a volume file along x, y, z in mm. An image has one voxel along z.
+
+    Raises:
+      DataError: it cannot be used.
+      OSError: the system failed, not the file.
+    """
+    volume = open_scan(path)
+    return tuple(count * spacing for count, spacing in zip(volume.size, volume.frame.GetSpacing(), strict=True))
+
+
 def shape(path: Path) -> tuple[int, ...]:
     """Returns the number of voxels of a volume, or of each in a file of several, along z, y, x. It reads only headers.
 
@@ -76,8 +95,8 @@ def shape(path: Path) -> tuple[int, ...]:
       DataError: it cannot be read.
       OSError: the system failed, not the file.
     """
-    if path.suffix == ".npz" and "volumes" in array_names(path):
-        return array_header(path, "volumes")[0][1:]
+    if path.suffix == ".npz" and VOLUMES_ARRAY in array_names(path):
+        return array_header(path, VOLUMES_ARRAY)[0][1:]
     return open_array(path).shape if path.name.endswith(ARRAY_SUFFIXES) else open_scan(path).size[::-1]
 
 
@@ -134,11 +153,11 @@ def _open_all(task: Task) -> Iterator[Opened]:
 
 def _open_stack(task: Task) -> Iterator[Opened]:
     """Yields the volumes of one `.npz`, one after the other."""
-    wanted = {item.part: item for item in task.items}
+    wanted, volumes = {item.part: item for item in task.items}, task.items[0].array
     masks = stream(task.file, "masks") if "masks" in array_names(task.file) else None
-    for name in ("volumes", *(["masks"] if masks else [])):
+    for name in (volumes, *(["masks"] if masks else [])):
         check_array(task.file, name)
-    for i, array in enumerate(stream(task.file, "volumes")):
+    for i, array in enumerate(stream(task.file, volumes)):
         mask = None if masks is None else next(masks)
         if i in wanted:
             yield _array(wanted[i], array, mask)

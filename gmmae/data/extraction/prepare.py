@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Real
 
 from gmmae.data.extraction import cubes as cube_files
-from gmmae.data.extraction import luna16, scan_cache
+from gmmae.data.extraction import luna16, medmnist, scan_cache
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.progress import Say
@@ -36,7 +36,11 @@ VERSION = 5
 2: an entry holds every nodule that its files have. Before, a killed process or a disk's error could cost some, for good.
 """
 
-SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cube_files.plan}
+SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
+    "luna16": luna16.plan,
+    "cubes": cube_files.plan,
+    "medmnist": medmnist.plan,
+}
 IDENTITY_FIELDS = ("source", *scan_cache.CUT_FIELDS, "category_column", "group_column")
 """Fields of the configuration on which the cubes depend, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
@@ -81,6 +85,7 @@ class Known(NamedTuple):
       names, groups, categories: as in `Nodules`.
       files: the volumes of the cubes, relative to `data.root` where they lie in it.
       details: where they were cut.
+      splits: as in `Nodules`.
     """
 
     names: tuple[str, ...]
@@ -88,6 +93,7 @@ class Known(NamedTuple):
     categories: tuple[str, ...]
     files: tuple[str, ...]
     details: Details
+    splits: tuple[str, ...] = ()
 
 
 def load_known(prepared: Prepared) -> Known:
@@ -96,7 +102,8 @@ def load_known(prepared: Prepared) -> Known:
         columns = (arrays[name] for name in ("centre_mm", "edge_mm", "diameter_mm", "filled"))
         details = Details(tuple(arrays["places"].tolist()), *columns)
         names, groups, categories, files = (tuple(arrays[name].tolist()) for name in ("names", "groups", "categories", "files"))
-        return Known(names, groups, categories, files, details)
+        splits = tuple(arrays["splits"].tolist()) if "splits" in arrays.files else ()
+        return Known(names, groups, categories, files, details, splits)
 
 
 def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
@@ -105,7 +112,7 @@ def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         of_each = (known.names, known.groups, known.categories)
         masks = arrays["masks"] if arrays["masked"].any() else None
-        nodules = Nodules(arrays["values"], *of_each, masks, known.details)
+        nodules = Nodules(arrays["values"], *of_each, masks, known.details, known.splits)
     return nodules, known.details
 
 
@@ -234,6 +241,8 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
         "files": np.array([files[cube.item.name] for cube in cubes]),
         "diameter_mm": np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in cubes]),
     }
+    if any(cube.item.split for cube in cubes):
+        arrays["splits"] = np.array([cube.item.split for cube in cubes])
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     summary = summarise(plan, faults, cubes, config.hu)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)

@@ -47,7 +47,7 @@ def open_scan(path: Path) -> Volume:
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     try:
-        _ask_itk(reader.ReadImageInformation, path, data)
+        ask_itk(reader.ReadImageInformation, path, data)
         if reader.GetDimension() not in (2, 3) or reader.GetNumberOfComponents() != 1:
             kind = f"{reader.GetDimension()} axes and {reader.GetNumberOfComponents()} values a voxel"
             raise DataError(f"a volume must have 3 axes, an image 2, and 1 value a voxel; this one has {kind}")
@@ -55,7 +55,7 @@ def open_scan(path: Path) -> Volume:
         geometry = frame(reader.GetSpacing(), reader.GetOrigin(), reader.GetDirection())
     except RuntimeError as error:
         check_gzip(path)
-        raise DataError(f"the header cannot be read: {_reason(error)}") from error
+        raise DataError(f"the header cannot be read: {itk_reason(error)}") from error
     x, y, z = (*reader.GetSize(), 1)[:3]
     if reader.GetPixelIDValue() not in VOXEL_BYTES:
         raise DataError(f"voxels must be numbers; got {sitk.GetPixelIDValueAsString(reader.GetPixelIDValue())}")
@@ -67,9 +67,9 @@ def open_scan(path: Path) -> Volume:
         reader.SetExtractIndex(start[:axes])
         reader.SetExtractSize(shape[:axes])
         try:
-            image = as_volume(_ask_itk(reader.Execute, path, data))
+            image = as_volume(ask_itk(reader.Execute, path, data))
         except RuntimeError as error:
-            raise DataError(f"the voxels cannot be read: {_reason(error)}") from error
+            raise DataError(f"the voxels cannot be read: {itk_reason(error)}") from error
         return _with_nan(image, start, on_disk())
 
     return Volume(geometry, (x, y, z), read, checked.one_pass, axes)
@@ -133,7 +133,7 @@ def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume
     return Volume(geometry, (x, y, z), read, axes=axes)
 
 
-def _ask_itk(call: Callable[[], T], *files: Path) -> T:
+def ask_itk(call: Callable[[], T], *files: Path) -> T:
     """Calls ITK, and repeats the call when it fails.
 
     ITK has the same error for a broken file and for a transient failure of the disk. So the files are read through first. That
@@ -149,7 +149,7 @@ def _ask_itk(call: Callable[[], T], *files: Path) -> T:
         return call()
 
 
-def _reason(error: RuntimeError) -> str:
+def itk_reason(error: RuntimeError) -> str:
     """Returns the first telling words of an ITK exception, without its source file and addresses."""
     match = re.search(r"ERROR: (?:\w+\(0x[0-9a-f]+\): )?(.*)", str(error))
     return match[1] if match else " ".join(str(error).split())

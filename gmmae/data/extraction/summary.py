@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.tasks import Cube, Plan
+from gmmae.data.splits import SPLITS
 
 MAX_FAULT_LINES = 20
 """Largest number of printed faults; summary.json has all."""
@@ -49,6 +50,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
         "bad_nodules": kinds["nodule"],
         "masks": len(masks),
         "empty_masks": sum(not mask.any() for mask in masks),
+        "splits": dict(Counter(cube.item.split for cube in cubes if cube.item.split)),
         "categories": dict(sorted(Counter(cube.item.category for cube in cubes).items())),
         "diameter_mm": _spread(diameter_mm),
         "border_padded": int((filled > 0).sum()),
@@ -70,7 +72,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
         *_grouping(summary),
         f"{summary['annotations']} annotations, {summary['duplicates']} of them duplicates and {summary['lost']} lost to "
         f"faults: {summary['bad_rows']} bad rows, {summary['missing_scans']} missing scans, "
-        f"{summary['unreadable_scans']} unreadable scans, {summary['bad_nodules']} bad places in sound scans",
+        f"{summary['unreadable_scans']} unreadable scans, {summary['bad_nodules']} nodules that cannot be cut",
         f"{summary['border_padded']} nodules reach beyond their scan; filled share: mean {filled.get('mean', 0):.1%}, "
         f"largest {filled.get('max', 0):.1%}",
         f"{summary['unit'] or 'values'}: 1 % below {low}, median {median}, 1 % above {high}; masks: {summary['masks']}{empty}",
@@ -94,7 +96,10 @@ def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
 
 
 def _grouping(summary: dict[str, Any]) -> list[str]:
-    """Returns a warning where a patient may be on both sides of the split."""
+    """Returns a warning where a patient may be on both sides of the split, or the file's own division."""
+    if splits := summary.get("splits"):
+        counts = ", ".join(f"{splits[name]} {name}" for name in SPLITS if name in splits)
+        return [f"divided by the file itself, which names no patient: {counts}"]
     by_scan, nodules = summary["grouped_by_scan"], summary["nodules"]
     if not by_scan:
         return []

@@ -29,6 +29,8 @@ class Item(NamedTuple):
       diameter_mm: or None where not known.
       spacing_mm: of an array without geometry, along x, y, z, or as many of them as are known; None where not given.
       part: index of the volume in a file of several, otherwise None.
+      array: the array of such a file.
+      split: training, validation or test, where the data are divided already (`gmmae.data.splits.SPLITS`); otherwise empty.
       mask: a file with the nodule's voxels, or None.
     """
 
@@ -42,6 +44,8 @@ class Item(NamedTuple):
     part: int | None = None
     mask: Path | None = None
     group_column: str = ""
+    array: str = "volumes"
+    split: str = ""
 
 
 class Stamp(NamedTuple):

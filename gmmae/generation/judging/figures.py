@@ -103,6 +103,23 @@ def value_histograms(
     return figure
 
 
+def inside_histograms(features: Sequence[Feature], window: tuple[float, float], unit: str) -> Figure:
+    """Draws the histograms of the voxels inside of real and generated nodules, two in a row, one for each category."""
+    rows = -(-len(features) // 2)
+    figure = canvas.blank(1.9 * rows, "")
+    grid = figure.subplots(rows, 2, squeeze=False)
+    edges = np.linspace(*window, 41)
+    for axes in grid.flat[len(features) :]:
+        axes.axis("off")
+    for axes, (title, real, generated) in zip(grid.flat, features, strict=False):
+        for values, colour in ((real, BLUE), (generated, VERMILION)):
+            counts = np.histogram(np.clip(values, *window), edges)[0]
+            axes.stairs(counts / max(counts.sum(), 1), edges, color=colour)
+        canvas.dress(axes, unit, "share")
+        axes.set_title(title, fontsize=8)
+    return figure
+
+
 def feature_histograms(features: Sequence[Feature]) -> Figure:
     """Draws the densities of the real and the generated features, three in a row."""
     rows = -(-len(features) // 3)

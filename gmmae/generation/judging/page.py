@@ -24,6 +24,7 @@ WORST = 6
 """Number of shown features, those with the largest distance between the distributions."""
 MAX_MIX_DIFFERENCE = 0.05
 """Maximum difference in a category's share without a remark."""
+INSIDE = "Histograms of the voxels inside of the nodules, by category: blue real, red generated."
 PAIRS = 8
 """Number of generated nodules shown with their nearest training nodules."""
 
@@ -65,7 +66,10 @@ def plain(judgement: Judgement, generated: Nodules) -> dict[str, object]:
             **{key: list(getattr(comparison, key)) for key in ("c2st", "mmd2", "density", "coverage")},
             "ks_share": ks_tests.share,
             "ks_share_corrected": ks_tests.corrected_share,
+            "c2st_network": None if comparison.c2st_network is None else list(comparison.c2st_network),
+            "frd": comparison.frd,
             "value_distance": comparison.value_distance,
+            "inside_distance": comparison.inside_distance,
             "ks": {name: [float(d), float(p)] for name, d, p in zip(NAMES, ks_tests.statistic, ks_tests.p, strict=True)},
         }
     if judgement.novelty is not None:
@@ -93,6 +97,7 @@ def table(judgement: Judgement) -> Table:
 
     rows = [
         row("C2ST, AUC", "0.5: indistinguishable", lambda c: c.c2st),
+        row("FRD", "the real one", lambda c: c.frd),
         row("MMD²", "0", lambda c: c.mmd2),
         row("features with KS p ≥ .05", "0.95", lambda c: c.ks_tests.share),
         row("the same, p corrected", "1", lambda c: c.ks_tests.corrected_share),
@@ -100,10 +105,18 @@ def table(judgement: Judgement) -> Table:
         row("coverage", "0.97", lambda c: c.coverage),
         row("distance of voxel histograms", f"0, in {unit(judgement.scale)}", lambda c: c.value_distance),
     ]
+    if judgement.generated.c2st_network is not None:
+        rows.insert(1, row("the same by a network", "0.5", lambda c: c.c2st_network or Estimate(math.nan)))
+    rows += [
+        row(
+            f"distance of histograms inside, {name}", "the real one", lambda c, name=name: c.inside_distance.get(name, math.nan)
+        )
+        for name in judgement.generated.inside_distance
+    ]
     if judgement.novelty is not None:
         ratios = ((judgement.novelty.plain, "novelty NN"), (judgement.novelty.symmetric, "novelty NNsym"))
         rows += [(name, _shown(ratio), "1", "1 (new patients); 0 means copies") for ratio, name in ratios]
-        rows.append(("copies", f"{judgement.novelty.copies:.1%}", "5.0%", "5 % (new patients)"))
+        rows.append(("copies", f"{judgement.novelty.copies:.1%}", "1.0%", "1 % (new patients)"))
     columns = ("value", f"generated, n = {count}", f"real, n = {count}", "perfect")
     return Table("judgement", "Judgement of generated nodules", columns, tuple(rows))
 
@@ -205,14 +218,16 @@ def _blocks(
             "logistic regression on 29 features of held-out nodules. Most values depend on the number of compared nodules. So "
             "judgements are comparable only for equal numbers (`--count`)."
         ),
+        Paragraph("FRD is the Fréchet distance of the 29 features. Inside means the voxels of the nodules' masks."),
         Paragraph(
             "Novelty is the median distance to the nearest training nodule, over that of real nodules outside the training "
-            "set. NNsym is the same over 16 rotations and reflections. A nodule nearer than 95 % of the real ones is a copy."
+            "set. NNsym is the same over 16 rotations and reflections. A nodule nearer than 99 % of the real ones is a copy."
         ),
         Heading("Which are generated?", 2),
         figure("Slices", sheet, f"Central axial slices, {window[0]:g} to {window[1]:g} in {unit_name}, in random order."),
         Heading("Distributions", 2),
         figure("Values", histograms, "Histograms of the voxels of the compared nodules."),
+        figure("Inside", pictures.inside_histograms(_inside(judgement, *compared), window, unit_name), INSIDE),
         figure(
             "Features",
             pictures.feature_histograms(worst),
@@ -227,6 +242,18 @@ def _blocks(
         )
         blocks += [Heading("Nearest training nodules", 2), figure("Neighbours", neighbours, text)]
     return [*blocks, Heading("Key", 2), Paragraph(f"Generated: {key}.")]
+
+
+def _inside(judgement: Judgement, real: Nodules, generated: Nodules) -> list[pictures.Feature]:
+    """Returns the voxels inside of both sets, for all nodules and for each category."""
+    one, two = (judging.population(nodules, judgement.masks, judgement.scale) for nodules in (real, generated))
+    distances = judgement.generated.inside_distance
+    return [
+        pictures.Feature(
+            f"{name}: distance {distances[name]:.3g}", judging.of_category(one, name), judging.of_category(two, name)
+        )
+        for name in distances
+    ]
 
 
 def _worst(judgement: Judgement, real: Nodules, generated: Nodules) -> list[pictures.Feature]:

@@ -98,9 +98,14 @@ def _next(results: Results, best: Candidate, others: list[Candidate]) -> str:
     return f"{text} ({verdict}: sign test of these two alone, p = {pairs.p_value:.2g})."
 
 
-def sentences(results: Results) -> list[str]:
-    """Returns the comparison with the paper, the models an hour, a caution about few seeds, and the failed processes."""
-    texts = [*_paper(results), *_several(results), *([_caution(results)] if results.runs else [])]
+def comparisons(results: Results) -> list[str]:
+    """Returns the comparison with the paper, and the models an hour."""
+    return [*_paper(results), *_several(results)]
+
+
+def cautions(results: Results) -> list[str]:
+    """Returns a caution about few seeds, and the failed processes."""
+    texts = [_caution(results)] if results.runs else []
     if results.failed:
         failures = "; ".join(
             f"`{record.key.name}` {record.outcome}: {record.message or 'no output'}" for record in results.failed

@@ -66,7 +66,7 @@ def _title(found: Results) -> str:
 
 
 def _blocks(by_cluster: Sequence[Results], figures: Path, section: Section) -> list[Block]:
-    """Returns the headline, a figure, a table and a few sentences. Everything else is folded."""
+    """Returns the headline, a figure, a table and the cautions. Everything else is folded."""
     found = by_cluster[0]
     title = Heading(_title(found), 1)
     if found.config.mode == "throughput":
@@ -75,10 +75,12 @@ def _blocks(by_cluster: Sequence[Results], figures: Path, section: Section) -> l
     done = len(found.runs) + len(found.failed)
     if done < found.total:
         lead.append(Paragraph(f"**{done} of {found.total} runs are computed.** The report covers these."))
-    sentences = [Bullets(tuple(texts))] if (texts := findings.sentences(found)) else []
+    cautions = [Bullets(tuple(texts))] if (texts := findings.cautions(found)) else []
     if not found.runs:
-        return [*lead, *sentences, _grounds(by_cluster)]
-    lead += [strategy_figures.time_to_target(found, figures), strategy_tables.endings(found), *sentences, *section(by_cluster)]
+        return [*lead, *cautions, _grounds(by_cluster)]
+    lead += [strategy_figures.time_to_target(found, figures), strategy_tables.endings(found), *cautions, *section(by_cluster)]
+    if texts := findings.comparisons(found):
+        lead.append(Folded("The paper, and several models", (Bullets(tuple(texts)),)))
     if shown := _tables(by_cluster):
         lead.append(Folded("Tables", shown))
     drawn = (

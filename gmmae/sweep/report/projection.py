@@ -13,6 +13,7 @@ import numpy as np
 
 from gmmae.scaling import cost
 from gmmae.scaling.cost import Cluster, StepTimes
+from gmmae.sweep import step_times
 from gmmae.sweep.runs import stage_plans
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system.errors import InputError
@@ -50,7 +51,12 @@ class Projection(NamedTuple):
 
     cluster: Cluster
     timings: Timings  # measured on one device
-    parameter_bytes: int  # bytes of a parameter
+    precision: str  # of the sweep's runs and of the timed steps, as `precision` of their configuration
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The bytes of a parameter."""
+        return 8 if self.precision == "float64" else 4
 
     def stages(self, record: Record) -> list[EpochTime]:
         """Returns the projected epoch of each stage of a run, on its number of devices.
@@ -75,17 +81,27 @@ class Projection(NamedTuple):
         except InputError as error:
             raise InputError(f"validation: {error}") from error
 
+    @property
+    def short(self) -> str:
+        """The projection in a title. It names the device that took the steps where the cluster has another."""
+        cluster, kind = self.cluster, self.timings.device_kind
+        as_there = cluster.reference_step_s or cost.same_device(cluster.device, kind)
+        return f"projected to {cluster.name}" + ("" if as_there else f", with steps of {kind}")
+
     def assumptions(self) -> str:
         """Returns the assumptions of the projection as one sentence."""
         cluster = self.cluster
+        between = "an unknown link between nodes"
+        if cluster.alpha_inter_s is not None and cluster.beta_inter_bytes_per_s is not None:
+            between = f"{1e6 * cluster.alpha_inter_s:g} µs, {1e-9 * cluster.beta_inter_bytes_per_s:g} GB/s between nodes"
         scaled = f", scaled to {cluster.reference_step_s:g} s for a step of {cluster.reference_batch} samples"
         return (
             f"Projected to {cluster.name} ({cluster.devices_per_node} a node), not measured there: computation as measured on "
-            f"{self.timings.device_kind} (quartiles within {100 * _spread(self.timings.train):.1f} % of the medians)"
+            f"{self.timings.device_kind} in {self.precision} "
+            f"(quartiles within {100 * step_times.spread(self.timings.train):.1f} % of the medians)"
             f"{scaled if cluster.reference_step_s else ''}; all-reduce with "
             f"α = {1e6 * cluster.alpha_intra_s:g} µs, β = {1e-9 * cluster.beta_intra_bytes_per_s:g} GB/s inside a node and "
-            f"{1e6 * cluster.alpha_inter_s:g} µs, {1e-9 * cluster.beta_inter_bytes_per_s:g} GB/s between nodes; "
-            "no overlap of the two."
+            f"{between}; no overlap of the two."
         )
 
 
@@ -93,8 +109,3 @@ def step_table(rows: Sequence[Timing]) -> StepTimes:
     """Returns the median seconds by number of samples."""
     ordered = sorted(rows)
     return StepTimes(tuple(row.samples for row in ordered), tuple(row.median_s for row in ordered))
-
-
-def _spread(rows: Sequence[Timing]) -> float:
-    """Returns the largest relative distance of a quartile from its median."""
-    return max((max(row.high_s - row.median_s, row.median_s - row.low_s) / row.median_s for row in rows), default=0.0)

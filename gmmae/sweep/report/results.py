@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep import step_times
 from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
@@ -50,6 +48,7 @@ class Clock(NamedTuple):
     kind: Literal["projected", "measured", "unknown"]
     short: str  # for titles: "projected to K80, 1 GbE"; may be empty
     note: str  # for captions, in sentences; may be empty
+    cluster: str = ""  # that times are projected to
 
     def titled(self, title: str) -> str:
         """Returns a title with the source of the times.
@@ -67,11 +66,6 @@ class Clock(NamedTuple):
         """
         projected = f"{self.short[:1].upper()}{self.short[1:]}, not measured there."
         return f"{text.strip()} {projected if self.kind == 'projected' else self.note}".strip()
-
-    @property
-    def cluster(self) -> str:
-        """The cluster that times are projected to, or nothing."""
-        return self.short.removeprefix("projected to ") if self.kind == "projected" else ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -189,10 +183,10 @@ def _clock(
         return Clock("measured", OVERSUBSCRIBED if shared else "", note), [_measured_epoch(record) for record in records]
     reason = "no cluster is given" if cluster is None else "step times have not been measured yet"
     if cluster is not None and timings:
-        projection = Projection(cluster, timings[0], np.dtype(config.run.dtype).itemsize)
+        projection = Projection(cluster, timings[0], config.run.precision)
         try:
             stages = [tuple(projection.stages(record)) for record in records]
-            return Clock("projected", f"projected to {cluster.name}", projection.assumptions()), stages
+            return Clock("projected", projection.short, projection.assumptions(), cluster.name), stages
         except InputError as error:
             reason = f"{cluster.name}: {error}"
     unknown = Clock("unknown", "", f"Times cannot be projected ({reason}). The report shows epochs only.")

@@ -1,5 +1,6 @@
 """The tables of a report of trained runs: Tables I and II with the paper's values, outcomes, clusters and times."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -22,6 +23,36 @@ SHARED_NOTE = (
     "The strong runs of a seed are one optimisation path, computed once for all numbers of devices. By construction they take "
     "the same epochs, so their efficiencies do not vary between seeds."
 )
+
+
+RUNS_COLUMNS = {
+    "scaling": "the scaling strategy",
+    "devices": "number of devices",
+    "seed": "random seed",
+    "mode": "mode of the sweep",
+    "outcome": "why the run ended, or how its process failed",
+    "epochs": "epochs of the run",
+    "wanted_batch": "global batch that the strategy asks for",
+    "global_batch": "global batch at the start of the run",
+    "growth": "first epoch and global batch of each later stage: `6:64 11:128`",
+    "device_batch": "samples of one device in a step",
+    "learning_rate": "learning rate after any warmup, before any decay",
+    "final_train_loss": "training loss of the last epoch",
+    "final_val_loss": "validation loss after the last epoch",
+    "best_val_loss": "validation loss after the best epoch",
+    "best_epoch": "the best epoch by the monitored metric",
+    "best_NAME": "a metric of the workload after that epoch, one column each",
+    "target_step": "step at which the metric crosses the target, linear between two validations",
+    "time_to_target_s": "seconds of training and validation to the target",
+    "projected": "whether that time is projected to a cluster",
+    "path": "the optimisation path; runs that share it were computed once",
+    "steps": "training steps of the run",
+    "train_s": "seconds of training on the machine that computed the run",
+    "eval_s": "seconds of validation there",
+    "machine": "that machine",
+    "git_commit": "commit of the code",
+}
+"""The columns of `report/runs.csv` with their meanings."""
 
 
 def strong_efficiency(results: Results) -> Table | None:
@@ -204,10 +235,8 @@ def runs_csv(results: Results) -> str:
     The column `growth` has the first epoch and the global batch of each later stage: `6:64 11:128`.
     """
     metrics = list(dict.fromkeys(name for run in results.runs for name in run.record.best_metrics))
-    names = ["scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "growth"]
-    names += ["device_batch", "learning_rate", "final_train_loss", "final_val_loss", "best_val_loss", "best_epoch"]
-    names += [*(f"best_{name}" for name in metrics), "time_to_target_s", "projected", "path", "steps", "train_s", "eval_s"]
-    names += ["machine", "git_commit"]
+    columns = ([f"best_{metric}" for metric in metrics] if name == "best_NAME" else [name] for name in RUNS_COLUMNS)
+    names = list(itertools.chain.from_iterable(columns))
     rows = {record.key: asdict(record) | {"projected": False} for record in results.failed}
     for run in results.runs:
         record, known = run.record, math.isfinite(run.time_s)

@@ -88,7 +88,7 @@ def test_the_summary_says_where_groups_are_only_scans(luna_folder, write_csv):
 
 
 def test_the_synthetic_source_has_nothing_to_prepare():
-    with pytest.raises(DataError, match=r"data.source must be one of luna16, cubes .*; got synthetic"):
+    with pytest.raises(DataError, match=r"data.source must be one of luna16, cubes, medmnist .*; got synthetic"):
         prepare(DataConfig())
 
 

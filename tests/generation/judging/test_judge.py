@@ -41,6 +41,20 @@ def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_a
     assert shifted.real_vs_real.c2st == same.real_vs_real.c2st
 
 
+def test_the_voxels_inside_are_compared_by_category():
+    """Nodules of one category are made brighter, inside of their masks only."""
+    kinds = ("solid", "ground-glass") * 30
+    real, made = (nodules._replace(categories=kinds) for nodules in (REAL, balls(2, 60, "new")))
+    assert made.masks is not None
+    brighter = (made.masks > 0) & np.array([kind == "solid" for kind in kinds])[:, None, None, None]
+    found = judge(real, made._replace(values=(made.values + 200 * brighter).astype(np.int16)), TRAINING).generated
+    assert list(found.inside_distance) == ["all", "ground-glass", "solid"]
+    assert found.inside_distance["solid"] > 150
+    assert found.inside_distance["ground-glass"] < 60
+    assert found.c2st_network is None
+    assert found.frd > judge(real, made, TRAINING).generated.frd
+
+
 def test_copies_are_not_new_and_flipped_ones_only_seem_to_be():
     copies = TRAINING._replace(names=tuple(f"copy{i}" for i in range(80)), groups=tuple(f"copy{i}" for i in range(80)))
     found = judge(REAL, copies, TRAINING).novelty

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import linalg, stats
 
 from gmmae.generation.judging import two_samples
 from gmmae.generation.judging.two_samples import (
@@ -13,6 +13,7 @@ from gmmae.generation.judging.two_samples import (
     density_and_coverage,
     exchanged,
     folds,
+    frechet,
     ks_tests,
     mmd2,
     value_distance,
@@ -171,3 +172,16 @@ def test_a_fold_has_both_sets_to_learn_from_and_to_be_tested_on():
     one_patient = normal(0, 30)._replace(groups=["a"] * 30)  # no fold can have it on both sides
     with pytest.raises(InputError, match=r"got 31 groups .*: add nodules of other"):
         c2st(one_patient, normal(1, 30))
+
+
+def test_the_frechet_distance_is_that_of_the_matrix_root_and_its_floor_falls_with_the_samples():
+    one, two = normal(0, 200), normal(1, 200, shift=0.5)
+    mixed = named(two.features @ np.diag([1, 2, 0.5, 1, 1, 3]), "mixed")
+    mean, sd = one.features.mean(0), one.features.std(0)
+    first, second = ((some.features - mean) / sd for some in (one, mixed))
+    s, t = (np.cov(points, rowvar=False, bias=True) for points in (first, second))
+    expected = np.square(second.mean(0)).sum() + np.trace(s + t - 2 * np.real(linalg.sqrtm(s @ t)))
+    assert frechet(one, mixed) == pytest.approx(expected, rel=1e-6)
+    floors = [np.mean([frechet(normal(2 * i, n), normal(2 * i + 1, n)) for i in range(8)]) for n in (50, 400)]
+    assert floors[0] > 4 * floors[1]
+    assert floors[1] < 0.2 * frechet(one, two)

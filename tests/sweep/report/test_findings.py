@@ -6,7 +6,7 @@ import pytest
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import results
-from gmmae.sweep.report.findings import headline, sentences
+from gmmae.sweep.report.findings import cautions, comparisons, headline
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 
@@ -31,7 +31,7 @@ def test_strategies_with_the_same_time_win_together(projected):
     text = headline(projected)
     labels = "Strong scaling, Weak scaling, Linear rule + warmup and Linear rule"
     assert text.startswith(f"**Fastest: {labels} on 1 device, 100 s to the target** (median of 3 seeds")
-    assert text.endswith("projected to Flat, not measured there).")
+    assert text.endswith("projected to Flat, with steps of cpu, not measured there).")
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def test_measured_and_oversubscribed_times_are_called_so(tmp_path):
 
 def test_the_paper_agrees_or_not_and_failed_processes_are_named(projected):
     # Beyond one device the sweep has 8 pairs; the paper's warmup reached the target on 2 and 4 devices, ours on neither.
-    paper, several, caution, failed = sentences(projected)
+    (paper, several), (caution, failed) = comparisons(projected), cautions(projected)
     assert "6 of 8 pairs" in paper
     assert "Linear rule + warmup on 2 (1 of 3; the paper's run did)" in paper
     assert "Here: data source" in paper
-    assert "target 0.0016384, times projected to Flat." in paper
+    assert "target 0.0016384, times projected to Flat, with steps of cpu." in paper
     # 4 · 3600 / 100 models, and 3600 / 277.
     assert several == (
         "**For several models**: 4 seeds side by side, one on each device, give 144 models an hour. "
-        "One run after another on all 4 devices: Strong scaling 13.0 (projected to Flat)."
+        "One run after another on all 4 devices: Strong scaling 13.0 (projected to Flat, with steps of cpu)."
     )
     assert caution.startswith("**Caution**: 3 seeds are few. A sign test needs 6 pairs")
     assert "`linear-warmup-n4-seed1` crashed: ended by SIGKILL: out of memory" in failed
@@ -118,7 +118,8 @@ def test_another_target_and_measured_times_are_told(tmp_path, oversubscribed, ti
     config = replace(GRID, mode="measured", seeds=(0,), run=replace(GRID.run, stop=replace(GRID.run.stop, target=0.002)))
     for n in (1, 2):
         sweeps.add(config, tmp_path, RunKey("strong", n, 0), "target_reached", 10, oversubscribed=oversubscribed)
-    paper, caution = sentences(results.read(config, tmp_path, None))
+    found = results.read(config, tmp_path, None)
+    [paper], [caution] = comparisons(found), cautions(found)
     assert "the target 0.0016384" in paper
     assert "target 0.002" in paper
     assert times in paper
@@ -126,7 +127,7 @@ def test_another_target_and_measured_times_are_told(tmp_path, oversubscribed, ti
 
 
 def several(config, root, cluster: Cluster | None = FLAT) -> list[str]:
-    return [text for text in sentences(results.read(config, root, cluster)) if text.startswith("**For several models**")]
+    return [text for text in comparisons(results.read(config, root, cluster)) if text.startswith("**For several models**")]
 
 
 def test_several_models_side_by_side_stand_beside_strong_scaling_and_a_faster_strategy(timed):
@@ -134,7 +135,9 @@ def test_several_models_side_by_side_stand_beside_strong_scaling_and_a_faster_st
     sweeps.reach(TWO, timed, RunKey("strong", 2, 0), 10)  # 218 s
     sweeps.reach(TWO, timed, RunKey("weak", 2, 0), 10)  # 130 s
     start = "**For several models**: 2 seeds side by side, one on each device, give 72.0 models an hour. "
-    rates = "One run after another on all 2 devices: Strong scaling 16.5, Weak scaling 27.7 (projected to Flat)."
+    rates = (
+        "One run after another on all 2 devices: Strong scaling 16.5, Weak scaling 27.7 (projected to Flat, with steps of cpu)."
+    )
     assert several(TWO, timed) == [start + rates]
     sweeps.reach(TWO, timed, RunKey("weak", 2, 0), 20)  # 260 s
     assert several(TWO, timed) == [start + rates.replace(", Weak scaling 27.7", "")]
@@ -176,7 +179,8 @@ def test_more_models_one_after_another_than_side_by_side_may_be_an_artefact(tmp_
 
 def test_six_seeds_need_no_caution_and_no_run_needs_no_sentence(tmp_path):
     config = replace(TWO, devices=(2,), seeds=tuple(range(6)))
-    assert sentences(results.read(config, tmp_path, FLAT)) == []
+    found = results.read(config, tmp_path, FLAT)
+    assert comparisons(found) + cautions(found) == []
     for seed in config.seeds:
         sweeps.reach(config, tmp_path, RunKey("strong", 2, seed), 10)
-    assert not any("Caution" in text for text in sentences(results.read(config, tmp_path, FLAT)))
+    assert not any("Caution" in text for text in cautions(results.read(config, tmp_path, FLAT)))

@@ -66,7 +66,7 @@ def test_step_times_that_do_not_reach_give_no_times_and_say_why(tmp_path):
 def test_measured_times_are_the_runs_own(tmp_path):
     config = sweeps.small(tmp_path, replace(GRID, mode="measured"))
     found = results.read(config, tmp_path, FLAT)
-    assert found.clock == ("measured", "", "")
+    assert found.clock == ("measured", "", "", "")
     assert found.times("strong", 2) == {0: 25.0, 1: 25.0, 2: 25.0}  # 10 epochs of 2 + 0.5 s
     run = found.group("weak", 2)[0]
     assert run.epoch == pytest.approx((2.0, None, 0.5))

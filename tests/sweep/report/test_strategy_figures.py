@@ -29,8 +29,8 @@ def drawn(monkeypatch):
 def test_figure_2_has_a_line_for_each_arm(projected, drawn, tmp_path):
     figure = strategy_figures.time_to_target(projected, tmp_path)
     assert isinstance(figure, Figure)
-    assert drawn["title"].endswith("(projected to Flat)")
-    assert "Projected to Flat, not measured there." in figure.caption
+    assert drawn["title"].endswith("(projected to Flat, with steps of cpu)")
+    assert "Projected to Flat, with steps of cpu, not measured there." in figure.caption
     assert drawn["y_label"] == "projected time to target (s)"
     by_label = {series.label: series for series in drawn["what"]}
     assert by_label["Strong scaling"].median == pytest.approx((100.0, 218.0, 277.0))

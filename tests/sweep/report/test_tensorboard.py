@@ -72,7 +72,7 @@ def test_custom_scalars_chart_the_arms_and_the_target_for_each_number_of_devices
     (event,) = events.Tensors("custom_scalars__config__")
     layout = of_layout.Layout.FromString(event.tensor_proto.string_val[0])
     (category,) = layout.category
-    assert category.title == "Validation loss (projected to Flat)"
+    assert category.title == "Validation loss (projected to Flat, with steps of cpu)"
     assert [(chart.title, list(chart.multiline.tag)) for chart in category.chart] == [
         ("1 device", ["^compare/n01_loss$"]),
         ("2 devices", ["^compare/n02_loss$"]),

@@ -1,0 +1,115 @@
+"""Draws the time to the target on a slow and on a fast machine: the first figure of the README.
+
+    python -m experiments.headline --out docs/headline.png
+
+The runs are those of real nodules, six seeds. Their epochs are measured. Their times are projected, and relative to strong
+scaling on one device of the same machine.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.options import Parser, guarded
+from experiments import machines
+from experiments import plan as plans
+from experiments.other_strategies import seconds, sooner, time_ratios
+from experiments.outcomes import Row, by_arm, cells, middle, on_one_device, reached
+from gmmae.plotting import comparison
+from gmmae.plotting.comparison import Measured
+from gmmae.scaling.strategies import STRATEGIES
+
+ARMS = ("strong", "weak", "linear-warmup", "linear", "growing")
+
+PANELS = {
+    "k80_1gbe": "K80s and Gigabit Ethernet",
+    machines.H100: "H100s and NVLink, earlier kernels",
+}
+"""Machines and the titles of their panels."""
+
+
+def rows() -> list[Row]:
+    """Returns the runs of the strategies. The growing batch has a sweep of its own, of the same nodules and seeds."""
+    return [*cells(plans.PAPER_DATA), *(row for row in cells("growing") if row["scaling"] == "growing")]
+
+
+def relative_times(machine: str, of: Sequence[Row]) -> dict[tuple[str, int], list[float]]:
+    """Returns the time to the target of each seed by strategy and devices. A miss is infinite.
+
+    The unit is the median time of strong scaling on one device.
+    """
+    measured = machines.paper_measurements()
+    one = float(np.median([seconds(row, machines.machines(measured, 1)[machine]) for row in on_one_device(of)]))
+    return {
+        (scaling, n): [seconds(row, machines.machines(measured, n)[machine]) / one for row in seeds]
+        for (scaling, n), seeds in by_arm(of, ARMS).items()
+    }
+
+
+def lines(times: Mapping[tuple[str, int], Sequence[float]], of: Sequence[Row]) -> list[Measured]:
+    """Returns a line for each strategy: the medians of the seeds, their ranges, and how many reached the target."""
+    grouped = by_arm(of, ARMS)
+    found = []
+    for scaling in ARMS:
+        counts = tuple(sorted(n for name, n in grouped if name == scaling))
+        values = [np.sort(times[scaling, n]) for n in counts]
+        found.append(
+            Measured(
+                STRATEGIES[scaling].label,
+                counts,
+                tuple(float(np.median(one)) if math.isfinite(one[len(one) // 2]) else math.inf for one in values),
+                tuple(float(one[0]) for one in values),
+                tuple(float(one[-1]) for one in values),
+                tuple(sum(map(reached, grouped[scaling, n])) for n in counts),
+                tuple(len(grouped[scaling, n]) for n in counts),
+            )
+        )
+    return found
+
+
+def ratios() -> dict[tuple[str, int, str], list[float]]:
+    """Returns the time over that of strong scaling on as many devices, seed by seed: by strategy, devices and machine."""
+    of = rows()
+    one = on_one_device(of)
+    return {
+        (scaling, n, machine): time_ratios(of, one, scaling, n)[machine]
+        for scaling, n in by_arm(of, ("weak", "growing"))
+        if n > 1
+        for machine in PANELS
+    }
+
+
+def ratio_rows() -> list[str]:
+    """Returns the rows of the table of `ratios` in Markdown: a median with its range, and the seeds that are sooner."""
+    found = ratios()
+    keys = sorted({(scaling, n) for scaling, n, _ in found}, key=lambda key: (ARMS.index(key[0]), key[1]))
+    lines = []
+    for scaling, n in keys:
+        texts = (f"{middle(of, '.2f')} | {sooner(of)}" for of in (found[scaling, n, machine] for machine in PANELS))
+        lines.append(f"| {STRATEGIES[scaling].label}, {n} | {' | '.join(texts)} |")
+    return lines
+
+
+def figure() -> Figure:
+    """Draws a panel for each machine."""
+    of = rows()
+    return comparison.time_to_target_panels(
+        {title: lines(relative_times(machine, of), of) for machine, title in PANELS.items()},
+        title="Real nodules, projected time to the target: median and range of six seeds",
+        y_label="time / one device's",
+        height=3.1,
+    )
+
+
+def main() -> None:
+    """Writes the figure."""
+    parser = Parser(__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    print(comparison.canvas.save(figure(), parser.parse_args().out))
+
+
+if __name__ == "__main__":
+    guarded(main)

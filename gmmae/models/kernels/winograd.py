@@ -1,0 +1,129 @@
+"""Convolutions of 3 samples along each axis as products of tiles: F(2, 3) of Lavin and Gray (arXiv:1509.09308).
+
+A tile of 4 samples along an axis gives 2 results. The sum over the taps takes 6 multiplications for them, a tile takes 4. In
+two dimensions a convolution is 16 matrix products, with 4 / 9 of the multiplications. It is `out = Rᵀ ((D x) ⊙ (E k))`, as in
+`gmmae.models.kernels.spectral`. All elements of D, E and R are 0, 1, -1 or a half, so rounding grows little.
+
+The gradients are the transposed products: `Dᵀ ((R g) ⊙ (E k))` of x and `Eᵀ ((D x) ⊙ (R g))` of k. XLA computes D x once for
+both passes, and R g once for both gradients.
+
+Arrays are `*volume samples channels`. Factors have an entry for each place in a tile, the last axis fastest.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from gmmae.models.kernels.precision import FULL
+from gmmae.models.kernels.spectral import Gradients, bias_gradient
+
+EDGE = 3
+"""The size of a kernel along each axis."""
+
+
+def fits(x: Array, kernel: Array) -> bool:
+    """Returns whether tiles cover the results: the kernel has 3 samples along each axis, and every axis of x is even."""
+    return all(edge == EDGE for edge in kernel.shape[:-2]) and all(size % 2 == 0 for size in x.shape[:-2])
+
+
+def tiles(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
+    """Returns `out[p] = Σ_q x[p + q] kernel[q]`; shapes are as in `gmmae.models.kernels.convolution.convolve`.
+
+    Args:
+      x: the signal, with an even size along every axis.
+      kernel: the kernel, of 3 samples along every axis.
+      precision: of all products.
+    """
+    axes = range(x.ndim - 2)
+    products = jnp.matmul(_to(_data, x, axes), _to(_kernel, kernel, axes), precision=precision)
+    return _from(_result, products, axes, _places(x))
+
+
+def tiles_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
+    """Returns the gradients of `tiles`."""
+    axes = range(x.ndim - 2)
+    of_x, of_kernel, of_g = _to(_data, x, axes), _to(_kernel, kernel, axes), _to(_gradient, g, axes)
+    to_x = jnp.matmul(of_g, of_kernel.mT, precision=precision)
+    to_kernel = jnp.matmul(of_x.mT, of_g, precision=precision)
+    return _from(_to_data, to_x, axes, _places(x)), _from(_to_kernel, to_kernel, axes, kernel.shape[-2:-1]), bias_gradient(g)
+
+
+def _places(x: Array) -> tuple[int, ...]:
+    """Returns the number of tiles along each axis, and of samples."""
+    return *(size // 2 - 1 for size in x.shape[:-2]), x.shape[-2]
+
+
+def _to(transform: Callable[[Array, int], Sequence[Array]], x: Array, axes: range) -> Float[Array, "factors rows columns"]:
+    """Returns x transformed along each axis."""
+    parts = [x]
+    for axis in axes:
+        parts = [part for whole in parts for part in transform(whole, axis)]
+    return jnp.stack([part.reshape(-1, x.shape[-1]) for part in parts])
+
+
+def _from(
+    transform: Callable[[Sequence[Array], int], Array],
+    products: Float[Array, "factors rows columns"],
+    axes: range,
+    rows: tuple[int, ...],
+) -> Array:
+    """Returns the products transformed back along each axis, from the last axis to the first.
+
+    Args:
+      transform: from four arrays to one, along an axis.
+      products: one for each place in a tile.
+      axes: those of the volume.
+      rows: the shape of the rows.
+    """
+    parts = [product.reshape(*rows, -1) for product in products]
+    for axis in reversed(axes):
+        parts = [transform(parts[first : first + 4], axis) for first in range(0, len(parts), 4)]
+    return parts[0]
+
+
+def _data(x: Array, axis: int) -> list[Array]:
+    """D along an axis."""
+    last = x.shape[axis] - 3
+    a, b, c, d = (lax.slice_in_dim(x, first, first + last, 2, axis) for first in range(4))
+    return [a - c, b + c, c - b, b - d]
+
+
+def _to_data(parts: Sequence[Array], axis: int) -> Array:
+    """Dᵀ along an axis. Neighbouring tiles share two samples, whose parts are added."""
+    a, b, c, d = parts
+    pads = [(0, 0)] * a.ndim
+    here, before = ([*pads[:axis], pad, *pads[axis + 1 :]] for pad in ((0, 1), (1, 0)))
+    even = jnp.pad(a, here) + jnp.pad(b + c - a, before)
+    odd = jnp.pad(b - c + d, here) - jnp.pad(d, before)
+    return _interleaved(even, odd, axis)
+
+
+def _kernel(kernel: Array, _: int) -> list[Array]:
+    """E along the first axis, which disappears."""
+    a, b, c = kernel
+    return [a, (a + b + c) / 2, (a - b + c) / 2, c]
+
+
+def _to_kernel(parts: Sequence[Array], _: int) -> Array:
+    """Eᵀ along a new first axis."""
+    a, b, c, d = parts
+    return jnp.stack([a + (b + c) / 2, (b - c) / 2, (b + c) / 2 + d])
+
+
+def _gradient(g: Array, axis: int) -> list[Array]:
+    """R along an axis."""
+    even, odd = (lax.slice_in_dim(g, first, g.shape[axis], 2, axis) for first in range(2))
+    return [even, even + odd, even - odd, -odd]
+
+
+def _result(parts: Sequence[Array], axis: int) -> Array:
+    """Rᵀ along an axis."""
+    a, b, c, d = parts
+    return _interleaved(a + b + c, b - c - d, axis)
+
+
+def _interleaved(even: Array, odd: Array, axis: int) -> Array:
+    """Returns an array of twice the size along an axis."""
+    return jnp.stack([even, odd], axis + 1).reshape(*even.shape[:axis], -1, *even.shape[axis + 1 :])

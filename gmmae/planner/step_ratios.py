@@ -1,0 +1,299 @@
+"""Steps to a target at other batches and learning rates, relative to a base run, from two short runs beside it.
+
+The first run has twice the base batch. The second has four times the batch and the learning rate, as the linear rule on four
+devices. Both stop at the loss that the base run has after three quarters of its steps, or where their samples are spent.
+Steps at equal loss give two numbers. The weak ratio is the logarithm of the first run's steps over the base run's.
+The exponent γ is the change of the logarithm of the steps for each e-fold of the learning rate. −1 is ideal.
+
+For a batch of k and a learning rate of m times the base, with x = log2 k, y = ln m and w the weak ratio,
+
+    log S(k, m) / S(1, 1) = s(x) (a0 + a1 w + a2 w²) + y (b0 + b1 γ + (b2 + b3 γ) (y / ln 4 − 1) + (b4 + b5 γ) (x / 2 − 1)).
+
+The shape s(x) = (1 − ρ^x) / (1 − ρ) is 1 at twice the batch and bounded for large ones, because steps do not fall without end.
+
+The deviation of the logarithm is exp(d0 + d1 x + d2 ln f + d3 ln S). S are the base run's steps. The flatness f is the share of
+the loss's whole fall that is left after half of them. The chance of a failure has the logit c0 + y (c1 + c2 γ).
+
+The constants were fitted to the zoo of small workloads (`experiments/zoo`), and judged there with the workload left out.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from gmmae.training.validations import crossing
+
+WEAK_RUN = (2.0, 1.0)
+"""The first run's batch and learning rate, over the base run's."""
+
+LINEAR_RUN = (4.0, 4.0)
+"""The second run's."""
+
+LEVEL_SHARE = 0.75
+"""Share of the base run's steps whose loss both runs are to reach."""
+
+MIN_LEVEL_SHARE = 0.1
+"""Smallest share of the base run's steps at whose loss steps are compared."""
+
+MAX_COSTS = (0.75, 0.75)
+"""Largest cost of each run, in base runs by samples."""
+
+RHO = 0.7
+"""Base of the shape's exponential."""
+
+INTERVAL_NORMAL = 1.2816
+"""Half the width of an 80 % interval, in standard deviations."""
+
+MEAN_WEAK_RATIO = -0.2
+"""The weak ratio where none was measured: about the mean of the zoo."""
+
+MIN_RATE_EXPONENT = -1.25
+"""Smallest rate exponent that is believed, a little beyond the ideal."""
+
+MEAN_STEPS = 200.0
+"""The steps of a base run where they are not known: about the median of the zoo."""
+
+MEAN_FLATNESS = 0.2
+"""The flatness where it is not known."""
+
+MIN_FLATNESS = 1e-3
+"""Smallest flatness that is believed."""
+
+FAILED_EXPONENT = 0.5
+"""The exponent γ of a second run that did not come far, and the largest one that is believed."""
+
+MEAN_RATE_EXPONENT = -0.7
+"""The exponent γ where there was no second run: about the mean of the zoo."""
+
+WEAK_SPREAD, EXPONENT_SPREAD = 0.27, 0.41
+"""Standard deviations of the weak ratio and of γ in the zoo."""
+
+MAX_WEAK_RATIO = 0.05
+"""Largest weak ratio that is believed: a larger batch does not take more steps than that, but for chance."""
+
+
+SAFE_EXPONENT = -0.5
+"""The largest γ at which no trial of the learning rate is made: at most one in fifty runs of the zoo failed there."""
+
+MAX_SAFE_RATE = 16.0
+"""The largest learning rate of the zoo, over the base rate."""
+
+
+class Ratios(NamedTuple):
+    """The measured numbers of a workload.
+
+    Attributes:
+      weak: the weak ratio, or None where the first run did not give one.
+      rate_exponent: γ, or None without a second run.
+      steps: S, the base run's steps to the target.
+      flatness: f, the share of the loss's fall that is left after half of these steps.
+    """
+
+    weak: float | None
+    rate_exponent: float | None
+    steps: float = MEAN_STEPS
+    flatness: float = MEAN_FLATNESS
+
+
+class Constants(NamedTuple):
+    """The constants of the law.
+
+    Attributes:
+      batch: a0 to a2.
+      rate: b0 to b5.
+      deviation: d0 to d3.
+      failure: c0 to c2.
+    """
+
+    batch: tuple[float, ...]
+    rate: tuple[float, ...]
+    deviation: tuple[float, ...]
+    failure: tuple[float, ...]
+
+
+CONSTANTS = Constants(
+    batch=(-0.0285, 1.0448, 0.3324),
+    rate=(-0.2022, 0.7485, 0.1894, 0.0991, -0.0847, -0.0522),
+    deviation=(-0.5736, 0.068, -0.1939, -0.1676),
+    failure=(-2.6366, 0.4936, 2.3371),
+)
+"""The constants of all workloads of the zoo (`python -m experiments.zoo.judge`, results/zoo/constants.json)."""
+
+
+def shape(x: float) -> float:
+    """Returns the dependence of the logarithm of the steps on x = log2 k.
+
+    >>> shape(0.0), shape(1.0), round(shape(4.0), 2), round(shape(-2.0), 2)
+    (0.0, 1.0, 2.53, -3.47)
+    """
+    return (1 - RHO**x) / (1 - RHO)
+
+
+class MetricCurve(NamedTuple):
+    """A validation metric by steps, with its sign chosen so that less is better."""
+
+    steps: Float[np.ndarray, " validations"]
+    costs: Float[np.ndarray, " validations"]
+
+    def reaches(self, level: float) -> float:
+        """Returns the step at which the curve first falls to a level, linear between validations; infinite if it does not.
+
+        >>> MetricCurve(np.array([0.0, 10.0, 20.0]), np.array([5.0, 3.0, 2.0])).reaches(2.5)
+        15.0
+        """
+        return crossing(self.steps.tolist(), self.costs.tolist(), level)
+
+    def lowest_by(self, step: float) -> float:
+        """Returns the least cost up to a step, linear between validations."""
+        return float(np.interp(step, self.steps, np.minimum.accumulate(self.costs)))
+
+
+def smooth(costs: Float[np.ndarray, "*runs validations"]) -> Float[np.ndarray, "*runs validations"]:
+    """Returns means of each value and its two neighbours, along the last axis; at the ends the last one counts twice.
+
+    A value that is not finite counts as the largest finite one, so that it does not hide its neighbours.
+
+    >>> smooth(np.array([3.0, 0.0, 3.0])).tolist(), smooth(np.array([1.0, 1.0, np.nan, 4.0])).tolist()
+    ([2.0, 2.0, 2.0], [1.0, 2.0, 3.0, 4.0])
+    """
+    known = np.isfinite(costs)
+    finite = np.where(known, costs, np.max(costs, initial=-np.inf, where=known)) if known.any() else costs
+    padded = np.concatenate([finite[..., :1], finite, finite[..., -1:]], -1)
+    return (padded[..., :-2] + padded[..., 1:-1] + padded[..., 2:]) / 3
+
+
+def steps_at_equal_loss(base: MetricCurve, base_steps: float, run: MetricCurve) -> tuple[float, float] | None:
+    """Returns the steps of a run and of the base run to the same loss, or None where the run did not come far enough.
+
+    The loss is that of the base run at `LEVEL_SHARE` of its steps, or the lowest one of a run that ended before.
+
+    Args:
+      base: the base run.
+      base_steps: its steps to the target.
+      run: another run with the same seed.
+    """
+    level = max(base.lowest_by(LEVEL_SHARE * base_steps), float(run.costs.min()))
+    of_base, of_run = base.reaches(level), run.reaches(level)
+    return (max(of_run, 0.5), max(of_base, 0.5)) if MIN_LEVEL_SHARE * base_steps <= of_base < math.inf else None
+
+
+def weak_ratio(steps: float, base_steps: float, batch: float = WEAK_RUN[0]) -> float:
+    """Returns the weak ratio from steps at equal loss, at most `MAX_WEAK_RATIO`.
+
+    >>> round(weak_ratio(50, 100), 3), weak_ratio(200, 100)
+    (-0.693, 0.05)
+    """
+    return min(math.log(steps / base_steps) / shape(math.log2(batch)), MAX_WEAK_RATIO)
+
+
+def known_weak(ratios: Ratios) -> float:
+    """Returns the measured weak ratio, or the mean."""
+    return MEAN_WEAK_RATIO if ratios.weak is None else ratios.weak
+
+
+def known_exponent(ratios: Ratios) -> float:
+    """Returns the measured exponent γ, or the mean."""
+    return MEAN_RATE_EXPONENT if ratios.rate_exponent is None else ratios.rate_exponent
+
+
+def flatness(base: MetricCurve, base_steps: float, target: float) -> float:
+    """Returns the share of a curve's whole fall to the target that is left after half of the steps.
+
+    >>> flatness(MetricCurve(np.array([0.0, 10.0, 20.0]), np.array([5.0, 2.0, 1.0])), 20, 1.0)
+    0.25
+    """
+    fall = float(base.costs[0]) - target
+    left = base.lowest_by(0.5 * base_steps) - target
+    return max(left / fall, MIN_FLATNESS) if fall > 0 else MEAN_FLATNESS
+
+
+def deviation_features(batch: float, ratios: Ratios) -> list[float]:
+    """Returns the factors of `Constants.deviation`."""
+    return [1.0, math.log2(max(batch, 1.0)), math.log(ratios.flatness), math.log(ratios.steps)]
+
+
+def deviation(batch: float, rate: float, ratios: Ratios, constants: Constants) -> float:
+    """Returns the standard deviation of the logarithm of the steps, at a batch and a learning rate over the base run's.
+
+    A number that was not measured adds its spread in the zoo.
+    """
+    parts = [math.exp(_sum(deviation_features(batch, ratios), constants.deviation))]
+    if ratios.weak is None:
+        parts.append(WEAK_SPREAD * shape(math.log2(batch)))
+    if ratios.rate_exponent is None:
+        parts.append(EXPONENT_SPREAD * constants.rate[1] * math.log(rate))
+    return math.hypot(*parts)
+
+
+def is_doubtful(ratios: Ratios) -> bool:
+    """Returns whether scaled learning rates may fail, by the second run, so that trials are worth their cost.
+
+    >>> is_doubtful(Ratios(-0.2, -0.9)), is_doubtful(Ratios(-0.2, -0.3)), is_doubtful(Ratios(-0.2, None))
+    (False, True, True)
+    """
+    return ratios.rate_exponent is None or ratios.rate_exponent > SAFE_EXPONENT
+
+
+def failure_features(rate: float, ratios: Ratios) -> list[float]:
+    """Returns the factors of `Constants.failure`."""
+    y = math.log(rate)
+    return [1.0, y, y * known_exponent(ratios)]
+
+
+def failure_probability(rate: float, ratios: Ratios, constants: Constants) -> float:
+    """Returns the probability that a run with a learning rate over the base rate misses the target, by the zoo."""
+    return 1 / (1 + math.exp(-_sum(failure_features(rate, ratios), constants.failure))) if rate > 1 else 0.0
+
+
+def rate_exponent(found: tuple[float, float] | None, weak: float | None, run: tuple[float, float] = LINEAR_RUN) -> float:
+    """Returns the exponent γ, without the part that the batch has, within its limits.
+
+    Args:
+      found: steps of the second run and of the base run to an equal loss, or None where the second did not come far.
+      weak: the weak ratio, if it is known.
+      run: batch and learning rate of the second run, over those of the base run.
+
+    >>> round(rate_exponent((25, 100), 0.0), 6), rate_exponent((100, 100), 0.0), rate_exponent(None, 0.0)
+    (-1.0, 0.0, 0.5)
+    """
+    if found is None:
+        return FAILED_EXPONENT
+    steps, base_steps = found
+    batch, rate = run
+    weak = MEAN_WEAK_RATIO if weak is None else weak
+    exponent = (math.log(steps / base_steps) - weak * shape(math.log2(batch))) / math.log(rate)
+    return min(max(exponent, MIN_RATE_EXPONENT), FAILED_EXPONENT)
+
+
+def batch_features(batch: float, weak: float) -> list[float]:
+    """Returns the factors of `Constants.batch`."""
+    at = shape(math.log2(batch))
+    return [at, at * weak, at * weak**2]
+
+
+def rate_features(batch: float, rate: float, exponent: float) -> list[float]:
+    """Returns the factors of `Constants.rate`."""
+    y = math.log(rate)
+    beyond = y / math.log(LINEAR_RUN[1]) - 1, math.log2(batch) / math.log2(LINEAR_RUN[0]) - 1
+    return [y, y * exponent, *(y * of * factor for of in beyond for factor in (1.0, exponent))]
+
+
+def log_ratio(batch: float, rate: float, ratios: Ratios, constants: Constants) -> float:
+    """Returns the logarithm of the steps at a batch and a learning rate over those of the base run.
+
+    Args:
+      batch: the batch over the base batch.
+      rate: the learning rate over the base rate.
+      ratios: measured. Without a weak ratio, the mean of the zoo takes its place.
+      constants: of the law.
+    """
+    return _sum(batch_features(batch, known_weak(ratios)), constants.batch) + _sum(
+        rate_features(batch, rate, known_exponent(ratios)), constants.rate
+    )
+
+
+def _sum(features: Sequence[float], constants: Sequence[float]) -> float:
+    return sum(one * of for one, of in zip(features, constants, strict=True))

@@ -1,0 +1,174 @@
+"""The samples of a workload: arrays, or a source that gives them one by one because they do not fit on a device.
+
+A source is any object with `__len__` and `__getitem__`, such as google/grain's `RandomAccessDataSource` or PyTorch's map-style
+`Dataset`. Every sample must have the form of the first one.
+"""
+
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeGuard
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from gmmae.workloads.interface import Samples, Source, WorkloadError
+
+COMPARED_SAMPLES = 8
+"""The samples of a source by which processes, and the parts of a plan, notice that their data differ."""
+
+
+class SourceError(WorkloadError):
+    """A source that cannot be used. The message names the sample."""
+
+
+def is_source(samples: object) -> TypeGuard[Source]:
+    """Returns whether these samples are a source, and not a pytree of arrays.
+
+    >>> is_source({"image": np.zeros((5, 8, 8))}), is_source(range(5))
+    (False, True)
+    """
+    has_items = all(hasattr(type(samples), name) for name in ("__len__", "__getitem__"))
+    one = jax.tree.structure(samples) == jax.tree.structure(0)
+    return has_items and one and not hasattr(samples, "shape") and not isinstance(samples, str | bytes)
+
+
+class CheckedSource:
+    """A source whose samples are checked when they are read.
+
+    Args:
+      source: of the samples.
+      name: of the samples, for errors.
+      count: the number of samples. A number above that of the source repeats them. None: that of the source.
+
+    Attributes:
+      first: the first sample, a pytree of arrays.
+
+    Raises:
+      SourceError: the source is empty, or its first sample cannot be used.
+    """
+
+    def __init__(self, source: Source, name: str, count: int | None = None) -> None:
+        self._source, self._name = source, name
+        self._own = len(source)
+        self._count = self._own if count is None else count
+        if not self._own:
+            raise SourceError(f"{name} must be at least 1; got a source of length 0")
+        values, self._structure = jax.tree.flatten(self._read(0))
+        leaves = [np.asarray(value) for value in values]
+        if not leaves or any(leaf.dtype.kind in "OSUMm" for leaf in leaves):
+            raise SourceError(f"{name} must be numbers or arrays of them; got {_form(leaves)} for sample 0")
+        self._forms = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        self.first: Samples = jax.tree.unflatten(self._structure, leaves)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Samples:
+        return jax.tree.unflatten(self._structure, self.leaves(index))
+
+    def leaves(self, index: int) -> list[np.ndarray]:
+        """Returns the arrays of a sample, in the order of its pytree. Several threads may call this at once.
+
+        Raises:
+          SourceError: the source raises an error, or the sample has another form than the first one.
+        """
+        index %= self._own
+        values, structure = jax.tree.flatten(self._read(index))
+        leaves = [np.asarray(value) for value in values]
+        if structure != self._structure:
+            self._refuse(f"{structure} for sample {index}, and {self._structure} for sample 0")
+        if [(leaf.shape, leaf.dtype) for leaf in leaves] != self._forms:
+            self._refuse(f"{_form(leaves)} for sample {index}, and {_form(jax.tree.leaves(self.first))} for sample 0")
+        return leaves
+
+    def take(self, index: Iterable[int] | Int[np.ndarray, " samples"]) -> Samples:
+        """Returns some samples, with the samples along the leading axis of every array."""
+        samples = [self.leaves(int(one)) for one in index]
+        return jax.tree.unflatten(self._structure, [np.stack(leaves) for leaves in zip(*samples, strict=True)])
+
+    def resized(self, count: int) -> "CheckedSource":
+        """Returns a source of at least this number of samples, which repeats its own."""
+        return CheckedSource(self._source, self._name, max(count, self._own))
+
+    def require_same_length(self) -> None:
+        """Refuses a source whose length has changed, because the order of the samples follows from it."""
+        if (length := len(self._source)) != self._own:
+            raise SourceError(
+                f"{self._name} must keep their number, {self._own}, during a run; got a source of length {length}"
+            )
+
+    def _read(self, index: int) -> Any:  # noqa: ANN401 a pytree of a user
+        try:
+            return self._source[index]
+        except MemoryError:
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            words = " ".join(f"{type(error).__name__}: {error}".split())
+            raise SourceError(
+                f"{self._name} must have an entry for each index from 0 to {self._own - 1}; reading {index} raised "
+                f"{words} ({place.filename}, line {place.lineno})"
+            ) from error
+
+    def _refuse(self, what: str) -> None:
+        raise SourceError(f"{self._name} must all have the same form; got {what}")
+
+
+def checked(samples: Samples | Source, name: str) -> Samples:
+    """Returns arrays as they are, and a source that checks its samples.
+
+    Args:
+      samples: arrays or a source.
+      name: of the samples, for errors.
+    """
+    return CheckedSource(samples, name) if is_source(samples) and not isinstance(samples, CheckedSource) else samples
+
+
+def _form(leaves: Sequence[np.ndarray]) -> str:
+    """Returns the types and shapes of a sample's arrays in words.
+
+    >>> _form([np.zeros((8, 8), np.float32), np.asarray(3)])
+    'float32 8×8 and int64'
+    """
+    return " and ".join(f"{leaf.dtype} {'×'.join(map(str, leaf.shape))}".strip() for leaf in leaves) or "nothing"
+
+
+def count(samples: Samples, name: str = "samples") -> int:
+    """Returns the number of samples in a pytree of arrays, or in a source that `registry.build` has checked.
+
+    Args:
+      samples: arrays with the samples along their leading axis, or a `CheckedSource`.
+      name: of the samples, for the error.
+
+    Raises:
+      WorkloadError: there are none, or the arrays differ in their number.
+    """
+    if isinstance(samples, CheckedSource):
+        return len(samples)
+    shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(samples)]
+    sizes = {shape[0] if shape else 0 for shape in shapes}
+    if len(sizes) != 1 or 0 in sizes:
+        raise WorkloadError(
+            f"{name} must be arrays with the same number of samples, at least 1, along their leading axes, or one source; got "
+            f"shapes {', '.join(map(str, shapes)) or 'none'}"
+        )
+    return sizes.pop()
+
+
+def take_on_host(samples: Samples, index: Int[np.ndarray, " samples"]) -> Samples:
+    """Returns some samples of arrays or of a source as arrays."""
+    return samples.take(index) if isinstance(samples, CheckedSource) else jax.tree.map(lambda array: array[index], samples)
+
+
+def one_sample(samples: Samples) -> Samples:
+    """Returns a sample, for its shapes and types."""
+    return samples.first if isinstance(samples, CheckedSource) else jax.tree.map(lambda array: np.asarray(array[0]), samples)
+
+
+def comparable(samples: Samples) -> Samples:
+    """Returns arrays that differ where samples differ: all of the arrays, or the length and a few samples of a source."""
+    if not isinstance(samples, CheckedSource):
+        return samples
+    index = np.linspace(0, len(samples) - 1, min(len(samples), COMPARED_SAMPLES)).astype(np.int64)
+    return np.asarray(len(samples)), samples.take(index)

@@ -1,0 +1,188 @@
+"""`gmmae classify`, and the other commands on data of MedMNIST's form."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from gmmae.classification import report, samples
+from gmmae.classification.samples import LabelRule
+from gmmae.config.schema import changed
+from gmmae.data.extraction.medmnist import DATASETS
+from gmmae.data.settings import DataConfig
+from gmmae.system.errors import InputError
+from gmmae.training.loop import run
+from tests import medmnist_files
+from tests.commands import refusal, run_gmmae
+from tests.small import Recorder, small
+
+KINDS = ("mixture", "latent", "voxels", "all three")
+
+
+def rows(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def config_of(root, **changes):
+    options = {
+        "data__source": "medmnist",
+        "data__root": str(root),
+        "data__cache": str(root.parent / "cache"),
+        "stop__max_epochs": 2,
+    }
+    return changed(small(), **options | {"data__workers": 1} | changes)
+
+
+@pytest.fixture(scope="module")
+def medmnist_runs(tmp_path_factory):
+    """The file of two classes, and two runs on it."""
+    folder = tmp_path_factory.mktemp("medmnist")
+    path = medmnist_files.write(folder / "nodulemnist3d.npz")
+    for seed in (0, 1):
+        run(config_of(path, seed=seed), folder / f"run_{seed}", Recorder())
+    return path, folder / "run_0", folder / "run_1"
+
+
+def test_two_runs_give_a_table_beside_the_published_one(medmnist_runs, tmp_path, capsys):
+    _, one, other = medmnist_runs
+    out = tmp_path / "out"
+    assert run_gmmae("classify", one, other, "--seeds", 2, "--out", out) == 0
+    printed = capsys.readouterr().out
+    table = rows(out / "classification.csv")
+    assert [row["features"] for row in table] == [kind for kind in KINDS for _ in range(2)]
+    voxels = [float(row["auc"]) for row in table if row["features"] == "voxels"]
+    assert voxels[0] == 1  # the radius tells the class
+    for row in table:
+        assert float(row["auc_low"] or 0) <= float(row["auc"]) <= float(row["auc_high"] or 1)
+        assert 0 <= float(row["accuracy"]) <= 1
+    markdown = (out / "classification.md").read_text()
+    for shown in (printed, markdown):
+        assert "auto-sklearn" in shown
+        assert "0.914" in shown
+    assert "24 training and 16 test samples; in the test set 8 of 'benign', 8 of 'malignant'" in printed
+    assert "nodulemnist3d.npz is not the file of https://zenodo.org/records/10519652: its MD5 differs" in printed
+    content = json.loads((out / "classification.json").read_text())
+    assert content["runs"] == [str(one), str(other)]
+    assert all(len(result["settings"]) == 2 for result in content["results"])
+    predictions = rows(out / "predictions.csv")
+    assert len(predictions) == 16 * 8
+    assert {row["name"].split("_")[1] for row in predictions} == {"test"}
+    np.testing.assert_allclose([float(row["benign"]) + float(row["malignant"]) for row in predictions], 1, atol=2e-5)
+    assert all(str(out / name) in printed for name in (report.MARKDOWN, report.TABLE, report.PREDICTIONS, report.JSON))
+    assert run_gmmae("classify", one, "--seeds", 1, "--out", out) == 0  # an earlier result is replaced
+    assert rows(out / "classification.csv")[0]["auc_sd"] == ""
+
+
+def test_the_test_set_is_seen_by_no_training(medmnist_runs, tmp_path, capsys):
+    """Other test images change no parameter and no chosen setting."""
+    _, one, _ = medmnist_runs
+    content = medmnist_files.arrays()
+    content["test_images"] = content["test_images"][::-1]
+    moved = tmp_path / "nodulemnist3d.npz"
+    np.savez(moved, allow_pickle=False, **content)
+    record = run(config_of(moved), tmp_path / "run", Recorder())
+    assert record.best_val_loss == json.loads((one / "record.json").read_text())["best_val_loss"]
+    for place, options in ((tmp_path / "own", ()), (tmp_path / "moved", ("--data.root", moved))):
+        assert run_gmmae("classify", one, *options, "--seeds", 1, "--out", place) == 0
+    capsys.readouterr()
+    first, second = (json.loads((tmp_path / name / "classification.json").read_text()) for name in ("own", "moved"))
+    assert [r["settings"] for r in first["results"]] == [r["settings"] for r in second["results"]]
+    assert [r["auc"] for r in first["results"]] != [r["auc"] for r in second["results"]]
+
+
+def test_more_classes_and_the_other_commands(tmp_path, capsys):
+    path = tmp_path / "fracturemnist3d.npz"
+    np.savez(path, allow_pickle=False, **medmnist_files.arrays(classes=3, counts={"train": 36, "val": 12, "test": 15}))
+    lattice = {"model__decoder": "lattice", "model__lattice_size": 2}
+    run(config_of(path, **lattice), tmp_path / "run", Recorder())
+    assert run_gmmae("classify", tmp_path / "run", "--seeds", 1) == 0
+    printed = capsys.readouterr().out
+    assert "nondisplaced rib fracture" in printed
+    assert (tmp_path / "run" / "classification" / "classification.md").is_file()
+    assert run_gmmae("evaluate", tmp_path / "run", "--split", "test") == 0
+    assert "on 15 test samples" in capsys.readouterr().out
+    assert {row["split"] for row in rows(tmp_path / "run" / "evaluation_test.csv")} == {"test"}
+    assert run_gmmae("evaluate", tmp_path / "run", "--split", "all") == 0
+    assert "on 36 train, 12 validation and 15 test samples" in capsys.readouterr().out
+    assert run_gmmae("describe", tmp_path / "run", path, "--out", tmp_path / "described") == 0
+    assert "63 volumes described" in capsys.readouterr().out
+    with np.load(tmp_path / "described" / "mixtures.npz") as described:
+        assert len(described["names"]) == 63
+
+
+def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patients(tmp_path, capsys):
+    folder = cubes_with_scores(tmp_path / "cubes")
+    options = {"data__source": "cubes", "data__validation": 24, "data__window": (0.0, 255.0), "data__crop": "1.25x"}
+    run(config_of(folder, **options), tmp_path / "run", Recorder())
+    labels = ("--label-column", "score", "--label-at-most", 2, "--label-at-least", 4)
+    assert run_gmmae("classify", tmp_path / "run", *labels, "--seeds", 1) == 0
+    printed = capsys.readouterr().out
+    assert "16 volumes have no label and are left out" in printed
+    assert "the test set is the run's validation set, by patient" in printed
+    table = rows(tmp_path / "run" / "classification" / "classification.csv")
+    assert [row["features"] for row in table][::2] == [*KINDS, "diameter", "all three and diameter"]
+    assert float(next(row["auc"] for row in table if row["features"] == "diameter")) > 0.9
+    held_out = {row["name"] for row in rows(tmp_path / "run" / "classification" / "predictions.csv")}
+    assert run_gmmae("evaluate", tmp_path / "run") == 0
+    capsys.readouterr()
+    assert held_out < {row["name"] for row in rows(tmp_path / "run" / "evaluation.csv")}
+    for wrong, message in (
+        (labels[:4], "must be given together"),
+        (("--label-column", "nothing"), "must have the column nothing; it has file, patient"),
+        ((), "the column 'category' gives none"),
+        (("--label-column", "patient", *labels[2:]), "needs numbers in the column 'patient'; got 'p"),
+        (("--label-column", "score", "--label-at-most", 4, "--label-at-least", 2), "must be below --label-at-least"),
+        ((*labels, "--data.validation", 10), "got data.validation otherwise in"),
+        ((*labels, "--data.seed", 3), "got data.seed otherwise in"),
+    ):
+        assert message in refusal(capsys, "classify", tmp_path / "run", *wrong, "--seeds", 1)
+
+
+def cubes_with_scores(folder):
+    """Balls of 40 patients, two each, whose diameter follows the score."""
+    (folder / "images").mkdir(parents=True)
+    volumes = medmnist_files.arrays(counts={"train": 80})["train_images"]
+    lines = ["file,patient,diameter_mm,score"]
+    for i, volume in enumerate(volumes):
+        np.save(folder / "images" / f"n{i:02d}.npy", volume)
+        score = (1, 5, 2, 4, 3)[i // 2 % 5]
+        lines.append(f"n{i:02d}.npy,p{i // 2},{4 + score + i % 3 / 10},{score}")
+    (folder / "nodules.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_labels_of_the_wrong_form_of_data_are_refused(medmnist_runs, tmp_path, capsys):
+    _, one, other = medmnist_runs
+    message = refusal(capsys, "classify", one, "--label-column", "score")
+    assert "--label-column needs a folder with a CSV; got data.source = medmnist" in message
+    changed_run = tmp_path / "other"
+    shutil.copytree(other, changed_run)
+    text = (changed_run / "config.toml").read_text()
+    (changed_run / "config.toml").write_text(text.replace("components = 4", "components = 5"))
+    assert "model.components otherwise in" in refusal(capsys, "classify", one, changed_run, "--out", tmp_path / "out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    assert "which holds something else" in refusal(capsys, "classify", one, "--out", tmp_path / "mine")
+
+
+def test_a_class_without_samples_in_the_test_set_is_refused(tmp_path):
+    path = medmnist_files.write(tmp_path / "nodulemnist3d.npz", test_labels=np.zeros((16, 1), np.uint8))
+    data = DataConfig("medmnist", str(path), shape=8, cache=str(tmp_path / "cache"), workers=1)
+    with pytest.raises(InputError, match="the test set must have 1 or more samples of each class; it has 0 of 'malignant'"):
+        samples.load(data, LabelRule())
+
+
+def test_split_test_is_for_data_that_have_one(mixture_run, capsys):
+    message = refusal(capsys, "evaluate", mixture_run.folder, "--split", "test")
+    assert "--split test needs data that have a test set of their own" in message
+
+
+def test_published_results_are_of_each_data_set_and_plausible():
+    for name in DATASETS:
+        methods = report.published(name).methods
+        assert len(methods) == 8
+        assert all(0.3 < value <= 1 for pair in methods.values() for value in pair)
+    assert report.published("mine").methods == {}

@@ -1,0 +1,465 @@
+"""`gmmae data lidc` on folders shaped like LIDC-IDRI, whose balls are known, and on those of strangers."""
+
+import csv
+import errno
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from gmmae.data.extraction import dicom
+from gmmae.data.extraction.prepare import load
+from gmmae.data.settings import DataConfig
+from tests import lidc_folders as folders
+from tests.commands import run_gmmae
+from tests.lidc_folders import SCORES, Scan
+
+CENTRES = ((-10.0, 65.0, -180.0), (10.0, 82.0, -160.0))
+DIAMETERS = (14.0, 9.0)
+SCAN = Scan()
+JITTERS = ((0.5, 0.3, 0.2), (-0.5, -0.3, -0.2), (0.4, -0.4, 0.0), (-0.4, 0.4, 0.0))
+
+
+def cut(capsys, *words):
+    """Runs the command; returns the lines that it prints."""
+    capsys.readouterr()
+    assert run_gmmae("data", "lidc", *words) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def refused(capsys, *words):
+    """Runs the command, which refuses, and returns the last line of the error. Lines on reading the files come before."""
+    capsys.readouterr()
+    assert run_gmmae("data", "lidc", *words) == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def counted(printed, count, what):
+    """Whether a line of the table has this number and name."""
+    return any(line.split(maxsplit=1) == [str(count), what] for line in printed)
+
+
+def rows(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def left_out(out):
+    return [(row["what"], row["where"], row["why"]) for row in rows(out / "left_out.csv")]
+
+
+def drawn(scan, centre, diameter):
+    """What each of four readers draws of a ball."""
+    return [scan.ball(np.add(centre, jitter), diameter) for jitter in JITTERS]
+
+
+def sessions(scan, nodules, uids=True):
+    """The nodules of each reader, from each nodule's mask by reader; None: that reader did not see it."""
+    return [
+        [
+            folders.nodule(
+                f"N{i}", folders.rois(scan, masks[reader], uids=uids), SCORES | {"texture": 5 - i, "malignancy": 1 + reader}
+            )
+            for i, masks in enumerate(nodules)
+            if masks[reader] is not None
+        ]
+        for reader in range(len(nodules[0]))
+    ]
+
+
+class Known(NamedTuple):
+    root: Path
+    scan: Scan
+    values: np.ndarray
+    nodules: list[list[np.ndarray]]
+
+
+def write(root, scan=SCAN, centres=CENTRES, diameters=DIAMETERS, **series):
+    """A folder with one series, and a file of four readers."""
+    nodules = [drawn(scan, centre, diameter) for centre, diameter in zip(centres, diameters, strict=True)]
+    values = folders.values_of(*(scan.ball(centre, diameter) for centre, diameter in zip(centres, diameters, strict=True)))
+    place = root / scan.patient / "study" / "series"
+    folders.write_series(place, scan, values, **series)
+    (place / "069.xml").write_text(folders.message(scan.series, sessions(scan, nodules)), encoding="utf-8")
+    return Known(root, scan, values, nodules)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("lidc") / "LIDC-IDRI")
+
+
+def on_grid_of(image, scan):
+    """First index z, y, x and shape of a written image within its scan."""
+    start = (np.array(image.GetOrigin()) - scan.origin) @ np.column_stack(
+        [scan.rows, scan.columns, np.cross(scan.rows, scan.columns)]
+    )
+    first = np.rint(start / scan.spacing).astype(int)[::-1]
+    return tuple(slice(a, a + n) for a, n in zip(first, image.GetSize()[::-1], strict=True))
+
+
+def require_as_constructed(out, name, scan, values, readers):
+    """The voxels are the scan's, and the mask holds what half of the readers have inside."""
+    image, mask = (sitk.ReadImage(str(out / folder / name)) for folder in ("images", "masks"))
+    assert image.GetPixelID() == sitk.sitkInt16
+    np.testing.assert_allclose(image.GetSpacing(), scan.spacing, rtol=1e-5)
+    assert mask.GetSize() == image.GetSize()
+    np.testing.assert_allclose(mask.GetOrigin(), image.GetOrigin(), atol=1e-4)
+    box = on_grid_of(image, scan)
+    assert (sitk.GetArrayFromImage(image) == values[box]).all()
+    agreed = 2 * np.sum(readers, 0) >= len(readers)
+    assert (sitk.GetArrayFromImage(mask) == agreed[box]).all()
+    assert sitk.GetArrayFromImage(mask).sum() == agreed.sum() > 50
+
+
+@pytest.mark.parametrize("uids", [True, False])
+@pytest.mark.parametrize("namespace", ["http://www.nih.gov", "http://www.nih.gov/idri", ""])
+def test_balls_are_found_where_they_are(capsys, known, tmp_path, uids, namespace):
+    xml = folders.message(known.scan.series, sessions(known.scan, known.nodules, uids), namespace)
+    root = tmp_path / "folder"
+    root.mkdir()
+    (root / "series").symlink_to(known.root / known.scan.patient / "study" / "series")
+    folders_of_links = tmp_path / "copy"
+    folders_of_links.mkdir()
+    for path in (root / "series").glob("*.dcm"):
+        (folders_of_links / path.name).symlink_to(path.resolve())
+    (folders_of_links / "readings.XML").write_text(xml, encoding="utf-8")
+    printed = cut(capsys, folders_of_links, "--out", tmp_path / "cubes")
+    table = rows(tmp_path / "cubes" / "nodules.csv")
+    assert [row["file"] for row in table] == ["LIDC-IDRI-0001_1.nii.gz", "LIDC-IDRI-0001_2.nii.gz"]
+    for row, centre, diameter, readers in zip(table, CENTRES, DIAMETERS, known.nodules, strict=True):
+        measured = [float(row[name]) for name in ("coordX", "coordY", "coordZ")]
+        assert np.linalg.norm(np.subtract(measured, centre)) < 0.1
+        assert abs(float(row["diameter_mm"]) - diameter) < min(known.scan.spacing)
+        require_as_constructed(tmp_path / "cubes", row["file"], known.scan, known.values, readers)
+    assert [row["category"] for row in table] == ["solid", "part-solid"]
+    assert [(row["texture"], row["malignancy"], row["internal_structure"]) for row in table] == [
+        ("5", "2.5", "1"),
+        ("4", "2.5", "1"),
+    ]
+    assert {(row["patient"], row["seriesuid"], row["readers"], row["annotated"]) for row in table} == {
+        ("LIDC-IDRI-0001", known.scan.series, "4", "no")
+    }
+    assert counted(printed, 2, "nodules written")
+    assert counted(printed, 2, "nodules of 4 of 4 readers")
+    assert printed[-1] == f"--data.source cubes --data.root {tmp_path / 'cubes'} uses them"
+
+
+def test_the_source_cubes_reads_the_folder(capsys, known, tmp_path):
+    cut(capsys, known.root, "--out", tmp_path / "cubes")
+    config = DataConfig(
+        source="cubes", root=str(tmp_path / "cubes"), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=None
+    )
+    said = []
+    nodules = load(config, said.append)
+    assert nodules.names == ("LIDC-IDRI-0001_1.nii.gz", "LIDC-IDRI-0001_2.nii.gz")
+    assert set(nodules.groups) == {"LIDC-IDRI-0001"}
+    assert nodules.details is not None
+    assert nodules.masks is not None
+    assert nodules.details.filled.max() == 0
+    assert nodules.masks.sum((1, 2, 3)).min() > 500
+    for values, mask in zip(nodules.values, nodules.masks, strict=True):
+        assert values[mask == 1].mean() > -150
+        assert values[mask == 0].mean() < -600
+
+
+@pytest.mark.parametrize(
+    ("rows_", "columns"),
+    [((-1.0, 0.0, 0.0), (0.0, -1.0, 0.0)), ((1.0, 0.0, 0.0), (0.0, -1.0, 0.0)), ((0.0, 1.0, 0.0), (1.0, 0.0, 0.0))],
+    ids=["prone", "slices run down", "turned"],
+)
+def test_other_orientations(capsys, tmp_path, rows_, columns):
+    scan = Scan(rows=rows_, columns=columns, shape=(30, 64, 72), spacing=(0.8, 0.65, 2.0))
+    centre = np.add(scan.positions()[15, 30, 40], (0.2, -0.1, 0.3))
+    made = write(tmp_path / "in", scan, [centre], [12.0])
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
+    (row,) = rows(tmp_path / "out" / "nodules.csv")
+    measured = [float(row[name]) for name in ("coordX", "coordY", "coordZ")]
+    assert np.linalg.norm(np.subtract(measured, centre)) < 0.1
+    require_as_constructed(tmp_path / "out", row["file"], scan, made.values, made.nodules[0])
+
+
+def test_a_rescaled_series_is_in_hu(capsys, tmp_path):
+    made = write(tmp_path / "in", t0028_1053="2", t0028_1052="-1000")
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
+    image = sitk.ReadImage(str(tmp_path / "out" / "images" / "LIDC-IDRI-0001_1.nii.gz"))
+    apart = np.abs(sitk.GetArrayFromImage(image) - made.values[on_grid_of(image, made.scan)])
+    assert apart.max() == 1  # stored in steps of 2 HU
+
+
+def test_a_hole_is_cut_and_marks_below_3_mm_are_counted(capsys, tmp_path):
+    scan = Scan()
+    ball, hole = scan.ball(CENTRES[0], 16), scan.ball(CENTRES[0], 7)
+    values = folders.values_of(ball)
+    folders.write_series(tmp_path / "in", scan, values)
+    reader = [folders.nodule("1", folders.rois(scan, ball, hole), SCORES), folders.nodule("2", folders.point(scan, 30, 50, 50))]
+    (tmp_path / "in" / "1.xml").write_text(folders.message(scan.series, [reader] * 4), encoding="utf-8")
+    printed = cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
+    require_as_constructed(tmp_path / "out", "LIDC-IDRI-0001_1.nii.gz", scan, values, [ball & ~hole] * 4)
+    assert counted(printed, 4, "nodules below 3 mm, marked by a point")
+    assert counted(printed, 4, "marks of other findings")
+
+
+def write_readers(root, scan, *nodules, readers=4):
+    """A series whose readers draw what is given: for each nodule a mask by reader, or None."""
+    values = folders.values_of(*(mask for masks in nodules for mask in masks if mask is not None))
+    folders.write_series(root, scan, values)
+    (root / "1.xml").write_text(folders.message(scan.series, sessions(scan, nodules)), encoding="utf-8")
+    return values
+
+
+def test_readers_who_disagree(capsys, tmp_path):
+    scan = Scan()
+    one, other, far = (scan.ball(CENTRES[0], 8), scan.ball(np.add(CENTRES[0], (10, 0, 0)), 8), scan.ball(CENTRES[1], 8))
+    both = one | other | scan.ball(np.add(CENTRES[0], (5, 0, 0)), 8)
+    # Two readers see two nodules; two see one large nodule, which reaches over both. A fifth mark is of one reader.
+    nodules = [[one, one, both, both], [other, other, None, None], [None, far, None, None]]
+    write_readers(tmp_path / "in", scan, *nodules)
+    printed = cut(capsys, tmp_path / "in", "--out", tmp_path / "three")
+    # Each large outline joins one nodule only, so no reader counts twice.
+    table = rows(tmp_path / "three" / "nodules.csv")
+    assert [row["readers"] for row in table] == ["4"]
+    assert counted(printed, 1, "nodules of 1 of 4 readers")
+    assert sum(what == "nodules of too few readers" for what, *_ in left_out(tmp_path / "three")) == 2
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "one", "--min-readers", 1)
+    assert sorted(row["readers"] for row in rows(tmp_path / "one" / "nodules.csv")) == ["1", "2", "4"]
+
+
+def test_readers_whose_outlines_share_no_voxel_have_no_consensus(capsys, tmp_path):
+    scan = Scan()
+    places = [scan.ball(np.add(CENTRES[0], (5.6 * step, 0, 0)), 5) for step in (-1, 0, 1)]
+    write_readers(tmp_path / "in", scan, [*places, None], drawn(scan, CENTRES[1], 9))
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
+    assert len(rows(tmp_path / "out" / "nodules.csv")) == 1
+    (line,) = [why for what, _, why in left_out(tmp_path / "out") if what == "nodules without a consensus"]
+    assert line == "2 of 3 readers must agree on a voxel; they agree on none"
+
+
+@pytest.mark.parametrize(("agreement", "votes"), [(0, 1), (0.25, 1), (0.5, 2), (0.6, 3), (1, 4)])
+def test_the_mask_holds_what_a_share_of_the_readers_have_inside(capsys, known, tmp_path, agreement, votes):
+    cut(capsys, known.root, "--out", tmp_path / "out", "--agreement", agreement)
+    mask = sitk.ReadImage(str(tmp_path / "out" / "masks" / "LIDC-IDRI-0001_1.nii.gz"))
+    wanted = np.sum(known.nodules[0], 0) >= votes
+    assert (sitk.GetArrayFromImage(mask) == wanted[on_grid_of(mask, known.scan)]).all()
+    assert sitk.GetArrayFromImage(mask).sum() == wanted.sum()
+
+
+def test_a_nodule_at_the_edge_of_the_scan_is_kept(capsys, tmp_path):
+    scan = Scan()
+    centre = scan.positions()[0, 4, 40]
+    mask = scan.ball(centre, 10)
+    mask[:, 0] = False  # the outline needs a pixel outside of it
+    values = write_readers(tmp_path / "in", scan, [mask] * 4)
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
+    require_as_constructed(tmp_path / "out", "LIDC-IDRI-0001_1.nii.gz", scan, values, [mask] * 4)
+
+
+@pytest.mark.parametrize(
+    ("outlined", "text"),
+    [
+        (True, "each outline must be on a slice of the series; there is none at z = "),
+        (False, "a slice of the nodule is missing"),
+    ],
+)
+def test_a_missing_slice_costs_only_the_nodule_that_it_cuts(capsys, tmp_path, outlined, text):
+    scan = Scan()
+    gap = round((CENTRES[0][2] - scan.origin[2]) / scan.spacing[2])
+    made = write(tmp_path / "in", scan, slices=[k for k in range(scan.shape[0]) if k != gap])
+    if not outlined:
+        for mask in made.nodules[0]:
+            mask[gap] = False
+        (xml,) = tmp_path.rglob("*.xml")
+        xml.write_text(folders.message(scan.series, sessions(scan, made.nodules)))
+    printed = cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
+    (row,) = rows(tmp_path / "out" / "nodules.csv")
+    require_as_constructed(tmp_path / "out", row["file"], scan, made.values, made.nodules[1])
+    reasons = [why for *_, why in left_out(tmp_path / "out")]
+    assert sum(text in why for why in reasons) == 4
+    assert sum(why.startswith("a slice is missing, or out of place, between z = ") for why in reasons) == 1
+    assert any("4  readers' nodules with a fault; first: LIDC-IDRI-0001: nodule N0 of reader 1" in line for line in printed)
+
+
+def test_a_slice_that_is_cut_short_is_named(capsys, tmp_path):
+    made = write(tmp_path / "in")
+    middle = round((CENTRES[0][2] - made.scan.origin[2]) / made.scan.spacing[2])
+    (path,) = tmp_path.rglob(f"*-{middle}.dcm")
+    path.write_bytes(path.read_bytes()[:12_000])
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
+    assert len(rows(tmp_path / "out" / "nodules.csv")) == 1
+    reasons = {what: (where, why) for what, where, why in left_out(tmp_path / "out")}
+    assert reasons["DICOM files that cannot be read"][0].endswith(path.name)
+
+
+def test_slices_that_are_there_twice(capsys, known, tmp_path):
+    scan, series = known.scan, known.root / known.scan.patient / "study" / "series"
+    for folder in ("same", "other"):
+        folders.write_series(tmp_path / folder, scan, known.values)
+        (tmp_path / folder / "1.xml").write_text((series / "069.xml").read_text())
+    folders.write_series(tmp_path / "same" / "again", scan, known.values, slices=range(5))
+    cut(capsys, tmp_path / "same", "--out", tmp_path / "out")
+    assert len(rows(tmp_path / "out" / "nodules.csv")) == 2
+    assert ("slices", "LIDC-IDRI-0001", "5 slices are there twice, with equal voxels: one of each is used") in left_out(
+        tmp_path / "out"
+    )
+    folders.write_series(tmp_path / "other" / "again", scan, known.values + 1, slices=range(5))
+    assert "a series must have one slice at each place; " in refused(capsys, tmp_path / "other", "--out", tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_folder_of_strangers(capsys, known, tmp_path):
+    """Two series of one patient in one folder, X-rays, a damaged file, text, and XML files of all kinds."""
+    root, scan = tmp_path / "in", Scan()
+    second = Scan(series="1.2.826.0.1.3680043.8.498.2", spacing=(0.6, 0.6, 2.0), origin=(-20.0, -60.0, 30.0))
+    unread = Scan(series="1.2.826.0.1.3680043.8.498.3", patient="LIDC-IDRI-0002", shape=(3, 32, 32))
+    chest = Scan(series="1.2.826.0.1.3680043.8.498.4", shape=(1, 32, 32))
+    made = [write(root, scan), write(root, second, [(0.0, -35.0, 60.0)], [12.0])]
+    folders.write_series(root / "unread", unread, np.full(unread.shape, -800))
+    folders.write_series(root / "chest", chest, np.full(chest.shape, 5), t0008_0060="DX")
+    (root / "damaged.dcm").write_bytes(b"\0" * 128 + b"DICM" + b"\x07" * 50)
+    (root / "LICENSE").write_text("CC BY 3.0")
+    (root / ".DS_Store").write_bytes(b"\0" * 200)
+    place = root / scan.patient / "study" / "series"
+    (place / "069.xml").rename(place / "070.xml.was")
+    xml = folders.message(scan.series, sessions(scan, made[0].nodules))
+    (place / "070.xml").write_text(xml)
+    (root / "copy.xml").write_text(xml)
+    (place / "second.xml").write_text(folders.message(second.series, sessions(second, made[1].nodules), ""))
+    (root / "gone.xml").write_text(folders.message("1.2.3", [[]]))
+    (root / "cut short.xml").write_text(xml[:500])
+    (root / "other.xml").write_text("<a/>")
+    (root / "chest.xml").write_text(
+        '<IdriReadMessage xmlns="http://www.nih.gov/idri"><ResponseHeader><CXRSeriesInstanceUid>1.2</CXRSeriesInstanceUid>'
+        "</ResponseHeader><CXRreadingSession/></IdriReadMessage>"
+    )
+    printed = cut(capsys, root, "--out", tmp_path / "out")
+    table = rows(tmp_path / "out" / "nodules.csv")
+    assert [(row["file"], row["seriesuid"]) for row in table] == [
+        ("LIDC-IDRI-0001_1.nii.gz", scan.series),
+        ("LIDC-IDRI-0001_2.nii.gz", scan.series),
+        ("LIDC-IDRI-0001_3.nii.gz", second.series),
+    ]
+    require_as_constructed(tmp_path / "out", table[2]["file"], second, made[1].values, made[1].nodules[0])
+    reasons = {(what, where): why for what, where, why in left_out(tmp_path / "out")}
+    assert reasons["kinds of DICOM files that are no CT", "DX"] == "1 files"
+    assert reasons["series without readings", "unread"] == unread.series
+    assert reasons["readings without a series", "1.2.3"] == "no CT slice in the folder is of it"
+    assert reasons["XML files without readings of CT", "chest.xml"] == "message on chest X-rays (CXR)"
+    assert reasons["XML files without readings of CT", "other.xml"] == "XML of another kind"
+    assert sum(what == "XML files that repeat another" for what, _ in reasons) == 1
+    assert "must be an XML file of LIDC-IDRI's readers" in reasons["XML files with a fault", "cut short.xml"]
+    assert ("DICOM files that cannot be read", "damaged.dcm") in reasons
+    start = printed.index("left out")
+    assert len(printed[start + 1 : -2]) == len({what for what, _ in reasons})
+
+
+def test_files_that_contradict_each_other_cost_the_series(capsys, known, tmp_path):
+    root, scan = tmp_path / "in", Scan()
+    made = write(root, scan)
+    (root / "other.xml").write_text(folders.message(scan.series, sessions(scan, made.nodules[:1])))
+    error = refused(capsys, root, "--out", tmp_path / "out")
+    assert "XML files that contradict another, the first " in error
+
+
+def test_annotations_are_matched_to_the_nearest_nodule(capsys, known, tmp_path):
+    csv_path = tmp_path / "annotations.csv"
+    near = np.add(CENTRES[1], (0.7, -0.4, 0.3)).tolist()
+    folders_rows = [
+        [known.scan.series, *near, 8.25],
+        [known.scan.series, *np.add(CENTRES[0], (30, 0, 0)), 6.0],
+        ["1.9", 0, 0, 0, 5.0],
+        [known.scan.series, "x", 0, 0, 5.0],
+    ]
+    with csv_path.open("w", newline="") as file:
+        csv.writer(file).writerows([["seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"], *folders_rows])
+    printed = cut(capsys, known.root, "--out", tmp_path / "out", "--annotations", csv_path)
+    table = rows(tmp_path / "out" / "nodules.csv")
+    assert [row["annotated"] for row in table] == ["no", "yes"]
+    assert [float(table[1][name]) for name in ("coordX", "coordY", "coordZ", "diameter_mm")] == pytest.approx([*near, 8.25])
+    reasons = {(what, where) for what, where, _ in left_out(tmp_path / "out")}
+    assert ("annotations without a nodule", "line 3") in reasons
+    assert ("annotations without a usable series", "line 4") in reasons
+    assert ("rows of annotations with a fault", "annotations.csv line 5") in reasons
+    assert counted(printed, 1, "annotations matched to a nodule")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        ("no folder", "which is no folder"),
+        ("empty", "has 0 XML files"),
+        ("no series", "but no series has both"),
+        (
+            "too few readers",
+            "none can: nodules of too few readers, the first LIDC-IDRI-0001: 4 of 4 readers; --min-readers is 5",
+        ),
+    ],
+)
+def test_a_folder_without_nodules_is_refused(capsys, known, tmp_path, spoil, text):
+    root, words = tmp_path / "in", []
+    if spoil != "no folder":
+        root.mkdir()
+    if spoil == "no series":
+        (root / "1.xml").write_text(folders.message("1.2", [[]]))
+    if spoil == "too few readers":
+        root, words = known.root, ["--min-readers", 5]
+    assert text in refused(capsys, root, "--out", tmp_path / "out", *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_disk_that_fails_is_no_fault_of_the_files(capsys, known, tmp_path, monkeypatch):
+    def fail(call, *files):
+        if call.__name__ == "Execute":
+            raise OSError(errno.EIO, "Input/output error")
+        return call()
+
+    monkeypatch.setattr(dicom, "ask_itk", fail)
+    error = refused(capsys, known.root, "--out", tmp_path / "out")
+    assert re.search(r"^error: FOLDER must be readable; .*\.dcm is not \(Input/output error\): see to the disk", error)
+    assert not (tmp_path / "out").exists()
+
+
+def test_annotations_that_are_not_there(capsys, known, tmp_path):
+    error = refused(capsys, known.root, "--out", tmp_path / "out", "--annotations", tmp_path / "gone.csv")
+    assert "--annotations must be a CSV with the columns seriesuid, coordX, coordY, coordZ, diameter_mm; " in error
+
+
+def test_a_folder_that_holds_something_else_is_not_replaced(capsys, known, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "nodules.csv").write_text("mine")
+    error = refused(capsys, known.root, "--out", tmp_path / "out")
+    assert "or one with left_out.csv, which is replaced" in error
+    assert (tmp_path / "out" / "nodules.csv").read_text() == "mine"
+
+
+def test_a_second_call_with_other_options_replaces_the_first(capsys, known, tmp_path):
+    cut(capsys, known.root, "--out", tmp_path / "out")
+    size = sitk.ReadImage(str(tmp_path / "out" / "images" / "LIDC-IDRI-0001_2.nii.gz")).GetSize()
+    cut(capsys, known.root, "--out", tmp_path / "out", "--margin-mm", 3)
+    smaller = sitk.ReadImage(str(tmp_path / "out" / "images" / "LIDC-IDRI-0001_2.nii.gz")).GetSize()
+    assert all(a < b for a, b in zip(smaller, size, strict=True))
+
+
+def test_an_interrupted_call_leaves_nothing_and_the_same_call_begins_again(capsys, known, tmp_path):
+    out = tmp_path / "out"
+    cut(capsys, known.root, "--out", out)
+    earlier = {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    program = (
+        "import sys, time\nfrom gmmae.data.lidc import folder\nwrite = folder._write\n"
+        "def slow(*words):\n    write(*words)\n    print('written', flush=True)\n    time.sleep(60)\n"
+        "folder._write = slow\nfrom gmmae.cli.main import main\nsys.exit(main())\n"
+    )
+    words = [sys.executable, "-c", program, "data", "lidc", str(known.root), "--out", str(out)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "written\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()} == earlier
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    cut(capsys, known.root, "--out", out)

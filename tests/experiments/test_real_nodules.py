@@ -1,0 +1,117 @@
+"""The folder of the real nodules, made from a copy of the project that cut them, or from a folder of its form."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+from openpyxl import Workbook
+
+from benchmarks.options import guarded
+from experiments import real_nodules
+from gmmae.data.extraction.prepare import load
+from gmmae.data.settings import DataConfig
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "luna16_nodules"
+HEAD = [
+    *("patient_id", "nodule_id", "seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"),
+    *(f"{score.capitalize()}_value" for score in real_nodules.SCORES),
+]
+CENTRE = (12.5, -30.25, -101.0)
+
+
+def row(patient, number, centre=CENTRE, texture=5):
+    return [f"LIDC-IDRI-{patient:04d}", number, f"1.3.{patient}", *centre, 6.5, texture, 3, 1, 1, 5, 4, 6, 4]
+
+
+ROWS = [row(3, 2), row(3, 4, texture=4), row(5, 1, texture=1), row(6, 1, centre=(90.0, 0.0, 0.0)), row(7, 1), row(749, 1)]
+
+
+def clone(root, rows=ROWS, head=HEAD):
+    """A folder of the project's form. LIDC-IDRI-0007 has no volume."""
+    book = Workbook()
+    sheet = book.create_sheet("ML4PM_MetadatabyNoduleMaxVoting", 0)
+    for line in [head, *rows]:
+        sheet.append(line)
+    (root / "data").mkdir(parents=True)
+    book.save(root / real_nodules.SHEET)
+    for part in real_nodules.VOLUMES.values():
+        (root / part).mkdir(parents=True)
+    for patient, number, *_ in rows:
+        z, y, x = np.indices((6, 20, 24))
+        ball = (x - 12) ** 2 + (y - 10) ** 2 + 4 * (z - 3) ** 2 < 16
+        for folder, values in (("images", np.where(ball, 20, -850)), ("masks", ball)):
+            image = sitk.GetImageFromArray(values.astype(np.int16))
+            image.SetSpacing((0.7, 0.7, 1.4))
+            image.SetOrigin((CENTRE[0] - 12 * 0.7, CENTRE[1] - 10 * 0.7, CENTRE[2] - 3 * 1.4))
+            if (patient, folder) != ("LIDC-IDRI-0007", "images"):
+                sitk.WriteImage(image, root / real_nodules.VOLUMES[folder] / f"{patient}_R_{number}.nii.gz")
+    return root
+
+
+def make(monkeypatch, capsys, *words):
+    """Exit code, standard output and error."""
+    monkeypatch.setattr(sys, "argv", ["real_nodules", *map(str, words)])
+    try:
+        guarded(real_nodules.main)
+    except SystemExit as error:
+        return error.code or 0, *capsys.readouterr()
+    return 0, *capsys.readouterr()
+
+
+def test_the_rules_take_what_they_say(monkeypatch, capsys, tmp_path):
+    origin, out = clone(tmp_path / "clone"), tmp_path / "out"
+    code, printed, error = make(monkeypatch, capsys, origin, "--out", out)
+    assert code == 0, error
+    assert printed.splitlines() == [
+        f"3 of 6 nodules, of 2 patients: {out}",
+        "  left out: 1  LIDC-IDRI-0006_R_1.nii.gz: the point (90, 0, 0) mm lies 122.01 mm outside the scan",
+        "  left out: 1  without volume or mask",
+        "  left out: 1  patients after 748",
+    ]
+    for folder, part in real_nodules.VOLUMES.items():
+        assert len(list((out / folder).iterdir())) == 3
+        for path in (out / folder).iterdir():
+            assert path.read_bytes() == (origin / part / path.name).read_bytes()
+    said = []
+    config = DataConfig(source="cubes", root=str(out), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=None)
+    nodules = load(config, said.append)
+    assert nodules.categories == ("solid", "part-solid", "ground-glass")
+    assert nodules.groups == ("LIDC-IDRI-0003", "LIDC-IDRI-0003", "LIDC-IDRI-0005")
+    code, printed, _ = make(monkeypatch, capsys, origin, "--out", tmp_path / "all", "--last-patient", "none")
+    assert printed.startswith("4 of 6 nodules, of 3 patients")
+    code, _, error = make(monkeypatch, capsys, origin, "--out", out)
+    assert (code, "--out must be a folder that is new or empty" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda root: (root / real_nodules.SHEET).unlink(), "CLONE must hold data/MetadatabyNoduleMaxVoting.xlsx"),
+        (lambda root: (root / real_nodules.SHEET).write_text("version https://git-lfs"), "must be a workbook"),
+    ],
+)
+def test_a_folder_of_another_form_is_refused_in_a_line(monkeypatch, capsys, tmp_path, spoil, text):
+    spoil(clone(tmp_path / "clone"))
+    code, _, error = make(monkeypatch, capsys, tmp_path / "clone", "--out", tmp_path / "out")
+    assert (code, error.count("\n")) == (2, 1)
+    assert text in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sheet_of_other_columns_is_refused(monkeypatch, capsys, tmp_path):
+    clone(tmp_path / "clone", head=["patient", *HEAD[1:]])
+    code, _, error = make(monkeypatch, capsys, tmp_path / "clone", "--out", tmp_path / "out")
+    assert (code, "patient_id is missing" in error) == (2, True)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real nodules are not here")
+def test_the_real_folder_has_the_columns_and_categories_of_the_rules():
+    lines = (REAL / "nodules.csv").read_text().splitlines()
+    assert lines[0] == ",".join(real_nodules.COLUMNS)
+    assert len(lines) == 771
+    for line in lines[1:]:
+        cells = dict(zip(real_nodules.COLUMNS, line.split(","), strict=True))
+        assert cells["category"] == real_nodules.category(float(cells["texture"]))
+        assert int(cells["patient"][-4:]) <= real_nodules.LAST_PATIENT
