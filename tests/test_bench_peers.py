@@ -382,8 +382,12 @@ def test_the_u_net_is_compared_over_as_many_steps_as_rounding_allows(tmp_path):
         assert f"losses, {of['steps']} steps" in done.stdout
         assert of["agreement"]["ours"] == {"losses": 0.0, "gradient": 0.0}
     assert "epoch" not in found
-    assert found["settings"] == {"torch": ["flush", "malloc"]}
-    assert "PyTorch, eager ran with flush, malloc, on" in done.stdout
+    if importlib.util.find_spec("torch") is None:  # the comparison left PyTorch out, with a line
+        assert found["settings"] == {}
+        assert "PyTorch, eager" in done.stdout + done.stderr
+    else:
+        assert found["settings"] == {"torch": ["flush", "malloc"]}
+        assert "PyTorch, eager ran with flush, malloc, on" in done.stdout
     assert found["about"]["hardware"]["cpus"] >= 1
     assert found["about"]["command"].startswith("python -m benchmarks --config unet_quick")
 
