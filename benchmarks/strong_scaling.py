@@ -80,14 +80,27 @@ def steps_table(shared: Kind, config: str, folder: Path, cores: Sequence[int], r
     print("\n| runs | step, ms | least, most |\n|---|---|---|")
     for kind, found in times.items():
         print(f"| {kind.name} | {1000 * statistics.median(found):.1f} | {1000 * min(found):.1f}, {1000 * max(found):.1f} |")
-    pairs = [first / (2 * second) for first, second in zip(times[ONE], times[shared], strict=True)]
-    print(f"\nefficiency {100 * statistics.median(pairs):.1f} % ({100 * min(pairs):.1f} to {100 * max(pairs):.1f})")
+    print(f"\nefficiency {_percent(efficiencies(times[ONE], times[shared]))}")
+    print(f"efficiency if communication were free {_percent(efficiencies(times[ONE], times[HALVES]))}")
     print("\n| a step on two cores | ms |\n|---|---|")
     print(f"| half of a step on one core | {one / 2:.1f} |")
     print(f"| half the batch takes more than half the time | {half - one / 2:+.1f} |")
     print(f"| two cores at work share caches, memory, clock rate | {halves - half:+.1f} |")
     print(f"| all-reduce, and waiting for the slower one | {two - halves:+.1f} |")
     print(f"| measured | {two:.1f} |", flush=True)
+
+
+def efficiencies(one: Sequence[float], two: Sequence[float]) -> list[float]:
+    """Returns the efficiency of two cores in each round, from the times of one core and of two.
+
+    >>> efficiencies([40.0, 44.0], [25.0, 22.0])
+    [0.8, 1.0]
+    """
+    return [first / (2 * second) for first, second in zip(one, two, strict=True)]
+
+
+def _percent(shares: Sequence[float]) -> str:
+    return f"{100 * statistics.median(shares):.1f} % ({100 * min(shares):.1f} to {100 * max(shares):.1f})"
 
 
 def target_table(shared: Kind, config: str, folder: Path, cores: Sequence[int]) -> None:
