@@ -6,7 +6,8 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -92,16 +93,33 @@ def build(config: Config) -> Workload:
     """Builds the workload of a configuration. Its `load` checks the data against the interface.
 
     Raises:
-      WorkloadError: `build` returns something else.
+      WorkloadError: `build` returns something else, or reads a file that is not there.
     """
-    workload = load(config.workload).build(config.settings)
+    module = load(config.workload)
+    with _files_found("build", config.workload):
+        workload = module.build(config.settings)
     if not isinstance(workload, Workload):
         raise WorkloadError(f"build of a workload must return a Workload; got {type(workload).__name__} from {config.workload}")
     return workload._replace(load=partial(_checked, workload.load, config.workload))
 
 
+@contextmanager
+def _files_found(function: str, name: str) -> Iterator[None]:
+    """Makes a file that a user's function does not find an error of one line."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        file = error.filename or error
+        raise WorkloadError(
+            f"{function} of a workload must find the files that it reads; got {file} in {name}, which is not there: "
+            "correct the path, or start from the folder that it begins at"
+        ) from error
+
+
 def _checked(load_data: Callable[[], Splits], name: str) -> Splits:
-    data, sources = load_data(), _sources()
+    with _files_found("load", name):
+        data = load_data()
+    sources = _sources()
     if not isinstance(data, Splits):
         raise WorkloadError(f"load of a workload must return Splits; got {type(data).__name__} from {name}")
     for split in ("train", "validation"):

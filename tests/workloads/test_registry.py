@@ -15,6 +15,7 @@ from gmmae.workloads import registry
 from gmmae.workloads.interface import Splits, Workload
 from gmmae.workloads.registry import load
 from gmmae.workloads.sources import count
+from tests.commands import refusal
 
 HEAD = "from dataclasses import dataclass\nimport numpy as np\nfrom gmmae.workloads.interface import Splits, Workload\n"
 CONFIG = "@dataclass(frozen=True)\nclass Config:\n    size: int = 4  # of a sample\n"
@@ -100,6 +101,14 @@ def test_samples_that_cannot_be_counted(samples, shapes):
 def test_build_must_return_a_workload(file):
     with pytest.raises(InputError, match="must return a Workload; got int from"):
         registry.build(registry.configuration(file(CONFIG + "def build(config):\n    return 3\n")))
+
+
+@pytest.mark.parametrize("function", ["load", "build"])
+def test_a_file_that_is_not_there_is_one_line(file, function, capsys, tmp_path):
+    body = "np.load('absent.npz')" if function == "build" else "return Workload(lambda: np.load('absent.npz'), None, None)"
+    path = file(CONFIG + f"def build(config):\n    {body}\n")
+    error = refusal(capsys, "train", "--workload", path, "--workdir", tmp_path / "run")
+    assert f"{function} of a workload must find the files that it reads; got absent.npz in {path}" in error
 
 
 def test_load_must_return_splits_and_build_loads_nothing(monkeypatch):
