@@ -142,7 +142,7 @@ def _write(
         if options.insert_into is None:
             return []
         scans = place / SCANS
-        summary = insert(generated.nodules, options.insert_into, scans, options.seed, say_on_stderr)
+        summary = insert(generated.nodules, options.insert_into, scans, options.seed, say_on_stderr, grain=generated.grain)
         return summary._replace(out=options.out / SCANS).lines()
 
 

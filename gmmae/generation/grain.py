@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from scipy import fft, ndimage
 
 from gmmae.data.volumes import NativeNodule
-from gmmae.generation.insertion.noise import of_pixels
+from gmmae.generation.insertion.noise import Noise, of_pixels
 from gmmae.generation.texture import with_grey_levels
 
 EDGES = (0.12, 0.25, 0.37, 0.5, 0.62, 0.75, 0.87)
@@ -61,10 +61,13 @@ def measure(volumes: Sequence[NativeNodule]) -> Grain:
         smooth = ndimage.uniform_filter1d(ndimage.uniform_filter1d(hu, 3, 1), 3, 2)
         lung = (smooth < LUNG_HU) & np.logical_not(near)
         noise = of_pixels(hu, lung)
-        known = noise.hu > 0
-        blur_mm = np.hypot(noise.reach_pixels, PIXEL_DEVIATION) * volume.spacing_mm[2]
-        rows.append((noise.hu if known else np.nan, blur_mm if known else np.nan, volume.spacing_mm[0]))
+        rows.append((noise.hu or np.nan, blur_mm(noise, volume.spacing_mm[2]), volume.spacing_mm[0]))
     return Grain(*np.array(rows, np.float64).reshape(-1, 3).T)
+
+
+def blur_mm(noise: Noise, pixel_mm: float) -> float:
+    """Returns the blur within slices of a scan with this noise, in mm; NaN without noise."""
+    return float(np.hypot(noise.reach_pixels, PIXEL_DEVIATION)) * pixel_mm if noise.hu > 0 else float("nan")
 
 
 def bands(shape: tuple[int, ...]) -> Int[np.ndarray, "z y x"]:
