@@ -84,21 +84,21 @@ def read_grain(config: DataConfig, names: Sequence[str]) -> Grain | None:
         recorded = {line["file"]: [_number(line[column]) for column in columns] for line in table.lines}
         noise_hu, sharpness, slice_mm = np.array([recorded.get(name, [np.nan] * 3) for name in names]).T
         return Grain(noise_hu, grains.SHARPNESS_OF_BLUR / sharpness, slice_mm)
-    return measured_grain(config, names)
-
-
-def measured_grain(config: DataConfig, names: Sequence[str]) -> Grain | None:
-    """Measures the grain of nodules in the lung around their masks, if all volumes of the folder can be read and have masks.
-
-    Raises:
-      TransientError: a volume could not be read for a transient reason.
-    """
     try:
-        volumes = {volume.name: volume for volume in native_volumes.read(config)}
+        return measured_grain(config, names)
     except TransientError:
         raise
     except DataError:
         return None
+
+
+def measured_grain(config: DataConfig, names: Sequence[str]) -> Grain:
+    """Measures the grain of nodules of a folder of cubes, in the lung around their masks.
+
+    Raises:
+      DataError: a volume of the folder cannot be read, or has no mask.
+    """
+    volumes = {volume.name: volume for volume in native_volumes.read(config)}
     return grains.measure([volumes[name] for name in names])
 
 

@@ -170,7 +170,7 @@ class Generator(NamedTuple):
           InputError: no training nodule is as asked, an axis would be too short, or too many samples are copies or have
             another diameter.
         """
-        allowed, grain_donors = self._shape_donors(wanted), self._grain_donors(wanted)
+        allowed, grain_donors = fitting(wanted, self.training, self.grain, self.malignancy)
         shape, rng = resized(self.shape, size), np.random.default_rng(seed)
         accepted: list[dict[str, np.ndarray]] = []
         donors, rejected, unfit = rng.choice(allowed, count), 0, 0
@@ -201,38 +201,6 @@ class Generator(NamedTuple):
             f"generated nodules must differ by at least {self.min_distance:.3g} from all of the training set; got {rejected} "
             f"copies in {rejected + count - len(donors)} samples: draw with more noise (--bandwidth), or train on more nodules"
         )
-
-    def _shape_donors(self, wanted: Wanted) -> Int[np.ndarray, " allowed"]:
-        """Returns the training nodules that are as asked.
-
-        Raises:
-          InputError: there is none, or the training set does not say.
-        """
-        categories = np.array(self.prior.labels)
-        if wanted.category is not None and wanted.category not in self.prior.means:
-            raise InputError(f"category must be one of {', '.join(sorted(self.prior.means))}; got {wanted.category!r}")
-        fits = np.ones(len(categories), bool) if wanted.category is None else categories == wanted.category
-        assert self.training.details is not None
-        columns = {
-            "--diameter-mm": (wanted.diameter_mm, self.training.details.diameter_mm),
-            "--malignancy": (wanted.malignancy, self.malignancy),
-        }
-        return _fitting(columns, fits)
-
-    def _grain_donors(self, wanted: Wanted) -> Int[np.ndarray, " allowed"] | None:
-        """Returns the training nodules whose scans are as asked; None if nothing is asked of them.
-
-        Raises:
-          InputError: there is none, or the scans' grain is not known.
-        """
-        if wanted.sharpness is None and wanted.noise_hu is None:
-            return None
-        grain = self.grain
-        columns = {
-            "--sharpness": (wanted.sharpness, None if grain is None else grain.sharpness),
-            "--noise": (wanted.noise_hu, None if grain is None else grain.noise_hu),
-        }
-        return _fitting(columns, np.ones(len(self.training.names), bool))
 
     def _nearest_grain(
         self, donors: Int[np.ndarray, " count"], allowed: Int[np.ndarray, " allowed"], rng: np.random.Generator
@@ -386,7 +354,38 @@ def _shown(limits: Range) -> str:
     return f"{limits[0]:g} to {limits[1]:g}"
 
 
-def _fitting(
+def fitting(
+    wanted: Wanted,
+    training: Nodules,
+    grain: Grain | None = None,
+    malignancy: Float[np.ndarray, " samples"] | None = None,
+) -> tuple[Int[np.ndarray, " allowed"], Int[np.ndarray, " grains"] | None]:
+    """Returns the training nodules whose shapes are as asked, and those whose scans are; None if nothing is asked of scans.
+
+    Raises:
+      InputError: there is none, or the data do not say.
+    """
+    kinds, details = np.array(training.categories), training.details
+    known = sorted({*training.categories} - {""})
+    if wanted.category is not None and not known:
+        raise InputError("training nodules must have categories for --category; got none: leave --category out")
+    if wanted.category is not None and wanted.category not in known:
+        raise InputError(f"category must be one of {', '.join(known)}; got {wanted.category!r}")
+    shapes = {
+        "--diameter-mm": (wanted.diameter_mm, None if details is None else details.diameter_mm),
+        "--malignancy": (wanted.malignancy, malignancy),
+    }
+    scans = {
+        "--sharpness": (wanted.sharpness, None if grain is None else grain.sharpness),
+        "--noise": (wanted.noise_hu, None if grain is None else grain.noise_hu),
+    }
+    everyone = np.ones(len(kinds), bool)
+    allowed = _within_all(shapes, everyone if wanted.category is None else kinds == wanted.category)
+    asked = wanted.sharpness is not None or wanted.noise_hu is not None
+    return allowed, _within_all(scans, everyone) if asked else None
+
+
+def _within_all(
     columns: Mapping[str, tuple[Range | None, Float[np.ndarray, " samples"] | None]], fits: Bool[np.ndarray, " samples"]
 ) -> Int[np.ndarray, " allowed"]:
     """Returns the indices of training nodules that fit and whose columns lie in their limits.
