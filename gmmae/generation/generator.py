@@ -13,7 +13,15 @@ from gmmae.generation import prior as priors
 from gmmae.generation.grain import Grain, fine_bands, spectra, with_spectra
 from gmmae.generation.judging.novelty import REJECTION_PERCENTILE, nearest, symmetries
 from gmmae.generation.prior import Prior, Strengths
-from gmmae.generation.texture import blend_residual_blocks, block_weights, signed_distances, with_grey_levels
+from gmmae.generation.texture import (
+    blend_residual_blocks,
+    block_weights,
+    grey_levels,
+    innermost,
+    resized_levels,
+    signed_distances,
+    with_grey_levels,
+)
 from gmmae.system.errors import InputError
 from gmmae.training.compilation import EVAL_DEVICE_BATCH
 from gmmae.training.trained import Trained
@@ -65,7 +73,7 @@ class Texture(NamedTuple):
       mask_strength: factor of the mask residuals.
       blocks: number of blocks along each axis.
       neighbours: number of nearest training nodules, in the prior's components, among which each block's donor is drawn.
-      grey_levels: whether voxels get the grey levels of the first band's donor.
+      grey_levels: whether voxels get the grey levels of the first band's donor, outside and inside of the mask apart.
       grain: whether each nodule gets the spectrum of a single training nodule; it needs `grey_levels`.
     """
 
@@ -116,9 +124,9 @@ class Generator(NamedTuple):
       training: the training nodules.
       residuals: windowed nodules minus their reconstructions.
       mask_residuals: signed distances of the masks minus those of the decoded masks.
-      sorted_intensities: sorted voxel values of each windowed nodule, in ascending order.
+      grey_levels: voxel values of each windowed nodule, by `gmmae.generation.texture.grey_levels`.
       spectra: spectrum of each windowed nodule, by `gmmae.generation.grain.spectra`.
-      mask_voxels: number of voxels in each mask.
+      mask_voxels: number of voxels in each mask; 0 without one.
       min_distance: minimum distance of a sample from the training set; a nearer one is a copy.
       inactive_units: number of latent units that carry no information.
       grain: noise and blur of the training nodules' scans; None if they were not measured.
@@ -130,7 +138,7 @@ class Generator(NamedTuple):
     training: Nodules
     residuals: Float32[np.ndarray, "samples *volume"]
     mask_residuals: Float32[np.ndarray, "samples *volume"]
-    sorted_intensities: Float32[np.ndarray, "samples voxels"]
+    grey_levels: Float32[np.ndarray, "samples voxels"]
     spectra: Float[np.ndarray, "samples bands"]
     mask_voxels: Int[np.ndarray, " samples"]
     min_distance: float
@@ -234,13 +242,13 @@ class Generator(NamedTuple):
         shares = from_density(decoded["density"], mass, (0.0, 1.0)) + residual
         grain_change = np.zeros_like(shares)
         if texture.grey_levels:
-            levels = self.sorted_intensities[first]
-            shares = plain = with_grey_levels(shares, levels)
+            levels, inside = self.grey_levels[first], innermost(outline, self.mask_voxels[first])
+            shares = plain = with_grey_levels(shares, levels, inside)
             if texture.grain:
                 # A scan that was asked for gives its grain only. The coarser bands stay the nodule's own.
-                shares = with_spectra(shares, self.spectra[first], levels)
+                shares = with_spectra(shares, self.spectra[first], levels, inside)
                 if grain_donors is not None:
-                    shares = with_spectra(shares, self.spectra[grains], levels, fine_bands())
+                    shares = with_spectra(shares, self.spectra[grains], levels, inside, fine_bands())
             grain_change = shares - plain
         values = to_hu(shares, window_of(self.model))
         neighbours = nearest(values, self.training.values, window_of(self.model))
@@ -273,7 +281,9 @@ class Generator(NamedTuple):
             residual, grain_change, outline = (_resampled(drawn[name], shape) for name in interpolated)
             shares = from_density(density, drawn["mass"], (0.0, 1.0)) + residual + grain_change
             if texture.grey_levels:
-                shares = with_grey_levels(shares, self.sorted_intensities[drawn["shape_donors"][:, 0]])
+                first = drawn["shape_donors"][:, 0]
+                levels, voxels = resized_levels(self.grey_levels[first], self.mask_voxels[first], shares[0].size)
+                shares = with_grey_levels(shares, levels, innermost(outline, voxels))
             values = to_hu(shares, window_of(self.model))
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
         name_of = np.array(self.training.names)
@@ -319,7 +329,6 @@ def fit(
     decoded, mass = decode(model, latent), masses(training.values, window)
     shares = windowed(training.values, window)
     residuals = (shares - from_density(decoded["density"], mass, (0.0, 1.0))).astype(np.float32)
-    sorted_intensities = np.sort(shares.reshape(len(shares), -1), axis=1).astype(np.float32)
     mask_residuals = np.zeros_like(residuals)
     if training.masks is not None:
         mask_residuals = (signed_distances(training.masks) - signed_distances(decoded["mask"] > 0.5)).astype(np.float32)
@@ -329,14 +338,14 @@ def fit(
     inactive_units = int((deviations <= INACTIVE_SHARE * deviations.max()).sum())
     min_distance = float(np.percentile(held_out_distances, REJECTION_PERCENTILE))
     prior = priors.fit(np.concatenate([latent, sizes], axis=1), training.categories)
-    masks = decoded["mask"] > 0.5 if training.masks is None else training.masks > 0
+    masks = np.zeros(shares.shape, bool) if training.masks is None else training.masks > 0
     return Generator(
         model=model,
         prior=prior,
         training=training,
         residuals=residuals,
         mask_residuals=mask_residuals,
-        sorted_intensities=sorted_intensities,
+        grey_levels=grey_levels(shares, masks).astype(np.float32),
         spectra=spectra(shares),
         mask_voxels=masks.reshape(len(masks), -1).sum(1),
         min_distance=min_distance,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy import fft, ndimage
 
 from gmmae.data.volumes import NativeNodule
@@ -94,6 +94,7 @@ def with_spectra(
     volumes: Float[np.ndarray, "samples z y x"],
     wanted: Float[np.ndarray, "samples bands"],
     levels: Float[np.ndarray, "samples levels"],
+    inside: Bool[np.ndarray, "samples z y x"],
     only: Int[np.ndarray, " imposed"] | None = None,
 ) -> Float[np.ndarray, "samples z y x"]:
     """Gives volumes the energy of each band, and grey levels, alternately.
@@ -101,7 +102,8 @@ def with_spectra(
     Args:
       volumes: volumes as shares of the window.
       wanted: mean square of each band, by `spectra`.
-      levels: grey levels of each volume in ascending order.
+      levels: grey levels of each volume, by `gmmae.generation.texture.grey_levels`.
+      inside: the masks, of as many voxels as those of the levels.
       only: bands that are changed; None changes all but band 0.
     """
     band = bands(volumes.shape[1:])
@@ -113,7 +115,7 @@ def with_spectra(
         coefficients = _transform(volumes)
         gain = np.sqrt(wanted / np.maximum(_energies(coefficients, band), 1e-12))
         gain[:, kept] = 1
-        volumes = with_grey_levels(_inverse(coefficients * gain[:, band]), levels)
+        volumes = with_grey_levels(_inverse(coefficients * gain[:, band]), levels, inside)
     return volumes
 
 
