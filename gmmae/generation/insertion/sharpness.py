@@ -1,7 +1,7 @@
 """The blur of a nodule becomes that of a scan, within slices. Its own noise is taken away first.
 
 The nodule's own blur is a Gaussian of its scan and the width of its cube's voxels. Interpolation on the scan's voxels adds to
-it. What is missing to the blur of the new scan is a Gaussian too. If the nodule is the softer one, the Gaussian is divided out.
+it. What is missing to the edges of the new scan is a Gaussian too. If the nodule is the softer one, it is divided out.
 """
 
 from typing import NamedTuple
@@ -13,6 +13,12 @@ from scipy import fft, ndimage
 from gmmae.generation.grain import PIXEL_DEVIATION
 from gmmae.generation.insertion.cubes import samples_in
 
+EDGE_SHARE = 0.16
+"""Share of the difference of two scans' squared blurs that edges of nodules show.
+
+A scan's blur is that of its noise, and of fine vessels. For 578 real nodules the logarithm of the energy within slices, at a
+quarter to a half of the highest frequency, falls with the blur .13 to .18 times as much as a Gaussian of it would make it.
+"""
 MAX_GAIN = 4.0
 """Maximum amplification of a frequency. A cube's finest frequencies hold rounding and ringing beside the nodule."""
 NEIGHBOURHOOD = (3, 5, 5)
@@ -33,8 +39,8 @@ def with_blur(
 ) -> Float[np.ndarray, "z y x"]:
     """Returns a cube without its noise, and with the blur that interpolation makes that of a scan.
 
-    Within slices frequencies f get the gain `exp(-2π² (b² - a² - r²) f²)`, at most `MAX_GAIN`. b is the wanted blur, a the
-    nodule's own, and r that of voxels and interpolation.
+    Within slices frequencies f get the gain `exp(-2π² (e (b² - a²) - r²) f²)`, at most `MAX_GAIN`. b is the scan's blur, a the
+    nodule's own, r that of voxels and interpolation, and e is `EDGE_SHARE`.
 
     Args:
       values: the cube, HU.
@@ -44,7 +50,7 @@ def with_blur(
       blur_mm: blur of that scan.
     """
     rows, columns = (np.arange(n) / (2 * n * voxel_mm) for n in values.shape[1:])  # cycles per mm of a cosine transform
-    missing = blur_mm**2 - own.blur_mm**2 - _resampling_mm2(voxel_mm, pixel_mm)
+    missing = EDGE_SHARE * (blur_mm**2 - own.blur_mm**2) - _resampling_mm2(voxel_mm, pixel_mm)
     exponent = -2 * np.pi**2 * missing * (rows[:, None] ** 2 + columns**2)
     gain = np.exp(np.minimum(exponent, np.log(MAX_GAIN)))
     coefficients = np.asarray(fft.dctn(without_noise(values.astype(float), own.noise_hu), axes=(1, 2)))

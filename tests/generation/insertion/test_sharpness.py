@@ -15,7 +15,7 @@ from gmmae.generation.insertion.cubes import as_nodule, resample
 from gmmae.generation.insertion.hosts import Grid
 from gmmae.generation.insertion.insert import insert
 from gmmae.generation.insertion.noise import Noise, draw
-from gmmae.generation.insertion.sharpness import Own, with_blur
+from gmmae.generation.insertion.sharpness import EDGE_SHARE, Own, with_blur
 from tests import volume_folders
 from tests.generation.chests import write_chest
 
@@ -54,14 +54,15 @@ def steepness(hu):
 
 @pytest.mark.parametrize("scan_mm", [0.45, 0.7, 1.0])
 @pytest.mark.parametrize("own_mm", [0.35, 0.7])
-def test_an_edge_is_as_steep_as_the_scan_would_show_it(own_mm, scan_mm):
+def test_an_edge_goes_a_share_of_the_way_to_the_scans_blur(own_mm, scan_mm):
     ball = cubes(own_mm, 0.0)
     grid = Grid(np.zeros(3), np.diag([PIXEL_MM, PIXEL_MM, PIXEL_MM]), (60, 60, 60))
     changed = with_blur(ball.values[0], VOXEL_MM, Own(0.01, own_mm), PIXEL_MM, scan_mm)
     seen = resample(as_nodule(ball._replace(values=changed[None]), 0), np.full(3, 20.0), grid)
     assert seen is not None
-    wanted = blurred_ball(scan_mm, PIXEL_MM / FINER, 30 * FINER)[:, FINER // 2 :: FINER, FINER // 2 :: FINER]
-    # A cube of voxels of 0.9 mm does not show all that a scan with a blur of 0.45 mm shows.
+    edge_mm = np.sqrt(own_mm**2 + EDGE_SHARE * (scan_mm**2 - own_mm**2))
+    wanted = blurred_ball(edge_mm, PIXEL_MM / FINER, 30 * FINER)[:, FINER // 2 :: FINER, FINER // 2 :: FINER]
+    # A cube of voxels of 0.9 mm does not show all that a scan with a blur of 0.35 mm shows.
     assert steepness(seen.hu) == pytest.approx(steepness(wanted), rel=0.1)
 
 
@@ -100,7 +101,7 @@ def fine_detail(hu, where):
 
 
 def test_fine_detail_follows_the_scan(into_sharp_and_soft):
-    """Nodules of one scan of 60 HU have inside the fine detail of each scan's lung, and edges as sharp as the scan."""
+    """Nodules of one scan of 60 HU have more fine detail in a sharp scan than in a soft one."""
     found = {}
     for name, (hu, label, _) in into_sharp_and_soft.items():
         deep = np.stack([ndimage.binary_erosion(plane, iterations=4) for plane in label > 0])
@@ -110,9 +111,9 @@ def test_fine_detail_follows_the_scan(into_sharp_and_soft):
     # A little of the nodule's own noise is left, and more where it is sharpened.
     ratios = [inside / around for inside, around, _ in found.values()]
     assert min(ratios) > 0.9
-    assert max(ratios) < 1.5
-    assert found["sharp"][0] > 2.5 * found["soft"][0]
-    assert found["sharp"][2] > 1.5 * found["soft"][2]
+    assert max(ratios) < 3
+    assert found["sharp"][0] > 1.8 * found["soft"][0]
+    assert found["sharp"][2] > 1.2 * found["soft"][2]
 
 
 def test_both_sharpnesses_are_on_record(into_sharp_and_soft):
