@@ -18,7 +18,6 @@ from gmmae.generation.texture import (
     block_weights,
     grey_levels,
     innermost,
-    resized_levels,
     signed_distances,
     with_grey_levels,
 )
@@ -197,7 +196,7 @@ class Generator(NamedTuple):
             if not len(donors):
                 order = rng.permutation(count)  # otherwise samples accepted early would come first
                 samples = {name: np.concatenate([part[name] for part in accepted])[order] for name in drawn}
-                generated = self._finished(samples, rejected, seed, shape, texture)
+                generated = self._finished(samples, rejected, seed, shape)
                 return _with_random_symmetries(generated, rng) if random_symmetry else generated
         if unfit > rejected:
             assert wanted.diameter_mm is not None
@@ -239,24 +238,22 @@ class Generator(NamedTuple):
         first = drawn.donors[:, 0]
         outline = _with_voxels(outline, self.mask_voxels[first])
         grains = first if grain_donors is None else self._nearest_grain(first, grain_donors, rng)
-        shares = from_density(decoded["density"], mass, (0.0, 1.0)) + residual
-        grain_change = np.zeros_like(shares)
+        smooth = from_density(decoded["density"], mass, (0.0, 1.0))
+        shares = smooth + residual
         if texture.grey_levels:
             levels, inside = self.grey_levels[first], innermost(outline, self.mask_voxels[first])
-            shares = plain = with_grey_levels(shares, levels, inside)
+            shares = with_grey_levels(shares, levels, inside)
             if texture.grain:
                 # A scan that was asked for gives its grain only. The coarser bands stay the nodule's own.
                 shares = with_spectra(shares, self.spectra[first], levels, inside)
                 if grain_donors is not None:
                     shares = with_spectra(shares, self.spectra[grains], levels, inside, fine_bands())
-            grain_change = shares - plain
         values = to_hu(shares, window_of(self.model))
         neighbours = nearest(values, self.training.values, window_of(self.model))
         return {
             **decoded,
             "values": values,
-            "residual": residual,
-            "grain_change": grain_change,
+            "texture": shares - smooth,
             "outline": outline,
             "mass": mass,
             "diameter_mm": diameter_mm,
@@ -269,21 +266,15 @@ class Generator(NamedTuple):
             "grain_donors": grains,
         }
 
-    def _finished(
-        self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...], texture: Texture
-    ) -> Generated:
+    def _finished(self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...]) -> Generated:
         values, outline = drawn["values"], drawn["outline"]
         if shape != self.shape:
             stretch = _stretch(self.shape, shape)
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
-            # The change by grain is interpolated, because a spectrum on the model's voxels is none on finer ones.
-            interpolated = ("residual", "grain_change", "outline")
-            residual, grain_change, outline = (_resampled(drawn[name], shape) for name in interpolated)
-            shares = from_density(density, drawn["mass"], (0.0, 1.0)) + residual + grain_change
-            if texture.grey_levels:
-                first = drawn["shape_donors"][:, 0]
-                levels, voxels = resized_levels(self.grey_levels[first], self.mask_voxels[first], shares[0].size)
-                shares = with_grey_levels(shares, levels, innermost(outline, voxels))
+            # Texture is interpolated. A spectrum on the model's voxels is none on finer ones, and grey levels inside and outside
+            # of a finer outline would leave a line along it.
+            added, outline = (_resampled(drawn[name], shape) for name in ("texture", "outline"))
+            shares = from_density(density, drawn["mass"], (0.0, 1.0)) + added
             values = to_hu(shares, window_of(self.model))
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
         name_of = np.array(self.training.names)

@@ -66,32 +66,6 @@ def grey_levels(
     return np.take_along_axis(flat, np.lexsort((flat, inside), axis=1), axis=1)
 
 
-def resized_levels(
-    levels: Float[np.ndarray, "samples levels"], inside: Int[np.ndarray, " samples"], size: int
-) -> tuple[Float[np.ndarray, "samples {size}"], Int[np.ndarray, " samples"]]:
-    """Interpolates grey levels to volumes of `size` voxels, outside and inside of the masks apart.
-
-    Args:
-      levels: by `grey_levels`.
-      inside: number of voxels inside of each mask.
-      size: number of voxels.
-
-    Returns:
-      The levels, and the number of voxels inside.
-    """
-    old = levels.shape[1]
-    new = np.rint(inside * size / old).astype(int)
-    rows = []
-    for row, before, after in zip(levels, inside.tolist(), new.tolist(), strict=True):
-        parts = ((row[: old - before], size - after), (row[old - before :], after))
-        rows.append(np.concatenate([_interpolated(part, count) for part, count in parts]))
-    return np.stack(rows), new
-
-
-def _interpolated(levels: Float[np.ndarray, " old"], count: int) -> Float[np.ndarray, "{count}"]:
-    return np.interp(np.linspace(0, 1, count), np.linspace(0, 1, len(levels)), levels) if len(levels) else np.empty(0)
-
-
 def innermost(
     outline: Float[np.ndarray, "samples *volume"], voxels: Int[np.ndarray, " samples"]
 ) -> Bool[np.ndarray, "samples *volume"]:

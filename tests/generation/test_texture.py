@@ -5,7 +5,6 @@ from gmmae.generation.texture import (
     block_weights,
     grey_levels,
     innermost,
-    resized_levels,
     signed_distances,
     with_grey_levels,
 )
@@ -37,13 +36,6 @@ def test_voxels_get_the_grey_levels_and_keep_their_order_inside_and_outside():
     levels = grey_levels(donor, np.array([[[0, 1], [1, 0]]]))
     np.testing.assert_array_equal(levels, [[1, 2, 8, 9]])
     np.testing.assert_array_equal(with_grey_levels(values, levels, left), [[[9, 2], [8, 1]]])
-
-
-def test_finer_volumes_get_interpolated_levels_with_the_same_share_inside():
-    levels, inside = resized_levels(np.array([[0.0, 1.0, 5.0, 6.0], [0.0, 1.0, 2.0, 3.0]]), np.array([2, 0]), 8)
-    assert inside.tolist() == [4, 0]
-    np.testing.assert_allclose(levels[0], [0, 1 / 3, 2 / 3, 1, 5, 5 + 1 / 3, 5 + 2 / 3, 6])
-    np.testing.assert_allclose(levels[1], np.arange(8) * 3 / 7)
 
 
 def test_the_innermost_voxels_are_as_many_as_asked_for():

@@ -16,8 +16,9 @@ from gmmae.generation.insertion.cubes import samples_in
 EDGE_SHARE = 0.16
 """Share of the difference of two scans' squared blurs that edges of nodules show.
 
-A scan's blur is that of its noise, and of fine vessels. For 578 real nodules the logarithm of the energy within slices, at a
-quarter to a half of the highest frequency, falls with the blur .13 to .18 times as much as a Gaussian of it would make it.
+A scan's blur is that of its noise, and of fine vessels. In 578 real nodules the logarithm of the energy within slices falls
+with it, .14 to .17 times as much as by such a Gaussian. That is from a quarter to five eighths of the highest frequency
+(`experiments/edges.py`).
 """
 MAX_GAIN = 4.0
 """Maximum amplification of a frequency. A cube's finest frequencies hold rounding and ringing beside the nodule."""
@@ -39,8 +40,9 @@ def with_blur(
 ) -> Float[np.ndarray, "z y x"]:
     """Returns a cube without its noise, and with the blur that interpolation makes that of a scan.
 
-    Within slices frequencies f get the gain `exp(-2π² (e (b² - a²) - r²) f²)`, at most `MAX_GAIN`. b is the scan's blur, a the
-    nodule's own, r that of voxels and interpolation, and e is `EDGE_SHARE`.
+    Within slices frequencies f get the gain `exp(-2π² (e (b² - a²) - r²) f²)`, at most `MAX_GAIN`.
+
+    Here e is `EDGE_SHARE`. b is the scan's blur, a the nodule's own, and r that of voxels and interpolation.
 
     Args:
       values: the cube, HU.
