@@ -271,8 +271,8 @@ class Generator(NamedTuple):
         if shape != self.shape:
             stretch = _stretch(self.shape, shape)
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
-            # Texture is interpolated. A spectrum on the model's voxels is none on finer ones, and grey levels inside and outside
-            # of a finer outline would leave a line along it.
+            # Texture is interpolated. A spectrum on the model's voxels is none on finer ones. Grey levels inside and outside of
+            # a finer outline would leave a line along it.
             added, outline = (_resampled(drawn[name], shape) for name in ("texture", "outline"))
             shares = from_density(density, drawn["mass"], (0.0, 1.0)) + added
             values = to_hu(shares, window_of(self.model))
