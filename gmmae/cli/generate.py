@@ -10,13 +10,12 @@ import numpy as np
 from jaxtyping import Float
 
 from gmmae.cli.options import GenerateArguments
-from gmmae.data import native_volumes, sources
+from gmmae.data import sources
 from gmmae.data.extraction.prepare import SOURCES, say_on_stderr
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, Nodules
+from gmmae.data.volumes import DataError, Nodules, TransientError
 from gmmae.generation import folder, prior
 from gmmae.generation import generator as generators
-from gmmae.generation import grain as grains
 from gmmae.generation.generator import Generated, Generator, Wanted, resized
 from gmmae.generation.grain import Grain
 from gmmae.generation.insertion.hosts import list_scans, read_annotations
@@ -45,13 +44,15 @@ def command(options: GenerateArguments) -> int:
         raise _no_generator()
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    generator = generators.fit(trained, training, validation, _grain(data, training), _malignancy(options, data, training))
+    wanted = Wanted(options.category, options.diameter_mm, options.malignancy, options.sharpness, options.noise)
+    grain, malignancy = _grain(options, data, training), _malignancy(options, data, training)
+    generators.fitting(wanted, training, grain, malignancy)  # what is asked for in vain is said at once
+    generator = generators.fit(trained, training, validation, grain, malignancy)
     lines = _keep_prior(generator, options.run)
     if generator.inactive_units:
         lines.append(f"{generator.inactive_units} latent units of {options.run} are unused, so the nodules vary less")
     strengths = generators.STRENGTHS._replace(bandwidth=options.bandwidth)
     texture = generators.TEXTURE._replace(strength=options.texture, grain=options.texture > 0)
-    wanted = Wanted(options.category, options.diameter_mm, options.malignancy, options.sharpness, options.noise)
     generated = generator.sample(options.count, wanted, options.seed, size=_size(options), strengths=strengths, texture=texture)
     inserted = _write(options, generated, validation, trained.record.run_id, data.window)
     seconds = time.perf_counter() - start
@@ -63,19 +64,31 @@ def command(options: GenerateArguments) -> int:
     return 0
 
 
-def _grain(data: DataConfig, training: Nodules) -> Grain | None:
-    """Measures noise and blur of the training nodules' scans, if the data are volumes on the scans' grids with masks."""
-    if data.source != "cubes" or not data.hu:
-        return None
+def _grain(options: GenerateArguments, data: DataConfig, training: Nodules) -> Grain | None:
+    """Measures noise and blur of the training nodules' scans, if the data are volumes on the scans' grids with masks.
+
+    Raises:
+      InputError: they are not, and a grain is asked for.
+      TransientError: a volume could not be read for a transient reason.
+    """
     try:
-        volumes = {volume.name: volume for volume in native_volumes.read(data)}
-    except DataError:
+        if data.source != "cubes" or not data.hu:
+            raise DataError("these are of another source or unit")
+        return folder.measured_grain(data, training.names)
+    except TransientError:
+        raise
+    except DataError as error:
+        asked = {"--noise": options.noise, "--sharpness": options.sharpness}
+        for option, limits in asked.items():
+            if limits is not None:
+                raise InputError(
+                    f"{option} needs training nodules in HU with masks, in a folder of cubes on their scans' grids; {error}"
+                ) from error
         return None
-    return grains.measure([volumes[name] for name in training.names])
 
 
 def _malignancy(options: GenerateArguments, data: DataConfig, training: Nodules) -> Float[np.ndarray, " samples"] | None:
-    """Returns the training nodules' scores of malignancy, NaN where there is none; None if they are not needed.
+    """Returns the training nodules' scores of malignancy, NaN where there is none; None if they are not asked for or known.
 
     Raises:
       InputError: the column has other words than numbers.
@@ -142,7 +155,7 @@ def _write(
         if options.insert_into is None:
             return []
         scans = place / SCANS
-        summary = insert(generated.nodules, options.insert_into, scans, options.seed, say_on_stderr)
+        summary = insert(generated.nodules, options.insert_into, scans, options.seed, say_on_stderr, grain=generated.grain)
         return summary._replace(out=options.out / SCANS).lines()
 
 

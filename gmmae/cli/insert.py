@@ -4,6 +4,7 @@ from gmmae.cli.options import InsertArguments
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare, say_on_stderr
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
+from gmmae.generation.folder import read_grain
 from gmmae.generation.insertion.insert import insert
 from gmmae.system.files import print_result, require_free
 
@@ -21,6 +22,7 @@ def command(options: InsertArguments) -> int:
     )
     prepared = prepare(config, say_on_stderr)
     nodules, _ = load_prepared(prepared)
-    summary = insert(nodules, options.scans, options.out, options.seed, say_on_stderr, options.per_scan)
+    grain = None if options.nodules.suffix == ".npz" else read_grain(config, nodules.names)
+    summary = insert(nodules, options.scans, options.out, options.seed, say_on_stderr, options.per_scan, grain)
     print_result(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
     return 0

@@ -1,12 +1,19 @@
 """Generated nodules as a folder of cubes: volumes, masks, and a CSV with the record of each nodule."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from gmmae.data import native_volumes
 from gmmae.data.extraction import world_coordinates
+from gmmae.data.extraction.annotations import read_table
+from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import DataError, TransientError
+from gmmae.generation import grain as grains
 from gmmae.generation.generator import Generated
+from gmmae.generation.grain import Grain
 
 COLUMNS = {
     "file": "file of the cube in images/, and of its mask in masks/",
@@ -60,3 +67,45 @@ def _grain(generated: Generated, i: int) -> list[str]:
         return ["", "", ""]
     numbers = (generated.grain.noise_hu[i], generated.grain.sharpness[i], generated.grain.slice_mm[i])
     return ["" if np.isnan(number) else f"{number:.3f}" for number in numbers]
+
+
+def read_grain(config: DataConfig, names: Sequence[str]) -> Grain | None:
+    """Returns the grain of nodules of a folder of cubes: that on record, or else measured in the lung around the masks.
+
+    It is None if the CSV has no record of it and a volume cannot be read or has no mask.
+
+    Raises:
+      TransientError: a volume could not be read for a transient reason.
+      DataError: the CSV cannot be used.
+    """
+    table = read_table(config.folder / config.csv_name, config, "file", ())
+    columns = ("noise_hu", "sharpness", "slice_mm")
+    if set(columns) <= set(table.columns):
+        recorded = {line["file"]: [_number(line[column]) for column in columns] for line in table.lines}
+        noise_hu, sharpness, slice_mm = np.array([recorded.get(name, [np.nan] * 3) for name in names]).T
+        return Grain(noise_hu, grains.SHARPNESS_OF_BLUR / sharpness, slice_mm)
+    try:
+        return measured_grain(config, names)
+    except TransientError:
+        raise
+    except DataError:
+        return None
+
+
+def measured_grain(config: DataConfig, names: Sequence[str]) -> Grain:
+    """Measures the grain of nodules of a folder of cubes, in the lung around their masks.
+
+    Raises:
+      DataError: a volume of the folder cannot be read, or has no mask.
+    """
+    volumes = {volume.name: volume for volume in native_volumes.read(config)}
+    return grains.measure([volumes[name] for name in names])
+
+
+def _number(cell: str) -> float:
+    """Returns a positive number of a CSV, or NaN."""
+    try:
+        number = float(cell)
+    except ValueError:
+        return np.nan
+    return number if 0 < number < np.inf else np.nan

@@ -13,7 +13,14 @@ from gmmae.generation import prior as priors
 from gmmae.generation.grain import Grain, fine_bands, spectra, with_spectra
 from gmmae.generation.judging.novelty import REJECTION_PERCENTILE, nearest, symmetries
 from gmmae.generation.prior import Prior, Strengths
-from gmmae.generation.texture import blend_residual_blocks, block_weights, signed_distances, with_grey_levels
+from gmmae.generation.texture import (
+    blend_residual_blocks,
+    block_weights,
+    grey_levels,
+    innermost,
+    signed_distances,
+    with_grey_levels,
+)
 from gmmae.system.errors import InputError
 from gmmae.training.compilation import EVAL_DEVICE_BATCH
 from gmmae.training.trained import Trained
@@ -65,7 +72,7 @@ class Texture(NamedTuple):
       mask_strength: factor of the mask residuals.
       blocks: number of blocks along each axis.
       neighbours: number of nearest training nodules, in the prior's components, among which each block's donor is drawn.
-      grey_levels: whether voxels get the grey levels of the first band's donor.
+      grey_levels: whether voxels get the grey levels of the first band's donor, outside and inside of the mask apart.
       grain: whether each nodule gets the spectrum of a single training nodule; it needs `grey_levels`.
     """
 
@@ -116,9 +123,9 @@ class Generator(NamedTuple):
       training: the training nodules.
       residuals: windowed nodules minus their reconstructions.
       mask_residuals: signed distances of the masks minus those of the decoded masks.
-      sorted_intensities: sorted voxel values of each windowed nodule, in ascending order.
+      grey_levels: voxel values of each windowed nodule, by `gmmae.generation.texture.grey_levels`.
       spectra: spectrum of each windowed nodule, by `gmmae.generation.grain.spectra`.
-      mask_voxels: number of voxels in each mask.
+      mask_voxels: number of voxels in each mask; 0 without one.
       min_distance: minimum distance of a sample from the training set; a nearer one is a copy.
       inactive_units: number of latent units that carry no information.
       grain: noise and blur of the training nodules' scans; None if they were not measured.
@@ -130,7 +137,7 @@ class Generator(NamedTuple):
     training: Nodules
     residuals: Float32[np.ndarray, "samples *volume"]
     mask_residuals: Float32[np.ndarray, "samples *volume"]
-    sorted_intensities: Float32[np.ndarray, "samples voxels"]
+    grey_levels: Float32[np.ndarray, "samples voxels"]
     spectra: Float[np.ndarray, "samples bands"]
     mask_voxels: Int[np.ndarray, " samples"]
     min_distance: float
@@ -170,7 +177,7 @@ class Generator(NamedTuple):
           InputError: no training nodule is as asked, an axis would be too short, or too many samples are copies or have
             another diameter.
         """
-        allowed, grain_donors = self._shape_donors(wanted), self._grain_donors(wanted)
+        allowed, grain_donors = fitting(wanted, self.training, self.grain, self.malignancy)
         shape, rng = resized(self.shape, size), np.random.default_rng(seed)
         accepted: list[dict[str, np.ndarray]] = []
         donors, rejected, unfit = rng.choice(allowed, count), 0, 0
@@ -189,7 +196,7 @@ class Generator(NamedTuple):
             if not len(donors):
                 order = rng.permutation(count)  # otherwise samples accepted early would come first
                 samples = {name: np.concatenate([part[name] for part in accepted])[order] for name in drawn}
-                generated = self._finished(samples, rejected, seed, shape, texture)
+                generated = self._finished(samples, rejected, seed, shape)
                 return _with_random_symmetries(generated, rng) if random_symmetry else generated
         if unfit > rejected:
             assert wanted.diameter_mm is not None
@@ -201,38 +208,6 @@ class Generator(NamedTuple):
             f"generated nodules must differ by at least {self.min_distance:.3g} from all of the training set; got {rejected} "
             f"copies in {rejected + count - len(donors)} samples: draw with more noise (--bandwidth), or train on more nodules"
         )
-
-    def _shape_donors(self, wanted: Wanted) -> Int[np.ndarray, " allowed"]:
-        """Returns the training nodules that are as asked.
-
-        Raises:
-          InputError: there is none, or the training set does not say.
-        """
-        categories = np.array(self.prior.labels)
-        if wanted.category is not None and wanted.category not in self.prior.means:
-            raise InputError(f"category must be one of {', '.join(sorted(self.prior.means))}; got {wanted.category!r}")
-        fits = np.ones(len(categories), bool) if wanted.category is None else categories == wanted.category
-        assert self.training.details is not None
-        columns = {
-            "--diameter-mm": (wanted.diameter_mm, self.training.details.diameter_mm),
-            "--malignancy": (wanted.malignancy, self.malignancy),
-        }
-        return _fitting(columns, fits)
-
-    def _grain_donors(self, wanted: Wanted) -> Int[np.ndarray, " allowed"] | None:
-        """Returns the training nodules whose scans are as asked; None if nothing is asked of them.
-
-        Raises:
-          InputError: there is none, or the scans' grain is not known.
-        """
-        if wanted.sharpness is None and wanted.noise_hu is None:
-            return None
-        grain = self.grain
-        columns = {
-            "--sharpness": (wanted.sharpness, None if grain is None else grain.sharpness),
-            "--noise": (wanted.noise_hu, None if grain is None else grain.noise_hu),
-        }
-        return _fitting(columns, np.ones(len(self.training.names), bool))
 
     def _nearest_grain(
         self, donors: Int[np.ndarray, " count"], allowed: Int[np.ndarray, " allowed"], rng: np.random.Generator
@@ -263,24 +238,22 @@ class Generator(NamedTuple):
         first = drawn.donors[:, 0]
         outline = _with_voxels(outline, self.mask_voxels[first])
         grains = first if grain_donors is None else self._nearest_grain(first, grain_donors, rng)
-        shares = from_density(decoded["density"], mass, (0.0, 1.0)) + residual
-        grain_change = np.zeros_like(shares)
+        smooth = from_density(decoded["density"], mass, (0.0, 1.0))
+        shares = smooth + residual
         if texture.grey_levels:
-            levels = self.sorted_intensities[first]
-            shares = plain = with_grey_levels(shares, levels)
+            levels, inside = self.grey_levels[first], innermost(outline, self.mask_voxels[first])
+            shares = with_grey_levels(shares, levels, inside)
             if texture.grain:
                 # A scan that was asked for gives its grain only. The coarser bands stay the nodule's own.
-                shares = with_spectra(shares, self.spectra[first], levels)
+                shares = with_spectra(shares, self.spectra[first], levels, inside)
                 if grain_donors is not None:
-                    shares = with_spectra(shares, self.spectra[grains], levels, fine_bands())
-            grain_change = shares - plain
+                    shares = with_spectra(shares, self.spectra[grains], levels, inside, fine_bands())
         values = to_hu(shares, window_of(self.model))
         neighbours = nearest(values, self.training.values, window_of(self.model))
         return {
             **decoded,
             "values": values,
-            "residual": residual,
-            "grain_change": grain_change,
+            "texture": shares - smooth,
             "outline": outline,
             "mass": mass,
             "diameter_mm": diameter_mm,
@@ -293,19 +266,15 @@ class Generator(NamedTuple):
             "grain_donors": grains,
         }
 
-    def _finished(
-        self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...], texture: Texture
-    ) -> Generated:
+    def _finished(self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...]) -> Generated:
         values, outline = drawn["values"], drawn["outline"]
         if shape != self.shape:
             stretch = _stretch(self.shape, shape)
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
-            # The change by grain is interpolated, because a spectrum on the model's voxels is none on finer ones.
-            interpolated = ("residual", "grain_change", "outline")
-            residual, grain_change, outline = (_resampled(drawn[name], shape) for name in interpolated)
-            shares = from_density(density, drawn["mass"], (0.0, 1.0)) + residual + grain_change
-            if texture.grey_levels:
-                shares = with_grey_levels(shares, self.sorted_intensities[drawn["shape_donors"][:, 0]])
+            # Texture is interpolated. A spectrum on the model's voxels is none on finer ones. Grey levels inside and outside of
+            # a finer outline would leave a line along it.
+            added, outline = (_resampled(drawn[name], shape) for name in ("texture", "outline"))
+            shares = from_density(density, drawn["mass"], (0.0, 1.0)) + added
             values = to_hu(shares, window_of(self.model))
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
         name_of = np.array(self.training.names)
@@ -351,7 +320,6 @@ def fit(
     decoded, mass = decode(model, latent), masses(training.values, window)
     shares = windowed(training.values, window)
     residuals = (shares - from_density(decoded["density"], mass, (0.0, 1.0))).astype(np.float32)
-    sorted_intensities = np.sort(shares.reshape(len(shares), -1), axis=1).astype(np.float32)
     mask_residuals = np.zeros_like(residuals)
     if training.masks is not None:
         mask_residuals = (signed_distances(training.masks) - signed_distances(decoded["mask"] > 0.5)).astype(np.float32)
@@ -361,14 +329,14 @@ def fit(
     inactive_units = int((deviations <= INACTIVE_SHARE * deviations.max()).sum())
     min_distance = float(np.percentile(held_out_distances, REJECTION_PERCENTILE))
     prior = priors.fit(np.concatenate([latent, sizes], axis=1), training.categories)
-    masks = decoded["mask"] > 0.5 if training.masks is None else training.masks > 0
+    masks = np.zeros(shares.shape, bool) if training.masks is None else training.masks > 0
     return Generator(
         model=model,
         prior=prior,
         training=training,
         residuals=residuals,
         mask_residuals=mask_residuals,
-        sorted_intensities=sorted_intensities,
+        grey_levels=grey_levels(shares, masks).astype(np.float32),
         spectra=spectra(shares),
         mask_voxels=masks.reshape(len(masks), -1).sum(1),
         min_distance=min_distance,
@@ -386,7 +354,38 @@ def _shown(limits: Range) -> str:
     return f"{limits[0]:g} to {limits[1]:g}"
 
 
-def _fitting(
+def fitting(
+    wanted: Wanted,
+    training: Nodules,
+    grain: Grain | None = None,
+    malignancy: Float[np.ndarray, " samples"] | None = None,
+) -> tuple[Int[np.ndarray, " allowed"], Int[np.ndarray, " grains"] | None]:
+    """Returns the training nodules whose shapes are as asked, and those whose scans are; None if nothing is asked of scans.
+
+    Raises:
+      InputError: there is none, or the data do not say.
+    """
+    kinds, details = np.array(training.categories), training.details
+    known = sorted({*training.categories} - {""})
+    if wanted.category is not None and not known:
+        raise InputError("training nodules must have categories for --category; got none: leave --category out")
+    if wanted.category is not None and wanted.category not in known:
+        raise InputError(f"category must be one of {', '.join(known)}; got {wanted.category!r}")
+    shapes = {
+        "--diameter-mm": (wanted.diameter_mm, None if details is None else details.diameter_mm),
+        "--malignancy": (wanted.malignancy, malignancy),
+    }
+    scans = {
+        "--sharpness": (wanted.sharpness, None if grain is None else grain.sharpness),
+        "--noise": (wanted.noise_hu, None if grain is None else grain.noise_hu),
+    }
+    everyone = np.ones(len(kinds), bool)
+    allowed = _within_all(shapes, everyone if wanted.category is None else kinds == wanted.category)
+    asked = wanted.sharpness is not None or wanted.noise_hu is not None
+    return allowed, _within_all(scans, everyone) if asked else None
+
+
+def _within_all(
     columns: Mapping[str, tuple[Range | None, Float[np.ndarray, " samples"] | None]], fits: Bool[np.ndarray, " samples"]
 ) -> Int[np.ndarray, " allowed"]:
     """Returns the indices of training nodules that fit and whose columns lie in their limits.

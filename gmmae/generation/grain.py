@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy import fft, ndimage
 
 from gmmae.data.volumes import NativeNodule
-from gmmae.generation.insertion.noise import of_pixels
+from gmmae.generation.insertion.noise import Noise, of_pixels
 from gmmae.generation.texture import with_grey_levels
 
 EDGES = (0.12, 0.25, 0.37, 0.5, 0.62, 0.75, 0.87)
@@ -61,10 +61,13 @@ def measure(volumes: Sequence[NativeNodule]) -> Grain:
         smooth = ndimage.uniform_filter1d(ndimage.uniform_filter1d(hu, 3, 1), 3, 2)
         lung = (smooth < LUNG_HU) & np.logical_not(near)
         noise = of_pixels(hu, lung)
-        known = noise.hu > 0
-        blur_mm = np.hypot(noise.reach_pixels, PIXEL_DEVIATION) * volume.spacing_mm[2]
-        rows.append((noise.hu if known else np.nan, blur_mm if known else np.nan, volume.spacing_mm[0]))
+        rows.append((noise.hu or np.nan, blur_mm(noise, volume.spacing_mm[2]), volume.spacing_mm[0]))
     return Grain(*np.array(rows, np.float64).reshape(-1, 3).T)
+
+
+def blur_mm(noise: Noise, pixel_mm: float) -> float:
+    """Returns the blur within slices of a scan with this noise, in mm; NaN without noise."""
+    return float(np.hypot(noise.reach_pixels, PIXEL_DEVIATION)) * pixel_mm if noise.hu > 0 else float("nan")
 
 
 def bands(shape: tuple[int, ...]) -> Int[np.ndarray, "z y x"]:
@@ -91,6 +94,7 @@ def with_spectra(
     volumes: Float[np.ndarray, "samples z y x"],
     wanted: Float[np.ndarray, "samples bands"],
     levels: Float[np.ndarray, "samples levels"],
+    inside: Bool[np.ndarray, "samples z y x"],
     only: Int[np.ndarray, " imposed"] | None = None,
 ) -> Float[np.ndarray, "samples z y x"]:
     """Gives volumes the energy of each band, and grey levels, alternately.
@@ -98,7 +102,8 @@ def with_spectra(
     Args:
       volumes: volumes as shares of the window.
       wanted: mean square of each band, by `spectra`.
-      levels: grey levels of each volume in ascending order.
+      levels: grey levels of each volume, by `gmmae.generation.texture.grey_levels`.
+      inside: the masks, of as many voxels as those of the levels.
       only: bands that are changed; None changes all but band 0.
     """
     band = bands(volumes.shape[1:])
@@ -110,7 +115,7 @@ def with_spectra(
         coefficients = _transform(volumes)
         gain = np.sqrt(wanted / np.maximum(_energies(coefficients, band), 1e-12))
         gain[:, kept] = 1
-        volumes = with_grey_levels(_inverse(coefficients * gain[:, band]), levels)
+        volumes = with_grey_levels(_inverse(coefficients * gain[:, band]), levels, inside)
     return volumes
 
 

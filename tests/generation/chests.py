@@ -7,19 +7,26 @@ import SimpleITK as sitk
 
 from gmmae.data.extraction.luna16 import COLUMNS
 from gmmae.data.volumes import Details, Nodules
+from gmmae.generation.insertion.noise import Noise, draw
 from tests.volume_folders import write_rows
 
 LUNG_HU, WALL_HU = -850, 40
 
 
 def write_chest(
-    path: Path, spacing=(1.0, 1.0, 2.0), direction=(1, 1, 1), shape=(40, 80, 72), compressed=False, lung=True
+    path: Path,
+    spacing=(1.0, 1.0, 2.0),
+    direction=(1, 1, 1),
+    shape=(40, 80, 72),
+    compressed=False,
+    lung=True,
+    reach_pixels=0.0,
 ) -> Path:
     """Writes one scan: a lung, an ellipsoid that the scan's upper end crops, in a wall; noise of 25 HU."""
     rng = np.random.default_rng(len(path.stem))
     z, y, x = (np.arange(n) / n for n in shape)
     squared = ((z[:, None, None] - 0.8) / 0.6) ** 2 + ((y[:, None] - 0.5) / 0.45) ** 2 + ((x - 0.5) / 0.45) ** 2
-    voxels = np.where((squared < 1) & lung, LUNG_HU, WALL_HU) + rng.normal(0, 25, shape)
+    voxels = np.where((squared < 1) & lung, LUNG_HU, WALL_HU) + draw(rng, Noise(25.0, reach_pixels), shape)
     image = sitk.GetImageFromArray(np.rint(voxels).astype(np.int16))
     image.SetSpacing(spacing)
     image.SetDirection(np.diag(direction).astype(float).ravel().tolist())

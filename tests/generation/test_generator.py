@@ -158,6 +158,13 @@ def test_grey_levels_are_those_of_the_first_donor(generator, cohorts):
     donor = cohorts[0].names.index(found.shape_donors[0, 0])
     expected = np.clip(np.sort(cohorts[0].values[donor].ravel()), -1000, 400)
     np.testing.assert_allclose(np.sort(found.nodules.values[0].ravel()), expected, atol=1)
+    assert cohorts[0].masks is not None
+    assert found.nodules.masks is not None
+    own, made = (
+        np.clip(some.values[i], -1000, 400)[some.masks[i] > 0].mean() for some, i in ((cohorts[0], donor), (found.nodules, 0))
+    )
+    # A few voxels of the same distance from the outline are inside of the mask or not.
+    assert made == pytest.approx(own, abs=60)
 
 
 def test_dead_latent_units_are_counted(model, cohorts):

@@ -1,6 +1,13 @@
 import numpy as np
 
-from gmmae.generation.texture import blend_residual_blocks, block_weights, signed_distances, with_grey_levels
+from gmmae.generation.texture import (
+    blend_residual_blocks,
+    block_weights,
+    grey_levels,
+    innermost,
+    signed_distances,
+    with_grey_levels,
+)
 
 
 def test_where_a_block_is_alone_its_donor_s_residual_stands():
@@ -20,12 +27,21 @@ def test_the_variance_of_independent_residuals_is_kept():
     )  # 500 samples: 0.03
 
 
-def test_voxels_get_the_grey_levels_and_keep_their_order():
+def test_voxels_get_the_grey_levels_and_keep_their_order_inside_and_outside():
     values = np.array([[[0.3, 0.9], [0.1, 0.2]]])
-    found = with_grey_levels(values, np.array([[10.0, 20.0, 30.0, 40.0]]))
+    nowhere, left = np.zeros((1, 2, 2), bool), np.array([[[True, False], [True, False]]])
+    found = with_grey_levels(values, np.array([[10.0, 20.0, 30.0, 40.0]]), nowhere)
     np.testing.assert_array_equal(found, [[[30.0, 40.0], [10.0, 20.0]]])
-    finer = with_grey_levels(np.arange(8.0).reshape(1, 8), np.array([[0.0, 1.0]]))
-    np.testing.assert_allclose(finer[0], np.arange(8) / 7)
+    donor = np.array([[[1.0, 8.0], [9.0, 2.0]]])
+    levels = grey_levels(donor, np.array([[[0, 1], [1, 0]]]))
+    np.testing.assert_array_equal(levels, [[1, 2, 8, 9]])
+    np.testing.assert_array_equal(with_grey_levels(values, levels, left), [[[9, 2], [8, 1]]])
+
+
+def test_the_innermost_voxels_are_as_many_as_asked_for():
+    found = innermost(np.array([[-1.0, 0.5, 0.5, 2.0]] * 3), np.array([0, 2, 4]))
+    assert found.sum(1).tolist() == [0, 2, 4]
+    assert found[1, 3]
 
 
 def test_signed_distances_by_hand():

@@ -144,7 +144,7 @@ def resample(nodule: Nodule, centre_mm: Float[np.ndarray, "3"], grid: Grid) -> R
     if (first < 0).any() or (last >= grid.shape).any():
         return None
     spacing = grid.spacing_mm
-    counts = [int(np.clip(round(float(mm) / nodule.voxel_mm), 1, MAX_SAMPLES)) for mm in spacing]
+    counts = [samples_in(float(mm), nodule.voxel_mm) for mm in spacing]
     whole = np.stack(np.meshgrid(*map(np.arange, first, last + 1), indexing="ij"), -1).astype(float)
     middle = (np.array(nodule.hu.shape) - 1) / 2
     hu, distance = np.zeros(whole.shape[:3]), np.zeros(whole.shape[:3])
@@ -157,3 +157,8 @@ def resample(nodule: Nodule, centre_mm: Float[np.ndarray, "3"], grid: Grid) -> R
     samples = int(np.prod(counts))
     z, y, x = map(slice, first, last + 1)
     return ResampledNodule((z, y, x), hu / samples, distance / samples)
+
+
+def samples_in(scan_mm: float, voxel_mm: float) -> int:
+    """Returns the number of a cube's samples along an axis of a scan's voxel."""
+    return int(np.clip(round(scan_mm / voxel_mm), 1, MAX_SAMPLES))
