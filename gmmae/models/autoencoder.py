@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.kernels import per_sample_loss
 from gmmae.models.losses import PointLoss
-from gmmae.models.mixture import Mixture, Ranges, coefficients_from_logits, density_of, from_logits, grid, monomials_at
+from gmmae.models.mixture import Mixture, Ranges, coefficients_from_logits, density_of, from_logits, grid
 from gmmae.models.settings import ModelConfig
 
 try:
@@ -46,8 +46,7 @@ class MixtureAutoencoder(nn.Module):
         """The mean over the voxels of what the loss finds between each volume and its density."""
 
         def plain(planes: Array, volumes: Array) -> Array:
-            terms, monomials = self._terms(planes, volumes), monomials_at(_centres(volumes))
-            return per_sample_loss.of_polynomials(terms, monomials, volumes.reshape(len(volumes), -1), point_loss)
+            return per_sample_loss.of_polynomials(self._terms(planes, volumes), volumes, point_loss)
 
         planes = self._planes(volumes)
         if loss_kernel is None or not self.fused or planes.dtype != jnp.float32:

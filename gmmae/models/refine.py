@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from gmmae.models.kernels import axis_aligned, per_sample_loss
 from gmmae.models.kernels.axis_aligned import AxisAligned
 from gmmae.models.losses import PointLoss, mean_of_each
-from gmmae.models.mixture import Mixture, coefficients_of, density, grid, monomials_at
+from gmmae.models.mixture import Mixture, coefficients_of, density, grid
 
 RATE, BETA1, BETA2 = 0.15, 0.7, 0.9
 """Adam's learning rate at the first step, and its β1 and β2.
@@ -126,12 +126,11 @@ def _density(mixture: Mixture | AxisAligned, volumes: Array) -> Array:
 
 def _losses(volumes: Array, point_loss: PointLoss) -> Callable[[Mixture | AxisAligned], Array]:
     """Returns a function of the loss of each mixture."""
-    monomials, flat = monomials_at(_centres(volumes)), volumes.reshape(len(volumes), -1)
 
     def losses(mixture: Mixture | AxisAligned) -> Array:
         if isinstance(mixture, AxisAligned):
             return axis_aligned.losses(mixture, volumes, point_loss)
-        return per_sample_loss.of_polynomials(coefficients_of(mixture), monomials, flat, point_loss)
+        return per_sample_loss.of_polynomials(coefficients_of(mixture), volumes, point_loss)
 
     return losses
 

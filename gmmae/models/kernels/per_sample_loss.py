@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
+from gmmae.models.kernels import line_loss
 from gmmae.models.losses import PointLoss, mean_of_each
-from gmmae.models.mixture import at_once
+from gmmae.models.mixture import at_once, grid, monomials_at
 
 Density = Callable[[PyTree, PyTree], Array]
 """`(parameters of one sample or of a batch, arrays that all samples share) -> density at the points of the targets`."""
@@ -67,17 +68,19 @@ _by_sample.defvjp(_forward, _backward)
 
 
 def of_polynomials(
-    coefficients: Float[Array, "samples k monomials"],
-    monomials: Float[Array, "monomials points"],
-    targets: Float[Array, "samples points"],
-    point_loss: PointLoss,
+    coefficients: Float[Array, "samples k monomials"], volumes: Float[Array, "samples *volume"], point_loss: PointLoss
 ) -> Float[Array, " samples"]:
-    """Returns `losses` of mixtures whose exponents are polynomials.
+    """Returns the losses of mixtures whose exponents are polynomials, on a CPU sample by sample, elsewhere by lines of voxels.
 
     Args:
       coefficients: of the components' exponents, in the order of `mixture.monomials`.
-      monomials: `mixture.monomials_at` the points.
-      targets: densities at the points.
+      volumes: densities at voxel centres, which are constants.
       point_loss: differentiable, element by element.
     """
-    return losses(at_once, coefficients, targets, point_loss, monomials)
+
+    def by_sample(coefficients: Array, volumes: Array) -> Array:
+        monomials = monomials_at(grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype))
+        return losses(at_once, coefficients, volumes.reshape(len(volumes), -1), point_loss, monomials)
+
+    by_lines = partial(line_loss.losses, point_loss=point_loss) if volumes.shape[-1] <= line_loss.LONGEST else by_sample
+    return lax.platform_dependent(coefficients, volumes, cpu=by_sample, default=by_lines)
