@@ -9,8 +9,8 @@ many steps of equal batches, in random symmetries of the cube. `real` sees the N
 nodules for each real one, in the first steps. `copy_paste` adds symmetries, which `real` has already. So it shows what chance
 does.
 
-DIR gets the generators, and a JSON file for each arm, seed and number. Files that exist are not computed again. --results gets
-segmentation_PART_DIVISION.csv.
+DIR gets the generators, the U-Nets, and a JSON file for each arm, seed and number. Files that exist are not computed again.
+--results gets segmentation_PART_DIVISION.csv.
 
 This file is the generator's workload as well.
 """
@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -40,9 +39,9 @@ from gmmae.data.volumes import Nodules, joined
 from gmmae.generation import generator
 from gmmae.generation.judging.novelty import nearest, novelty
 from gmmae.generation.prior import Strengths
-from gmmae.system.files import write_text
+from gmmae.system.files import whole_file, write_text
 from gmmae.workloads import lattice, nodules
-from gmmae.workloads.interface import Params, Samples, Splits, Workload
+from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
 
 if TYPE_CHECKING:
     from gmmae.training.trained import Trained
@@ -67,11 +66,13 @@ GENERATOR = {
     "log__tensorboard": False,
 }
 """Options of a generator besides those of configs/nodules_generate.toml. It is shortened for few nodules."""
-STEPS, BATCH, LEARNING_RATE, WARMUP_SHARE = 300, 8, 0.003, 0.1
-"""Of the U-Net. The rate falls along half a cosine."""
+STEPS, BATCH, LEARNING_RATE, WARMUP_SHARE = 240, 4, 0.003, 0.1
+"""Constants of the U-Net's training. Its learning rate falls along half a cosine."""
+JUDGED_AT_ONCE = 32
+"""Number of judged nodules in a program, to bound memory."""
 MORE_SHARE = 0.5
 """Share of a batch that are further nodules."""
-REAL_LAST = 0.3
+REAL_LAST = 0.6
 """Share of the steps, the last ones, in which batches hold real nodules only."""
 
 
@@ -142,19 +143,24 @@ def batches(real: int, more: int, seed: int) -> Int[np.ndarray, "steps batch"]:
     return index
 
 
-def segmented(workload: Workload, few: Nodules, more: Nodules | None, judged: Nodules, seed: int) -> np.ndarray:
-    """Trains the U-Net, and returns its Dice on each judged nodule."""
-    samples = masks.samples_of(few)
-    if more is not None:
-        samples = jax.tree.map(lambda *parts: np.concatenate(parts), samples, masks.samples_of(more))
-    index = batches(len(few.names), 0 if more is None else len(more.names), seed)
+def trained_network(path: Path, workload: Workload, few: Nodules, more: Nodules | None, seed: int) -> Params:
+    """Returns the parameters of a U-Net in a file, which is written if there is none."""
     start, key = jax.random.split(jax.random.key(seed))
     params = workload.init(start)
-    state = _optimizer().init(params)
-    for step, batch in enumerate(index):
-        part = jax.tree.map(lambda array, batch=batch: array[batch], samples)
-        params, state = _step(params, state, part, jax.random.fold_in(key, step), losses=workload.losses)
-    return np.asarray(_dice(params, masks.samples_of(judged), metrics=workload.metrics))
+    leaves, tree = jax.tree.flatten(params)
+    if not path.is_file():
+        samples = masks.samples_of(few)
+        if more is not None:
+            samples = jax.tree.map(lambda *parts: np.concatenate(parts), samples, masks.samples_of(more))
+        state = _optimizer().init(params)
+        for step, batch in enumerate(batches(len(few.names), 0 if more is None else len(more.names), seed)):
+            chosen_ones = jax.tree.map(lambda array, batch=batch: array[batch], samples)
+            params, state = _step(params, state, chosen_ones, jax.random.fold_in(key, step), losses=workload.losses)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as part, part.open("wb") as file:
+            np.savez(file, *map(np.asarray, jax.tree.leaves(params)))
+    with np.load(path) as arrays:
+        return jax.tree.unflatten(tree, [arrays[f"arr_{i}"] for i in range(len(leaves))])
 
 
 def _optimizer() -> optax.GradientTransformation:
@@ -164,39 +170,45 @@ def _optimizer() -> optax.GradientTransformation:
 
 @partial(jax.jit, static_argnames=("losses",), donate_argnums=(0, 1))
 def _step(params: Params, state: Any, batch: Samples, key: Array, *, losses: Callable) -> tuple[Params, Any]:
-    def loss(params: Params, one: Samples, key: Array) -> Array:
-        return losses(params, jax.tree.map(lambda array: array[None], one), key[None])[0]
+    def loss(params: Params) -> Array:
+        return losses(params, batch, jax.random.split(key, BATCH)).mean()
 
-    def add(total: Params, one: tuple[Samples, Array]) -> tuple[Params, None]:
-        return jax.tree.map(jnp.add, total, jax.grad(loss)(params, *one)), None  # one at a time fits into a core's cache
-
-    count = len(jax.tree.leaves(batch)[0])
-    total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (batch, jax.random.split(key, count)))
-    updates, state = _optimizer().update(jax.tree.map(lambda x: x / count, total), state, params)
+    updates, state = _optimizer().update(jax.grad(loss)(params), state, params)
     return optax.apply_updates(params, updates), state
 
 
 @partial(jax.jit, static_argnames=("metrics",))
-def _dice(params: Params, samples: Samples, *, metrics: Callable) -> Array:
-    return jax.lax.map(lambda one: metrics(params, jax.tree.map(lambda array: array[None], one))["dice"][0], samples)
+def _metrics(params: Params, samples: Samples, *, metrics: Callable) -> PerSample:
+    return metrics(params, samples)
+
+
+def dice_of(workload: Workload, params: Params, judged: Nodules) -> Float[np.ndarray, " judged"]:
+    """Returns the Dice of each nodule."""
+    samples, found = masks.samples_of(judged), []
+    for start in range(0, len(judged.names), JUDGED_AT_ONCE):
+        part = jax.tree.map(lambda array, start=start: array[start : start + JUDGED_AT_ONCE], samples)
+        found.append(np.asarray(_metrics(params, part, metrics=workload.metrics)["dice"]))
+    return np.concatenate(found)
 
 
 def measured(args: Any, found: Cohorts, workload: Workload, number: int, seed: int, arm: str) -> dict[str, Any]:
     """Returns the row of an arm, from an earlier call or measured now."""
-    path = args.out / f"{args.held_out}_{number}_{seed}_{arm}.json"
+    name = f"{number}_{seed}_{arm}"
+    path = args.out / f"{args.held_out}_{name}.json"
     if not path.is_file():
         few, judged = chosen(found.train, number, seed), getattr(found, args.held_out)
         more = more_nodules(arm, few, found.tune, lambda: trained_generator(args, number, seed), seed)
-        new = None
-        if more is not None:
-            apart, of_more = (nearest(one.values, few.values, WINDOW, symmetric=True).distance for one in (judged, more))
-            new = round(novelty(of_more, apart), 4)
-        dice = segmented(workload, few, more, judged, seed)
-        row = {"real": number, "draw": 0, "arm": arm, "classes": [], "scores": dice.round(5).tolist(), "nn_sym": new}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(row) + "\n")
+        params = trained_network(args.out / f"unet_{name}.npz", workload, few, more, seed)
+        dice = dice_of(workload, params, judged)
+        row = {"real": number, "draw": 0, "arm": arm, "classes": [], "scores": dice.round(5).tolist()}
+        write_text(path, json.dumps(row | {"nn_sym": None if more is None else _novelty(few, judged, more)}) + "\n")
         print(f"{path}: {dice.mean():.4f}", flush=True)
     return json.loads(path.read_text())
+
+
+def _novelty(few: Nodules, judged: Nodules, more: Nodules) -> float:
+    apart, of_more = (nearest(one.values, few.values, WINDOW, symmetric=True).distance for one in (judged, more))
+    return round(novelty(of_more, apart), 4)
 
 
 def main() -> None:

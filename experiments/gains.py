@@ -24,7 +24,7 @@ def summary(by_seed: list[dict[str, Any]]) -> list[dict[str, str]]:
         found = [_figures(one[task]) for one in by_seed]
         numbers = dict.fromkeys(number for number, _ in found[0])
         arms = list(dict.fromkeys(arm for _, arm in found[0]))
-        pairs = [(arm, "") for arm in arms] + [(arm, "real") for arm in arms if arm != "real"]
+        pairs = [(arm, "") for arm in arms] + [(arm, "real") for arm in arms if arm != "real" and "real" in arms]
         pairs += [("generated", other) for other in arms if "generated" in arms and other not in ("real", "generated")]
         for number in numbers:
             for arm, less in pairs:

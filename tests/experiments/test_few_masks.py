@@ -54,7 +54,7 @@ def test_the_generator_sees_the_chosen_nodules_and_the_tuning_set_only(found, mo
     assert few_masks.chosen(found.train, 5, 4).names != few.names
 
 
-def test_arms_have_the_same_real_nodules_wherever_they_have_any_and_only_these_at_the_end():
+def test_arms_have_the_same_real_nodules_in_the_same_places_and_only_these_at_the_end():
     alone, mixed = few_masks.batches(50, 0, seed=1), few_masks.batches(50, 150, seed=1)
     assert alone.shape == mixed.shape
     real = mixed < 50
@@ -65,14 +65,21 @@ def test_arms_have_the_same_real_nodules_wherever_they_have_any_and_only_these_a
     assert real[:-last].mean() == pytest.approx(1 - few_masks.MORE_SHARE)
 
 
-def test_the_trained_network_finds_masks_better_and_equal_seeds_are_equal(found, voxel_by_voxel):
+def test_the_trained_network_finds_masks_better_and_equal_seeds_are_equal(found, voxel_by_voxel, tmp_path, monkeypatch):
+    monkeypatch.setattr(few_masks, "JUDGED_AT_ONCE", 5)
     few, more = found.train.take(np.arange(6)), few_masks.more_nodules("carved", found.train, found.tune, pytest.fail, 0)
-    scores = few_masks.segmented(voxel_by_voxel, few, None, found.test, seed=0)
-    untrained = voxel_by_voxel.metrics(voxel_by_voxel.init(jax.random.key(0)), few_masks.masks.samples_of(found.test))
-    assert scores.shape == (12,)
-    assert scores.mean() > np.mean(untrained["dice"])
-    np.testing.assert_array_equal(scores, few_masks.segmented(voxel_by_voxel, few, None, found.test, seed=0))
-    assert np.any(scores != few_masks.segmented(voxel_by_voxel, few, more, found.test, seed=0))
+
+    def scores(name, more):
+        params = few_masks.trained_network(tmp_path / name, voxel_by_voxel, few, more, seed=0)
+        return few_masks.dice_of(voxel_by_voxel, params, found.test)
+
+    alone = scores("alone.npz", None)
+    untrained = few_masks.dice_of(voxel_by_voxel, voxel_by_voxel.init(jax.random.key(0)), found.test)
+    assert alone.shape == (12,)
+    assert alone.mean() > untrained.mean()
+    np.testing.assert_array_equal(alone, scores("again.npz", None))
+    np.testing.assert_array_equal(alone, scores("alone.npz", more))  # the file is read
+    assert np.any(alone != scores("mixed.npz", more))
 
 
 def test_an_arm_is_measured_once_and_only_the_generated_one_trains_a_generator(found, voxel_by_voxel, tmp_path, monkeypatch):
