@@ -119,7 +119,7 @@ def trained_generator(args: Any, number: int, seed: int) -> "Trained":
 def more_nodules(arm: str, few: Nodules, held_out: Nodules, model: "Callable[[], Trained]", seed: int) -> Nodules | None:
     """Returns the further nodules of an arm; None for the arm of the real ones.
 
-    Copies are not rejected, because they do no harm to a segmentation.
+    Copies of the few are not rejected, because most samples near so small a training set would be.
     """
     if arm == "real":
         return None
