@@ -1,6 +1,6 @@
 """Measures whether generated nodules help a U-Net that learns from few masks: Dice on real nodules of other patients.
 
-    python -m experiments.few_masks --root FOLDER --out DIR [--numbers 50 100] [--seeds 5] [--only ARM ...]
+    python -m experiments.few_masks --root FOLDER --out DIR [--numbers 50 100] [--seeds 5] [--only real generated]
         [--held-out tune] [--division 2]
 
 For each seed and number N, N training nodules are chosen. A generator is trained on these N nodules and masks, and on no
@@ -119,7 +119,7 @@ def trained_generator(args: Any, number: int, seed: int) -> "Trained":
 def more_nodules(arm: str, few: Nodules, held_out: Nodules, model: "Callable[[], Trained]", seed: int) -> Nodules | None:
     """Returns the further nodules of an arm; None for the arm of the real ones.
 
-    Copies of the few are not rejected, because most samples near so small a training set would be.
+    Copies are not rejected.
     """
     if arm == "real":
         return None
