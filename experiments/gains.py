@@ -1,4 +1,4 @@
-"""Gains of a classifier by more nodules: differences for equal seeds, draws and nodules.
+"""Gains of a classifier or a segmentation by more nodules: differences for equal seeds, draws and nodules.
 
 Intervals are over seeds and over patients.
 """
@@ -24,7 +24,7 @@ def summary(by_seed: list[dict[str, Any]]) -> list[dict[str, str]]:
         found = [_figures(one[task]) for one in by_seed]
         numbers = dict.fromkeys(number for number, _ in found[0])
         arms = list(dict.fromkeys(arm for _, arm in found[0]))
-        pairs = [(arm, "") for arm in arms] + [(arm, "real") for arm in arms if arm != "real"]
+        pairs = [(arm, "") for arm in arms] + [(arm, "real") for arm in arms if arm != "real" and "real" in arms]
         pairs += [("generated", other) for other in arms if "generated" in arms and other not in ("real", "generated")]
         for number in numbers:
             for arm, less in pairs:
@@ -37,12 +37,15 @@ def summary(by_seed: list[dict[str, Any]]) -> list[dict[str, str]]:
 def _figures(task: dict[str, Any]) -> dict[tuple[int, str], np.ndarray]:
     """Returns the mean over draws for each number of real nodules and arm.
 
-    Its first value is over all evaluated nodules, the others over each resample of their patients.
+    Its first value is over all evaluated nodules, the others over each resample of their patients. Scores with a single axis
+    are values of the nodules themselves, such as Dice, and their mean is taken.
     """
     weight = np.concatenate([np.ones((1, len(task["groups"]))), weights(task["groups"], seed=0)])
     draws: dict[tuple[int, str], list[np.ndarray]] = {}
     for row in task["rows"]:
-        values = figure(np.array(row["scores"]), task["labels"], row["classes"], weight)
+        scores = np.array(row["scores"])
+        single = scores.ndim == 1
+        values = weight @ scores / weight.sum(1) if single else figure(scores, task["labels"], row["classes"], weight)
         draws.setdefault((row["real"], row["arm"]), []).append(values)
     return {key: np.mean(values, axis=0) for key, values in draws.items()}
 

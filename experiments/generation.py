@@ -2,7 +2,7 @@
 
     python -m experiments.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream]
         [--held-out tune] [--division 1] [--runs PATTERN] [--describers RUN ...]
-        [--network-seeds 0] [--only WAY ...]
+        [--network-seeds 0] [--only WAY ...] [--tasks malignancy category]
 
 Each seed and part is a JSON file in DIR, and files that exist are not computed again. The CSV files of all seeds are written
 at the end, to --results. The part `split` writes DIR/development.csv, and prints the options that train models without
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 BASELINES = ("repeated", "copy_paste", "cutmix", "mosaic", "smote")
 """Baselines for a classifier (`experiments.baselines`)."""
 PARTS = ("split", "fidelity", "downstream")
+TASKS = ("malignancy", "category")
+"""Tasks of the classifier."""
 
 
 def fidelity_part(
@@ -84,12 +86,15 @@ def _reconstructions(ending: str, trained: "models.Run", judged: Nodules) -> dic
     }
 
 
-def downstream_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int) -> dict[str, Any]:
-    """Returns the scores of both tasks."""
+def downstream_part(
+    found: Cohorts, judged: Nodules, run: Path | None, seed: int, only: Sequence[str] = (), tasks: Sequence[str] = TASKS
+) -> dict[str, Any]:
+    """Returns the scores of each task."""
+    makers = {name: make for name, make in _makers(found, run).items() if not only or name in only}
     result = {}
-    for task_name in ("malignancy", "category"):
+    for task_name in tasks:
         task = Task(*(downstream.labelled(nodules, _labels(found, nodules, task_name)) for nodules in (found.train, judged)))
-        rows = downstream.run(task, _makers(found, run), seed)
+        rows = downstream.run(task, makers, seed)
         result[task_name] = {"labels": task.judged.categories, "groups": task.judged.groups, "rows": rows}
     return result
 
@@ -129,7 +134,8 @@ def main() -> None:
     parser.add_argument("--held-out", choices=("tune", "test"), default="tune")
     parser.add_argument("--division", type=int, choices=cohorts.DIVISIONS, default=cohorts.DIVISIONS[0])
     parser.add_argument("--network-seeds", type=int, default=0, help="seeds that the network judges too, the first ones")
-    parser.add_argument("--only", nargs="*", default=[], help="ways of making nodules whose fidelity is measured; none: all")
+    parser.add_argument("--only", nargs="*", default=[], help="ways of making nodules that are measured; none: all")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--runs", default="")
     parser.add_argument("--describers", type=Path, nargs="*", default=[])
     parser.add_argument("--results", type=Path, default=Path("results/generation"))
@@ -140,7 +146,7 @@ def main() -> None:
     if "split" in args.parts:
         print(cohorts.write_development(found, args.root, args.out / "development.csv"))
     fidelity_of = partial(fidelity_part, describers=args.describers, network_seeds=args.network_seeds, only=args.only)
-    measured = {"fidelity": fidelity_of, "downstream": downstream_part}
+    measured = {"fidelity": fidelity_of, "downstream": partial(downstream_part, only=args.only, tasks=args.tasks)}
     for part, measure in measured.items():
         if part in args.parts:
             by_seed = [_kept(args, part, seed, lambda: measure(found, judged, run, seed)) for seed, run in _runs(args)]  # noqa: B023

@@ -31,7 +31,15 @@ def load(data: DataConfig) -> Splits:
     Raises:
       DataError: the data cannot be used, or a volume has no mass.
     """
-    loaded = sources.load(data)
+    return samples_of(sources.load(data), data)
+
+
+def samples_of(loaded: sources.SplitNodules, data: DataConfig) -> Splits:
+    """Returns the samples of divided nodules.
+
+    Raises:
+      DataError: a volume has no mass.
+    """
     values, masks, places = loaded.nodules.values, loaded.nodules.masks, loaded.nodules.places
     masks = np.zeros(values.shape, np.float32) if masks is None else masks.astype(np.float32)
     log_mass = np.log(masses(values, data.window, places)).astype(np.float32)

@@ -110,3 +110,17 @@ def test_gains_are_differences_of_the_same_seed_and_draws():
     assert found["generated - real"]["patients_low"] != ""
     assert "real - real" not in found
     assert [found[name]["nn_sym"] for name in ("real", "smote", "generated", "generated - real")] == ["", "0.500", "1.000", ""]
+
+
+def test_values_of_the_nodules_themselves_are_averaged():
+    def row(arm, scores):
+        return {"real": 50, "draw": 0, "arm": arm, "classes": [], "scores": scores, "nn_sym": None}
+
+    rows = [row("real", [0.8, 0.6]), row("generated", [0.9, 0.6])]
+    found = {line["made"]: line for line in gains.summary([{"dice": {"labels": [], "groups": [*"pq"], "rows": rows}}])}
+    assert found["real"]["mean"] == "0.7000"
+    assert [found["generated - real"][name] for name in ("mean", "patients_low", "patients_high")] == [
+        "0.0500",
+        "0.0000",
+        "0.1000",
+    ]
