@@ -258,7 +258,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
         print(f"{machine(bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}")
-        print(f"{hardware.line(hardware.processor())}; load {os.getloadavg()[0]:.1f}\n", flush=True)
+        processor = hardware.processor()
+        print(f"{hardware.line(processor)}; load {os.getloadavg()[0]:.1f}\n", flush=True)
         for part in args.parts:
             began, load = time.perf_counter(), os.getloadavg()[0]
             section, tables = PARTS[part](bench)
@@ -269,7 +270,7 @@ def main() -> None:
                 "seconds": time.perf_counter() - began,
                 "load_before": load,
                 "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-                "hardware": hardware.processor(),
+                "hardware": processor,
                 "commit": git_commit(),
                 "versions": versions(),
             }

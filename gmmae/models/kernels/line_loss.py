@@ -45,10 +45,8 @@ def _along_lines(coefficients: Array, edges: tuple[int, ...]) -> tuple[Line, Lin
     n = len(edges)
     across = np.meshgrid(*[_centres(edge, coefficients.dtype) for edge in edges[:-1]], indexing="ij")
     one = np.ones((1, 1), coefficients.dtype)
-    coordinates = [
-        one,
-        *(along.reshape(-1, 1) for along in reversed(across)),
-    ]  # of the lines, along x (which is left out), y, z
+    # Of the lines, along x (which is left out), y, z.
+    coordinates = [one, *(along.reshape(-1, 1) for along in reversed(across))]
     monomials = [axes for degree in range(3) for axes in itertools.combinations_with_replacement(range(n), degree)]
     terms: list[list[Array]] = [[], [], []]
     for place, axes in enumerate(monomials):
