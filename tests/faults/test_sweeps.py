@@ -93,7 +93,7 @@ def test_a_strike_is_within_a_run_and_behind_a_checkpoint():
 
 def test_the_processes_of_a_sweep_are_found_by_their_environment(sweep):
     sweep.start("--help")
-    assert sweep.processes()
+    sweep.wait_until(lambda: len(sweep.processes()) > 0)  # Linux tells a process' environment a moment after its start
     assert sweep.finish() == 0
     assert sweep.processes() == []
 
