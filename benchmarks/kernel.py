@@ -1,9 +1,10 @@
-"""Compares the kernel from logits to loss and gradient, and the plain form, with float64.
+"""Compares three forms of the loss and its gradient with float64: the product, the lines of voxels, and the kernel.
 
     python -m benchmarks.kernel [--mixtures 1000]
 
 Random mixtures have the paper's size. They are soft (logits of unit standard deviation, as at the start of training) or
 sharp, in batches of 1 to 33. On a CPU the kernel is interpreted with the CPU's arithmetic. On an NVIDIA GPU it is compiled.
+The product is the form of CPUs, the lines are that of GPUs without the kernel. docs/measurements/absent_gpus.md has a table.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from benchmarks.options import Parser, at_least, guarded
-from gmmae.models.kernels import loss_kernel
+from gmmae.models.kernels import line_loss, loss_kernel
 from gmmae.models.losses import PointLoss, mean_of_each, msle
 from gmmae.models.mixture import Ranges, coefficients_from_logits, density_of, grid
 from gmmae.plotting.tables import Table, markdown
@@ -27,11 +28,20 @@ Form = Callable[..., Any]
 """Function `(logits, targets, point_loss, ranges) -> losses`, as `loss_kernel.losses`."""
 
 
-def plain(planes: jax.Array, targets: jax.Array, point_loss: PointLoss, ranges: Ranges) -> jax.Array:
-    """Computes the losses one operation after the other."""
-    terms = jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
-    density = density_of(terms, grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
+def coefficients(planes: jax.Array, ranges: Ranges) -> jax.Array:
+    """Returns the coefficients of the components' exponents."""
+    return jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
+
+
+def product(planes: jax.Array, targets: jax.Array, point_loss: PointLoss, ranges: Ranges) -> jax.Array:
+    """Computes the losses one operation after the other, with the exponents as a product of coefficients and monomials."""
+    density = density_of(coefficients(planes, ranges), grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
     return mean_of_each(point_loss(density.reshape(targets.shape), targets))
+
+
+def lines(planes: jax.Array, targets: jax.Array, point_loss: PointLoss, ranges: Ranges) -> jax.Array:
+    """Computes the losses by lines of voxels."""
+    return line_loss.losses(coefficients(planes, ranges), targets, point_loss)
 
 
 def with_gradient(form: Form) -> Form:
@@ -68,8 +78,9 @@ def main() -> None:
     parser.add_argument("--mixtures", type=at_least(1), default=1000, help="number of mixtures for each standard deviation")
     args = parser.parse_args()
     interpret = jax.default_backend() != "gpu"
-    exact = with_gradient(plain)
-    forms = {"plain": exact, "kernel": with_gradient(partial(loss_kernel.losses, interpret=interpret))}
+    exact = with_gradient(product)
+    kernel = with_gradient(partial(loss_kernel.losses, interpret=interpret))
+    forms = {"product": exact, "lines": with_gradient(lines), "kernel": kernel}
     rows = []
     for spread in SPREADS:
         worst = {name: (0.0, 0.0) for name in forms}

@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from benchmarks.options import Parser, guarded
 from experiments import baselines, cohorts, downstream, gains, masks, tables
 from experiments.cohorts import WINDOW, Cohorts
 from gmmae.config.rules import PositiveInt, Seed
@@ -213,8 +214,6 @@ def _novelty(few: Nodules, judged: Nodules, more: Nodules) -> float:
 
 def main() -> None:
     """Measures what is missing, and writes the table."""
-    from benchmarks.options import Parser
-
     parser = Parser(__doc__)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -238,4 +237,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -150,7 +150,8 @@ def test_losses_are_left_out_if_rounding_allows_no_step(tmp_path):
     assert compare.agreement(workers, tmp_path, SAMPLES, 2)["torch"] == {"losses": 0.5, "gradient": 0.5}
     assert compare.agreement(workers, tmp_path, SAMPLES, 1)["torch"] == {"losses": 0.0, "gradient": 0.5}
     assert compare.agreement(workers, tmp_path, SAMPLES, 1, ["kernel"])["torch"] == {"losses": 0.0}
-    assert "gradient of kernel" in compare.agreement_table({}, "float32", 20, ["kernel"]).notes[0]
+    assert "gradient of kernel too" in compare.agreement_table({}, "float32", 20, ["kernel"]).notes[0]
+    assert "gradient of a, b, c and 2 more arrays too" in compare.agreement_table({}, "float32", 20, list("abcde")).notes[0]
     found = compare.agreement(workers, tmp_path, SAMPLES, 0)
     assert found["torch"] == {"gradient": 0.5}
     assert compare.agreement_table(found, "float32", 0).rows == (("PyTorch, eager", "5e-01", ""),)

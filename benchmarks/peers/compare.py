@@ -30,6 +30,8 @@ ROUNDING = 0.1
 SLOW = 6
 """Factor over gmmae's step above which a backend is timed in one turn only."""
 REDUCTIONS = 20
+NAMED = 3
+"""Number of left-out arrays that the table's note names. The JSON file has all."""
 COMPARED = ("gradient", "losses")
 OTHER = "choose another configuration"
 
@@ -114,7 +116,8 @@ def agreement_table(found: dict[str, dict[str, float]], precision: str, steps: i
         () if steps == CHECKED else (f"From step {steps + 1} on, gmmae's own losses differ too much from those in float64.",)
     )
     if without:
-        notes += (f"Rounding alone moves the gradient of {', '.join(without)} too far to compare it.",)
+        named = ", ".join(without[:NAMED]) + (f" and {len(without) - NAMED} more arrays" if len(without) > NAMED else "")
+        notes += (f"Rounding alone moves the gradient of {named} too far to compare it.",)
     return Table("agreement", f"Largest relative difference from ours, {precision}", columns, tuple(rows), notes)
 
 

@@ -89,6 +89,16 @@ def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int
     return BatchPlan(samples, batch, devices, micro_batch)
 
 
+def dividing_part(share: int, most: int) -> int:
+    """Returns the largest number of samples up to `most` that divides a share; `most` if that is less than half of it.
+
+    >>> dividing_part(8, most=3), dividing_part(7, most=3), dividing_part(8, most=0)
+    (2, 3, 0)
+    """
+    part = next((part for part in range(most, 0, -1) if share % part == 0), most)
+    return part if 2 * part >= most else most
+
+
 def epoch_order(seed: int, epoch: int, samples: int) -> Int32[np.ndarray, " samples"]:
     """Returns a permutation of the samples that depends on the seed and the epoch only."""
     return np.random.default_rng([seed, epoch]).permutation(samples).astype(np.int32)

@@ -4,6 +4,7 @@ The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `m
 `gmmae.training.step`, and the workload's losses.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +19,7 @@ from jaxtyping import Array, Float, Int, Int32, PyTree
 from gmmae.config.schema import Config, ParallelConfig, changed, flatten
 from gmmae.multihost.environment import require_prepared
 from gmmae.scaling import schedules, strategies
-from gmmae.scaling.batches import BatchPlan, epoch_order, plan_batches, shard_samples
+from gmmae.scaling.batches import BatchPlan, dividing_part, epoch_order, plan_batches, shard_samples
 from gmmae.system.compilation_cache import repairing_cache
 from gmmae.system.errors import InputError
 from gmmae.training import optimizers
@@ -184,7 +185,9 @@ def _train_plan(config: Config, devices: Devices, workload: Workload, strategy_p
     """Returns the batch of a strategy as the computing devices, or the shards, share it."""
     if config.parallel.deterministic:
         return strategy_plan._replace(devices=config.parallel.deterministic_shards)
-    micro_batch = config.parallel.micro_batch_size or (workload.cpu_samples if devices.platform == "cpu" else 0)
+    micro_batch = config.parallel.micro_batch_size
+    if not micro_batch and devices.platform == "cpu":
+        micro_batch = dividing_part(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
     return plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
 
 

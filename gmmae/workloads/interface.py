@@ -100,7 +100,7 @@ class Workload(NamedTuple):
       refine: `(description, steps) -> {name: array}`, the entries of `describe` after test-time optimisation of each sample,
         with `loss_before` and `loss`; None: the workload has no such optimisation.
       cpu_samples: largest number of samples that a CPU's device trains on at once, so that they fit into a core's cache.
-        `parallel.micro_batch_size` has precedence; 0: its whole share.
+        A number that divides its share is taken. `parallel.micro_batch_size` has precedence; 0: its whole share.
     """
 
     load: Callable[[], Splits]

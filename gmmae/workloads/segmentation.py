@@ -27,8 +27,11 @@ from gmmae.workloads.interface import Events, Params, PerSample, Samples, Snapsh
 from gmmae.workloads.settings import PatchConfig
 from gmmae.workloads.settings import SegmentationConfig as Config
 
-CPU_BATCH_PIXELS = 64**2
-"""Pixels that a CPU's device trains on at once. A layer of the finest stage takes 0.25 MB then, so a few fit into a cache."""
+CPU_BATCH_PIXELS = 2 * 64**2
+"""Pixels that a CPU's device trains on at once: two slices of 64². A layer of the finest stage takes 0.5 MB then.
+
+Fewer slices give the products of the coarse stages few rows. More of them do not fit into a core's cache.
+"""
 
 
 def load_volumes(data: PatchConfig) -> tuple[NativeNodule, ...]:

@@ -12,7 +12,7 @@ from gmmae.models import autoencoder
 from gmmae.training import compilation, multi_epoch, optimizers
 from gmmae.training.parallel import Devices
 from gmmae.workloads.configuration import read_config
-from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, Asked, Bound, faults, validation_faults
+from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, PLAIN, Asked, Bound, faults, validation_faults
 from tests.small import small
 
 STEPS = 5
@@ -108,6 +108,13 @@ def test_a_gpu_without_triton_computes_the_loss_in_plain_operations(target, fuse
     """XLA refuses a program with a Triton kernel for a T4."""
     assert topology(target, 1, 1).triton == fused
     assert ("mixture_loss" in epoch_of_small(target)) == fused
+
+
+@pytest.mark.parametrize(("target", "mode"), PLAIN)
+def test_a_step_without_the_kernel_keeps_to_its_launches_and_memory(target, mode, tmp_path):
+    plain = in_mode(changed(PAPER, model__fused=False), mode, 1)
+    readings = dict(compiled(plain, topology(target, 1, 1, tmp_path), tmp_path))
+    assert faults(readings["epoch"], Asked(mode, 1, PARAMETERS, PLAIN[target, mode])) == []
 
 
 def test_without_pallas_triton_a_gpu_computes_the_loss_in_plain_operations(monkeypatch):

@@ -46,8 +46,16 @@ def tiles_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision 
     axes = range(x.ndim - 2)
     of_x, of_kernel, of_g = _to(_data, x, axes), _to(_kernel, kernel, axes), _to(_gradient, g, axes)
     to_x = jnp.matmul(of_g, of_kernel.mT, precision=precision)
-    to_kernel = jnp.matmul(of_x.mT, of_g, precision=precision)
+    to_kernel = _sums_over_rows(of_x, of_g, precision)
     return _from(_to_data, to_x, axes, _places(x)), _from(_to_kernel, to_kernel, axes, kernel.shape[-2:-1]), bias_gradient(g)
+
+
+def _sums_over_rows(a: Array, b: Array, precision: lax.Precision) -> Float[Array, "factors columns_of_a columns_of_b"]:
+    """Returns `aᵀ b`. A CPU takes half the time where the factor with fewer columns is the first one."""
+    if a.shape[-1] <= b.shape[-1]:
+        return jnp.matmul(a.mT, b, precision=precision)
+    # The barrier keeps XLA from moving the transposition into the product.
+    return lax.optimization_barrier(jnp.matmul(b.mT, a, precision=precision)).mT
 
 
 def _places(x: Array) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The form of a GPU without the kernel, on a CPU, beside the form at once."""
+"""The form of a GPU without the kernel, on a CPU, beside the product."""
 
 from functools import partial
 
@@ -7,23 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.kernel import errors, with_gradient
+from benchmarks.kernel import errors, lines, product, with_gradient
 from gmmae.models.kernels import line_loss, per_sample_loss
-from gmmae.models.losses import LOSSES, PointLoss, mean_of_each
-from gmmae.models.mixture import Ranges, at_once, coefficients_from_logits, grid, head_planes, monomials_at
+from gmmae.models.losses import LOSSES
+from gmmae.models.mixture import Ranges, head_planes
 
-
-def of_logits(form, planes: jax.Array, targets: jax.Array, point_loss: PointLoss, ranges: Ranges) -> jax.Array:
-    terms = jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
-    return form(terms, targets, point_loss)
-
-
-def whole(coefficients: jax.Array, targets: jax.Array, point_loss: PointLoss) -> jax.Array:
-    monomials = monomials_at(grid(targets.shape[1:], targets.ndim - 1, targets.dtype))
-    return mean_of_each(point_loss(at_once(coefficients, monomials), targets.reshape(len(targets), -1)))
-
-
-by_lines, reference = (with_gradient(partial(of_logits, form)) for form in (line_loss.losses, whole))
+by_lines, reference = with_gradient(lines), with_gradient(product)
 CASES = [("msle", (6, 4, 9), 7), ("mse", (5, 7), 3), ("mae", (13,), 1)]
 
 
@@ -35,7 +24,7 @@ def problem(edges, components, spread):
 
 
 @pytest.mark.parametrize(("loss", "edges", "components"), CASES)
-def test_losses_and_gradients_are_those_of_the_form_at_once(loss, edges, components):
+def test_losses_and_gradients_are_those_of_the_product(loss, edges, components):
     planes, targets, ranges = problem(edges, components, spread=2.0)
     with jax.enable_x64(True):
         found, expected = (form(planes, targets, LOSSES[loss], ranges) for form in (by_lines, reference))

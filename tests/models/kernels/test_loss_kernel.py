@@ -1,4 +1,4 @@
-"""The kernel as a CPU interprets it, against float64 and beside the plain form."""
+"""The kernel as a CPU interprets it, against float64 and beside the product."""
 
 from functools import partial
 
@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.kernel import errors, plain, with_gradient
+from benchmarks.kernel import errors, product, with_gradient
 from gmmae.models.kernels import loss_kernel
 from gmmae.models.losses import LOSSES, msle
 from gmmae.models.mixture import Ranges, head_planes
 
 kernel = with_gradient(partial(loss_kernel.losses, interpret=True))
-reference = with_gradient(plain)
+reference = with_gradient(product)
 
 
 def problem(samples, edges, components, spread, seed=0):
@@ -44,7 +44,7 @@ def test_losses_and_gradients_are_those_of_float64(loss, edges, components, samp
     with jax.enable_x64(True):
         exact = reference(*(jnp.asarray(x, jnp.float64) for x in (planes, targets)), LOSSES[loss], ranges)
     theirs, ours = (errors(form(planes, targets, LOSSES[loss], ranges), exact) for form in (reference, kernel))
-    # The exponent cancels in float32 (gmmae.models.mixture) in both forms, in each by chance: so the bound is the plain form's.
+    # The exponent cancels in float32 (gmmae.models.mixture) in both forms, in each by chance: so the bound is the product's.
     assert ours[0] < max(4 * theirs[0], 1e-6)
     assert ours[1] < max(4 * theirs[1], 1e-5)
 
