@@ -1,4 +1,4 @@
-"""Compares the training epoch of this checkout with that of an earlier commit, in turns.
+"""Compares the training epoch of this checkout with that of an earlier commit, alternately.
 
     python -m benchmarks.commits --base COMMIT [--configs quickstart paper] [--devices 1 2] [--turns 7]
     python -m benchmarks.commits --base COMMIT --configs unet --set data.root=FOLDER data.validation=0.97

@@ -8,11 +8,13 @@ scaling on one device of the same machine.
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import drawing, machines
+from benchmarks.options import Parser, guarded
+from experiments import machines
 from experiments import plan as plans
 from experiments.other_strategies import seconds, sooner, time_ratios
 from experiments.outcomes import Row, by_arm, cells, middle, on_one_device, reached
@@ -102,5 +104,12 @@ def figure() -> Figure:
     )
 
 
+def main() -> None:
+    """Writes the figure."""
+    parser = Parser(__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    print(comparison.canvas.save(figure(), parser.parse_args().out))
+
+
 if __name__ == "__main__":
-    drawing.command(__doc__, figure)
+    guarded(main)

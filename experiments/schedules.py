@@ -6,13 +6,14 @@ The figure is of 8 devices, a base batch of 32 and 574 training samples. It is c
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import drawing
+from benchmarks.options import Parser, guarded
 from gmmae.config.schema import OptimConfig
 from gmmae.plotting import canvas
 from gmmae.scaling import schedules, strategies
@@ -111,5 +112,12 @@ def _draw(above: Axes, below: Axes, name: str, of: Course) -> None:
     below.plot(of.epochs, of.rates, **style)
 
 
+def main() -> None:
+    """Writes the figure."""
+    parser = Parser(__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    print(canvas.save(figure(), parser.parse_args().out))
+
+
 if __name__ == "__main__":
-    drawing.command(__doc__, figure)
+    guarded(main)

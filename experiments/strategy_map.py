@@ -8,15 +8,18 @@ A strategy is placed by the median of its seeds. The black lines are the machine
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import drawing, headline, machines
+from benchmarks.options import Parser, guarded
+from experiments import headline, machines
 from experiments.other_strategies import seconds
 from experiments.outcomes import Row, by_arm
 from gmmae.planner import figures, prediction
 from gmmae.planner.page import RATIOS
+from gmmae.plotting import canvas
 from gmmae.scaling import cost
 from gmmae.scaling.strategies import STRATEGIES
 
@@ -68,5 +71,12 @@ def figure() -> Figure:
     )
 
 
+def main() -> None:
+    """Writes the map."""
+    parser = Parser(__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    print(canvas.save(figure(), parser.parse_args().out))
+
+
 if __name__ == "__main__":
-    drawing.command(__doc__, figure)
+    guarded(main)

@@ -86,6 +86,14 @@ computes each norm twice, for a derivative of the norm that training does not ta
 JAX 0.10 has 29 launches fewer for lamb and 28 fewer for lars. The other optimisers have no norms, and need no more than Adam.
 """
 
+PLAIN = {
+    ("t4", "float32"): Bound(98, 70.0, 1 if jax.__version_info__ >= (0, 12) else 58),
+    ("a100", "float32"): Bound(92, 70.5, 1),
+    ("h100", "float32"): Bound(93, 49.0, 1),
+    ("h100", "tf32"): Bound(84, 44.8, 1),
+}
+"""`paper.toml` on one GPU without the loss's kernel, by GPU and mode. An H100 has one launch fewer in JAX 0.10."""
+
 GROWN = Bound(70, 52.1) if jax.__version_info__ >= (0, 12) else Bound(73, 56.3)
 """A stage of `growing` with a batch of 256 on 8 GPUs in float32.
 
