@@ -185,7 +185,7 @@ def _train_plan(config: Config, devices: Devices, workload: Workload, strategy_p
     """Returns the batch of a strategy as the computing devices, or the shards, share it."""
     if config.parallel.deterministic:
         return strategy_plan._replace(devices=config.parallel.deterministic_shards)
-    micro_batch = config.parallel.micro_batch_size
+    micro_batch = config.parallel.micro_batch_size or 0
     if not micro_batch and devices.platform == "cpu":
         micro_batch = dividing_part(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
     return plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
