@@ -60,6 +60,14 @@ def test_every_form_and_its_gradients_equal_the_librarys(n, size, kernel):
     assert all(gradient.any() for gradient in gradients)
 
 
+def test_the_kernels_gradient_by_tiles_may_have_fewer_features_than_channels():
+    x, weights = arrays(2, 8, 3, channels=5, features=2)
+    _, *gradients = value_and_gradients(library, x, weights)
+    g = jnp.sin(jnp.arange(6 * 6 * 2 * 2, dtype=x.dtype)).reshape(6, 6, 2, 2)
+    for ours, theirs in zip(jax.jit(FORMS["tiles"].gradients)(x, weights, g)[:2], gradients, strict=True):
+        assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize(("form", "channels"), [("every axis", 3), ("first axis", 1), ("merged axes", 3)])
 def test_several_runs_together_equal_each_alone_and_their_axis_stays_first(form, channels):
     x, kernel = arrays(2, 6, 3, channels)
