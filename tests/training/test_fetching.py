@@ -112,14 +112,13 @@ def test_as_many_samples_at_once_as_threads():
 
 def test_threads_end_with_the_run_after_the_sample_that_they_read():
     source = Numbers(wait_s=0.2)
-    began = time.monotonic()
     with fetcher(threads=2) as of:
         blocks = stream(of, source)
         blocks._begin(0)
-        wait_until(lambda: len(source.read) == 2)
+        wait_until(lambda: len(source.read) >= 2)
         assert len(threads()) == 2
     assert threads() == []
-    assert time.monotonic() - began < 1.0, "ten samples on two threads take a second"
+    assert len(source.read) < 10, "samples of the block that no thread had begun are left out"
 
 
 def test_an_error_of_the_source_reaches_the_run():
