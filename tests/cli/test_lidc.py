@@ -450,7 +450,8 @@ def test_an_interrupted_call_leaves_nothing_and_the_same_call_begins_again(capsy
     cut(capsys, known.root, "--out", out)
     earlier = {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     program = (
-        "import sys, time\nfrom gmmae.data.lidc import folder\nwrite = folder._write\n"
+        "import signal, sys, time\nfrom gmmae.data.lidc import folder\nwrite = folder._write\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         "def slow(*words):\n    write(*words)\n    print('written', flush=True)\n    time.sleep(60)\n"
         "folder._write = slow\nfrom gmmae.cli.main import main\nsys.exit(main())\n"
     )
