@@ -4,10 +4,10 @@
         [--held-out tune] [--division 2]
 
 For each seed and number N, N training nodules are chosen. A generator is trained on these N nodules and masks, and on no
-others. The tuning set chooses its epoch. Each arm trains the U-Net of `experiments.masks` from equal parameters, for equally
-many steps of equal batches, in random symmetries of the cube. `real` sees the N nodules alone. The other arms add `MULTIPLE`
-nodules for each real one, in the first steps. `copy_paste` adds symmetries, which `real` has already. So it shows what chance
-does.
+others. The tuning set chooses its epoch. Each arm trains the U-Net of `experiments.masks` from equal parameters. Arms have
+equally many steps of equal batches, in random symmetries of the cube. `real` sees the N nodules alone. The other arms add
+`MULTIPLE` nodules for each real one, in the first steps. `copy_paste` adds symmetries, which `real` has already. So it shows
+what chance does.
 
 DIR gets the generators, the U-Nets, and a JSON file for each arm, seed and number. Files that exist are not computed again.
 --results gets segmentation_PART_DIVISION.csv.

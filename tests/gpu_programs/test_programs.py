@@ -33,7 +33,7 @@ def test_a_step_keeps_to_its_kernels_memory_meetings_and_precision(mode, devices
 
 @pytest.mark.parametrize("name", sorted(optimizers.OPTIMIZERS.keys() - {"adam"}))
 def test_an_optimiser_takes_the_launches_and_the_memory_of_adam_and_those_of_its_norms(name):
-    """On 8 GPUs, whose devices must not meet for a norm either. The test above is Adam's."""
+    """The program is for 8 GPUs, whose devices must not meet for a norm either. The test above is Adam's."""
     adam = BOUNDS["float32", 8, 1]
     [_, reading] = next(compiled(changed(PAPER, optim__name=name), topology("h100", 8, 1)))
     bound = adam._replace(launches=adam.launches + NORMS.get(name, 0))
