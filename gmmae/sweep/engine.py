@@ -165,7 +165,7 @@ class _Training:
                 self._display.ended(run.name, dict.fromkeys(self._groups[run], "interrupted"), ended.seconds / len(runs))
             return []
         if ended.returncode == StorageError.exit_code and not ended.timed_out:
-            raise StorageError(last_line(job.log).removeprefix("error: ") or f"{self._folder.root} must have space")
+            raise StorageError(_how_its_storage_failed(job, self._folder))
         if not runs:
             line, further = self._populations.compared(job, succeeded=ended.returncode == 0)
             self._display.say(line)
@@ -265,6 +265,15 @@ def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, path: str, e
 def _how_it_failed(job: Job, ended: Ended) -> str:
     line = exception_line(job.log) if ended.returncode == 1 else last_line(job.log)
     return f"{describe(ended)}: {line or 'no output'} ({job.log})"
+
+
+def _how_its_storage_failed(job: Job, folder: SweepDir) -> str:
+    said = last_line(job.log)
+    if said.startswith("error: "):
+        return f"{said.removeprefix('error: ')} ({job.log})"
+    return (  # the log has no room either
+        f"{folder.root} must have space for what {job.name} writes; a write failed: make room, and give the same command again"
+    )
 
 
 def _progress_text(folder: SweepDir, name: str, metric: str) -> str:

@@ -240,7 +240,7 @@ SWEEP_FAULTS = (
         "disk full",
         "between two runs of a sweep",
         fill_disk,
-        r"^error: .*No space left on device.*same command",
+        r"^error: .*(No space left on device|must have space).*same command",
         code=74,
         mend=make_room,
         disk=True,

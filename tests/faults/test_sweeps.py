@@ -74,6 +74,7 @@ def test_a_missing_record_is_a_complaint(sweep):
         (1, "weak-n2-seed0 is tried again in a new process: exit code 1: x", "Unable to allocate 1.00 EiB", True),
         (1, "weak-n2-seed0 is tried again in a new process: exit code 1: x", "something else", False),
         (2, "error: writing x failed (No space left on device): run the same command again", "", True),
+        (2, "error: x must have space; a write failed: give the same command again", "", True),
         (2, "OSError: [Errno 28] No space left on device", "", False),
     ],
 )

@@ -84,6 +84,8 @@ def run(what, config, *rest):
     if wish == "full disk":
         print("error: workdir must stay a folder that can be written", flush=True)
         os._exit(74)
+    if wish == "full disk, also for the error":
+        os._exit(74)
     if wish == "full memory" or (wish == "full memory after others" and jobs_done):
         print("error: memory must hold what is asked for")
         sys.exit(2)

@@ -233,10 +233,17 @@ def test_bad_input_is_not_tried_again(fake):
     assert fake.events("start").count("linear-n2-seed0") == 1
 
 
-def test_a_disk_that_is_full_in_a_run_interrupts_the_sweep(fake, undisturbed):
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ("full disk", r"^workdir must stay a folder that can be written \(.*weak-n2-seed0.log\.txt\)$"),
+        ("full disk, also for the error", r"must have space for what weak-n2-seed0 writes; .* give the same command again$"),
+    ],
+)
+def test_a_disk_that_is_full_in_a_run_interrupts_the_sweep(fake, undisturbed, wish, said):
     """It is no crash of the run, so the same command goes on."""
-    fake.wish({"weak-n2-seed0": "full disk"})
-    with pytest.raises(StorageError, match=r"^workdir must stay a folder that can be written"):
+    fake.wish({"weak-n2-seed0": wish})
+    with pytest.raises(StorageError, match=said):
         fake.sweep(grid(jobs=1))
     assert "weak-n2-seed0" not in fake.records()
     assert fake.events("start").count("weak-n2-seed0") == 1

@@ -37,4 +37,7 @@ def test_closed_streams_are_no_error(closed):
 def test_a_full_disk_under_standard_output_is_told_in_a_line():
     codes, said = shell(f"{GMMAE} --help > /dev/full")
     assert codes == [74]
-    assert said == "error: <stdout> must stay writable; writing it failed (No space left on device): send it elsewhere\n"
+    assert said == (
+        "error: <stdout> must stay writable; writing it failed (No space left on device): make room or send it elsewhere, "
+        "and give the same command again\n"
+    )
