@@ -44,8 +44,8 @@ class Outlasting:
             if error.errno not in (errno.EIO, errno.EPIPE):
                 name = getattr(self._stream, "name", "the output")
                 raise StorageError(
-                    f"{name} must stay writable; writing it failed ({error.strerror or error}): make room or send it elsewhere, "
-                    "and give the same command again"
+                    f"{name} must stay writable; writing it failed ({error.strerror or error}): make room or send it "
+                    "elsewhere, and give the same command again"
                 ) from error
 
 
