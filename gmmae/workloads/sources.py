@@ -103,9 +103,9 @@ class CheckedSource:
             return self._source[index]
         except MemoryError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an exit would end the run with one of gmmae's own codes and no word
             place = traceback.extract_tb(error.__traceback__)[-1]
-            words = " ".join(f"{type(error).__name__}: {error}".split())
+            words = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
             raise SourceError(
                 f"{self._name} must have an entry for each index from 0 to {self._own - 1}; reading {index} raised "
                 f"{words} ({place.filename}, line {place.lineno})"

@@ -30,6 +30,14 @@ def unreadable():
     raise OSError(5, "Input/output error", "17.dcm")
 
 
+def leave():
+    raise SystemExit(3)
+
+
+def fail_without_words():
+    raise RuntimeError
+
+
 REFUSED = {
     "empty": (Squares(0), "the samples must be at least 1; got a source of length 0"),
     "text": (Squares(at=0, instead=lambda: "volume"), "must be numbers or arrays of them; got <U6 for sample 0"),
@@ -44,6 +52,8 @@ REFUSED = {
     ),
     "structure": (Squares(instead=lambda: np.float32(1)), "must all have the same form; got"),
     "an error": (Squares(instead=unreadable), "reading 17 raised OSError: [Errno 5] Input/output error: '17.dcm' ("),
+    "an exit": (Squares(instead=leave), "reading 17 raised SystemExit: 3 ("),
+    "an error without words": (Squares(instead=fail_without_words), "reading 17 raised RuntimeError ("),
 }
 
 
