@@ -77,7 +77,7 @@ class CheckedSource:
         values, structure = jax.tree.flatten(self._read(index))
         leaves = [np.asarray(value) for value in values]
         if structure != self._structure:
-            self._refuse(f"{structure} for sample {index}, and {self._structure} for sample 0")
+            self._refuse(f"{_entries(structure)} for sample {index}, and {_entries(self._structure)} for sample 0")
         if [(leaf.shape, leaf.dtype) for leaf in leaves] != self._forms:
             self._refuse(f"{_form(leaves)} for sample {index}, and {_form(jax.tree.leaves(self.first))} for sample 0")
         return leaves
@@ -132,6 +132,15 @@ def _form(leaves: Sequence[np.ndarray]) -> str:
     'float32 8×8 and int64'
     """
     return " and ".join(f"{leaf.dtype} {'×'.join(map(str, leaf.shape))}".strip() for leaf in leaves) or "nothing"
+
+
+def _entries(structure: jax.tree_util.PyTreeDef) -> str:
+    """Returns the structure of a sample in words, with a `*` for each array.
+
+    >>> _entries(jax.tree.structure({"image": 0, "label": (0, 0)}))
+    "{'image': *, 'label': (*, *)}"
+    """
+    return str(structure).removeprefix("PyTreeDef(").removesuffix(")")
 
 
 def count(samples: Samples, name: str = "samples") -> int:

@@ -50,7 +50,10 @@ REFUSED = {
         Squares(instead=lambda: {"number": 1, "square": np.zeros(2, int)}),
         "got int64 and int64 2 for sample 17, and float32",
     ),
-    "structure": (Squares(instead=lambda: np.float32(1)), "must all have the same form; got"),
+    "structure": (
+        Squares(instead=lambda: {"number": np.float32(1)}),
+        "the same form; got {'number': *} for sample 17, and {'number': *, 'square': *} for sample 0",
+    ),
     "an error": (Squares(instead=unreadable), "reading 17 raised OSError: [Errno 5] Input/output error: '17.dcm' ("),
     "an exit": (Squares(instead=leave), "reading 17 raised SystemExit: 3 ("),
     "an error without words": (Squares(instead=fail_without_words), "reading 17 raised RuntimeError ("),
