@@ -64,8 +64,14 @@ def _require_alike(config: Config, runs: Sequence[Path]) -> None:
     """Checks that the runs differ in their seeds only, and that the data are divided as they were for the training.
 
     Raises:
-      InputError: they are not.
+      InputError: they are not, or one is named twice.
     """
+    places = [run.resolve() for run in runs]
+    for run, place in zip(runs, places, strict=True):
+        if places.count(place) > 1:
+            raise InputError(
+                f"each run must be given once, because results are means over all runs; got {run} twice: leave one out"
+            )
     wanted = identity_settings(config)
     for run in runs:
         other = identity_settings(run_config(run))

@@ -163,6 +163,8 @@ def test_labels_of_the_wrong_form_of_data_are_refused(medmnist_runs, tmp_path, c
     text = (changed_run / "config.toml").read_text()
     (changed_run / "config.toml").write_text(text.replace("components = 4", "components = 5"))
     assert "model.components otherwise in" in refusal(capsys, "classify", one, changed_run, "--out", tmp_path / "out")
+    twice = refusal(capsys, "classify", one, other, one)
+    assert f"each run must be given once, because results are means over all runs; got {one} twice" in twice
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     assert "which holds something else" in refusal(capsys, "classify", one, "--out", tmp_path / "mine")
