@@ -394,6 +394,7 @@ def test_annotations_are_matched_to_the_nearest_nodule(capsys, known, tmp_path):
         ("no folder", "which is no folder"),
         ("empty", "has 0 XML files"),
         ("no series", "but no series has both"),
+        ("no outlines", "none can: the readings hold no outline of a nodule of 3 mm or more"),
         (
             "too few readers",
             "none can: nodules of too few readers, the first LIDC-IDRI-0001: 4 of 4 readers; --min-readers is 5",
@@ -408,6 +409,10 @@ def test_a_folder_without_nodules_is_refused(capsys, known, tmp_path, spoil, tex
         (root / "1.xml").write_text(folders.message("1.2", [[]]))
     if spoil == "too few readers":
         root, words = known.root, ["--min-readers", 5]
+    if spoil == "no outlines":
+        for path in (known.root / known.scan.patient / "study" / "series").glob("*.dcm"):
+            (root / path.name).symlink_to(path)
+        (root / "1.xml").write_text(folders.message(known.scan.series, [[], []]))
     assert text in refused(capsys, root, "--out", tmp_path / "out", *words)
     assert not (tmp_path / "out").exists()
 

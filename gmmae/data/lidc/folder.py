@@ -313,7 +313,8 @@ def _stem(patient: str) -> str:
 
 def _require_nodules(written: Sequence[object], tally: Tally) -> None:
     if not written:
-        raise DataError(f"FOLDER must have a nodule that can be cut; none can{_first_reason(tally)}")
+        why = _first_reason(tally) or ": the readings hold no outline of a nodule of 3 mm or more"
+        raise DataError(f"FOLDER must have a nodule that can be cut; none can{why}")
 
 
 def _first_reason(tally: Tally) -> str:
