@@ -134,7 +134,7 @@ def _form(leaves: Sequence[np.ndarray]) -> str:
     return " and ".join(f"{leaf.dtype} {'×'.join(map(str, leaf.shape))}".strip() for leaf in leaves) or "nothing"
 
 
-def _entries(structure: jax.tree_util.PyTreeDef) -> str:
+def _entries(structure: object) -> str:
     """Returns the structure of a sample in words, with a `*` for each array.
 
     >>> _entries(jax.tree.structure({"image": 0, "label": (0, 0)}))
