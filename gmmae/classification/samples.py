@@ -108,7 +108,10 @@ def by_numbers(words: list[str], rule: LabelRule) -> list[str]:
         try:
             number = float(word or "nan")
         except ValueError:
-            raise InputError(f"--label-at-most needs numbers in the column {rule.column!r}; got {word!r}") from None
+            column = repr(rule.column) if rule.column else "of the categories"
+            raise InputError(
+                f"--label-at-most needs numbers in the column {column}; got {word!r}: name another with --label-column"
+            ) from None
         low, high = number <= rule.at_most, number >= rule.at_least
         labels.append(f"at most {rule.at_most:g}" if low else f"at least {rule.at_least:g}" if high else "")
     return labels

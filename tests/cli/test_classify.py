@@ -158,6 +158,8 @@ def test_labels_of_the_wrong_form_of_data_are_refused(medmnist_runs, tmp_path, c
     _, one, other = medmnist_runs
     message = refusal(capsys, "classify", one, "--label-column", "score")
     assert "--label-column needs a folder with a CSV; got data.source = medmnist" in message
+    words = "--label-at-most needs numbers in the column of the categories; got 'benign': name another with --label-column"
+    assert words in refusal(capsys, "classify", one, "--label-at-most", 2, "--label-at-least", 4)
     changed_run = tmp_path / "other"
     shutil.copytree(other, changed_run)
     text = (changed_run / "config.toml").read_text()
