@@ -71,9 +71,11 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
     prepared = prepare(config, say)
     faults = prepared.summary["faults"]
     if faults:
+        repeated = prepared.summary["duplicates"]
+        repeats = f"; duplicates: {repeated}" if repeated else ""
         say(
-            f"{prepared.summary['lost']} of {prepared.summary['annotations']} annotated nodules are left out; {len(faults)} "
-            f"faults, the first: {Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
+            f"{prepared.summary['lost']} of {prepared.summary['annotations']} annotated nodules are left out{repeats}; "
+            f"{len(faults)} faults, the first: {Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
         )
     return load_prepared(prepared)[0]
 

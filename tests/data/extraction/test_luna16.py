@@ -126,6 +126,12 @@ def test_refusing_stops_at_the_first_fault_before_reading_where_it_can(luna_fold
         prepare(luna_folder("a", [("a", 10, -20, 30, 8), ("gone", 1, 2, 3, 8)], on_error="refuse"))
 
 
+def test_a_row_that_repeats_another_is_told_from_a_lost_one(luna_folder):
+    messages = []
+    assert len(load(luna_folder("a", [("a", 10, -20, 30, 8)] * 2), messages.append).values) == 1
+    assert any("0 of 2 annotated nodules are left out; duplicates: 1; " in line for line in messages)
+
+
 def test_refusing_a_broken_scan_also_when_skipping_it_filled_the_cache(luna_folder):
     rows = [("a", 10, -20, 30, 8), ("a", 510, -20, 30, 8)]
     config = luna_folder("a", rows, on_error="refuse")
