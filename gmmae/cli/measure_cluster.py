@@ -92,8 +92,10 @@ def _finish(options: MeasureClusterArguments, every: Devices, per_node: int, tim
         part.write_text(
             cluster_file.cluster_text(cluster, _facts(options, every, times, fit), times.all_reduces), encoding="utf-8"
         )
+    powers = " ".join(str(2**i) for i in range(per_node.bit_length()))
+    devices = "" if cluster.beta_inter_bytes_per_s else f" --devices {powers}"  # the default ones are more than a node has
     lines = ["", *cluster_file.times_table(cluster, times.all_reduces), "", *_links_text(cluster, fit)]
-    print_result(options.out, [*lines, str(options.out), f"    gmmae plan --clusters {options.out}"])
+    print_result(options.out, [*lines, str(options.out), f"    gmmae plan --clusters {options.out}{devices}"])
 
 
 def _devices_of_a_host(group: Group) -> int:

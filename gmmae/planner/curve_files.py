@@ -105,7 +105,11 @@ def _csv_series(path: Path, columns: Columns, batch: int | None) -> Series:
     for option, name in wanted.items():
         if name is not None and name not in names:
             ways = f"{option}{', or give --batches' * (option == '--batch-column')}"
+            if names[0].startswith("#"):
+                ways += ", or remove the lines above the header"
             raise InputError(f"{path} must have a column {name!r}; it has {', '.join(map(repr, names))}: set {ways}")
+        if name is not None and (count := names.count(name)) > 1:
+            raise InputError(f"{path} must have one column {name!r}; it has {count}: rename one, or set {option}")
     place = {option: names.index(name) for option, name in wanted.items() if name is not None}
     kept = [(line, row) for line, row in rows if len(row) > place["--loss-column"] and row[place["--loss-column"]].strip()]
 
@@ -126,9 +130,10 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        reason += ": save it as UTF-8" * isinstance(error, UnicodeDecodeError)
         raise InputError(f"a curve must be a CSV file, an event folder or a work directory; got {path} ({reason})") from error
     if len(rows) < 2:
-        raise InputError(f"{path} must have a header and a row for each validation; got {len(rows)} lines")
+        raise InputError(f"{path} must have a header and a row for each validation; got {len(rows)} line{'s' * (not rows)}")
     return [name.strip() for name in rows[0][1]], rows[1:]
 
 
@@ -137,7 +142,8 @@ def _cell(path: Path, line: int, name: str, row: Sequence[str], place: int) -> f
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{path}, line {line}: {name} must be a number; got {text!r}") from None
+        way = "write decimals with a point, and no unit" if text else "fill it in, or remove the row"
+        raise InputError(f"{path}, line {line}: {name} must be a number; got {text!r}: {way}") from None
 
 
 def _event_series(path: Path, columns: Columns, batch: int | None) -> Series:
@@ -158,8 +164,10 @@ def _event_series(path: Path, columns: Columns, batch: int | None) -> Series:
 
 def _check(path: Path, series: Series) -> None:
     for name, values in (("steps", series.steps), ("losses", series.values), ("learning rates", series.rates)):
-        if bad := next((value for value in values if not math.isfinite(value)), None):
-            raise InputError(f"the {name} of {path} must be finite; got {bad}: remove the rows from there on")
+        bad = [place for place, value in enumerate(values) if not math.isfinite(value)]
+        if bad:
+            way = f"remove the {'rows from there on' if bad[-1] == len(values) - 1 else 'rows without a finite number'}"
+            raise InputError(f"the {name} of {path} must be finite; got {values[bad[0]]}: {way}")
     if not series.steps:
         raise InputError(f"{path} must have a loss in one row at least; all are empty: set --loss-column")
     if series.steps[0] < 0:

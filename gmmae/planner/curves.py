@@ -185,9 +185,11 @@ def _require_reached(reached: Sequence[Reached], smoothed: Sequence[Sequence[flo
         )
     if early := [run for run in reached if not run.validations]:
         first, name = early[0].smoothed[0], early[0].curve.name
+        mode, better = ("min", "lower") if stop.mode == "max" else ("max", "higher")
         raise InputError(
             f"--target must be reached after the first validation of each curve; got {target:g}, and {name} begins at "
-            f"{first:g}: set a harder --target, or validate more often"
+            f"{first:g}: set a harder --target, validate more often, or set --mode {mode} where {better} values are "
+            "better"
         )
 
 

@@ -180,7 +180,7 @@ class _Measuring:
     def _part(self, group: str, epochs: float, name: str, make: Callable[[], T]) -> T:
         """Returns a stored part, or announces and makes it. Its epochs and seconds count for a group of parts."""
         if name not in self.parts.seconds:
-            self.say(f"measuring {name}" + (f", about {duration(epochs * self.epoch_s)}" if self.epoch_s else ""))
+            self.say(f"measuring {name}" + (f", about {_whole_seconds(epochs * self.epoch_s)}" if self.epoch_s else ""))
         value = self.parts.part(name, make)
         self.epochs[group] = self.epochs.get(group, 0.0) + epochs
         self.seconds[group] = self.seconds.get(group, 0.0) + self.parts.seconds[name]
@@ -276,7 +276,7 @@ class _Measuring:
             if batch > self.parts.samples:
                 self.notes.append(f"no short run at {words}: there are {self.parts.samples} training samples")
             elif self._affords(epochs, f"no short run at {words}"):
-                self.say(f"training most of the way at {words}, at most {duration(epochs * self.epoch_s)}")
+                self.say(f"training most of the way at {words}, at most {_whole_seconds(epochs * self.epoch_s)}")
                 runs.append(self._run(batch, epochs, rate, level))
                 continue
             runs.append(None)
@@ -373,3 +373,12 @@ class _Measuring:
             return None
         make = partial(self.parts.norms, base.batch, last_epoch)
         return Norms(*self._part(name, epochs, f"{name} after epoch {last_epoch}", make))
+
+
+def _whole_seconds(seconds: float) -> str:
+    """Returns a duration as text, of 1 second at least.
+
+    >>> _whole_seconds(0.2), _whole_seconds(59.4)
+    ('1 s', '59 s')
+    """
+    return duration(max(seconds, 1.0))

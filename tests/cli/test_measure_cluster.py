@@ -52,7 +52,7 @@ def test_the_links_of_virtual_devices_are_written_as_a_plan_reads_them(devices, 
     assert cluster.alpha_intra_s == pytest.approx(MADE_UP.alpha_intra_s, rel=1e-3)  # four digits are written
     assert cluster.beta_intra_bytes_per_s == pytest.approx(MADE_UP.beta_intra_bytes_per_s, rel=1e-3)
     printed = capsys.readouterr().out
-    assert f"gmmae plan --clusters {out}" in printed
+    assert f"gmmae plan --clusters {out} --devices 1 2 4\n" in printed
     assert "a plan by this file has at most 4 devices" in printed
     for n in devices:
         assert f"overhead on {n} devices: 100 µs for a dispatch, 1 µs for an empty step inside a compiled loop" in printed

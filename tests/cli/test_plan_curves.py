@@ -202,6 +202,16 @@ def test_steps_against_the_law_are_warned_of(tmp_path, capsys, csvs):
     assert any("do not trust" in warning for warning in found["warnings"])
 
 
+@pytest.mark.parametrize(("given", "other", "better"), [("min", "max", "higher"), ("max", "min", "lower")])
+def test_curves_that_move_away_from_the_target_tell_of_the_mode(given, other, better, tmp_path, capsys):
+    files = [tmp_path / "b8.csv", tmp_path / "b32.csv"]
+    for file, batch in zip(files, (8, 32), strict=True):
+        values = range(10, 90, 5) if given == "min" else range(90, 10, -5)
+        file.write_text("step,loss,batch\n" + "".join(f"{i + 1},{value},{batch}\n" for i, value in enumerate(values)))
+    line = refusal(capsys, "plan", "--curves", *files, "--mode", given, "--workdir", tmp_path / "plan")
+    assert f"or set --mode {other} where {better} values are better" in line
+
+
 BAD_OPTIONS = [
     (("--target", "0.001"), "--target must be reached by every curve; got 0.001"),
     (("--target", "1.99"), "--target must be reached after the first validation of each curve; got 1.99"),
@@ -243,11 +253,36 @@ def test_a_bad_option_is_one_line(options, line, csvs, tmp_path, capsys):
             lambda file: file.write_bytes(b"\xff\xfe\x00"),
             "a curve must be a CSV file, an event folder or a work directory; got",
         ),
-        (lambda file: file.write_text("step,loss,batch\n"), "must have a header and a row for each validation; got 1 lines"),
+        (lambda file: file.write_text("step,loss,batch\n"), "must have a header and a row for each validation; got 1 line"),
+        (lambda file: file.write_text(""), "must have a header and a row for each validation; got 0 lines"),
+        (
+            lambda file: file.write_text("# of today\nstep,loss,batch\n1,2,8\n"),
+            "must have a column 'step'; it has '# of today': set --step-column, or remove the lines above the header",
+        ),
+        (
+            lambda file: file.write_text("step,loss,loss,batch\n1,2,3,8\n"),
+            "must have one column 'loss'; it has 2: rename one, or set --loss-column",
+        ),
+        (lambda file: file.write_text("step,loss,batch\n1,2,8\n", encoding="utf-16"), "save it as UTF-8"),
+        (
+            lambda file: file.write_text("step;loss;batch\n1;1,5;8\n"),
+            "line 2: loss must be a number; got '1,5': write decimals with a point, and no unit",
+        ),
+        (lambda file: file.write_text("step,loss,batch\n1,7%,8\n"), "got '7%': write decimals with a point, and no unit"),
+        (
+            lambda file: file.write_text("step,loss,batch\n1,2,8\n2,nan,8\n3,1,8\n"),
+            "must be finite; got nan: remove the rows without a finite number",
+        ),
         (lambda file: file.write_text("step,loss,batch\n1,,8\n"), "must have a loss in one row at least"),
         (lambda file: file.write_text("step,loss,batch\n1,2,8\n2,x,8\n"), "line 3: loss must be a number; got 'x'"),
-        (lambda file: file.write_text("step,loss,batch\n1,2,8\n,1,8\n"), "line 3: step must be a number; got ''"),
-        (lambda file: file.write_text("step,loss,batch\n1,2,8\n2,nan,8\n"), "must be finite; got nan"),
+        (
+            lambda file: file.write_text("step,loss,batch\n1,2,8\n,1,8\n"),
+            "line 3: step must be a number; got '': fill it in, or remove the row",
+        ),
+        (
+            lambda file: file.write_text("step,loss,batch\n1,2,8\n2,nan,8\n"),
+            "must be finite; got nan: remove the rows from there on",
+        ),
         (lambda file: file.write_text("step,loss,batch\n2,2,8\n1,1,8\n"), "must increase; got 1 after 2"),
         (lambda file: file.write_text("step,loss,batch\n-2,2,8\n1,1,8\n"), "must be at least 0; got -2"),
         (lambda file: file.write_text("step,loss,batch\n1,2,8\n2,1,9\n"), "a curve must have one batch; got 8, 9 in"),

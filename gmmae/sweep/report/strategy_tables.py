@@ -93,7 +93,8 @@ def endings(results: Results) -> Table:
     """Returns Table III, how the runs ended."""
     rows = []
     for scaling, n, runs in results.groups():
-        record = runs[0].record
+        # A run may reach the target before its batch grows.
+        record = max((run.record for run in runs), key=lambda record: len(record.stages))
         batch = (record.batch_text, f"{record.learning_rate:g}")
         how = "; ".join(misses(runs)) or MISSING
         rows.append((scaling, _devices(runs, n), *batch, reached(runs), epochs_text(runs), how))

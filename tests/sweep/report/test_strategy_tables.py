@@ -48,6 +48,14 @@ def test_table_2_has_nan_where_the_median_run_missed(projected):
     assert table.columns[1:3] == ("weak (%)", "paper (%)")
 
 
+def test_table_3_has_the_batches_of_the_run_that_grew_the_most(projected):
+    key = projected.runs[0].key
+    first, second, *others = (run for run in projected.runs if run.key[:2] == key[:2])
+    grown = second._replace(record=replace(second.record, growth=[(17, 64), (22, 128)]))
+    found = projected._replace(runs=[first, grown, *others])
+    assert there(strategy_tables.endings(found)).rows[0][2] == f"{first.record.global_batch} → 64 → 128"
+
+
 def test_arms_and_devices_that_the_paper_has_not_have_no_column_and_a_dash(tmp_path):
     config = replace(GRID, scaling=("strong", "sqrt"), devices=(1, 3), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
