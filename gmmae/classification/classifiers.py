@@ -20,6 +20,8 @@ LEAVES = (4, 16)
 ITERATIONS = (25, 50, 100, 200)
 BOOSTING = {"learning_rate": 0.05, "max_features": 0.3, "early_stopping": False}
 """Settings of all boosted trees. Each split sees a random part of the features, so seeds differ."""
+MIN_TO_BOOST = 2 * HistGradientBoostingClassifier().min_samples_leaf
+"""Minimum number of samples of a tree that divides them. A smaller training set gives the same probability to all."""
 
 
 class Method(NamedTuple):

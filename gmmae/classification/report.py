@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gmmae.classification.classifiers import MIN_TO_BOOST
 from gmmae.classification.comparison import Result
 from gmmae.classification.samples import FOLDS, Labelled
 from gmmae.data.extraction import medmnist
@@ -56,6 +57,8 @@ def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int
             f"by its loss there, without labels; settings were chosen by {FOLDS} folds of the training set, by patient"
         )
     counts = [f"{count} {word}{'s' * (count > 1)}" for count, word in ((len(runs), "run"), (seeds, "seed"))]
+    if len(labelled.train) < MIN_TO_BOOST:
+        lines.append(f"gradient boosting learns nothing from fewer than {MIN_TO_BOOST} samples, so look at logistic regression")
     lines.append(f"means over {' and '.join(counts)} of the classifier; sd is between these")
     lines.append(f"95 % intervals resample the {groups} groups of the test set: patients, or volumes where none is named")
     if data.source == "medmnist":

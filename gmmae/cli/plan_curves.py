@@ -87,4 +87,6 @@ def step_times(words: tuple[str, ...]) -> StepTimes:
     if len(seconds) < 2:
         raise InputError(f"--step-times must be of two batches or more, to tell a from b; got {' '.join(words)}: time another")
     batches = tuple(sorted(seconds))
+    if seconds[batches[-1]] < seconds[batches[0]]:
+        raise InputError(f"--step-times must not fall with the batch; got {' '.join(words)}: time them again")
     return StepTimes(batches, tuple(seconds[batch] for batch in batches))

@@ -46,5 +46,6 @@ def command(config: Config, root: Path, command_line: str, parent: Watchdog = NO
 
 def _outcome(record: Record) -> str:
     reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
-    best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else "never finite"
-    return f"{record.stop_reason} after {record.epochs} epochs: best validation {record.monitor} {best}{reached}"
+    hint = ": look for samples that are not finite, or lower --optim.learning-rate"
+    best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else f"never finite{hint}"
+    return f"{record.stop_reason} after {record.epochs} epoch{'s' * (record.epochs != 1)}: best validation {record.monitor} {best}{reached}"

@@ -18,16 +18,11 @@ def _synthetic(config: DataConfig) -> Nodules:
     return synthetic_nodules(config.samples, config.volume_shape, config.seed)
 
 
-def _medmnist(config: DataConfig) -> Nodules:
-    # A damaged array is a whole part of the division, so nothing is left out.
-    return prepare.load(replace(config, on_error="refuse"))
-
-
 SOURCES: dict[str, Callable[[DataConfig], Nodules]] = {
     "synthetic": _synthetic,
     "luna16": prepare.load,
     "cubes": prepare.load,
-    "medmnist": _medmnist,
+    "medmnist": prepare.load,
 }
 
 

@@ -110,6 +110,10 @@ def _csv_series(path: Path, columns: Columns, batch: int | None) -> Series:
             raise InputError(f"{path} must have a column {name!r}; it has {', '.join(map(repr, names))}: set {ways}")
         if name is not None and (count := names.count(name)) > 1:
             raise InputError(f"{path} must have one column {name!r}; it has {count}: rename one, or set {option}")
+    if columns.step.casefold() in ("epoch", "epochs"):
+        raise InputError(
+            f"--step-column must count steps of the optimiser, which the law needs; got {columns.step!r}: add a column of steps"
+        )
     place = {option: names.index(name) for option, name in wanted.items() if name is not None}
     kept = [(line, row) for line, row in rows if len(row) > place["--loss-column"] and row[place["--loss-column"]].strip()]
 

@@ -125,10 +125,14 @@ class _Measuring:
         times = self._step_times(timing)
         stop, steps = self.config.stop, self._steps(base)
         if len(base.rows) < MIN_BASE_EPOCHS:
-            self.notes.append(
+            better = "lower" if stop.mode == "max" else "higher"
+            few = (
                 f"the base run takes {len(base.rows)} epoch, fewer than the {MIN_BASE_EPOCHS} of the runs that set the "
-                "constants: the steps are less sure than their intervals say"
+                f"constants: the steps are less sure than their intervals say. Set a harder --stop.target, or another "
+                f"--stop.mode if {better} values of {stop.monitor} are better"
             )
+            self.say(few)
+            self.notes.append(few)
         runs = self._short_runs(base, steps)
         ratios = self._ratios(base, steps, *runs)
         progress, active_unit_fractions = self._tried(base) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})

@@ -115,7 +115,7 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
     try:
         lines = list(_records(path))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: must be a CSV in UTF-8; {error}") from error
+        raise DataError(f"{path}: must be a CSV in UTF-8; {error}: save it again in that form") from error
     columns = _columns(path, lines[0][1] if lines else [], config, (file_column, *required))
     table = Table([], [], tuple(columns), tuple(_cells(columns, values) for _, values in lines[1:]))
     first: dict[tuple[str, tuple[float, ...] | None], Row] = {}

@@ -90,7 +90,10 @@ def plan(config: DataConfig) -> Plan:
 
 def _counts(root: Path) -> list[int]:
     """Checks names, types and shapes of all arrays. Returns the number of volumes of each part."""
-    keys = array_names(root)
+    try:
+        keys = array_names(root)
+    except DataError as error:
+        raise DataError(f"{error}: {WAY_OUT}") from error
     wanted = [f"{part}_{what}" for part in SPLITS.values() for what in ("images", "labels")]
     if missing := [key for key in wanted if key not in keys]:
         hint = ": one .npz of volumes is read with --data.source cubes" if VOLUMES_ARRAY in keys else ""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from gmmae.data.extraction import luna16, medmnist, scan_cache
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.progress import Say
-from gmmae.data.extraction.summary import summarise
+from gmmae.data.extraction.summary import cautions, summarise
 from gmmae.data.extraction.tasks import Cube, Plan, Reading, relative, sha256
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
@@ -75,8 +76,10 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
         repeats = f"; duplicates: {repeated}" if repeated else ""
         say(
             f"{prepared.summary['lost']} of {prepared.summary['annotations']} annotated nodules are left out{repeats}; "
-            f"{len(faults)} faults, the first: {Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
+            f"{len(faults)} fault{'s' * (len(faults) > 1)}, the first: {Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
         )
+    for line in cautions(prepared.summary):
+        say(line)
     return load_prepared(prepared)[0]
 
 
@@ -139,6 +142,8 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
       InputError: the cache cannot be written.
       StorageError: its disk is full, or failed.
     """
+    if config.source == "medmnist":  # a damaged array is a whole part of the division
+        config = replace(config, on_error="refuse")
     if config.source not in SOURCES:
         raise DataError(f"data.source must be one of {', '.join(SOURCES)} to be prepared; got {config.source}")
     try:

@@ -75,6 +75,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
         f"{summary['unreadable_scans']} unreadable scans, {summary['bad_nodules']} nodules that cannot be cut",
         f"{summary['border_padded']} nodules reach beyond their scan; filled share: mean {filled.get('mean', 0):.1%}, "
         f"largest {filled.get('max', 0):.1%}",
+        *cautions(summary),
         f"{summary['unit'] or 'values'}: 1 % below {low}, median {median}, 1 % above {high}; masks: {summary['masks']}{empty}",
     ]
     if diameter:
@@ -85,6 +86,17 @@ def lines(summary: dict[str, Any]) -> list[str]:
     if summary["repeated"]:
         text.append(f"readings that failed and were repeated: {len(summary['repeated'])}; the first: {summary['repeated'][0]}")
     return text + fault_lines(summary, "summary.json")
+
+
+def cautions(summary: dict[str, Any]) -> list[str]:
+    """Returns a line where hardly a voxel is below 0 HU, as in scans that are stored with an offset of 1,024."""
+    low = summary["values"]["p1"]
+    if summary["unit"] != "HU" or low < 0:
+        return []
+    return [
+        f"values in HU should be below 0 in lung and fat; here 1 % are below {low:.0f}: if the scans are stored with an offset, "
+        "subtract it first"
+    ]
 
 
 def fault_lines(summary: dict[str, Any], place: str) -> list[str]:

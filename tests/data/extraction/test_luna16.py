@@ -139,7 +139,7 @@ def test_refusing_a_broken_scan_also_when_skipping_it_filled_the_cache(luna_fold
         prepare(config)
     messages = []
     assert len(load(luna_folder("a", rows), messages.append).values) == 1
-    assert any("1 of 2 annotated nodules" in line and "1 faults" in line for line in messages)
+    assert any("1 of 2 annotated nodules" in line and "1 fault, " in line for line in messages)
     with pytest.raises(DataError, match="mm outside the scan"):
         prepare(config)
 

@@ -127,6 +127,9 @@ def test_a_damaged_file_is_refused_in_one_line_also_where_faults_are_skipped(con
     with pytest.raises(DataError, match=r"nodulemnist3d.npz.* cannot be read as arrays") as caught:
         sources.load(config)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(f"get it again from {medmnist.RECORD}")
+    with pytest.raises(DataError, match="cannot be read as arrays"):
+        prepare(config)
 
 
 @pytest.mark.parametrize("root", [None, "gone.npz", "."])
