@@ -5,6 +5,7 @@ from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare, say_o
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.generation.folder import read_grain
+from gmmae.generation.insertion.hosts import list_scans, read_annotations
 from gmmae.generation.insertion.insert import insert
 from gmmae.system.files import print_result, require_free
 
@@ -12,6 +13,8 @@ from gmmae.system.files import print_result, require_free
 def command(options: InsertArguments) -> int:
     """Inserts the nodules, and prints a summary. Returns the exit code."""
     require_free(options.out)
+    list_scans(options.scans)  # a wrong folder is told before the nodules are read
+    read_annotations(options.scans)
     config = DataConfig(
         source="cubes",
         root=str(options.nodules),

@@ -1,6 +1,7 @@
 """`gmmae generate`, from a run to a folder that the project reads, and its messages."""
 
 import csv
+import os
 
 import pytest
 import SimpleITK as sitk
@@ -75,11 +76,16 @@ def test_another_size_shows_the_same_nodules(lattice_run, tmp_path, capsys):
             ["--count", "100000", "--size", "512"],
             "must fit into memory; got 100000 of 307 × 410 × 512 voxels, which take",
         ),
+        (  # the evaluation of one mixture takes as much
+            ["--count", "1", "--size", "512"],
+            "which take 32 of 17 GB: make fewer in a call, each with another --seed, or lower --size",
+        ),
     ],
 )
 def test_bad_input_is_one_line_before_any_work_is_done(lattice_run, tmp_path, capsys, monkeypatch, arguments, message):
     if arguments[0] != "--category":  # the data have the names of the categories
         monkeypatch.setattr(sources, "load", None)
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 4 * 2**20}.__getitem__)  # on any machine
     code, _, error = generate(capsys, lattice_run.folder, "--out", tmp_path / "made", *arguments)
     assert code == 2
     assert message in error

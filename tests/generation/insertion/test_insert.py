@@ -230,6 +230,12 @@ def command(folder, scans, tmp_path):
     return run_gmmae(*("insert", folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache"))
 
 
+def test_the_command_tells_wrong_scans_before_it_reads_nodules(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("gmmae.cli.insert.prepare", None)
+    assert command(tmp_path / "cubes", tmp_path / "nowhere", tmp_path) == 2
+    assert "SCANS must be a folder of .mhd scans; got " in capsys.readouterr().err
+
+
 def test_the_command_reads_a_folder_of_cubes_and_refuses_a_folder_with_files(scans, tmp_path, capsys):
     folder = cubes(tmp_path / "cubes", tissue_balls(3))
     assert command(folder, scans, tmp_path) == 0
