@@ -48,4 +48,5 @@ def _outcome(record: Record) -> str:
     reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
     hint = ": look for samples that are not finite, or lower --optim.learning-rate"
     best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else f"never finite{hint}"
-    return f"{record.stop_reason} after {record.epochs} epoch{'s' * (record.epochs != 1)}: best validation {record.monitor} {best}{reached}"
+    epochs = f"{record.epochs} epoch{'s' * (record.epochs != 1)}"
+    return f"{record.stop_reason} after {epochs}: best validation {record.monitor} {best}{reached}"

@@ -370,7 +370,7 @@ def fitting(
     if wanted.category is not None and not known:
         raise InputError("training nodules must have categories for --category; got none: leave --category out")
     if wanted.category is not None and wanted.category not in known:
-        raise InputError(f"category must be one of {', '.join(known)}; got {wanted.category!r}")
+        raise InputError(f"--category must be one of {', '.join(known)}; got {wanted.category!r}")
     shapes = {
         "--diameter-mm": (wanted.diameter_mm, None if details is None else details.diameter_mm),
         "--malignancy": (wanted.malignancy, malignancy),
@@ -401,12 +401,14 @@ def _within_all(
                 f"{option} needs training nodules whose data say so; got none that do: leave {option} out, or train on a "
                 "folder of cubes with this column (--malignancy), or with scans around masks (--sharpness, --noise)"
             )
-        fits = fits & _within(values, limits)
+        others, fits = values[fits & ~np.isnan(values)], fits & _within(values, limits)
         if not fits.any():
-            low, high = np.nanmin(values), np.nanmax(values)
+            known = (
+                f"those that fit the others have {others.min():.3g} to {others.max():.3g}" if len(others) else "none has one"
+            )
             raise InputError(
-                f"{option} must hold a training nodule that fits the other options too; got {_shown(limits)}, and all training "
-                f"nodules have {low:.3g} to {high:.3g}: widen it"
+                f"{option} must hold a training nodule that fits the other options too; got {_shown(limits)}, and {known}: "
+                "widen it or the others"
             )
     return np.flatnonzero(fits)
 

@@ -95,6 +95,10 @@ def _workdir_series(path: Path, columns: Columns, batch: int | None) -> Series:
 
 def _csv_series(path: Path, columns: Columns, batch: int | None) -> Series:
     """Reads a CSV file with a header. A row whose loss is empty has none, as where training and validation share a file."""
+    if (columns.step or "").casefold() in ("epoch", "epochs"):
+        raise InputError(
+            f"--step-column must count steps of the optimiser, which the law needs; got {columns.step!r}: add a column of steps"
+        )
     names, rows = _rows(path)
     wanted = {
         "--step-column": columns.step,
@@ -110,10 +114,6 @@ def _csv_series(path: Path, columns: Columns, batch: int | None) -> Series:
             raise InputError(f"{path} must have a column {name!r}; it has {', '.join(map(repr, names))}: set {ways}")
         if name is not None and (count := names.count(name)) > 1:
             raise InputError(f"{path} must have one column {name!r}; it has {count}: rename one, or set {option}")
-    if columns.step.casefold() in ("epoch", "epochs"):
-        raise InputError(
-            f"--step-column must count steps of the optimiser, which the law needs; got {columns.step!r}: add a column of steps"
-        )
     place = {option: names.index(name) for option, name in wanted.items() if name is not None}
     kept = [(line, row) for line, row in rows if len(row) > place["--loss-column"] and row[place["--loss-column"]].strip()]
 

@@ -12,4 +12,4 @@ def test_boosted_trees_need_some_samples_to_divide(count, divided):
     truth = np.arange(count) % 2
     inputs = np.stack([truth, truth], 1) + np.arange(count)[:, None] / 1000
     probabilities = predict(boosting, boosting.settings[0], 0, inputs, truth, inputs)
-    assert (np.ptp(probabilities[:, 1]) > 0.1) is divided
+    assert bool(np.ptp(probabilities[:, 1]) > 0.1) is divided

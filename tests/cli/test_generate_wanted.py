@@ -104,7 +104,10 @@ def test_everything_may_be_asked_for_at_once(anisotropic, tmp_path, capsys):
             ["--diameter-mm", 100, 200],
             "--diameter-mm must hold a training nodule that fits the other options too; got 100 to 200",
         ),
-        (["--noise", 500, 600], "--noise must hold a training nodule that fits the other options too; got 500 to 600, and all"),
+        (
+            ["--noise", 500, 600],
+            "--noise must hold a training nodule that fits the other options too; got 500 to 600, and",
+        ),
         (["--noise", 40, 90, "--sharpness", 90, 99], "--sharpness must hold a training nodule that fits the other options too"),
         (["--malignancy", 6, 9], "--malignancy must hold a training nodule that fits the other options too; got 6 to 9"),
         (["--category", "Solid"], "category must be one of ground-glass, solid; got 'Solid'"),

@@ -93,9 +93,14 @@ def test_diameters_and_scores_are_as_asked_or_no_training_nodule_is(generator, c
     with pytest.raises(InputError, match=r"--malignancy needs training nodules whose data say so; got none"):
         generator.sample(4, Wanted(malignancy=(4.0, 5.0)))
     with pytest.raises(
-        InputError, match=r"--malignancy must hold a training nodule .*; got 1 to 2, and all .* have 5 to 5: widen"
+        InputError, match=r"--malignancy must hold a training nodule .*; got 1 to 2, and those .* have 5 to 5: widen"
     ):
         scored.sample(4, Wanted(malignancy=(1.0, 2.0)))
+    smallest = cohorts[0].details.diameter_mm.argmin()
+    alone = generator._replace(malignancy=np.where(np.arange(len(scores)) == smallest, 5.0, np.nan))
+    above = (cohorts[0].details.diameter_mm[smallest] + 0.001, 900.0)
+    with pytest.raises(InputError, match=r"--malignancy must hold .*, and none has one: widen it or the others"):
+        alone.sample(4, Wanted(diameter_mm=above, malignancy=(4.0, 5.0)))
     with pytest.raises(InputError, match=r"--diameter-mm must hold a training nodule that fits the other options too"):
         generator.sample(4, Wanted(diameter_mm=(900.0, 901.0)))
 

@@ -74,9 +74,10 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
     if faults:
         repeated = prepared.summary["duplicates"]
         repeats = f"; duplicates: {repeated}" if repeated else ""
+        count = f"{len(faults)} fault{'s' * (len(faults) > 1)}"
         say(
             f"{prepared.summary['lost']} of {prepared.summary['annotations']} annotated nodules are left out{repeats}; "
-            f"{len(faults)} fault{'s' * (len(faults) > 1)}, the first: {Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
+            f"{count}, the first: {Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
         )
     for line in cautions(prepared.summary):
         say(line)

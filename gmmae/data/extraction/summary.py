@@ -94,8 +94,8 @@ def cautions(summary: dict[str, Any]) -> list[str]:
     if summary["unit"] != "HU" or low < 0:
         return []
     return [
-        f"values in HU should be below 0 in lung and fat; here 1 % are below {low:.0f}: if the scans are stored with an offset, "
-        "subtract it first"
+        f"values in HU should be below 0 in lung and fat; here 1 % are below {low:.0f}: if the scans are stored with an "
+        "offset, subtract it first"
     ]
 
 

@@ -24,7 +24,7 @@ WORST = 6
 """Number of shown features, those with the largest distance between the distributions."""
 MAX_MIX_DIFFERENCE = 0.05
 """Maximum difference in a category's share without a remark."""
-INSIDE = "Histograms of the voxels inside of the nodules, by category: blue real, red generated."
+INSIDE = "Histograms of the voxels inside of the nodules, by category: blue real, orange generated."
 PAIRS = 8
 """Number of generated nodules shown with their nearest training nodules."""
 
@@ -231,7 +231,7 @@ def _blocks(
         figure(
             "Features",
             pictures.feature_histograms(worst),
-            f"The {WORST} features with the largest differences: blue real, red generated.",
+            f"The {WORST} features with the largest differences: blue real, orange generated.",
         ),
     ]
     if judgement.novelty is not None and training is not None:
