@@ -29,12 +29,17 @@ def capped_mark(runs: Iterable[Run]) -> str:
 def capped_notes(runs: Iterable[Run]) -> tuple[str, ...]:
     """Returns the explanation of the mark for each size of a capped batch."""
     records = [run.record for run in runs if run.record.clipped]
-    sizes = {(max(of.global_batch, of.largest_batch), of.batch_size, of.train_samples) for of in records}
+    grown = {of.largest_batch for of in records if 0 < of.largest_batch < of.train_samples}
+    sizes = {
+        (max(of.global_batch, of.largest_batch), of.batch_size, of.train_samples)
+        for of in records
+        if of.largest_batch not in grown
+    }
     return tuple(
         f"{CAPPED} Batch capped to {f'the {batch} training samples' if batch == samples else f'{batch}, where the rule ends'}. "
         f"Where the learning rate scales with the batch, k = {batch} / {base} = {batch / base:.4g}."
         for batch, base, samples in sorted(sizes)
-    )
+    ) + tuple(f"{CAPPED} Batch grown to {batch}, where its doublings end." for batch in sorted(grown))
 
 
 def intervals_explained(results: Results) -> str:

@@ -51,9 +51,10 @@ def test_table_2_has_nan_where_the_median_run_missed(projected):
 def test_table_3_has_the_batches_of_the_run_that_grew_the_most(projected):
     key = projected.runs[0].key
     first, second, *others = (run for run in projected.runs if run.key[:2] == key[:2])
-    grown = second._replace(record=replace(second.record, growth=[(17, 64), (22, 128)]))
+    grown = second._replace(record=replace(second.record, growth=[(17, 64), (22, 128)], largest_batch=128, wanted_batch=256))
     found = projected._replace(runs=[first, grown, *others])
     assert there(strategy_tables.endings(found)).rows[0][2] == f"{first.record.global_batch} → 64 → 128"
+    assert there(strategy_tables.endings(found)).notes[-1] == "† Batch grown to 128, where its doublings end."
 
 
 def test_arms_and_devices_that_the_paper_has_not_have_no_column_and_a_dash(tmp_path):
