@@ -58,9 +58,8 @@ def command(options: GenerateArguments) -> int:
     generated = generator.sample(options.count, wanted, options.seed, size=_size(options), strengths=strengths, texture=texture)
     inserted = _write(options, generated, validation, trained.record.run_id, data.window)
     seconds = time.perf_counter() - start
-    lines.append(
-        f"{options.count} nodules in {seconds:.1f} s; {generated.rejected} too similar to a training nodule were drawn again"
-    )
+    made = f"{options.count} nodule{'s' * (options.count > 1)}"
+    lines.append(f"{made} in {seconds:.1f} s; {generated.rejected} too similar to a training nodule were drawn again")
     lines += [str(options.out / name) for name in ("nodules.csv", *SHEETS)]
     print_result(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
     return 0

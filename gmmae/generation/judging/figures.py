@@ -1,5 +1,6 @@
 """Figures of a judgement: unlabelled slices, histograms, and generated volumes above their nearest training volumes."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ COLUMNS = 10
 ROWS = "ABCDEF"
 """Names of the sheet's rows, for positions such as B7."""
 BINS = 40
+"""Maximum bins of a feature's histogram. Fewer values get as many as the root of their number."""
 
 
 class Feature(NamedTuple):
@@ -107,7 +109,7 @@ def inside_histograms(features: Sequence[Feature], window: tuple[float, float], 
     """Draws the histograms of the voxels inside of real and generated nodules, two in a row, one for each category."""
     rows = -(-len(features) // 2)
     figure = canvas.blank(1.9 * rows, "")
-    grid = figure.subplots(rows, 2, squeeze=False)
+    grid = figure.subplots(rows, min(len(features), 2), squeeze=False)
     edges = np.linspace(*window, 41)
     for axes in grid.flat[len(features) :]:
         axes.axis("off")
@@ -128,7 +130,8 @@ def feature_histograms(features: Sequence[Feature]) -> Figure:
     for axes in grid.flat[len(features) :]:
         axes.axis("off")
     for axes, (title, real, generated) in zip(grid.flat, features, strict=False):
-        edges = np.histogram_bin_edges(np.concatenate([real, generated]), BINS)
+        both = np.concatenate([real, generated])
+        edges = np.histogram_bin_edges(both, min(BINS, math.ceil(math.sqrt(len(both)))))
         for values, colour in ((real, BLUE), (generated, VERMILION)):
             axes.hist(values, edges, density=True, histtype="step", color=colour)
         canvas.dress(axes, "", "")
