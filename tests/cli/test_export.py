@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gmmae
+from gmmae.cli.export_loader import Model
 from gmmae.training import compilation
 from gmmae.training.loop import run
 from tests.commands import refusal, run_gmmae
@@ -87,6 +88,26 @@ def test_the_file_alone_gives_the_numbers_of_the_model(mixture_run, tmp_path, mo
     assert (meta["run_id"], meta["dtype"], meta["platforms"]) == (model.record.run_id, precision, ["cpu", "cuda"])
     assert meta["functions"]["describe"]["gives"]["means"] == f"{precision}[samples, 4, 3]"
     assert meta["functions"]["losses"]["samples"] == f"{precision}[samples, 8, 8, 8]"
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "message"),
+    [
+        ("encode", np.zeros((1, 8, 8, 8)), r"the function must be one of losses, describe; got 'encode'"),
+        (
+            "losses",
+            np.zeros((0, 8, 8, 8)),
+            r"losses takes .* \[samples, 8, 8, 8\], with one sample or more; got \[0, 8, 8, 8\]",
+        ),
+        ("losses", np.zeros((8, 8, 8)), r"got \[8, 8, 8\]$"),
+        ("losses", np.float32(1), r"got \[\]$"),
+        ("describe", {"volumes": np.zeros((1, 8, 8, 8))}, r"got \{'volumes': '\[1, 8, 8, 8\]'\}$"),
+    ],
+)
+def test_the_loader_refuses_samples_of_another_form(mixture_run, tmp_path, name, samples, message):
+    run_gmmae("export", mixture_run.folder, "--out", tmp_path / "model.zip")
+    with pytest.raises(ValueError, match=message):
+        Model(tmp_path / "model.zip")(name, samples)
 
 
 def test_a_workload_of_ones_own_is_exported_with_its_metrics(own_run, tmp_path, monkeypatch):
