@@ -87,6 +87,13 @@ def answer_of(out):
     return next(line for line in out.splitlines() if line.startswith("On "))
 
 
+@pytest.mark.parametrize(("scaling", "left_out"), [("weak", False), ("growing", True), ("sde", True)])
+def test_a_strategy_that_no_plan_predicts_is_named(measured, tmp_path, capsys, scaling, left_out):
+    code, out, _ = small_plan(capsys, tmp_path / "plan", "--scaling", scaling)
+    assert code == 0
+    assert (f"; {scaling} is left out\n" in out) is left_out
+
+
 def read(workdir):
     return json.loads((workdir / "plan.json").read_text())
 
