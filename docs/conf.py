@@ -22,6 +22,9 @@ myst_enable_extensions = ["dollarmath"]
 nb_execution_mode = "off"
 nb_merge_streams = True
 
+# Quotes and ellipses are set; the two hyphens of an option stay.
+smartquotes_action = "qe"
+
 # Names in docstrings stand between single backticks.
 default_role = "code"
 autodoc_member_order = "bysource"

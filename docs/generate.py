@@ -169,11 +169,11 @@ def _identity(workload: str, scaling: str) -> dict[str, Any]:
 def _key_rows(config: Any, prefix: str, resume: Mapping[str, str] | None) -> Iterator[Row]:
     for key in keys(config, prefix):
         may_change = () if resume is None else (resume[key.name],)
-        yield (f"`{key.name}`", kind_text(key.item.type), value_text(key.default), *may_change, key.meaning)
+        yield (f"`{key.name}`", key.meaning, value_text(key.default), kind_text(key.item.type), *may_change)
 
 
 def _section_text(config: Any, prefix: str, resume: Mapping[str, str] | None, level: str) -> str:
-    columns = ("key", "values", "default", *(() if resume is None else ("may change on resume",)), "meaning")
+    columns = ("key", "meaning", "default", "values", *(() if resume is None else ("may change on resume",)))
     name = f"`{prefix.rstrip('.')}`" if prefix else "Top level"
     rows = list(_key_rows(config, prefix, resume))
     return f"{level} {name}\n\n{first_sentence(type(config))}\n\n{table(columns, rows)}\n" if rows else ""
@@ -253,7 +253,7 @@ def _arguments(default: Any) -> tuple[list[Row], list[str]]:
 
 def _row(item: dataclasses.Field[Any], value: object, meanings: Mapping[str, str]) -> Row:
     default = Path(value).stem if item.name == "config" and isinstance(value, str) else value  # not where the file lies here
-    return _option(item, value), kind_text(item.type), value_text(default), meanings.get(item.name, "")
+    return _option(item, value), meanings.get(item.name, ""), value_text(default), kind_text(item.type)
 
 
 def _option(item: dataclasses.Field[Any], value: object) -> str:
@@ -277,7 +277,7 @@ def _command_text(line: str, default: Any) -> str:
     about = dataclasses.fields(default)[0].default_factory if dataclasses.fields(default)[0].name == "own" else type(default)
     assert callable(about)
     text = f"## `{line}`\n\n{first_sentence(about)}\n\n"  # pyright: ignore[reportArgumentType]
-    text += table(("argument", "values", "default", "meaning"), rows) + "\n" if rows else ""
+    text += table(("argument", "meaning", "default", "values"), rows) + "\n" if rows else ""
     if further:
         text += f"\nIt also has {' and '.join(dict.fromkeys(further))}: see [configuration keys](configuration.md).\n"
     return text
@@ -386,8 +386,8 @@ def cluster_keys() -> str:
         default = "required" if item.default is dataclasses.MISSING else value_text(item.default)
         rules = [mark.words for part in (item.type, *get_args(item.type)) for mark in getattr(part, "__metadata__", ())]
         assert all(isinstance(rule, str) for rule in rules)
-        rows.append((f"`{item.name}`", "; ".join(dict.fromkeys(rules)) or type_text(item.type), default, meanings[item.name]))
-    return table(("key", "values", "default", "meaning"), rows)
+        rows.append((f"`{item.name}`", meanings[item.name], default, "; ".join(dict.fromkeys(rules)) or type_text(item.type)))
+    return table(("key", "meaning", "default", "values"), rows)
 
 
 PARTS: Mapping[str, Callable[[], str]] = {

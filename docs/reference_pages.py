@@ -18,6 +18,13 @@ class Generated(SphinxDirective):
         return self.parse_text_to_nodes(generate.PARTS[self.arguments[0]](), allow_section_headings=True)
 
 
+def mark_options(app: Sphinx, doctree: nodes.document) -> None:
+    """Gives the tables of keys and options a class, by which the style finds their column of meanings."""
+    if app.env.docname.endswith(("reference/configuration", "reference/commands")):
+        for table in doctree.findall(nodes.table):
+            table["classes"].append("options")
+
+
 def is_field(app: Sphinx, what: str, name: str, member: object, skip: bool, options: object) -> bool | None:
     """Returns True for a field of a NamedTuple, which the docstring of its class describes."""
     return True if (member.__doc__ or "").startswith("Alias for field number") else None
@@ -27,5 +34,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Registers the directive. Pages with it are read in each build, because the code may have changed."""
     app.add_directive("generated", Generated)
     app.connect("env-get-outdated", lambda app, env, *_: [name for name in env.found_docs if "reference/" in name])
+    app.connect("doctree-read", mark_options)
     app.connect("autodoc-skip-member", is_field)
     return {"parallel_read_safe": True}

@@ -7,6 +7,7 @@ from gmmae.planner.answer import AS_MEASURED, time_text, times_of
 from gmmae.planner.measure import PlanMeasurements
 from gmmae.planner.plan_content import Plan
 from gmmae.planner.prediction import BEST_BATCH, Forecast, Measured
+from gmmae.sweep import step_times
 from gmmae.sweep.report import models_an_hour
 
 SEVERAL = (
@@ -14,9 +15,6 @@ SEVERAL = (
     f"that reach the target. {models_an_hour.ASSUMPTION}"
 )
 """The explanation of the models an hour."""
-
-MAX_STEP_SPREAD = 0.1
-"""Largest relative distance of a quartile of step times from their median that an idle machine is expected to have."""
 
 
 def evidence(plan: Plan) -> list[str]:
@@ -60,7 +58,7 @@ def _options(forecast: Forecast, several: bool) -> str:
 
 def _busy(measurements: PlanMeasurements) -> list[str]:
     """Returns a note if the step times scatter as on a machine with other work."""
-    if measurements.step_spread <= MAX_STEP_SPREAD:
+    if measurements.step_spread <= step_times.MAX_SPREAD:
         return []
     return [
         "the step times scatter as on a machine with other work, and so may all predicted times: plan again in another "

@@ -38,7 +38,8 @@ def best_table(plan: Plan, forecast: Forecast, place: int) -> Table:
     percent = 100 * (MAX_TIME_RATIO - 1)
     notes = (
         f"{CHOICE_MARK.strip()} The choice: the fewest devices within {percent:.0f} % of the least expected time. Expected "
-        "times include runs that fail and start again with strong scaling.",
+        "times include runs that fail and start again with strong scaling. A run fails if it diverges, or if it has not "
+        f"reached the target after {measured.max_epochs} epochs (stop.max_epochs).",
         *marks(shown, plan),
     )
     title = f"The best {BEST} for each number of devices: {times_of(forecast, plan.source)}"

@@ -39,6 +39,10 @@ class Timings(NamedTuple):
     git_commit: str | None  # commit of the code; None outside of a clone
 
 
+MAX_SPREAD = 0.1
+"""Largest relative distance of a quartile of step times from their median that an idle machine is expected to have."""
+
+
 def spread(rows: Sequence[Timing]) -> float:
     """Returns the largest relative distance of a quartile from its median.
 

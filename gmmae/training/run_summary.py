@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+from jaxtyping import PyTree
 
 from gmmae.config.schema import Config, StopConfig
 from gmmae.scaling.batches import BatchPlan
@@ -143,9 +144,8 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     last_step = f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""
     steps = " → ".join(str(math.ceil(plan.samples / stage.global_batch)) for stage in setup.strategy.stages)
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""
-    leaves = jax.tree.leaves(one_sample(data.train))
-    shapes = ", ".join("×".join(map(str, leaf.shape)) or "one number" for leaf in leaves)
-    samples = f"{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
+    of_one = _sample_text(one_sample(data.train))
+    samples = f"{record.train_samples} for training and {record.validation_samples} for validation, each {of_one}"
     if reads := [split for split in ("train", "validation") if from_source(setup, split)]:
         samples += f"; {' and '.join(reads)} read from a source by {config.parallel.fetch_threads} threads"
     return facts | {
@@ -157,6 +157,21 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
         "data": f"{data.about}, {samples}" if data.about else samples,
         "stops at": _stop_text(stop),
     }
+
+
+def _sample_text(sample: PyTree) -> str:
+    """Returns the arrays of a sample in words, with their names where it has several.
+
+    >>> import numpy as np
+    >>> _sample_text(np.zeros((16, 16))), _sample_text({"x": np.zeros(2), "label": np.zeros(())})
+    ('16×16', 'one number as label, 2 numbers as x')
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(sample)
+    texts = []
+    for path, leaf in leaves:
+        shape = "×".join(map(str, leaf.shape)) + " numbers" * (leaf.ndim == 1) or "one number"
+        texts.append(f"{shape} as {jax.tree_util.keystr(path, simple=True, separator='.')}" if len(leaves) > 1 else shape)
+    return ", ".join(texts)
 
 
 SIGNS = {"min": "≤", "max": "≥"}

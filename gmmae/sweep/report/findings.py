@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gmmae.plotting import tables
 from gmmae.scaling.strategies import STRATEGIES
+from gmmae.sweep import step_times
 from gmmae.sweep.report import efficiency, models_an_hour, superlinear
 from gmmae.sweep.report.efficiency import INTERVAL_LEVEL, TimeSummary
 from gmmae.sweep.report.outcomes import capped_mark, devices_text, listed, reached, seeds_text
@@ -104,8 +105,9 @@ def comparisons(results: Results) -> list[str]:
 
 
 def cautions(results: Results) -> list[str]:
-    """Returns a caution about few seeds, and the failed processes."""
+    """Returns a caution about few seeds, one about step times that scatter, and the failed processes."""
     texts = [_caution(results)] if results.runs else []
+    texts += _scatter(results)
     if results.failed:
         failures = "; ".join(
             f"`{record.key.name}` {record.outcome}: {record.message or 'no output'}" for record in results.failed
@@ -160,6 +162,17 @@ def _several(results: Results) -> list[str]:
     return [
         f"**For several models**: {seeds_text(n)} side by side, one on each device, give "
         f"{models_an_hour.text(alone_s, at_once=n)} models an hour. {results.clock.titled(after)}.{cause}"
+    ]
+
+
+def _scatter(results: Results) -> list[str]:
+    """Returns a caution if times are projected from step times that scatter as on a machine with other work."""
+    found = step_times.spread(results.timings[0].train) if results.clock.kind == "projected" else 0.0
+    if round(found, 3) <= step_times.MAX_SPREAD:
+        return []
+    return [
+        f"**Caution**: the step times scatter, with quartiles up to {100 * found:.0f} % from their medians. So may all "
+        "projected times. On an idle machine remove the folder `step_times` and repeat the sweep: its runs are kept."
     ]
 
 

@@ -113,6 +113,14 @@ def test_the_paper_agrees_or_not_and_failed_processes_are_named(projected):
     assert "`linear-warmup-n4-seed1` crashed: ended by SIGKILL: out of memory" in failed
 
 
+def test_projected_times_of_scattered_steps_are_doubted(projected):
+    calm, *others = projected.timings
+    busy = calm._replace(train=[row._replace(high_s=2.5 * row.median_s) for row in calm.train])
+    few, scatter, failed = cautions(projected._replace(timings=(busy, *others)))
+    assert scatter.startswith("**Caution**: the step times scatter, with quartiles up to 150 % from their medians.")
+    assert [few, failed] == cautions(projected)
+
+
 @pytest.mark.parametrize(("oversubscribed", "times"), [(False, "times measured."), (True, "times oversubscribed: n virtual")])
 def test_another_target_and_measured_times_are_told(tmp_path, oversubscribed, times):
     config = replace(GRID, mode="measured", seeds=(0,), run=replace(GRID.run, stop=replace(GRID.run.stop, target=0.002)))
