@@ -48,11 +48,13 @@ def time_to_target(results: Results, folder: Path) -> Block:
     title = f"Time to the target validation {stop.monitor}"
     y_label = _time_label(results, "time to target")
     drawn = comparison.time_to_target(series, title=results.clock.titled(title), y_label=y_label)
-    text = (
-        f"Fig. 2. {title}. The target is {stop.target:g}. {_batches(results)} Points are medians over "
-        "seeds. A miss counts as infinite, so a missing point is a median run that missed the target. Numbers above the axes "
-        f"count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
-    )
+    text = f"Fig. 2. {title}. The target is {stop.target:g}. {_batches(results)} Points are medians over seeds. "
+    if not all(run.reached for run in results.runs):
+        text += (
+            "A miss counts as infinite, so a missing point is a median run that missed the target. Numbers above the axes "
+            "count the seeds that reached it. "
+        )
+    text += f"{intervals_explained(results)} Dashed: T1 / n."
     return Figure("Fig. 2", _captioned(results, text, results.runs), *canvas.save_both(drawn, folder / "figure_2"))
 
 

@@ -133,6 +133,7 @@ def test_figures_mark_the_runs_whose_batch_is_clipped_and_explain_the_mark(tmp_p
     figure = strategy_figures.time_to_target(found, tmp_path)
     assert [series.label for series in drawn["what"]] == ["Strong scaling", "Weak scaling†", "Linear rule + warmup†"]
     assert explained in caption_of(figure)
+    assert "Numbers above the axes" not in caption_of(figure)  # every run reached the target
     figure = strategy_figures.losses(found, "weak", 5, tmp_path)
     assert [course.label for course in drawn["what"]] == ["1 device", "32 devices†"]
     assert explained in caption_of(figure)
