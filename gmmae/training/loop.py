@@ -45,7 +45,7 @@ from gmmae.training.step import TrainState
 from gmmae.training.stopping import StopMonitor, epochs_in_time, finished
 from gmmae.training.terminal import Display
 from gmmae.training.validations import Validation, in_order
-from gmmae.training.workdir import WorkDir, begin, claim
+from gmmae.training.workdir import WorkDir, begin, claim, writable
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events, Params
 from gmmae.workloads.sources import comparable
@@ -101,7 +101,8 @@ def opened(
         setup = compilation.prepare(config, cache=cache)
         if group is not ALONE:
             group.assert_equal(agreement.data(comparable(setup.data.train), comparable(setup.data.validation)))
-        checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
+        with writable(root):
+            checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
             with compilation.precision_context(config), Fetcher(config.parallel) as fetcher:
                 yield lambda: Run(setup, workdir, checkpoints, display, group, earlier, fetcher)

@@ -11,8 +11,8 @@ from gmmae.config.schema import Config, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, to_toml
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import json_files, locks
-from gmmae.system.errors import InputError
-from gmmae.system.files import remove_empty, write_text
+from gmmae.system.errors import InputError, StorageError
+from gmmae.system.files import FAILED, remove_empty, write_text
 from gmmae.training.records import Epoch, Record, from_plain, read_history
 from gmmae.training.validations import Validation, read_validations
 
@@ -83,6 +83,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
 
     Raises:
       InputError: it cannot be written, another process is in it, or it belongs to a run with another configuration.
+      StorageError: its disk is full, or failed.
     """
     workdir = WorkDir(root)
     new = [path for path in (workdir.checkpoints, root, *root.parents) if not path.exists()]
@@ -104,6 +105,7 @@ def begin(config: Config, workdir: WorkDir) -> None:
 
     Raises:
       InputError: it cannot be written.
+      StorageError: its disk is full, or failed.
     """
     with writable(workdir.root):
         workdir.snapshots.mkdir(parents=True, exist_ok=True)
@@ -112,12 +114,23 @@ def begin(config: Config, workdir: WorkDir) -> None:
 
 @contextmanager
 def writable(root: Path) -> Iterator[None]:
-    """What fails to write says that a work directory must be one that can be written."""
+    """What fails to write says that a work directory must be one that can be written.
+
+    Raises:
+      InputError: it is not.
+      StorageError: the disk failed, or is full.
+    """
     try:
         yield
     except OSError as error:
+        why = error.strerror or error
+        if error.errno in FAILED:
+            raise StorageError(
+                f"workdir must stay a folder that can be written; writing {error.filename or root} failed ({why}): see to it, "
+                "and run the same command again, or give another with --workdir"
+            ) from error
         raise InputError(
-            f"workdir must be a folder that can be written; got {root} ({error.strerror or error}): give another with --workdir"
+            f"workdir must be a folder that can be written; got {root} ({why}): give another with --workdir"
         ) from error
 
 

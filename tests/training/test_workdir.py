@@ -1,5 +1,6 @@
 """The owner of a work directory."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.system.errors import InputError
+from gmmae.system.errors import InputError, StorageError
+from gmmae.training import loop
 from gmmae.training.records import Epoch, write_history
 from gmmae.training.workdir import WorkDir, begin, claim
-from tests.small import small
+from tests.small import Recorder, small
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -85,6 +87,32 @@ def test_a_place_that_cannot_be_written(tmp_path, place):
         InputError, match=r"workdir must be a folder that can be written; got .*file.*: give another with --workdir"
     ):
         claimed(small(), tmp_path / place)
+
+
+@pytest.mark.parametrize("folder", ["run", "snapshots"])
+def test_a_disk_that_is_full_at_the_start_is_no_wrong_folder(tmp_path, monkeypatch, folder):
+    """A sweep ends with it, and does not call its run crashed."""
+    make = Path.mkdir
+
+    def fail(path, *args, **options):
+        if path.name == folder:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        make(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(
+        StorageError, match=rf"writing .*{folder} failed \(No space left on device\): .* the same command again"
+    ):
+        claimed(small(), tmp_path / "run")
+
+
+def test_a_disk_that_is_full_before_the_first_checkpoint_is_no_crash(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoints")
+
+    monkeypatch.setattr(loop, "Checkpoints", fail)
+    with pytest.raises(StorageError, match=r"writing checkpoints failed \(No space left on device\)"):
+        loop.run(small(), tmp_path / "run", Recorder())
 
 
 @pytest.mark.parametrize("text", ['{"run_id": ', "[]", "3", "null", "{}", "[" * 100_000])
