@@ -20,7 +20,7 @@ from gmmae.sweep.display import SweepDisplay, duration, outcome_table, outcome_t
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job
 from gmmae.sweep.populations import Populations
-from gmmae.sweep.processes import Ended, Job, describe, exception_line, last_line
+from gmmae.sweep.processes import Ended, Job, describe, error_line, exception_line, last_line
 from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices, stage_plans
 from gmmae.sweep.supervisor import Callbacks
 from gmmae.system import stop_reasons
@@ -268,9 +268,8 @@ def _how_it_failed(job: Job, ended: Ended) -> str:
 
 
 def _how_its_storage_failed(job: Job, folder: SweepDir) -> str:
-    said = last_line(job.log)
-    if said.startswith("error: "):
-        return f"{said.removeprefix('error: ')} ({job.log})"
+    if said := error_line(job.log):
+        return f"{said} ({job.log})"
     return (  # the log has no room either
         f"{folder.root} must have space for what {job.name} writes; a write failed: make room, and give the same command again"
     )

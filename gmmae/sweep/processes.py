@@ -96,6 +96,12 @@ def last_line(log: Path) -> str:
     return _printable(next(reversed(_last_lines(log)), ""))
 
 
+def error_line(log: Path) -> str:
+    """Returns the error on the last line of a log, whole, as its end says what to do; "" where the line is no error."""
+    line = next(reversed(_last_lines(log)), "")
+    return line.removeprefix("error: ") if line.startswith("error: ") else ""
+
+
 def exception_line(log: Path) -> str:
     """Returns the exception of the last traceback of a log as `last_line` does, or the last line where there is no traceback.
 

@@ -82,7 +82,7 @@ def run(what, config, *rest):
         print("error: optim.batch_size must be smaller; got 9")
         return 2
     if wish == "full disk":
-        print("error: workdir must stay a folder that can be written", flush=True)
+        print("error: workdir must stay a folder that can be written; " + "long " * 100 + ": give the same again", flush=True)
         os._exit(74)
     if wish == "full disk, also for the error":
         os._exit(74)

@@ -236,7 +236,10 @@ def test_bad_input_is_not_tried_again(fake):
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        ("full disk", r"^workdir must stay a folder that can be written \(.*weak-n2-seed0.log\.txt\)$"),
+        (
+            "full disk",
+            r"^workdir must stay a folder that can be written; .*: give the same again \(.*weak-n2-seed0.log\.txt\)$",
+        ),
         ("full disk, also for the error", r"must have space for what weak-n2-seed0 writes; .* give the same command again$"),
     ],
 )
