@@ -10,6 +10,8 @@ compares it.
 import itertools
 import json
 import logging
+import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -334,6 +336,15 @@ def _shapes_held(checkpoint: Path) -> list[tuple[int, ...]] | None:
 
 
 def _reason(error: Exception) -> str:
-    """Returns an exception as one line of bounded length, with its end, which has the system's message."""
+    """Returns an exception as one line of bounded length, with the system's message.
+
+    TensorStore has it in the middle of a text, with its number behind it. Other texts end with it.
+
+    >>> _reason(ValueError("Error writing " + "a/" * 200 + " [os_error_code='28'] " + "{}" * 200))[-26:]
+    ' … No space left on device'
+    """
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text if len(text) <= 300 else f'{text[:100]} … {text[-200:]}'}"
+    if len(text) > 300:
+        number = re.search(r"os_error_code='(\d+)'", text)
+        text = f"{text[:100]} … {os.strerror(int(number[1])) if number else text[-200:]}"
+    return f"{type(error).__name__}: {text}"
