@@ -18,7 +18,7 @@ from gmmae.generation import folder, prior
 from gmmae.generation import generator as generators
 from gmmae.generation.generator import Generated, Generator, Wanted, resized
 from gmmae.generation.grain import Grain
-from gmmae.generation.insertion.hosts import list_scans, read_annotations
+from gmmae.generation.insertion.hosts import require_scans
 from gmmae.generation.insertion.insert import insert
 from gmmae.generation.judging.figures import contact_sheet
 from gmmae.plotting import canvas
@@ -117,8 +117,7 @@ def _check(options: GenerateArguments) -> DataConfig:
     shape = resized(data.sample_shape, _size(options))
     _require_memory(options.count, shape, DENSITY_VOXEL_BYTES if shape != data.sample_shape else 0)
     if options.insert_into is not None:
-        list_scans(options.insert_into)
-        read_annotations(options.insert_into)
+        require_scans(options.insert_into)
     return data
 
 

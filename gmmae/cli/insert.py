@@ -5,7 +5,7 @@ from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare, say_o
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.generation.folder import read_grain
-from gmmae.generation.insertion.hosts import list_scans, read_annotations
+from gmmae.generation.insertion.hosts import require_scans
 from gmmae.generation.insertion.insert import insert
 from gmmae.system.files import print_result, require_free
 
@@ -13,8 +13,7 @@ from gmmae.system.files import print_result, require_free
 def command(options: InsertArguments) -> int:
     """Inserts the nodules, and prints a summary. Returns the exit code."""
     require_free(options.out)
-    list_scans(options.scans)  # a wrong folder is told before the nodules are read
-    read_annotations(options.scans)
+    require_scans(options.scans)  # before the nodules are read
     config = DataConfig(
         source="cubes",
         root=str(options.nodules),

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gmmae.system.errors import StorageError
 from gmmae.system.files import whole_file, write_text
 from gmmae.training.records import Epoch, Record, history_line, to_json, write_history
 from gmmae.training.validations import Validation, at_end_of, validation_line, write_validations
-from gmmae.training.workdir import WorkDir
+from gmmae.training.workdir import WorkDir, failed_disk
 from gmmae.workloads.interface import Events
 
 if TYPE_CHECKING:
@@ -103,7 +102,4 @@ def storage(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(
-            f"workdir must stay a folder that can be written; writing {error.filename or place} failed "
-            f"({error.strerror or error}): see to it, and run the same command again to go on from the last checkpoint"
-        ) from error
+        raise failed_disk(error, place, " to go on from the last checkpoint") from error

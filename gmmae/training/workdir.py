@@ -123,15 +123,25 @@ def writable(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or error
         if error.errno in FAILED:
-            raise StorageError(
-                f"workdir must stay a folder that can be written; writing {error.filename or root} failed ({why}): see to it, "
-                "and run the same command again, or give another with --workdir"
-            ) from error
+            raise failed_disk(error, root, ", or give another with --workdir") from error
         raise InputError(
-            f"workdir must be a folder that can be written; got {root} ({why}): give another with --workdir"
+            f"workdir must be a folder that can be written; got {root} ({error.strerror or error}): give another with --workdir"
         ) from error
+
+
+def failed_disk(error: OSError, root: Path, further: str) -> StorageError:
+    """Returns an error of the file system as one about a work directory and the file.
+
+    Args:
+      error: of the file system.
+      root: stands for the file where the error names none.
+      further: the end of the advice.
+    """
+    return StorageError(
+        f"workdir must stay a folder that can be written; writing {error.filename or root} failed "
+        f"({error.strerror or error}): see to it, and run the same command again{further}"
+    )
 
 
 def _remove_lock(workdir: WorkDir) -> None:

@@ -93,6 +93,16 @@ def list_scans(root: Path) -> tuple[dict[str, Path], list[str]]:
     return dict(sorted(scans.items())), [fault.line() for fault in repeated]
 
 
+def require_scans(root: Path) -> None:
+    """Checks a folder of scans before longer work.
+
+    Raises:
+      DataError: it has no scans, or its `annotations.csv` cannot be read.
+    """
+    list_scans(root)
+    read_annotations(root)
+
+
 def read_annotations(root: Path) -> Annotations:
     """Reads the folder's `annotations.csv`; the file may be missing.
 
