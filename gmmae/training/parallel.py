@@ -31,6 +31,7 @@ Vector = Float[Array, " size"]
 
 DETERMINISTIC: dict[str, str | bool] = {
     "xla_gpu_deterministic_ops": True,
+    "xla_disable_hlo_passes": "tree_reduction_rewriter",
     **({"xla_gpu_enable_triton_gemm": False} if jax.__version_info__ >= (0, 12) else {}),
 }
 """XLA's options for the same bits from every compilation and run.
@@ -38,6 +39,9 @@ DETERMINISTIC: dict[str, str | bool] = {
 With the first option alone, XLA of JAX 0.12 makes each product a Triton kernel, and then allows no Triton. It must ask cuBLAS
 for a replacement, and cannot without a GPU. The second option makes products calls of cuBLAS from the beginning: a GPU runs the
 program that was compiled without one. Older versions of JAX keep their Triton kernels, whose parameters XLA then fixes.
+
+On a CPU, that pass adds a long sum in blocks where it recognises the sum's zero as a constant. In the program of one device it
+recognised other sums than in that of two: the last bits of the U-Net's losses differed.
 """
 
 
