@@ -86,7 +86,8 @@ def main() -> None:
         cells = [row for row in rows if row["workload"] == name]
         same = len({row["first"] for row in cells}) == 1 and all(row["results"] == "1" for row in cells)
         calls = sum(int(row["calls"]) for row in cells)
-        print(f"{name}: {'one result' if same else 'SEVERAL RESULTS'} in {calls} calls; one in {calls} gives a bound of {3 / calls:.0e}")
+        bound = f"0 of {calls} calls differ, so less than {3 / calls:.0e} a call with 95 % confidence"
+        print(f"{name}: {bound if same else 'THE RESULTS DIFFER'}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+from jax import Array
 
 from gmmae.workloads.interface import Splits, Workload
 
@@ -25,7 +26,8 @@ class Network(nn.Module):
     kind: str
 
     @nn.compact
-    def __call__(self, images):
+    def __call__(self, images: Array) -> Array:
+        """Returns logits of shape `images × 10`, of images of shape `images × rows × columns`."""
         if self.kind == "recurrent":
             x = nn.RNN(nn.GRUCell(32))(images)[:, -1]
         else:

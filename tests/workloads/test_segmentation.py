@@ -154,7 +154,7 @@ def test_devices_train_what_one_trains(tmp_path, deterministic, counts):
 
 @pytest.mark.slow
 def test_sums_over_large_images_have_the_same_bits_on_any_number_of_devices(tmp_path):
-    """Above 32 × 32 pixels XLA adds by blocks, and in a batch of 12 no weight is a power of two that would hide the last bit."""
+    """XLA adds by blocks above 32 × 32 pixels. In batches of 12 no weight is a power of two, which would hide the last bit."""
     fingerprints = set()
     for devices in (1, 2, 8):
         exact = {"parallel__devices": devices, "parallel__deterministic": True, "parallel__deterministic_shards": 8}
