@@ -29,7 +29,7 @@ class Network(nn.Module):
     def __call__(self, images: Array) -> Array:
         """Returns logits of shape `images × 10`, of images of shape `images × rows × columns`."""
         if self.kind == "recurrent":
-            x = nn.RNN(nn.GRUCell(32))(images)[:, -1]
+            x = jnp.asarray(nn.RNN(nn.GRUCell(32))(images))[:, -1]
         else:
             x = images[..., None]
             for width in (8, 16):
@@ -54,6 +54,7 @@ def build(config: Config) -> Workload:
         images = samples["image"]
         if keys is not None:
             images += 0.1 * jax.vmap(lambda key: jax.random.normal(key, (16, 16)))(keys)
-        return optax.softmax_cross_entropy_with_integer_labels(model.apply(params, images), samples["label"])
+        logits = jnp.asarray(model.apply(params, images))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, samples["label"])
 
     return Workload(load, lambda key: model.init(key, jnp.zeros((1, 16, 16))), losses)
