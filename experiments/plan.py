@@ -37,7 +37,7 @@ PLACE = Path(__file__).parent.parent / "results" / "plan"
 OF_STUDY = {name: PLACE.parent / "study" / name / "cells.csv" for name in ("nodules_real", "segmentation")}
 """Results of sweeps, as their reports write them, which replace those of the same workload."""
 OF_A_PLAN = ("strong", "quarter", prediction.BEST_BATCH)
-"""Strategies at the base rate whose batch a plan runs itself or chooses. Their intervals are judged by the runs of all seeds."""
+"""Strategies at the base rate whose batch a plan runs itself or chooses. The runs of all seeds judge their intervals."""
 PAPER_DATA = "nodules_real"
 RATIOS = np.logspace(-2, 2, 25)
 """Overheads of the hypothetical clusters."""

@@ -4,8 +4,8 @@
 
 An error is that of the logarithm of the steps, against the median of the seeds that were not measured. The floor is the same
 error of the cell's own run with the measured seed. Cells have 2 to 16 times the base batch. Intervals are judged at the base
-batch too, where strong scaling is the base run with another seed, and at a half and a quarter of it. Every workload has the same
-weight in a fit, and every run in a median.
+batch too, where strong scaling is the base run with another seed, and at a half and a quarter of it. Every workload has the
+same weight in a fit, and every run in a median.
 """
 
 import json
@@ -202,7 +202,7 @@ def _deviation(of: Sequence[Cell], constants: Constants) -> tuple[float, ...]:
 
 
 def _failure(of: Sequence[Cell]) -> float:
-    """Returns the constant of the chance of a failure at scaled learning rates. It is not negative: chances rise with the rate."""
+    """Returns the constant of the chance of a failure at scaled learning rates, which is not negative."""
     scaled = [cell for cell in of if cell.rate > 1]
     feature = np.array([step_ratios.failure_feature(cell.rate, cell.ratios) for cell in scaled])
     failed, weight = np.array([cell.failures for cell in scaled]), weights(scaled)
@@ -441,13 +441,8 @@ def main() -> None:
         for name, times in constant.items()
     ]
     names = sorted({case.workload for case in cases})
-    rows.append(
-        (
-            "workloads, cases, cells",
-            f"{len(names)}, {len({id(cell.case) for cell in of})}, {len(of)}, {len(larger(of))} above the base batch",
-            "",
-        )
-    )
+    counts = (len(names), len({id(cell.case) for cell in of}), len(of), len(larger(of)))
+    rows.append(("workloads, cases, cells, those above the base batch", ", ".join(map(str, counts)), ""))
     head, *below = rows
     tables.write(CASES.with_name("summary.csv"), [dict(zip(head, row, strict=True)) for row in below])
     print(grid_table(rows) + "\n")

@@ -129,7 +129,7 @@ def comparison_blocks(by_cluster: Sequence[Results], path: Path) -> list[Block]:
 
 
 def _group(results: Results, planned: Prediction) -> list[Run]:
-    """Returns the runs with the strategy, devices, batch and learning rate of a prediction, or none if its cell has no times."""
+    """Returns the runs with the strategy, devices, batch and learning rate of a prediction; none where they have no times."""
     return [
         run
         for run in results.group(planned.scaling, planned.devices)

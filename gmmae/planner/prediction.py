@@ -281,8 +281,8 @@ def _times(group: DeviceGroup, draws: RunDraws, path: OptimizationSetup) -> Floa
 def _expected(group: DeviceGroup, draws: RunDraws, path: OptimizationSetup, fallback_s: float) -> float:
     """Returns the expected seconds.
 
-    A run that is late takes `max_epochs`, and one that fails otherwise the time by which nine of ten runs reach the target. A run
-    with strong scaling then follows.
+    A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten runs reach the target. A
+    run with strong scaling then follows.
     """
     if path.global_batch < group.devices:
         return math.inf

@@ -2,10 +2,11 @@
 
 A run that missed the target has an infinite time. It counts in every median and every interval.
 
-The interval of a median is exact: it goes from the k-th smallest to the k-th largest value, with the largest k by which it holds
-the true median with a probability of 95 % at least, by the binomial distribution. The whole range of m independent runs holds it
-with a probability of 1 - 2 · 2^-m, so fewer than 6 runs cannot give 95 %, and their interval is their range. Six to eight runs
-give their range too. Bounds are infinite where enough runs missed. A text that shows an interval states its number of runs.
+The interval of a median is exact: it goes from the k-th smallest to the k-th largest value, with the largest k by which it
+holds the true median with a probability of 95 % at least, by the binomial distribution. The whole range of m independent runs
+holds it with a probability of 1 - 2 · 2^-m. So fewer than 6 runs cannot give 95 %, and their interval is their range. Six to
+eight runs give their range too. Bounds are infinite where enough runs missed. A text that shows an interval states its number
+of runs.
 """
 
 import math
@@ -109,9 +110,9 @@ def median_interval(values: Float[np.ndarray, " runs"]) -> Interval | None:
 def time_to_loss(t1: Mapping[int, float], tn: Mapping[int, float], devices: int) -> Efficiency:
     """Returns the paper's efficiency (section VII), with medians over seeds: median(T1) / (n · median(Tn)) · 100 %.
 
-    Only common seeds count. The interval is that of the median of the seeds' own efficiencies. That of a seed is 0 if only its Tn
-    is infinite, and infinite if only its T1 is. A seed that missed on both has none. If the median T1 of all seeds is infinite,
-    there is no interval.
+    Only common seeds count. The interval is that of the median of the seeds' own efficiencies. That of a seed is 0 if only its
+    Tn is infinite, and infinite if only its T1 is. A seed that missed on both has none. If the median T1 of all seeds is
+    infinite, there is no interval.
 
     Args:
       t1: seconds to the target on one device by seed, infinite where it was missed.

@@ -199,8 +199,8 @@ def paired(results: Results) -> Table | None:
     outcomes_of = ("strong faster", "other faster", "ties", "both missed")
     columns = ("against", "devices", "seeds", *outcomes_of, "ratio", "interval", "p", "p (Holm)")
     notes = (
-        "Ratio: the other's time over strong scaling's, median over the seeds in which one of them reached the target. ∞: only the "
-        "other missed it. p: two-sided sign test, and corrected for the number of rows by Holm's method.",
+        "Ratio: the other's time over strong scaling's, median over the seeds in which one of them reached the target. ∞: only "
+        "the other missed it. p: two-sided sign test, and corrected for the number of rows by Holm's method.",
         intervals_explained(results),
         *results.clock.notes,
         *_capped(results, results.config.scaling),

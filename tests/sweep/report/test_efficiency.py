@@ -77,8 +77,8 @@ def test_a_summary_of_three_runs():
 
 @pytest.mark.parametrize(
     ("runs", "place"),
-    # The median lies below the first of six runs in 1 of 64 cases, below the second of eight in 9 of 256 (3.5 %), and below the
-    # second of nine in 10 of 512 (2.0 %). Below the fourth of 15 it is in 576 of 32768 (1.8 %), below the fifth in 1941 (5.9 %).
+    # The median lies below the first of six runs in 1 of 64 cases, below the second of eight in 9 of 256 (3.5 %), and below
+    # the second of nine in 10 of 512 (2.0 %). Below the fourth of 15 it is in 576 of 32768 (1.8 %), the fifth in 1941 (5.9 %).
     [(5, 1), (6, 1), (8, 1), (9, 2), (15, 4)],
 )
 def test_an_interval_is_that_of_the_order_statistics(runs, place):
