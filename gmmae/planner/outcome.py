@@ -186,7 +186,7 @@ def _table(name: str, fitting: Sequence[tuple[Prediction, list[Run]]], results: 
         f"{inside} of {reached} median times that have an interval lie within it.",
         "The interval is for single runs that reach the target.",
         "Outcome: the median over seeds, a miss counted as infinite. P(miss): the predicted probability of one.",
-        "The plan has trained the base batch itself. So for strong scaling and for one device it predicts the times only.",
+        "The plan has trained the base batch itself, with one seed. Strong scaling and one device are predicted from that run.",
     ]
     kind = "measured here"
     if results.clock.kind == "projected":

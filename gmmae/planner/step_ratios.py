@@ -13,7 +13,7 @@ The shape s(x) = (1 − ρ^x) / (1 − ρ) is 1 at twice the batch and bounded f
 
 The deviation of the logarithm over seeds is exp(d0 + d1 max(x, 0) + d2 max(-x, 0) + d3 ln f + d4 ln S). S are the base run's
 steps. The flatness f is the share of the loss's whole fall that is left after half of them. The chance of a failure is that at
-the base rate with its logit raised by c √y (γ + 1.25), so it never falls with the rate.
+the base learning rate with its logit raised by c √y (γ + 1.25), so it never falls as y grows.
 
 The constants were fitted to the zoo of small workloads (`experiments/zoo`), and judged there with the workload left out.
 """

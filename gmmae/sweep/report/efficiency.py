@@ -2,11 +2,11 @@
 
 A run that missed the target has an infinite time. It counts in every median and every interval.
 
-The interval of a median is exact: it goes from the k-th smallest to the k-th largest value, with the largest k by which it
-holds the true median with a probability of 95 % at least, by the binomial distribution. The whole range of m independent runs
-holds it with a probability of 1 - 2 · 2^-m. So fewer than 6 runs cannot give 95 %, and their interval is their range. Six to
-eight runs give their range too. Bounds are infinite where enough runs missed. A text that shows an interval states its number
-of runs.
+The interval of a median is exact. It goes from the k-th smallest to the k-th largest value. By the binomial distribution k is
+the largest number with which it holds the true median with a probability of 95 % at least. The whole range of m independent
+runs holds it with a probability of 1 - 2 · 2^-m. So fewer than 6 runs cannot give 95 %, and their interval is their range. Six
+to eight runs give their range too. Bounds are infinite where enough runs missed. A text that shows an interval states its
+number of runs.
 """
 
 import math

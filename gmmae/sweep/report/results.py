@@ -2,8 +2,8 @@
 
 A run counts when its optimisation ended by itself. Crashed processes are kept apart and never count as misses. A run that was
 stopped by the sweep's time limit is censored. Where times are measured it is slower than the limit, so its time is infinite. In
-virtual mode the limit is one of the simulation, and a cell with such a run has no times: the seeds that are left are the fast
-ones.
+virtual mode the limit is one of the simulation. A cell with such a run has no times there, because the seeds that are left are
+the fast ones.
 """
 
 import math

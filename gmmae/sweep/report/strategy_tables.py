@@ -97,9 +97,9 @@ def endings(results: Results) -> Table:
         record = max((run.record for run in runs), key=lambda record: len(record.stages), default=None)
         batch = (record.batch_text, f"{record.learning_rate:g}") if record else (MISSING, MISSING)
         stopped, several = len(results.stopped(scaling, n)), len(runs) + len(results.stopped(scaling, n))
-        why = [f"{stopped} of {several} stopped by the time limit"] * (stopped > 0)
-        epochs = why[0] if stopped and results.config.mode == "virtual" else epochs_text(runs, stopped)
-        how = "; ".join([*misses(runs), *why]) or MISSING
+        why, unknown = f"{stopped} of {several} stopped by the time limit", stopped > 0 and results.config.mode == "virtual"
+        epochs = why if unknown else epochs_text(runs, stopped)
+        how = "; ".join([*misses(runs), *[why] * (stopped > 0 and not unknown)]) or MISSING
         rows.append((scaling, _devices(runs, n), *batch, reached(runs, stopped), epochs, how))
     columns = ("scaling", "devices", "batch", "learning rate", "reached", "epochs", "misses")
     notes = [

@@ -5,6 +5,7 @@ import pytest
 
 from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import results, strategy_tables
+from gmmae.sweep.report.efficiency import Interval, TimeSummary
 from gmmae.sweep.report.findings import headline
 from gmmae.sweep.runs import TIMED_OUT
 from gmmae.system.errors import InputError
@@ -44,7 +45,7 @@ def with_stopped(root, mode):
 def test_a_run_that_the_limit_stopped_is_slower_than_all_where_times_are_measured(tmp_path):
     found = with_stopped(tmp_path, "measured")
     assert list(found.times("weak", 2).values()) == [25.0] * 3 + [INF] * 3
-    assert (found.seconds("weak", 2).median, found.seconds("weak", 2).reached, found.seconds("weak", 2).runs) == (INF, 3, 6)
+    assert found.seconds("weak", 2) == TimeSummary(INF, Interval(25.0, INF), reached=3, runs=6)
     rows = {row[:2]: row[2:] for row in strategy_tables.endings(found).rows}
     assert rows["weak", "2"][2:] == ("3 of 6", "not reached (10 to not reached)", "3 of 6 stopped by the time limit")
 
