@@ -26,6 +26,7 @@ from gmmae.config.schema import OptimConfig
 from gmmae.planner import prediction, steps
 from gmmae.planner.prediction import Measured, Prediction
 from gmmae.planner.step_ratios import Ratios
+from gmmae.scaling import strategies
 from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.sweep.display import grid_table
 from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II
@@ -36,7 +37,7 @@ PLACE = Path(__file__).parent.parent / "results" / "plan"
 OF_STUDY = {name: PLACE.parent / "study" / name / "cells.csv" for name in ("nodules_real", "segmentation")}
 """Results of sweeps, as their reports write them, which replace those of the same workload."""
 OF_A_PLAN = ("strong", "quarter", prediction.BEST_BATCH)
-"""Strategies whose batch a plan runs itself or chooses."""
+"""Strategies at the base rate whose batch a plan runs itself or chooses. The runs of all seeds judge their intervals."""
 PAPER_DATA = "nodules_real"
 RATIOS = np.logspace(-2, 2, 25)
 """Overheads of the hypothetical clusters."""
@@ -53,6 +54,7 @@ class Case(NamedTuple):
     cost: float  # of measuring, in base runs, by epochs
     cost_s: float  # by seconds, compiling and all
     cells: list[Truth]  # with n > 1
+    of_a_plan: list[Truth]  # of the strategies `OF_A_PLAN`, by all seeds, without the plan's own base run
 
 
 def restore(found: Mapping[str, Any]) -> Measured:
@@ -101,7 +103,7 @@ def collect(folders: Iterable[Path]) -> None:
 
 def read() -> list[Case]:
     """Returns every plan that has results for comparison."""
-    truths: dict[str, list[Truth]] = defaultdict(list)
+    truths: dict[str, list[Truth]] = defaultdict(list)  # by workload and seed
     of_study = {name: tables.read(path) for name, path in OF_STUDY.items() if path.exists()}
     for row in tables.read(PLACE / "cells.csv"):
         if row["workload"] not in of_study:
@@ -112,11 +114,18 @@ def read() -> list[Case]:
     cases = []
     for name, found in json.loads((PLACE / "measured.json").read_text(encoding="utf-8")).items():
         cells = [cell for cell in truths[name] if cell.devices > 1 and cell.scaling not in OF_A_PLAN]
-        m = found["measured"]
+        m, workload = found["measured"], name.rpartition("-")[0]
+        of_a_plan = {
+            (run, cell.batch): cell
+            for run in truths
+            if run.rpartition("-")[0] == workload
+            for cell in truths[run]
+            if cell.scaling in OF_A_PLAN and (run, cell.batch) != (name, m["batch_size"])
+        }
         cost, cost_s = (sum(m[unit].values()) / m["base_run"][unit] for unit in ("epochs", "seconds"))
         if cells:
             published = policies.published_scale(found["norms"])
-            cases.append(Case(name.rpartition("-")[0], restore(found), published, cost, cost_s, cells))
+            cases.append(Case(workload, restore(found), published, cost, cost_s, cells, list(of_a_plan.values())))
     return cases
 
 
@@ -144,6 +153,19 @@ def judged(case: Case) -> list[Judged]:
     said = prediction.forecast(case.measured, ANYWHERE, names, sorted({cell.devices for cell in case.cells})).cells
     by_name = {(cell.scaling, cell.devices): cell for cell in said}
     return [Judged(case.workload, truth, by_name[truth.scaling, truth.devices]) for truth in distinct]
+
+
+def held(case: Case, at_base: bool) -> list[bool]:
+    """Returns whether the intervals hold the steps of runs with the base rate: at the base batch, or at the other batches."""
+    base = strategies.resolve("strong", case.measured.optim, 1, case.measured.samples).optimization
+    found = []
+    for truth in case.of_a_plan:
+        if not truth.arrived or (truth.batch == base.global_batch) != at_base:
+            continue
+        drawn = prediction.draw_run(case.measured, base._replace(global_batch=truth.batch)).steps
+        low, high = np.quantile(drawn, ((1 - prediction.INTERVAL_LEVEL) / 2, (1 + prediction.INTERVAL_LEVEL) / 2))
+        found.append(bool(low <= truth.steps <= high))
+    return found
 
 
 class Scatter(NamedTuple):
@@ -229,7 +251,8 @@ def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tup
     weak = [abs(one.error) for one in of if one.truth.scaling == "weak" and one.truth.arrived]
     scaled = [abs(one.error) for one in of if one.truth.scaling != "weak" and one.truth.arrived]
     arrived = [one for one in of if one.truth.arrived]
-    held = [one.said.steps_low <= one.truth.steps <= one.said.steps_high for one in arrived]
+    of_rules = [one.said.steps_low <= one.truth.steps <= one.said.steps_high for one in arrived]
+    strong, other = ([inside for case in cases for inside in held(case, at_base)] for at_base in (True, False))
     missed = sum(not one.truth.arrived for one in of)
     rows = []
     again = scatter(cases)
@@ -242,7 +265,16 @@ def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tup
     for figure, errors in errors_of.items():
         if errors:
             rows.append((figure, name, str(len(errors)), f"{np.median(errors):.3f} / {np.quantile(errors, 0.9):.3f}"))
-    rows.append(("80 % intervals that hold the steps", name, str(len(held)), f"{100 * np.mean(held):.0f} %"))
+    intervals_of = {
+        "": of_rules + strong + other,
+        ", strategies with a batch of n times": of_rules,
+        ", strong: the base run with another seed": strong,
+        ", quarter and best-batch": other,
+    }
+    for which, inside in intervals_of.items():
+        if inside:
+            what = f"80 % intervals that hold the steps{which}"
+            rows.append((what, name, str(len(inside)), f"{100 * np.mean(inside):.0f} %"))
     if missed:
         value = f"{recall(of):.2f} of {missed}"
         rows.append((f"failures foreseen at {100 * FALSE_ALARMS:.0f} % false alarms", name, str(len(of)), value))

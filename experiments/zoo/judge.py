@@ -3,8 +3,9 @@
     python -m experiments.zoo.judge     # prints the tables; writes results/zoo/summary.csv, designs.csv and constants.json
 
 An error is that of the logarithm of the steps, against the median of the seeds that were not measured. The floor is the same
-error of the cell's own run with the measured seed. Cells have 2 to 16 times the base batch. Every workload has the same weight
-in a fit, and every run in a median.
+error of the cell's own run with the measured seed. Cells have 2 to 16 times the base batch. Intervals are judged at the base
+batch too, where strong scaling is the base run with another seed, and at a half and a quarter of it. Every workload has the
+same weight in a fit, and every run in a median.
 """
 
 import json
@@ -14,20 +15,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from benchmarks.options import Parser, guarded
 from experiments import tables
 from experiments.zoo import cases as zoo
 from experiments.zoo.cases import CASES, Case, Point
 from experiments.zoo.noise import NOISE
-from gmmae.planner import step_ratios
+from gmmae.planner import stability, step_ratios
 from gmmae.planner.prediction import INTERVAL_LEVEL
 from gmmae.planner.step_ratios import INTERVAL_NORMAL, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Constants, Ratios
 from gmmae.sweep.display import grid_table
 
 POWERS = {"weak": 0.0, "sqrt": 0.5, "linear": 1.0}
 """Strategies by the power of the batch's factor that is the factor of the learning rate."""
-BATCHES = (2.0, 4.0, 8.0, 16.0)
+BATCHES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Those of at most the base batch have the base rate only."""
 RIDGE = 0.3
 """Penalty of the squares of the constants, beside a total weight of 100 for each workload."""
 DEVIATION_RIDGE = 0.01
@@ -114,7 +117,7 @@ def cells(cases: Sequence[Case], design: tuple[Short, Short] = CHOSEN) -> list[C
         bases = [math.log(steps / case.steps) for seed, steps in runs[case.setting, (1.0, 1.0)].items() if seed != case.seed]
         strong = float(np.median(bases)) if bases else 0.0
         for scaling, power in POWERS.items():
-            for batch in BATCHES:
+            for batch in (batch for batch in BATCHES if batch > 1 or not power):
                 of_seeds = runs.get((case.setting, (batch, batch**power)), {})
                 if len(of_seeds) < 3 or case.seed not in of_seeds:
                     continue
@@ -151,13 +154,19 @@ def robust(features: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.n
 
 def fit(train: Sequence[Cell]) -> Constants:
     """Returns the constants that predict these cells best."""
-    found = [cell for cell in train if math.isfinite(cell.middle)]
+    reached = [cell for cell in train if math.isfinite(cell.middle)]
+    found = larger(reached)
     of_batch = [step_ratios.batch_features(cell.batch, step_ratios.known_weak(cell.ratios)) for cell in found]
     of_rate = [step_ratios.rate_features(cell.batch, cell.rate, step_ratios.known_exponent(cell.ratios)) for cell in found]
     both = robust(np.hstack([of_batch, of_rate]), np.array([cell.middle for cell in found]), weights(found)).tolist()
     count = len(of_batch[0])
-    constants = Constants(tuple(both[:count]), tuple(both[count:]), (), ())
-    return constants._replace(deviation=_deviation(found, constants), failure=_failure(train))
+    constants = Constants(tuple(both[:count]), tuple(both[count:]), (), 0.0)
+    return constants._replace(deviation=_deviation(reached, constants), failure=_failure(train))
+
+
+def larger(of: Sequence[Cell]) -> list[Cell]:
+    """Returns the cells of more than the base batch, which set the law and are chosen from."""
+    return [cell for cell in of if cell.batch > 1]
 
 
 def _deviation(of: Sequence[Cell], constants: Constants) -> tuple[float, ...]:
@@ -192,17 +201,18 @@ def _deviation(of: Sequence[Cell], constants: Constants) -> tuple[float, ...]:
     return tuple(found.tolist())
 
 
-def _failure(of: Sequence[Cell]) -> tuple[float, ...]:
-    """Returns the constants of the chance of a failure at scaled learning rates."""
+def _failure(of: Sequence[Cell]) -> float:
+    """Returns the constant of the chance of a failure at scaled learning rates, which is not negative."""
     scaled = [cell for cell in of if cell.rate > 1]
-    features = np.array([step_ratios.failure_features(cell.rate, cell.ratios) for cell in scaled])
+    feature = np.array([step_ratios.failure_feature(cell.rate, cell.ratios) for cell in scaled])
     failed, weight = np.array([cell.failures for cell in scaled]), weights(scaled)
-    found, penalty = np.zeros(features.shape[1]), RIDGE * np.eye(features.shape[1])
-    for _ in range(30):  # Newton's method
-        chance = 1 / (1 + np.exp(-features @ found))
-        gradient = features.T @ (weight * (failed - chance)) - penalty @ found
-        found = found + np.linalg.solve(features.T @ (features * (weight * chance * (1 - chance))[:, None]) + penalty, gradient)
-    return tuple(found.tolist())
+    at_base = math.log(stability.BASE_RATE_FAILURE / (1 - stability.BASE_RATE_FAILURE))
+
+    def loss(constant: float) -> float:
+        logit = at_base + constant * feature
+        return float(weight @ (np.logaddexp(0, logit) - failed * logit)) + RIDGE / 2 * constant**2
+
+    return float(minimize_scalar(loss, bounds=(0.0, 20.0), method="bounded").x)
 
 
 def predicted(cell: Cell, constants: Constants) -> float:
@@ -238,7 +248,7 @@ def present(of: Sequence[Cell]) -> list[Judged]:
         for row in tables.read(CASES.with_name("present_law.csv"))
     }
     found = []
-    for cell in of:
+    for cell in larger(of):
         case = cell.case
         row = rows[case.workload, *map(str, (case.base, case.target, case.seed)), cell.scaling, cell.batch]
         low, middle, high = (math.log(float(row[name]) / case.steps) for name in ("low", "steps", "high"))
@@ -261,18 +271,28 @@ class Errors(NamedTuple):
 
 def errors(of: Sequence[Judged], scaled: bool) -> Errors:
     """Returns the errors at the base rate or at scaled ones."""
-    kind = [one for one in of if (one.cell.rate > 1) == scaled and math.isfinite(one.cell.middle)]
+    kind = [one for one in of if one.cell.batch > 1 and (one.cell.rate > 1) == scaled and math.isfinite(one.cell.middle)]
     floor = [abs(one.cell.own - one.cell.middle) for one in kind if math.isfinite(one.cell.own)]
     return Errors([abs(one.middle - one.cell.middle) for one in kind], floor)
 
 
-def coverage(of: Sequence[Judged]) -> dict[str, float]:
-    """Returns the share of the other seeds' runs that the 80 % intervals hold, by workload."""
+def coverage(of: Sequence[Judged]) -> dict[str, list[bool]]:
+    """Returns whether the 80 % intervals hold the other seeds' runs that reached the target, by workload."""
     held: dict[str, list[bool]] = defaultdict(list)
     for one in of:
         inside = [abs(log - one.middle) <= one.half_width for log in one.cell.others if math.isfinite(log)]
         held[one.cell.case.workload] += inside
-    return {name: float(np.mean(of)) for name, of in held.items()}
+    return held
+
+
+def _held(of: Sequence[Judged]) -> str:
+    """Returns the share of runs that intervals hold: of all, the mean of the workloads, and the two worst workloads."""
+    held = coverage(of)
+    if not held:
+        return ""
+    shares = {name: float(np.mean(inside)) for name, inside in held.items()}
+    worst = ", ".join(f"{shares[name]:.2f} ({name})" for name in sorted(shares, key=lambda name: shares[name])[:2])
+    return f"{np.mean(np.concatenate(list(held.values()))):.2f}; {np.mean(list(shares.values())):.2f}; {worst}"
 
 
 def recall(of: Sequence[Judged]) -> tuple[float, int]:
@@ -288,7 +308,9 @@ def steady(of: Sequence[Judged]) -> list[float]:
     return [
         abs(one.middle - one.cell.middle)
         for one in of
-        if all(map(math.isfinite, [*one.cell.others, one.cell.own])) and np.std([*one.cell.others, one.cell.own]) < 0.1
+        if one.cell.batch > 1
+        and all(map(math.isfinite, [*one.cell.others, one.cell.own]))
+        and np.std([*one.cell.others, one.cell.own]) < 0.1
     ]
 
 
@@ -316,7 +338,7 @@ def regrets(of: Sequence[Judged], choose: Callable[[Situation], str]) -> list[fl
     found = []
     for (_, n), group in groups.items():
         base = group[0].cell.case.batch
-        if n > base:
+        if not 1 < n <= base:
             continue
         for overhead in OVERHEADS:
             strong_s = overhead * base + math.ceil(base / n)
@@ -358,19 +380,18 @@ def by_goodput(scales: dict[tuple, float], grown: str) -> Callable[[Situation], 
 
 def figures(of: Sequence[Judged]) -> list[tuple[str, str]]:
     """Returns the summary of a method, a figure a row."""
-    held, caught = coverage(of), recall(of)
-    shares = np.array(list(held.values()))
-    worst, next_worst = sorted(held, key=lambda name: held[name])[:2]
+    caught = recall(of)
     sure = steady(of)
     times = regrets(of, _least)
-    pooled = [abs(log - one.middle) <= one.half_width for one in of for log in one.cell.others if math.isfinite(log)]
+    held = "80 % intervals that hold the runs, all; mean of the workloads; the two worst"
     return [
         ("steps, weak: abs. log error, median / 90 %", errors(of, False).text),
         ("steps, learning-rate rules", errors(of, True).text),
         (f"steps where seeds agree within 10 %, {len(sure)} cells: median", f"{np.median(sure):.3f}"),
-        ("80 % intervals that hold the runs: pooled", f"{np.mean(pooled):.2f}"),
-        ("the same, mean of the workloads", f"{shares.mean():.2f}"),
-        ("the same, the worst; the worst but one", f"{held[worst]:.2f} ({worst}); {held[next_worst]:.2f} ({next_worst})"),
+        (held, _held(of)),
+        ("the same, 2 to 16 times the batch", _held([one for one in of if one.cell.batch > 1])),
+        ("the same, strong: the base run with another seed", _held([one for one in of if one.cell.batch == 1])),
+        ("the same, half and a quarter of the batch", _held([one for one in of if one.cell.batch < 1])),
         (f"failures of the linear rule foreseen at 10 % false alarms, of {caught[1]}", f"{caught[0]:.2f}"),
         ("time of the choice over the best: mean / 95 %", f"{np.mean(times):.3f} / {np.quantile(times, 0.95):.2f}"),
     ]  # fmt: skip
@@ -381,7 +402,7 @@ def designs(cases: Sequence[Case]) -> list[dict[str, Any]]:
     rows = []
     for first in WEAK_RUNS:
         for second in RATE_RUNS:
-            of = cells(cases, (first, second))
+            of = larger(cells(cases, (first, second)))
             found, cost = judged(of), [cell.cost for cell in of]
             rows.append(
                 {
@@ -420,14 +441,15 @@ def main() -> None:
         for name, times in constant.items()
     ]
     names = sorted({case.workload for case in cases})
-    rows.append(("workloads, cases, cells", f"{len(names)}, {len({id(cell.case) for cell in of})}, {len(of)}", ""))
+    counts = (len(names), len({id(cell.case) for cell in of}), len(of), len(larger(of)))
+    rows.append(("workloads, cases, cells, those above the base batch", ", ".join(map(str, counts)), ""))
     head, *below = rows
     tables.write(CASES.with_name("summary.csv"), [dict(zip(head, row, strict=True)) for row in below])
     print(grid_table(rows) + "\n")
     compared = designs(cases)
     tables.write(CASES.with_name("designs.csv"), compared)
     print(grid_table([tuple(compared[0]), *(tuple(map(str, row.values())) for row in compared)]))
-    constants = {name: [round(one, 4) for one in of_name] for name, of_name in fit(of)._asdict().items()}
+    constants = {name: np.round(of_name, 4).tolist() for name, of_name in fit(of)._asdict().items()}
     CASES.with_name("constants.json").write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
 
 

@@ -105,7 +105,7 @@ class CurvesArguments(Options):
     loss_column: Text | None = None  # column or scalar of the validation loss, or of another metric; none: loss
     batch_column: Text | None = None  # column or scalar of the global batch; none: batch, in files with columns
     learning_rate_column: Text | None = None  # column or scalar of the learning rate; none: curves are taken to have one rate
-    target: Target | None = None  # value to reach; none: the hardest one that all curves reach
+    target: Target | None = None  # value to reach; none: the hardest one that all curves pass by a margin
     mode: Mode = "min"  # whether lower (min) or higher (max) values are better
     smooth: OddWidth = 3  # each value becomes the median of this number of successive values; 1: none
     samples: Annotated[int, between(1, 10**12)] | None = None  # samples of the training set; none: nothing is said of epochs

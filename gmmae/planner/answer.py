@@ -197,7 +197,7 @@ def _steps_text(best: Prediction, measured: Measured) -> str:
     """Returns a sentence on the steps of the choice: their interval, and the runs behind them."""
     steps = f"{best.steps:.0f} steps ({best.steps_low:.0f} to {best.steps_high:.0f}, 80 %)"
     if (best.learning_rate, best.batch) == (measured.optim.learning_rate, measured.optim.batch_size):
-        return f"The choice takes {steps}, by a run at its batch and learning rate."
+        return f"The choice takes {steps}, by a run at its batch and learning rate and the scatter between seeds."
     runs = sum(one is not None for one in (measured.ratios.weak, measured.ratios.rate_exponent))
     beside = f" and {runs} short run{'s' * (runs > 1)} beside it" if runs else " alone, so they are uncertain"
     return f"The choice takes {steps}, predicted from a run at batch {measured.optim.batch_size}{beside}."

@@ -27,6 +27,9 @@ from gmmae.system.errors import InputError
 TARGET_DIGITS = 4
 """Significant digits of a target that the curves decide. It is rounded to the easier side."""
 
+MARGIN = 0.01
+"""Share of a curve's fall by which it passes a target that the curves decide, as in the zoo (`experiments.zoo.runs.levels`)."""
+
 MIN_VALIDATIONS = 5
 """The number of validations up to the target below which a curve is said to be coarse."""
 
@@ -57,7 +60,7 @@ class Evidence(NamedTuple):
     """All that the curves tell."""
 
     target: float
-    target_given: bool  # whether the user chose it; otherwise it is the hardest level that all curves reach
+    target_given: bool  # whether the user chose it; otherwise it is the hardest level that all curves pass by a margin
     reached: list[Reached]
     points: dict[int, float]  # steps by batch: the geometric mean over the curves of one batch
     seeds: dict[int, int]  # number of curves by batch
@@ -119,12 +122,15 @@ def running_median(values: Sequence[float], width: int) -> tuple[float, ...]:
 
 
 def hardest_level(curves: Sequence[Sequence[float]], stop: StopConfig) -> float:
-    """Returns the hardest value of a metric that all curves reach, rounded to the easier side.
+    """Returns the hardest value of a metric that all curves pass by a margin, rounded to the easier side.
 
-    >>> hardest_level([(2.0, 0.12341), (1.0, 0.1)], StopConfig())
-    0.1235
+    At a curve's own best value its noise would set the steps.
+
+    >>> hardest_level([(2.0, 1.0), (1.0, 0.9)], StopConfig())
+    1.01
     """
-    cost_of = max(min(stop.cost(value) for value in values) for values in curves)
+    costs = [[stop.cost(value) for value in values] for values in curves]
+    cost_of = max(min(of) + MARGIN * (of[0] - min(of)) for of in costs)
     if not cost_of:
         return 0.0
     unit = 10.0 ** (math.floor(math.log10(abs(cost_of))) - TARGET_DIGITS + 1)

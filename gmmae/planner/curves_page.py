@@ -129,7 +129,7 @@ def _answer(plan: CurvesPlan, cells: dict[str, list[RunPrediction]]) -> list[str
 def _law_text(plan: CurvesPlan) -> str:
     evidence = plan.evidence
     smin, bn = curves.interval(evidence.law.smin), curves.interval(evidence.law.bn)
-    source = "" if evidence.target_given else ", the hardest level that all curves reach"
+    source = "" if evidence.target_given else ", the hardest level that all curves pass by a margin"
     return (
         f"To {plan.metric} {evidence.target:g}{source}: at least Smin = {smin.median:.0f} steps ({_steps_text(smin)}, 80 %). "
         f"Twice as many at the batch Bn = {bn.median:.3g} ({_interval(bn)}, 80 %)."

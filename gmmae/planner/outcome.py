@@ -129,11 +129,12 @@ def comparison_blocks(by_cluster: Sequence[Results], path: Path) -> list[Block]:
 
 
 def _group(results: Results, planned: Prediction) -> list[Run]:
-    """Returns the runs with the strategy, devices, batch and learning rate of a prediction."""
+    """Returns the runs with the strategy, devices, batch and learning rate of a prediction; none where they have no times."""
     return [
         run
         for run in results.group(planned.scaling, planned.devices)
-        if run.record.global_batch == planned.batch
+        if results.times(planned.scaling, planned.devices)
+        and run.record.global_batch == planned.batch
         and math.isclose(run.record.learning_rate, planned.learning_rate, rel_tol=1e-6)
     ]
 
@@ -160,7 +161,7 @@ def _choice(name: str, forecast: ClusterPlan, results: Results) -> str:
 def _table(name: str, fitting: Sequence[tuple[Prediction, list[Run]]], results: Results, stem: str) -> Table:
     rows, inside, reached = [], 0, 0
     for planned, runs in fitting:
-        median = efficiency.median([run.time_s for run in runs])
+        median = efficiency.median(results.times(planned.scaling, planned.devices).values())
         interval = (
             (planned.seconds_low, planned.seconds_high) if math.isfinite(planned.seconds_low + planned.seconds_high) else None
         )
@@ -185,7 +186,7 @@ def _table(name: str, fitting: Sequence[tuple[Prediction, list[Run]]], results: 
         f"{inside} of {reached} median times that have an interval lie within it.",
         "The interval is for single runs that reach the target.",
         "Outcome: the median over seeds, a miss counted as infinite. P(miss): the predicted probability of one.",
-        "The plan has trained the base batch itself. So for strong scaling and for one device it predicts the times only.",
+        "The plan has trained the base batch itself, with one seed. Strong scaling and one device are predicted from that run.",
     ]
     kind = "measured here"
     if results.clock.kind == "projected":

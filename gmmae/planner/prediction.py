@@ -31,11 +31,6 @@ DRAWS = 4000
 INTERVAL_LEVEL = 0.8
 """Level of the intervals."""
 
-RERUN_SIGMA = 0.05
-"""Standard deviation of the logarithm of the steps of a configuration that was run. Another division of the batch
-rounds differently.
-"""
-
 TIME_SIGMA = 0.08
 """Standard deviation of the logarithm of a projected time."""
 
@@ -172,9 +167,7 @@ def draw_steps(measured: Measured, path: OptimizationSetup) -> Float[np.ndarray,
     base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
     rate = path.learning_rate.peak / base.learning_rate.peak
     rng = np.random.default_rng([path.global_batch, int(1000 * rate)])
-    ran = rate == 1 and path.global_batch == measured.optim.batch_size
-    sigma = RERUN_SIGMA if ran else deviation(measured, path.global_batch, rate)
-    scatter = np.exp(sigma * rng.normal(size=DRAWS))
+    scatter = np.exp(deviation(measured, path.global_batch, rate) * rng.normal(size=DRAWS))
     unscaled, scaled = (median_steps(measured, path.global_batch, of) for of in (1.0, rate))
     an_epoch = math.ceil(measured.samples / path.global_batch)
     warmup_epochs = path.learning_rate.scaling_warmup_epochs
@@ -185,9 +178,10 @@ def draw_steps(measured: Measured, path: OptimizationSetup) -> Float[np.ndarray,
 class RunDraws(NamedTuple):
     """The draws of a strategy's epochs and steps, which do not depend on the cluster."""
 
-    epochs: Float[np.ndarray, " draws"]
+    epochs: Float[np.ndarray, " draws"]  # of the runs that reach the target within `max_epochs`
     steps: Float[np.ndarray, " draws"]
-    failure: float
+    failure: float  # by divergence or by `max_epochs`
+    late: float  # the part of it by `max_epochs`
     tested: bool  # whether trials cover the learning rate
 
 
@@ -206,9 +200,10 @@ def draw_run(measured: Measured, path: OptimizationSetup) -> RunDraws:
         tested = stability.is_tested(*tried)
         of_trials = stability.failure_probability(*tried)
         failed = of_trials if warmup else max(failed, of_trials)  # the second short run had no warmup
-    failed = max(failed, stability.BASE_RATE_FAILURE)
-    late = float((epochs > measured.max_epochs).mean())
-    return RunDraws(epochs, epochs * an_epoch, failed + (1 - failed) * late, tested or factor <= 1)
+    in_time = epochs <= measured.max_epochs
+    late = (1 - failed) * float(1 - in_time.mean())
+    epochs = epochs[in_time] if in_time.any() else np.array([float(measured.max_epochs)])
+    return RunDraws(epochs, epochs * an_epoch, failed + late, late, tested or factor <= 1)
 
 
 def runnable(samples: int, devices: Collection[int]) -> list[int]:
@@ -286,16 +281,17 @@ def _times(group: DeviceGroup, draws: RunDraws, path: OptimizationSetup) -> Floa
 def _expected(group: DeviceGroup, draws: RunDraws, path: OptimizationSetup, fallback_s: float) -> float:
     """Returns the expected seconds.
 
-    A run that fails takes the time by which nine of ten runs reach the target. A run with strong scaling then follows.
+    A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten runs reach the target. A
+    run with strong scaling then follows.
     """
     if path.global_batch < group.devices:
         return math.inf
     times = _times(group, draws, path)
     if not math.isfinite(fallback_s):
         return float(times.mean())
-    return float(
-        (1 - draws.failure) * times.mean() + draws.failure * (np.quantile(times, (1 + INTERVAL_LEVEL) / 2) + fallback_s)
-    )
+    limit_s = group.measured.max_epochs * float(group.epoch_s(path.global_batch))
+    failed_s = (draws.failure - draws.late) * np.quantile(times, (1 + INTERVAL_LEVEL) / 2) + draws.late * limit_s
+    return float((1 - draws.failure) * times.mean() + failed_s + draws.failure * fallback_s)
 
 
 def _cell(

@@ -11,8 +11,9 @@ For a batch of k and a learning rate of m times the base, with x = log2 k, y = l
 
 The shape s(x) = (1 − ρ^x) / (1 − ρ) is 1 at twice the batch and bounded for large ones, because steps do not fall without end.
 
-The deviation of the logarithm is exp(d0 + d1 x + d2 ln f + d3 ln S). S are the base run's steps. The flatness f is the share of
-the loss's whole fall that is left after half of them. The chance of a failure has the logit c0 + y (c1 + c2 γ).
+The deviation of the logarithm over seeds is exp(d0 + d1 max(x, 0) + d2 max(-x, 0) + d3 ln f + d4 ln S). S are the base run's
+steps. The flatness f is the share of the loss's whole fall that is left after half of them. The chance of a failure is that at
+the base learning rate with its logit raised by c √y (γ + 1.25), so it never falls as y grows.
 
 The constants were fitted to the zoo of small workloads (`experiments/zoo`), and judged there with the workload left out.
 """
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from gmmae.planner.stability import BASE_RATE_FAILURE
 from gmmae.training.validations import crossing
 
 WEAK_RUN = (2.0, 1.0)
@@ -104,21 +106,21 @@ class Constants(NamedTuple):
     Attributes:
       batch: a0 to a2.
       rate: b0 to b5.
-      deviation: d0 to d3.
-      failure: c0 to c2.
+      deviation: d0 to d4.
+      failure: c.
     """
 
     batch: tuple[float, ...]
     rate: tuple[float, ...]
     deviation: tuple[float, ...]
-    failure: tuple[float, ...]
+    failure: float
 
 
 CONSTANTS = Constants(
     batch=(-0.0285, 1.0448, 0.3324),
     rate=(-0.2022, 0.7485, 0.1894, 0.0991, -0.0847, -0.0522),
-    deviation=(-0.5736, 0.068, -0.1939, -0.1676),
-    failure=(-2.6366, 0.4936, 2.3371),
+    deviation=(-0.5766, 0.0533, 0.1841, -0.2053, -0.1648),
+    failure=1.9665,
 )
 """The constants of all workloads of the zoo (`python -m experiments.zoo.judge`, results/zoo/constants.json)."""
 
@@ -212,7 +214,8 @@ def flatness(base: MetricCurve, base_steps: float, target: float) -> float:
 
 def deviation_features(batch: float, ratios: Ratios) -> list[float]:
     """Returns the factors of `Constants.deviation`."""
-    return [1.0, math.log2(max(batch, 1.0)), math.log(ratios.flatness), math.log(ratios.steps)]
+    x = math.log2(batch)
+    return [1.0, max(x, 0.0), max(-x, 0.0), math.log(ratios.flatness), math.log(ratios.steps)]
 
 
 def deviation(batch: float, rate: float, ratios: Ratios, constants: Constants) -> float:
@@ -237,15 +240,19 @@ def is_doubtful(ratios: Ratios) -> bool:
     return ratios.rate_exponent is None or ratios.rate_exponent > SAFE_EXPONENT
 
 
-def failure_features(rate: float, ratios: Ratios) -> list[float]:
-    """Returns the factors of `Constants.failure`."""
-    y = math.log(rate)
-    return [1.0, y, y * known_exponent(ratios)]
+def failure_feature(rate: float, ratios: Ratios) -> float:
+    """Returns the factor of `Constants.failure`, which is 0 up to the base rate."""
+    return math.sqrt(math.log(max(rate, 1.0))) * max(known_exponent(ratios) - MIN_RATE_EXPONENT, 0.0)
 
 
 def failure_probability(rate: float, ratios: Ratios, constants: Constants) -> float:
-    """Returns the probability that a run with a learning rate over the base rate misses the target, by the zoo."""
-    return 1 / (1 + math.exp(-_sum(failure_features(rate, ratios), constants.failure))) if rate > 1 else 0.0
+    """Returns the probability that a run with a learning rate over the base rate misses the target, by the zoo.
+
+    >>> [round(failure_probability(rate, Ratios(-0.5, -0.5), CONSTANTS), 2) for rate in (0.5, 1, 4, 16)]
+    [0.01, 0.01, 0.05, 0.11]
+    """
+    odds = math.exp(constants.failure * failure_feature(rate, ratios)) / (1 / BASE_RATE_FAILURE - 1)
+    return odds / (1 + odds)
 
 
 def rate_exponent(found: tuple[float, float] | None, weak: float | None, run: tuple[float, float] = LINEAR_RUN) -> float:

@@ -25,11 +25,19 @@ def test_recall_allows_a_tenth_of_the_arrivals_to_be_alarms():
 
 def test_a_cell_is_compared_with_itself_under_another_seed():
     weak = [Truth("weak", n, 64 * n, arrived, 100.0 * seed) for n, arrived in ((2, True), (4, False)) for seed in (1, 2, 4)]
-    cases = [plan.Case("nodules", measured(), None, 1.0, 1.0, [cell]) for cell in weak]
+    cases = [plan.Case("nodules", measured(), None, 1.0, 1.0, [cell], []) for cell in weak]
     found = plan.scatter(cases)
     assert found.pairs == pytest.approx([math.log(2), math.log(4), math.log(2)])
     # Of one of three from the middle of the two others, in logarithms.
     assert found.medians == pytest.approx([1.5 * math.log(2), 0.0, 1.5 * math.log(2)])
+
+
+def test_intervals_are_judged_by_runs_of_the_plan_s_own_batches_too():
+    # The base run took 325 steps. The law gives some 600 to 1,100 at a quarter of the batch.
+    runs = [Truth("strong", 1, 32, True, 325.0), Truth("best-batch", 1, 8, True, 1024.0), Truth("quarter", 1, 8, True, 9e4)]
+    missed = Truth("strong", 1, 32, False, 1e5)
+    case = plan.Case("nodules", measured(), None, 1.0, 1.0, [], [*runs, missed])
+    assert (plan.held(case, at_base=True), plan.held(case, at_base=False)) == ([True], [True, False])
 
 
 def situation(ratio: float, scale: float = 20.0) -> Situation:

@@ -104,6 +104,25 @@ def test_failures_cost_time_and_are_not_chosen():
     assert too_few_epochs.cells[0].probability_of_failure > 0.9
 
 
+def test_the_interval_of_the_base_batch_is_that_of_other_seeds():
+    """A run that was made is no surer than the scatter between seeds."""
+    long = measured(steps={32: 6400.0})  # 100 epochs
+    [cell] = prediction.forecast(long, IDEAL, ("strong",), (1,)).cells
+    half = math.log(cell.steps_high / cell.steps_low) / 2
+    assert half == pytest.approx(1.2816 * prediction.deviation(long, 32), rel=0.05)
+    assert half > 0.3
+
+
+def test_intervals_are_of_runs_that_reach_the_target_and_late_ones_cost_all_epochs():
+    # 5.1 epochs of 64 steps at the median, so of 6 whole ones; 5 are too few for about half of the runs.
+    few = prediction.forecast(measured(max_epochs=5), IDEAL, ("strong",), (1,)).cells[0]
+    many = prediction.forecast(measured(), IDEAL, ("strong",), (1,)).cells[0]
+    assert few.steps_high == 5 * 64 < many.steps_high
+    assert 0.3 < few.probability_of_failure < 0.7
+    # A late run takes 5 epochs of 2.048 s more than the run that follows it and reaches the target.
+    assert few.expected_s == pytest.approx(few.seconds + few.probability_of_failure * 5 * 2.048, rel=0.05)
+
+
 def test_failures_without_trials_follow_the_short_run_as_far_as_the_zoo_went():
     """The zoo's largest learning rate is 16 times the base rate."""
     safe, doubtful = (

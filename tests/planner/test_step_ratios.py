@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gmmae.planner import step_ratios
+from gmmae.planner.stability import BASE_RATE_FAILURE
 from gmmae.planner.step_ratios import CONSTANTS, MetricCurve, Ratios, log_ratio
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,7 +52,15 @@ def test_steps_are_compared_at_equal_loss():
 def test_failures_are_likely_where_the_second_run_did_not_come_far():
     fine, failed = (step_ratios.failure_probability(4.0, Ratios(-0.3, of), CONSTANTS) for of in (-0.9, 0.5))
     assert fine < 0.05 < failed
-    assert step_ratios.failure_probability(1.0, Ratios(-0.3, None), CONSTANTS) == 0
+
+
+@pytest.mark.parametrize("exponent", [-1.25, -0.9, -0.5, None, 0.5])
+def test_failures_begin_at_those_of_the_base_rate_and_never_fall_with_the_rate(exponent):
+    rates = (0.5, 1.0, 1.0001, 1.01, 2.0, 4.0, 8.0, 16.0)
+    of = [step_ratios.failure_probability(rate, Ratios(-0.5, exponent), CONSTANTS) for rate in rates]
+    assert of[0] == of[1] == pytest.approx(BASE_RATE_FAILURE)
+    assert of[2] == pytest.approx(of[1], rel=0.05)
+    assert of == sorted(of)
 
 
 def test_intervals_are_wider_for_flat_curves_few_steps_and_large_batches():
@@ -60,8 +69,8 @@ def test_intervals_are_wider_for_flat_curves_few_steps_and_large_batches():
     of_base = step_ratios.deviation(8.0, 1.0, base, CONSTANTS)
     assert 0.2 < of_base < 0.6
     assert all(step_ratios.deviation(batch, 1.0, of, CONSTANTS) > 1.03 * of_base for batch, of in others)
-    small, at_base = (step_ratios.deviation(batch, 1.0, base, CONSTANTS) for batch in (0.25, 1.0))
-    assert small == at_base
+    smallest, small, at_base = (step_ratios.deviation(batch, 1.0, base, CONSTANTS) for batch in (0.03, 0.25, 1.0))
+    assert smallest > 1.3 * small > 1.3**2 * at_base
     unknown = base._replace(rate_exponent=None)
     assert step_ratios.deviation(8.0, 1.0, unknown, CONSTANTS) == of_base
     assert step_ratios.deviation(8.0, 8.0, unknown, CONSTANTS) > 1.5 * of_base
@@ -70,4 +79,4 @@ def test_intervals_are_wider_for_flat_curves_few_steps_and_large_batches():
 
 def test_the_constants_are_those_of_the_zoo():
     fitted = json.loads((ROOT / "results" / "zoo" / "constants.json").read_text())
-    assert {name: list(value) for name, value in CONSTANTS._asdict().items()} == fitted
+    assert json.loads(json.dumps(CONSTANTS._asdict())) == fitted

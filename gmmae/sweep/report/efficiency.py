@@ -1,17 +1,21 @@
-"""Statistics of times to a target loss over seeds: medians, bootstrap intervals, efficiencies and paired comparisons.
+"""Statistics of times to a target loss over seeds: medians, intervals, efficiencies and paired comparisons.
 
-A run that missed the target has an infinite time. It counts in every median and every resample.
+A run that missed the target has an infinite time. It counts in every median and every interval.
 
-The intervals are percentile bootstraps (Efron 1979) without interpolation. A bound is therefore the value of some resample, and
-infinite where enough runs missed. Few runs limit the coverage: the whole range of m independent runs holds the true median with
-a probability of 1 - 2 · 2^-m, and fewer than 6 runs cannot give 95 %. A text that shows an interval states its number of runs.
+The interval of a median is exact. It goes from the k-th smallest to the k-th largest value. By the binomial distribution k is
+the largest number with which it holds the true median with a probability of 95 % at least. The whole range of m independent
+runs holds it with a probability of 1 - 2 · 2^-m. So fewer than 6 runs cannot give 95 %, and their interval is their range. Six
+to eight runs give their range too. Bounds are infinite where enough runs missed. A text that shows an interval states its
+number of runs.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
+from scipy.stats import binom, binomtest
 
 from gmmae.system.errors import InputError
 
@@ -19,10 +23,7 @@ MIN_RUNS = 3
 """Minimum number of runs for an interval. From three on the median can differ from the mean and from both ends."""
 
 INTERVAL_LEVEL = 0.95
-"""The share of the bootstrap's resamples between the bounds of an interval."""
-
-RESAMPLES = 10_000
-"""Number of bootstrap resamples. The share of resamples below a bound of an interval has a standard error of 0.16 %."""
+"""The probability with which an interval holds the median, of 6 runs or more."""
 
 PAPER_TABLE_I: dict[int, float] = {1: 100.00, 2: 105.17, 4: 86.81, 8: 90.09, 16: 58.08, 32: 46.25}
 """Table I of the paper: the efficiency of strong scaling in percent, by number of GPUs."""
@@ -36,7 +37,7 @@ PAPER_TABLE_II: dict[str, dict[int, float]] = {
 
 
 class Interval(NamedTuple):
-    """A bootstrap interval. A bound may be infinite."""
+    """An interval. A bound may be infinite."""
 
     low: float
     high: float
@@ -66,10 +67,11 @@ class PairedComparison(NamedTuple):
     pairs: int
     faster: int  # seeds in which the other strategy took less time than the base
     slower: int
-    ties: int
-    ratio: float  # median over seeds of other time / base time; below 1 the other strategy is faster
-    interval: Interval | None  # of the ratio; None with fewer than `MIN_RUNS` pairs
-    p_value: float | None  # two-sided exact sign test; None when all pairs are ties
+    ties: int  # seeds in which both took the same time
+    misses: int  # seeds in which both missed the target, which tell nothing of the ratio
+    ratio: float  # median over the other seeds of other time / base time; below 1 the other is faster; NaN if all missed
+    interval: Interval | None  # of the ratio; None with fewer than `MIN_RUNS` ratios
+    p_value: float | None  # two-sided exact sign test; None when all pairs are ties or misses
 
 
 def median(times: Collection[float]) -> float:
@@ -81,7 +83,7 @@ def median(times: Collection[float]) -> float:
     >>> median([10.0, math.inf, 20.0]), median([10.0, math.inf])
     (20.0, inf)
     """
-    return float(_medians(_checked(times)))
+    return float(np.median(_checked(times)))
 
 
 def summary(times: Sequence[float]) -> TimeSummary:
@@ -93,17 +95,24 @@ def summary(times: Sequence[float]) -> TimeSummary:
     Raises:
       InputError: as for `median`.
     """
-    runs = np.sort(_checked(times))
-    interval = _bootstrap(lambda index: _medians(runs[index]), len(runs))
-    return TimeSummary(float(_medians(runs)), interval, int(np.isfinite(runs).sum()), len(runs))
+    runs = _checked(times)
+    return TimeSummary(float(np.median(runs)), median_interval(runs), int(np.isfinite(runs).sum()), len(runs))
+
+
+def median_interval(values: Float[np.ndarray, " runs"]) -> Interval | None:
+    """Returns the exact interval of a median, the whole range of fewer than 6 values, or None for fewer than `MIN_RUNS`."""
+    if len(values) < MIN_RUNS:
+        return None
+    ordered, place = np.sort(values), max(1, int(binom.ppf((1 - INTERVAL_LEVEL) / 2, len(values), 0.5)))
+    return Interval(float(ordered[place - 1]), float(ordered[-place]))
 
 
 def time_to_loss(t1: Mapping[int, float], tn: Mapping[int, float], devices: int) -> Efficiency:
     """Returns the paper's efficiency (section VII), with medians over seeds: median(T1) / (n · median(Tn)) · 100 %.
 
-    Only common seeds count. The bootstrap draws seeds, each with both its times. A resample has efficiency 0 if its median Tn
-    is infinite, and infinite efficiency if only its median T1 is. Both count. If the median T1 of all seeds is infinite, there
-    is no interval.
+    Only common seeds count. The interval is that of the median of the seeds' own efficiencies. That of a seed is 0 if only its
+    Tn is infinite, and infinite if only its T1 is. A seed that missed on both has none. If the median T1 of all seeds is
+    infinite, there is no interval.
 
     Args:
       t1: seconds to the target on one device by seed, infinite where it was missed.
@@ -117,14 +126,9 @@ def time_to_loss(t1: Mapping[int, float], tn: Mapping[int, float], devices: int)
     125.0
     """
     base, other = _pairs(t1, tn)
-
-    def percents(index: np.ndarray) -> np.ndarray:
-        first, nth = _medians(base[index]), _medians(other[index])
-        return 100 * np.where(np.isinf(nth), 0.0, first) / (devices * nth)
-
-    first, nth = float(_medians(base)), float(_medians(other))
+    first, nth = float(np.median(base)), float(np.median(other))
     percent = 100 * first / (devices * nth) if math.isfinite(first) and math.isfinite(nth) else math.nan
-    interval = _bootstrap(percents, len(base))
+    interval = median_interval(100 * _ratios(other, base) / devices)
     return Efficiency(percent, interval if math.isfinite(first) else None, int(np.isfinite(other).sum()), len(base))
 
 
@@ -161,8 +165,9 @@ def weak_percent(t1_s: float, tn_s: float) -> float:
 def paired(base: Mapping[int, float], other: Mapping[int, float]) -> PairedComparison:
     """Compares two strategies on the same number of devices over their common seeds.
 
-    Equal times and two missed targets are ties with ratio 1. The sign test gives the probability of a split at least as uneven
-    if both strategies were equally likely to be faster. With 5 pairs or fewer p is above 0.05.
+    Equal times are ties with ratio 1. Two missed targets are counted apart and have no ratio. The sign test leaves both out. It
+    gives the probability of a split at least as uneven if both strategies were equally likely to be faster. With 5 pairs or
+    fewer p is above 0.05.
 
     Args:
       base: seconds to the target by seed, infinite where it was missed.
@@ -173,52 +178,41 @@ def paired(base: Mapping[int, float], other: Mapping[int, float]) -> PairedCompa
     """
     base_times, other_times = _pairs(base, other)
     faster, slower = int((other_times < base_times).sum()), int((other_times > base_times).sum())
-    ties = len(base_times) - faster - slower
-    # Ties are 1 without division, because the quotient of two infinities is NaN.
-    ratios = np.sort([1.0 if a == b else b / a for a, b in zip(base_times.tolist(), other_times.tolist(), strict=True)])
+    ratios = _ratios(base_times, other_times)
     return PairedComparison(
-        pairs=len(ratios),
+        pairs=len(base_times),
         faster=faster,
         slower=slower,
-        ties=ties,
-        ratio=float(_medians(ratios)),
-        interval=_bootstrap(lambda index: _medians(ratios[index]), len(ratios)),
-        p_value=sign_test(faster, slower) if faster + slower else None,
+        ties=len(ratios) - faster - slower,
+        misses=len(base_times) - len(ratios),
+        ratio=float(np.median(ratios)) if len(ratios) else math.nan,
+        interval=median_interval(ratios),
+        p_value=float(binomtest(faster, faster + slower).pvalue) if faster + slower else None,
     )
 
 
-def sign_test(faster: int, slower: int) -> float:
-    """Returns the p-value of the two-sided exact sign test, of one pair at least.
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Returns p-values corrected for their number (Holm 1979).
 
-    >>> sign_test(6, 0), sign_test(2, 2)
-    (0.03125, 1.0)
+    >>> holm([0.25, 0.0625, 0.5])
+    [0.5, 0.1875, 0.5]
     """
-    pairs = faster + slower
-    tail = sum(math.comb(pairs, count) for count in range(min(faster, slower) + 1))
-    return min(1.0, 2 * tail / 2**pairs)
+    order, count = np.argsort(p_values), len(p_values)
+    corrected = np.maximum.accumulate(np.array(p_values)[order] * (count - np.arange(count)))
+    return np.minimum(corrected, 1.0)[np.argsort(order)].tolist()
 
 
-def _medians(runs: np.ndarray) -> np.ndarray:
-    """Medians along the last axis. A sum of times is infinite, never NaN, since no time is -infinity."""
-    ordered, count = np.sort(runs, axis=-1), runs.shape[-1]
-    return (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
-
-
-def _bootstrap(statistic: Callable[[np.ndarray], np.ndarray], runs: int) -> Interval | None:
-    """Returns the percentile interval of a statistic, a function of run indices [resamples, runs]."""
-    if runs < MIN_RUNS:
-        return None
-    index = np.random.default_rng(0).integers(runs, size=(RESAMPLES, runs))
-    # Interpolating between a finite and an infinite value would give infinity or NaN: take values that occurred.
-    low, high = np.quantile(statistic(index), [(1 - INTERVAL_LEVEL) / 2, (1 + INTERVAL_LEVEL) / 2], method="inverted_cdf")
-    return Interval(float(low), float(high))
+def _ratios(base: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns other over base without the pairs that both missed, whose ratio is unknown."""
+    known = np.isfinite(base) | np.isfinite(other)
+    return other[known] / base[known]
 
 
 def _pairs(base: Mapping[int, float], other: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the times of the common seeds, sorted by time, so that the seeds' names do not change a bootstrap."""
+    """Returns the times of the common seeds."""
     _checked(base.values())
     _checked(other.values())
-    common = sorted((base[seed], other[seed]) for seed in base.keys() & other.keys())
+    common = [(base[seed], other[seed]) for seed in base.keys() & other.keys()]
     if not common:
         raise InputError(
             f"two sets of runs must have a common seed; got {sorted(base)} and {sorted(other)}: run both with the same seeds"

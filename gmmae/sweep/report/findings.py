@@ -10,12 +10,19 @@ from gmmae.sweep.report import efficiency, models_an_hour, superlinear
 from gmmae.sweep.report.efficiency import INTERVAL_LEVEL, TimeSummary
 from gmmae.sweep.report.outcomes import capped_mark, devices_text, listed, reached, seeds_text
 from gmmae.sweep.report.results import Results
+from gmmae.sweep.runs import TIMED_OUT
 
 SIGNIFICANCE_LEVEL = 0.05
-"""A sign test with a smaller p is called significant."""
+"""A sign test with a smaller p, corrected for the number of comparisons, is called significant."""
 
-MIN_SEEDS = math.ceil(1 - math.log2(SIGNIFICANCE_LEVEL))
-"""The minimum number of pairs, all agreeing, for a significant sign test."""
+MIN_SEEDS = math.ceil(1 - math.log2(1 - INTERVAL_LEVEL))
+"""The minimum number of runs whose range holds the median with the probability of an interval."""
+
+STOPPED = {
+    "measured": "**Stopped by the time limit**, so slower than it: they count as infinite times",
+    "virtual": "**Stopped by the time limit**, which is one of the simulation: their cells have no median, ratio or p",
+}
+"""What runs beyond `run_time_limit_s` count for, by mode."""
 
 PAPER_TARGET = 0.0016384
 """The paper's target loss."""
@@ -56,7 +63,7 @@ def headline(results: Results) -> str:
     others = [one for one in candidates if one.scaling not in winners]
     text = _winner(results, tied)
     if others:
-        text += f" {_next(results, best, others)}"
+        text += f" {_next(results, best, others, math.comb(len(candidates), 2))}"
     elif any(run.key.scaling not in winners for run in results.runs):
         text += " No other strategy's median run reached the target."
     return f"{text}{superlinear.headline(results, best.scaling, best.devices)}"
@@ -84,7 +91,7 @@ def _label(results: Results, candidate: Candidate) -> str:
     return STRATEGIES[candidate.scaling].label + capped_mark(results.group(candidate.scaling, candidate.devices))
 
 
-def _next(results: Results, best: Candidate, others: list[Candidate]) -> str:
+def _next(results: Results, best: Candidate, others: list[Candidate], cell_pairs: int) -> str:
     """Compares the winner with the fastest other strategy, over the seeds that both have."""
     second = min(others, key=lambda one: (one.summary.median, one.devices))
     text = f"Next: {_label(results, second)} on {devices_text([second.devices])}, {tables.seconds(second.summary.median)} s"
@@ -95,8 +102,11 @@ def _next(results: Results, best: Candidate, others: list[Candidate]) -> str:
     text += f", slower in {pairs.slower} of {seeds_text(pairs.pairs)}"
     if pairs.p_value is None:
         return f"{text}."
-    verdict = "significant" if pairs.p_value < SIGNIFICANCE_LEVEL else "not significant"
-    return f"{text} ({verdict}: sign test of these two alone, p = {pairs.p_value:.2g})."
+    # The data have chosen these two among all cells, so any other pair might stand here: Holm's factor of the smallest p.
+    corrected = min(1.0, cell_pairs * pairs.p_value)
+    verdict = "significant" if corrected < SIGNIFICANCE_LEVEL else "not significant"
+    corrections = f" by Holm's correction for {cell_pairs} pairs of cells" * (cell_pairs > 1)
+    return f"{text} ({verdict}: sign test, p = {corrected:.2g}{corrections})."
 
 
 def comparisons(results: Results) -> list[str]:
@@ -108,11 +118,13 @@ def cautions(results: Results) -> list[str]:
     """Returns a caution about few seeds, one about step times that scatter, and the failed processes."""
     texts = [_caution(results)] if results.runs else []
     texts += _scatter(results)
-    if results.failed:
+    for title, limited in ((STOPPED[results.config.mode], True), ("**Failed processes**, which count nowhere", False)):
         failures = "; ".join(
-            f"`{record.key.name}` {record.outcome}: {record.message or 'no output'}" for record in results.failed
+            f"`{record.key.name}` {record.outcome}: {record.message or 'no output'}"
+            for record in results.failed
+            if (record.outcome == TIMED_OUT) == limited
         )
-        texts.append(f"**Failed processes**, which count nowhere: {failures}")
+        texts += [f"{title}: {failures}"] if failures else []
     return texts
 
 
@@ -122,7 +134,7 @@ def _paper(results: Results) -> list[str]:
     if results.config.run.stop.target is None:
         return []
     for scaling, n, runs in results.groups():
-        if n == 1 or n not in results.paper.get(scaling, {}):
+        if n == 1 or n not in results.paper.get(scaling, {}) or results.stopped(scaling, n):
             continue
         paper_reached = math.isfinite(results.paper[scaling][n])
         if (2 * sum(run.reached for run in runs) > len(runs)) == paper_reached:
@@ -182,8 +194,8 @@ def _caution(results: Results) -> str:
         return "**Caution**: one seed is an example, not a comparison."
     if seeds < MIN_SEEDS:
         return (
-            f"**Caution**: {seeds} seeds are few. A sign test needs {MIN_SEEDS} pairs that all agree for "
-            f"p < {SIGNIFICANCE_LEVEL:g}. An interval needs {MIN_SEEDS} runs to hold the median with "
-            f"{100 * INTERVAL_LEVEL:g} % probability."
+            f"**Caution**: {seeds} seeds are few. An interval needs {MIN_SEEDS} runs to hold the median with "
+            f"{100 * INTERVAL_LEVEL:g} % probability. A single sign test needs as many pairs that all agree for "
+            f"p < {SIGNIFICANCE_LEVEL:g}, and several need more."
         )
     return f"Medians and intervals are over up to {seeds} seeds. A miss counts as an infinite time."

@@ -44,23 +44,20 @@ def capped_notes(runs: Iterable[Run]) -> tuple[str, ...]:
 
 def intervals_explained(results: Results) -> str:
     """Returns the definition of a report's intervals, and their limits with few seeds."""
-    sizes = (len(runs) for _, _, runs in results.groups())
+    sizes = (len(results.times(scaling, n)) for scaling, n, _ in results.groups())
     seeds = min((size for size in sizes if size >= efficiency.MIN_RUNS), default=None)
     if seeds is None:
         return f"No intervals: they need {efficiency.MIN_RUNS} seeds."
-    text = "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds"
+    text = f"Intervals: exact, of the median over seeds, with {100 * efficiency.INTERVAL_LEVEL:g} % probability at least"
     coverage = 1 - 2.0 ** (1 - seeds)  # of the whole range of the runs
     if coverage >= efficiency.INTERVAL_LEVEL:
         return f"{text}."
-    return (
-        f"{text}. With {seeds} seeds they hold the true median with a probability of at most {100 * coverage:.3g} %, so they "
-        f"are not {100 * efficiency.INTERVAL_LEVEL:g} % confidence intervals."
-    )
+    return f"{text} from 6 seeds on. The whole range of {seeds} holds it with a probability of {100 * coverage:.3g} %."
 
 
-def epochs_text(runs: Sequence[Run]) -> str:
-    """Returns the median and range of the epochs to the target. A miss counts as infinitely many."""
-    epochs = [float(run.record.epochs) if run.reached else math.inf for run in runs]
+def epochs_text(runs: Sequence[Run], stopped: int = 0) -> str:
+    """Returns the median and range of the epochs to the target. A miss or a stopped run counts as infinitely many."""
+    epochs = [float(run.record.epochs) if run.reached else math.inf for run in runs] + [math.inf] * stopped
 
     def number(value: float) -> str:
         return f"{value:g}" if math.isfinite(value) else "not reached"
@@ -108,9 +105,9 @@ def span(values: Sequence[float], text: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def reached(runs: Sequence[Run], between: str = " of ") -> str:
-    """Returns how many runs reached the target, such as "2 of 3"."""
-    return f"{sum(run.reached for run in runs)}{between}{len(runs)}"
+def reached(runs: Sequence[Run], stopped: int = 0) -> str:
+    """Returns how many runs reached the target, such as "2 of 3". Those that the time limit stopped did not."""
+    return f"{sum(run.reached for run in runs)} of {len(runs) + stopped}"
 
 
 def misses(runs: Sequence[Run]) -> list[str]:

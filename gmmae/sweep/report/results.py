@@ -1,6 +1,9 @@
 """The results of a sweep, finished or not, as plain data: its runs, their times, and the source of the times.
 
-A run counts when its optimisation ended by itself. Crashed and timed-out processes are kept apart and never count as misses.
+A run counts when its optimisation ended by itself. Crashed processes are kept apart and never count as misses. A run that was
+stopped by the sweep's time limit is censored. Where times are measured it is slower than the limit, so its time is infinite. In
+virtual mode the limit is one of the simulation. A cell with such a run has no times there, because the seeds that are left are
+the fast ones.
 """
 
 import math
@@ -14,7 +17,7 @@ from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
 from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, TimeSummary
 from gmmae.sweep.report.projection import EpochTime, Projection
-from gmmae.sweep.runs import FAILED, RunRecord, SweepDir
+from gmmae.sweep.runs import FAILED, TIMED_OUT, RunRecord, SweepDir
 from gmmae.sweep.step_times import Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
@@ -79,7 +82,7 @@ class Results(NamedTuple):
     config: SweepConfig
     folder: SweepDir
     runs: tuple[Run, ...]
-    failed: tuple[RunRecord, ...]  # crashed and timed-out processes
+    failed: tuple[RunRecord, ...]  # crashed processes, and those that the time limit stopped
     timings: tuple[Timings, ...]  # step times, from few devices to many
     clock: Clock
 
@@ -100,18 +103,25 @@ class Results(NamedTuple):
 
     def group(self, scaling: str, devices: int) -> list[Run]:
         """Returns the runs of a strategy on a number of devices, one for each seed."""
-        return [run for run in self.runs if (run.key.scaling, run.key.devices) == (scaling, devices)]
+        return [run for run in self.runs if run.key[:2] == (scaling, devices)]
+
+    def stopped(self, scaling: str, devices: int) -> list[int]:
+        """Returns the seeds of a strategy on a number of devices that the sweep's time limit stopped."""
+        return [one.seed for one in self.failed if one.outcome == TIMED_OUT and one.key[:2] == (scaling, devices)]
 
     def groups(self) -> Iterator[tuple[str, int, list[Run]]]:
-        """Yields each strategy and number of devices that has runs, in the order of the tables."""
+        """Yields each strategy and number of devices that has runs, or stopped ones, in the order of the tables."""
         for scaling in self.config.scaling:
             for n in self.counts:
-                if runs := self.group(scaling, n):
+                if (runs := self.group(scaling, n)) or self.stopped(scaling, n):
                     yield scaling, n, runs
 
     def times(self, scaling: str, devices: int) -> dict[int, float]:
-        """Returns the seconds to the target by seed, infinite where it was missed."""
-        return {run.key.seed: run.time_s for run in self.group(scaling, devices)}
+        """Returns the seconds to the target by seed, infinite where it was missed. Censored ones are those of the module."""
+        stopped = self.stopped(scaling, devices)
+        if stopped and self.config.mode == "virtual":
+            return {}
+        return {run.key.seed: run.time_s for run in self.group(scaling, devices)} | dict.fromkeys(stopped, math.inf)
 
     def seconds(self, scaling: str, devices: int) -> TimeSummary | None:
         """Returns the median time to the target over seeds, or None without runs or times."""
@@ -119,11 +129,16 @@ class Results(NamedTuple):
         return efficiency.summary(list(times.values())) if times and self.clock.kind != "unknown" else None
 
     def efficiency(self, scaling: str, devices: int) -> Efficiency | None:
-        """Returns the paper's efficiency, or None without times or without common seeds with one device."""
+        """Returns the paper's efficiency, or None without times or without common seeds with one device.
+
+        It has no interval where both are the same runs, as those of strong scaling in virtual mode: they do not vary.
+        """
         first, nth = self.times(scaling, 1), self.times(scaling, devices)
         if self.clock.kind == "unknown" or not first.keys() & nth.keys():
             return None
-        return efficiency.time_to_loss(first, nth, devices)
+        found = efficiency.time_to_loss(first, nth, devices)
+        one, several = ({run.path for run in self.group(scaling, n)} for n in (1, devices))
+        return found._replace(interval=None) if one == several else found
 
     def history(self, run: Run) -> list[Epoch]:
         """Returns the epochs of a run, or none if the file is missing.

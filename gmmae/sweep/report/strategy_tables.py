@@ -60,8 +60,8 @@ def strong_efficiency(results: Results) -> Table | None:
     rows = []
     for n in results.counts:
         runs, found = results.group("strong", n), results.efficiency("strong", n)
-        ours = _percents(found) if found else (MISSING, MISSING)
-        rows.append((_devices(runs, n), *ours, reached(runs) if runs else MISSING, *_paper_percent(results, "strong", n)))
+        ours = (*_percents(found), f"{found.reached} of {found.runs}") if found else (MISSING,) * 3
+        rows.append((_devices(runs, n), *ours, *_paper_percent(results, "strong", n)))
     columns = ("devices", "efficiency (%)", "interval (%)", "reached", *_paper_column(results, "strong"))
     title = results.clock.titled("Table I. Efficiency of strong scaling")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, ["strong"]))
@@ -81,7 +81,7 @@ def other_efficiencies(results: Results) -> Table | None:
             found, runs = results.efficiency(scaling, n), results.group(scaling, n)
             known |= found is not None
             mark = outcomes.capped_mark(runs)
-            row.append(f"{tables.percent(found.percent)}{mark} ({reached(runs, '/')})" if found else MISSING)
+            row.append(f"{tables.percent(found.percent)}{mark} ({found.reached}/{found.runs})" if found else MISSING)
             row += _paper_percent(results, scaling, n)
         rows.append(tuple(row))
     title = results.clock.titled("Table II. Efficiency of the other strategies")
@@ -94,14 +94,16 @@ def endings(results: Results) -> Table:
     rows = []
     for scaling, n, runs in results.groups():
         # A run may reach the target before its batch grows.
-        record = max((run.record for run in runs), key=lambda record: len(record.stages))
-        batch = (record.batch_text, f"{record.learning_rate:g}")
-        how = "; ".join(misses(runs)) or MISSING
-        rows.append((scaling, _devices(runs, n), *batch, reached(runs), epochs_text(runs), how))
+        record = max((run.record for run in runs), key=lambda record: len(record.stages), default=None)
+        batch = (record.batch_text, f"{record.learning_rate:g}") if record else (MISSING, MISSING)
+        stopped, several = len(results.stopped(scaling, n)), len(runs) + len(results.stopped(scaling, n))
+        why, unknown = f"{stopped} of {several} stopped by the time limit", stopped > 0 and results.config.mode == "virtual"
+        epochs = why if unknown else epochs_text(runs, stopped)
+        how = "; ".join([*misses(runs), *[why] * (stopped > 0 and not unknown)]) or MISSING
+        rows.append((scaling, _devices(runs, n), *batch, reached(runs, stopped), epochs, how))
     columns = ("scaling", "devices", "batch", "learning rate", "reached", "epochs", "misses")
     notes = [
-        "Epochs to the target: median and range over seeds. A miss counts as infinite. Crashed and timed-out processes do not "
-        "count.",
+        "Epochs to the target: median and range over seeds. A miss counts as infinite. Crashed processes do not count.",
         outcomes.EXPLANATION.format(metric=results.config.run.stop.monitor),
         *_shared(results),
         *outcomes.capped_notes(results.runs),
@@ -172,7 +174,7 @@ def times_to_target(results: Results) -> Table | None:
         if summary:
             times = (tables.seconds(summary.median), _interval(summary.interval, tables.seconds))
             percents = _percents(efficient) if efficient else (MISSING, MISSING)
-            rows.append((scaling, _devices(runs, n), reached(runs), *times, *percents))
+            rows.append((scaling, _devices(runs, n), f"{summary.reached} of {summary.runs}", *times, *percents))
     columns = ("scaling", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
     title = results.clock.titled("Table VII. Time to the target")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, results.config.scaling))
@@ -181,20 +183,24 @@ def times_to_target(results: Results) -> Table | None:
 
 def paired(results: Results) -> Table | None:
     """Returns Table VIII, strong scaling compared with the others by seed, or None without common seeds."""
-    rows = []
+    rows, compared = [], []
     for scaling, n, runs in results.groups():
         base, other = results.times("strong", n), results.times(scaling, n)
         if scaling == "strong" or n == 1 or results.clock.kind == "unknown" or not base.keys() & other.keys():
             continue
         pairs = efficiency.paired(base, other)
-        counts = (str(pairs.pairs), str(pairs.slower), str(pairs.faster), str(pairs.ties))
+        counts = map(str, (pairs.pairs, pairs.slower, pairs.faster, pairs.ties, pairs.misses))
         ratios = (tables.ratio(pairs.ratio), _interval(pairs.interval, tables.ratio))
-        p_value = MISSING if pairs.p_value is None else f"{pairs.p_value:.3g}"
-        rows.append((scaling, _devices(runs, n), *counts, *ratios, p_value))
-    columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
+        compared.append(pairs.p_value)
+        rows.append((scaling, _devices(runs, n), *counts, *ratios))
+    corrected = iter(efficiency.holm([p for p in compared if p is not None]))
+    both = [(MISSING, MISSING) if p is None else (f"{p:.3g}", f"{next(corrected):.3g}") for p in compared]
+    rows = [row + p_values for row, p_values in zip(rows, both, strict=True)]
+    outcomes_of = ("strong faster", "other faster", "ties", "both missed")
+    columns = ("against", "devices", "seeds", *outcomes_of, "ratio", "interval", "p", "p (Holm)")
     notes = (
-        "Ratio: the other's time over strong scaling's, median over seeds. ∞: only the other missed the target. p: two-sided "
-        "sign test, not corrected for the number of comparisons.",
+        "Ratio: the other's time over strong scaling's, median over the seeds in which one of them reached the target. ∞: only "
+        "the other missed it. p: two-sided sign test, and corrected for the number of rows by Holm's method.",
         intervals_explained(results),
         *results.clock.notes,
         *_capped(results, results.config.scaling),

@@ -38,7 +38,8 @@ def test_strategies_with_the_same_time_win_together(projected):
     ("seeds", "slower", "certainty"),
     [
         (3, 3, "(not significant: "),
-        (6, 6, "(significant: sign test of these two alone, p = 0.031)"),
+        (6, 6, "(not significant: sign test, p = 0.094 by Holm's correction for 3 pairs"),  # 3 · 2 / 64, of three cells
+        (8, 8, "(significant: sign test, p = 0.023 "),  # 3 · 2 / 256
         (6, 5, "(not significant: "),
     ],
 )
@@ -109,8 +110,22 @@ def test_the_paper_agrees_or_not_and_failed_processes_are_named(projected):
         "**For several models**: 4 seeds side by side, one on each device, give 144 models an hour. "
         "One run after another on all 4 devices: Strong scaling 13.0 (projected to Flat, with steps of cpu)."
     )
-    assert caution.startswith("**Caution**: 3 seeds are few. A sign test needs 6 pairs")
+    assert caution.startswith("**Caution**: 3 seeds are few. An interval needs 6 runs")
     assert "`linear-warmup-n4-seed1` crashed: ended by SIGKILL: out of memory" in failed
+
+
+@pytest.mark.parametrize(("mode", "said"), [("virtual", "no median, ratio or p"), ("measured", "count as infinite times")])
+def test_runs_that_the_time_limit_stopped_are_told_apart_from_crashed_ones(tmp_path, mode, said):
+    config = replace(TWO, mode=mode)
+    sweeps.reach(config, tmp_path, RunKey("strong", 1, 0), 10)
+    sweeps.add(config, tmp_path, RunKey("weak", 2, 0), "timed_out")
+    sweeps.add(config, tmp_path, RunKey("weak", 2, 1), "crashed")
+    _, stopped, failed = cautions(results.read(config, tmp_path, FLAT))
+    assert stopped.startswith("**Stopped by the time limit**")
+    assert said in stopped
+    assert "`weak-n2-seed0`" in stopped
+    assert failed.startswith("**Failed processes**")
+    assert "`weak-n2-seed1`" in failed
 
 
 def test_projected_times_of_scattered_steps_are_doubted(projected):

@@ -4,10 +4,13 @@ from dataclasses import replace
 import pytest
 
 from gmmae.sweep.grid import RunKey
-from gmmae.sweep.report import results
+from gmmae.sweep.report import results, strategy_tables
+from gmmae.sweep.report.efficiency import Interval, TimeSummary
+from gmmae.sweep.report.findings import headline
+from gmmae.sweep.runs import TIMED_OUT
 from gmmae.system.errors import InputError
 from tests import sweeps
-from tests.sweeps import FLAT, GRID, PASSES
+from tests.sweeps import FLAT, GRID, PASSES, STEPS
 
 INF = math.inf
 
@@ -24,6 +27,35 @@ def test_a_crashed_process_is_no_miss(projected):
     assert [record.key for record in projected.failed] == [RunKey("linear-warmup", 4, 1)]
     # 36 runs, one crashed, one without a record.
     assert (len(projected.runs), projected.total) == (34, 36)
+
+
+def with_stopped(root, mode):
+    """Six seeds of strong scaling on one device. On two the limit stops the three slow ones."""
+    config = replace(GRID, mode=mode, scaling=("strong", "weak"), devices=(1, 2), seeds=tuple(range(6)))
+    sweeps.add_step_times(root, 1, STEPS, PASSES)
+    for seed in config.seeds:
+        sweeps.reach(config, root, RunKey("strong", 1, seed), 10)
+        if seed < 3:
+            sweeps.reach(config, root, RunKey("weak", 2, seed), 10)
+        else:
+            sweeps.add(config, root, RunKey("weak", 2, seed), TIMED_OUT)
+    return results.read(config, root, FLAT)
+
+
+def test_a_run_that_the_limit_stopped_is_slower_than_all_where_times_are_measured(tmp_path):
+    found = with_stopped(tmp_path, "measured")
+    assert list(found.times("weak", 2).values()) == [25.0] * 3 + [INF] * 3
+    assert found.seconds("weak", 2) == TimeSummary(INF, Interval(25.0, INF), reached=3, runs=6)
+    rows = {row[:2]: row[2:] for row in strategy_tables.endings(found).rows}
+    assert rows["weak", "2"][2:] == ("3 of 6", "not reached (10 to not reached)", "3 of 6 stopped by the time limit")
+
+
+def test_a_cell_with_a_stopped_run_has_no_times_where_the_limit_is_of_the_simulation(tmp_path):
+    found = with_stopped(tmp_path, "virtual")
+    assert (found.seconds("weak", 2), found.efficiency("weak", 2), strategy_tables.paired(found)) == (None, None, None)
+    rows = {row[:2]: row[2:] for row in strategy_tables.endings(found).rows}
+    assert rows["weak", "2"][2:4] == ("3 of 6", "3 of 6 stopped by the time limit")
+    assert headline(found).startswith("**Fastest: Strong scaling on 1 device")
 
 
 def test_summaries_and_efficiencies(projected):

@@ -33,11 +33,11 @@ def made(found):
 
 
 def test_table_1_stands_beside_the_papers(projected):
-    # 100 / (2 · 218) and 100 / (4 · 277); one path a seed, and here equal seeds, leave the bootstrap nothing to vary.
+    # 100 / (2 · 218) and 100 / (4 · 277); one path a seed leaves the efficiency nothing to vary.
     assert there(strategy_tables.strong_efficiency(projected)).rows == (
-        ("1", "100.00", "100.00 to 100.00", "3 of 3", "100.00"),
-        ("2", "22.94", "22.94 to 22.94", "3 of 3", "105.17"),
-        ("4", "9.03", "9.03 to 9.03", "3 of 3", "86.81"),
+        ("1", "100.00", "–", "3 of 3", "100.00"),
+        ("2", "22.94", "–", "3 of 3", "105.17"),
+        ("4", "9.03", "–", "3 of 3", "86.81"),
     )
 
 
@@ -92,7 +92,8 @@ def test_kinds_of_misses_are_kept_apart_and_unknown_losses_are_called_so(tmp_pat
 
 def test_strong_scaling_is_compared_seed_by_seed(projected):
     rows = {row[:2]: row[2:] for row in there(strategy_tables.paired(projected)).rows}
-    assert rows["weak", "2"] == ("3", "3", "0", "0", "2.39", "2.39 to 2.39", "0.25")  # 520 s / 218 s
+    # 520 s / 218 s. Six rows have a p, and 6 · 0.25 is more than 1.
+    assert rows["weak", "2"] == ("3", "3", "0", "0", "0", "2.39", "2.39 to 2.39", "0.25", "1")
     # 130 s of the one seed that reached it, against 218 s.
     assert rows["linear-warmup", "2"][:3] == ("3", "2", "1")
     assert rows["linear-warmup", "4"][0] == "1"
@@ -111,9 +112,9 @@ def test_strong_runs_that_are_one_run_are_called_so(projected, tmp_path):
     ("seeds", "expected"),
     [
         (2, "No intervals: they need 3 seeds."),
-        (3, "hold the true median with a probability of at most 75 %, so they are not 95 % confidence intervals"),
-        (5, "of at most 93.8 %"),
-        (6, "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds."),
+        (3, "from 6 seeds on. The whole range of 3 holds it with a probability of 75 %."),
+        (5, "with a probability of 93.8 %."),
+        (6, "with 95 % probability at least."),
     ],
 )
 def test_an_interval_is_called_what_its_seeds_make_it(tmp_path, seeds, expected):
