@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from gmmae.system.errors import InputError, StorageError, exit_code, report, write_error
 from gmmae.system.garbage import no_collection_at_end
-from gmmae.system.streams import outlasting
+from gmmae.system.streams import outlasting, quiet
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """What XLA's errors begin with where a device's memory is full."""
@@ -14,12 +14,15 @@ OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 def guarded(command: Callable[..., int], *arguments: object) -> int:
     """Runs a command; an `InputError`, or an interrupt, becomes one line on standard error and its exit code."""
     no_collection_at_end()
-    try:
-        with outlasting():
-            return _ended(command, *arguments)
-    except StorageError as error:
-        code = report(error)
-        os._exit(code)  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
+    with quiet(
+        saving=False
+    ):  # the echoes of a checkpoint that fails come at any later time, also beside the command's last line
+        try:
+            with outlasting():
+                return _ended(command, *arguments)
+        except StorageError as error:
+            code = report(error)
+            os._exit(code)  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
 
 
 def _ended(command: Callable[..., int], *arguments: object) -> int:

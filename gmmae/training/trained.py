@@ -15,7 +15,7 @@ from gmmae.multihost.distributed import join_processes
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, loop, per_sample, terminal
-from gmmae.training.checkpoint import finite, newest
+from gmmae.training.checkpoint import trained
 from gmmae.training.fetching import Fetcher, blocks, read_in_order
 from gmmae.training.parallel import choose
 from gmmae.training.records import Record
@@ -201,17 +201,7 @@ def restore(config: Config, workdir: Path) -> Trained:
     if record is None:
         raise _no_run(folder)
     workload = compilation.workload_on(choose(None), config)
-    checkpoint = newest(folder.checkpoints, compilation.blank_state(config, workload))
-    if checkpoint is None:
-        raise InputError(
-            f"workdir must hold a checkpoint; got none in {folder.checkpoints}: train on, or set keep_checkpoints in a sweep"
-        )
-    if not finite(checkpoint.best):
-        raise InputError(
-            f"the checkpoint {folder.checkpoints / str(len(checkpoint.progress.history))} must hold finite parameters; some "
-            "are NaN or infinite: train again, or give another workdir"
-        )
-    return Trained(config, record, workload, checkpoint.best)
+    return Trained(config, record, workload, trained(folder.checkpoints, compilation.blank_state(config, workload)).best)
 
 
 def _no_run(folder: WorkDir) -> InputError:

@@ -1,5 +1,6 @@
 """What a checkpoint holds, and what happens when it cannot be read."""
 
+import errno
 import logging
 import sys
 import threading
@@ -10,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from gmmae.system.errors import StorageError
+from gmmae.system.errors import InputError, StorageError
 from gmmae.training import checkpoint, compilation
 from gmmae.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, Progress, newest, restore_epoch
 from gmmae.training.records import Epoch
@@ -76,7 +77,18 @@ def test_a_checkpoint_of_a_version_without_a_growing_batch_is_read(tmp_path, sta
 HOOKS = [(threading, "excepthook"), (sys, "unraisablehook"), (sys, "excepthook")]
 
 
-def test_a_save_that_fails_prints_nothing_beside_its_error(tmp_path, state, monkeypatch):
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ValueError("RESOURCE_EXHAUSTED: Error writing [os_error_code='28']"), 74),
+        (OSError(errno.EACCES, "Permission denied"), 74),
+        (OSError(errno.EMFILE, "Too many open files"), 2),
+        (ValueError("Cannot save arrays with zero size"), 2),
+    ],
+)
+def test_a_save_that_fails_prints_nothing_beside_its_error_and_later_errors_are_printed(
+    tmp_path, state, monkeypatch, failure, code
+):
     printed = []
     for module, hook in HOOKS:
         monkeypatch.setattr(module, hook, printed.append)
@@ -87,18 +99,14 @@ def test_a_save_that_fails_prints_nothing_beside_its_error(tmp_path, state, monk
         thread = threading.Thread(target=lambda: 1 / 0)
         thread.start()
         thread.join()
-        raise ValueError("RESOURCE_EXHAUSTED")
+        raise failure
 
     monkeypatch.setattr(checkpoints._manager, "save", fail)
-    with pytest.raises(StorageError, match="the checkpoint of epoch 1 must be written to"):
-        checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0, [])))
-    sys.unraisablehook("what TensorStore finds later")  # pyright: ignore[reportArgumentType]
-    assert printed == []
-
-
-def test_a_save_that_succeeds_leaves_errors_to_be_printed(tmp_path, state):
     before = [getattr(module, hook) for module, hook in HOOKS]
-    saved(tmp_path, state, 1)
+    with pytest.raises(InputError, match="the checkpoint of epoch 1 must be written to") as caught:
+        checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0, [])))
+    assert caught.value.exit_code == code
+    assert printed == []
     assert [getattr(module, hook) for module, hook in HOOKS] == before
 
 

@@ -11,6 +11,7 @@ import pytest
 import gmmae
 from gmmae.system.errors import InputError
 from gmmae.training.loop import run
+from tests.commands import refusal
 from tests.small import Recorder, small
 
 ROOT = Path(__file__).parent.parent.parent
@@ -81,6 +82,17 @@ def test_an_exact_run_in_float64_loads_in_any_interpreter_and_its_folder_stays_a
 def test_a_folder_that_holds_no_run_cannot_be_loaded(tmp_path):
     with pytest.raises(InputError, match=f"workdir must be that of a run; got {tmp_path}, which has no config.toml"):
         gmmae.load(tmp_path)
+
+
+def test_a_run_without_a_finite_epoch_has_no_parameters_for_anything(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert run(small(optim__learning_rate=1e30, stop__max_epochs=1), folder, Recorder()).best_epoch is None
+    for use in (lambda: gmmae.load(folder), lambda: run(small(init_from=str(folder)), tmp_path / "out", Recorder())):
+        with pytest.raises(InputError, match="must be a run with a finite epoch"):
+            use()
+    for command in ("export", "evaluate"):
+        assert "must be a run with a finite epoch" in refusal(capsys, command, folder, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
