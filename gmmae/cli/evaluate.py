@@ -18,7 +18,7 @@ from gmmae.generation.judging.bootstrap import Estimate
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, StorageError
-from gmmae.system.files import csv_text, output_file
+from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training.trained import restore
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import identity_settings, on_its_data, read_config
@@ -41,6 +41,8 @@ COLUMNS = {
 
 def command(options: EvaluateArguments, config: Config) -> int:
     """Prints the means, and writes the CSV. Returns the exit code."""
+    if options.out is not None:
+        claim_output(options.out, b"name,split")
     own = read_config(WorkDir(options.run).config)
     config = on_its_data(config, own)
     other = _data_settings(config) != _data_settings(own)

@@ -2,10 +2,8 @@
 
 import errno
 import io
-import logging
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, cast
@@ -79,30 +77,3 @@ def outlasting() -> Iterator[None]:
             yield
         finally:
             output.flush()
-
-
-@contextmanager
-def quiet(*, saving: bool) -> Iterator[None]:
-    """Prints no traceback of a failure's echoes within the block. After it the hooks are those of before.
-
-    Orbax raises the error of a save here, and its threads, asyncio and TensorStore print it too. Orbax raises the first error
-    of a read, and closes its event loop, to which TensorStore's threads report the other arrays.
-    """
-
-    def is_echo(error: BaseException | None) -> bool:
-        return saving or (isinstance(error, RuntimeError) and str(error) == "Event loop is closed")
-
-    def is_news(record: logging.LogRecord) -> bool:
-        return not saving and "exception was never retrieved" not in record.getMessage()
-
-    hooks = threading.excepthook, sys.unraisablehook, sys.excepthook
-    threading.excepthook = lambda thread: is_echo(thread.exc_value) or hooks[0](thread)
-    sys.unraisablehook = lambda unraisable: is_echo(getattr(unraisable, "exc_value", None)) or hooks[1](unraisable)
-    sys.excepthook = lambda kind, error, trace: is_echo(error) or hooks[2](kind, error, trace)
-    asyncio_log = logging.getLogger("asyncio")
-    asyncio_log.addFilter(is_news)
-    try:
-        yield
-    finally:
-        threading.excepthook, sys.unraisablehook, sys.excepthook = hooks
-        asyncio_log.removeFilter(is_news)

@@ -8,12 +8,14 @@ compares it.
 """
 
 import errno
+import io
 import itertools
 import json
 import logging
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +28,6 @@ from gmmae.config.schema import LOSS
 from gmmae.multihost import agreement
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import FAILED, TAKEN_AWAY
-from gmmae.system.streams import quiet
 from gmmae.training.records import PLAIN, Epoch, from_numbers
 from gmmae.training.step import TrainState
 from gmmae.training.validations import Validation
@@ -108,7 +109,7 @@ class Checkpoints:
         if epoch in self._manager.all_steps():
             return
         try:
-            with quiet(saving=True):
+            with redirect_stderr(io.StringIO()):  # Orbax's threads, asyncio and TensorStore print what is raised here, too
                 self._manager.save(
                     epoch,
                     args=ocp.args.Composite(
@@ -117,12 +118,10 @@ class Checkpoints:
                     ),
                 )
         except Exception as error:  # Orbax and TensorStore raise whatever the file system leads to
-            kind, advice = (
-                (StorageError, "see to space and permissions there") if _of_disk(error) else (CheckpointError, "see to that")
-            )
-            raise kind(
-                f"the checkpoint of epoch {epoch} must be written to {self._folder}; that failed with {_reason(error)}: "
-                f"{advice}, and run the same command again"
+            of_disk = any(os.strerror(number) in str(error) for number in (*FAILED, *TAKEN_AWAY, errno.ENOTDIR))
+            raise (StorageError if of_disk else CheckpointError)(
+                f"the checkpoint of epoch {epoch} must be written to {self._folder}; that failed with {_reason(error)}: see to "
+                "it, and run the same command again"
             ) from error
 
     def restore(self, like: TrainState, say: Callable[[str], None]) -> Checkpoint | None:
@@ -276,7 +275,7 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
       OtherModelError: it holds arrays of other shapes than `like`.
       DamagedError: its contents are not those that were saved.
     """
-    with quiet(saving=False):
+    with redirect_stderr(io.StringIO()):
         progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
         checksum = progress.pop("checksum")
         names, columns = progress["metrics"], progress.get("columns", PLAIN_BEFORE_BATCH)
@@ -328,16 +327,6 @@ def _shapes_held(checkpoint: Path) -> list[tuple[int, ...]] | None:
         return sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(held.item_metadata.tree["best"]))
     except Exception:  # whatever the damage leads to
         return None
-
-
-def _of_disk(error: Exception) -> bool:
-    """Returns whether a write failed for the disk's sake: a full one, one that went away, or a lack of permission."""
-    return any(
-        getattr(error, "errno", None) == number
-        or os.strerror(number) in str(error)
-        or f"os_error_code='{number}'" in str(error)
-        for number in (*FAILED, *TAKEN_AWAY, errno.ENOTDIR)
-    )
 
 
 def _reason(error: Exception) -> str:

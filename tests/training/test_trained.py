@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gmmae
@@ -77,6 +78,28 @@ def test_an_exact_run_in_float64_loads_in_any_interpreter_and_its_folder_stays_a
     assert float(mean) == pytest.approx(record.best_val_loss, rel=1e-7)  # its weights of samples are float32
     assert refusal.startswith(f"workdir must hold a checkpoint; got none in {tmp_path / 'empty' / 'checkpoints'}: train on")
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_what_a_model_cannot_take_is_refused_in_a_line(tmp_path):
+    run(small(stop__max_epochs=1), tmp_path, Recorder())
+    model = gmmae.load(tmp_path)
+    volumes = np.zeros((2, 8, 8, 8), np.float32)
+    refused = {
+        "samples": (
+            lambda: model.losses(volumes[0]),
+            lambda: model.losses(np.zeros((2, 9, 9, 9), np.float32)),
+            lambda: model.describe(volumes.astype(np.int16)),
+        ),
+        "steps": (lambda: model.refine(volumes, -1), lambda: model.refine(volumes, 2.5)),  # pyright: ignore[reportArgumentType]
+        "train takes": (
+            lambda: gmmae.train("quickstart", tmp_path / "x"),  # pyright: ignore[reportArgumentType]
+            lambda: gmmae.train(small(), None),  # pyright: ignore[reportArgumentType]
+        ),
+    }
+    for word, calls in refused.items():
+        for call in calls:
+            with pytest.raises(InputError, match=rf"\A{word}.*; got .*\Z"):
+                call()
 
 
 def test_a_folder_that_holds_no_run_cannot_be_loaded(tmp_path):
