@@ -196,13 +196,13 @@ def _require_ours(out: Path, mark: str | bytes | None, option: str) -> None:
         raise PermissionError(errno.EPERM, "the root of all folders")
     if mark is None or not place.exists():
         return
-    is_file, held = isinstance(mark, bytes), cast(Any, "")
+    is_file, held = isinstance(mark, bytes), ""
     if place.is_dir():
         held = os.listdir(place)
     elif place.is_file():
         with place.open("rb") as file:
             held = file.read(HEAD_BYTES)
-    if place.is_dir() == is_file or (held and mark != ANYTHING and not (mark and mark in held)):
+    if place.is_dir() == is_file or (held and mark != ANYTHING and not (mark and cast(Any, mark) in held)):
         kind = "file" if is_file else "folder"
         earlier = ", or an earlier result, which is replaced" if mark else ""
         raise InputError(
