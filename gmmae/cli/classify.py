@@ -15,7 +15,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
-from gmmae.system.files import print_result, require_free
+from gmmae.system.files import claim_output, print_result
 from gmmae.training.trained import restore, run_config
 from gmmae.workloads.configuration import identity_settings
 
@@ -28,7 +28,7 @@ def command(options: ClassifyArguments, config: Config) -> int:
     runs = (options.run, *options.runs)
     _require_alike(config, runs)
     out = options.out or options.run / FOLDER
-    require_free(out, mark=report.JSON)
+    claim_output(out, report.JSON)
     labelled = samples.load(data, rule)
     keep(config.compilation_cache)
     update_jax()

@@ -13,14 +13,17 @@ from gmmae.data.lidc.folder import LEFT_OUT, Options, cut_folder
 from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.scans import Frame, write_luna16_folder
 from gmmae.data.volumes import DataError, Details, Nodules
+from gmmae.plotting.canvas import MARK
 from gmmae.plotting.slices import contact_sheet, nodule_slices
-from gmmae.system.files import print_result, require_free, whole_file, writing
+from gmmae.system.files import claim_output, print_result, whole_file, writing
 
 CONTACT_SHEET = "contact_sheet.png"
 
 
 def prepare(options: PrepareArguments) -> int:
     """Extracts all nodules, or finds them in the cache; prints a summary and the files. Returns the exit code."""
+    if options.out is not None:
+        claim_output(options.out, SUMMARY)
     prepared = extraction.prepare(options.data, say_on_stderr, options.refresh)
     paths = [prepared.folder / SUMMARY, _contact_sheet(options.data, prepared)]
     if options.out is not None:
@@ -39,6 +42,7 @@ def prepare(options: PrepareArguments) -> int:
 
 def inspect(options: InspectArguments) -> int:
     """Prints the properties of one nodule, and draws its central slices. Returns the exit code."""
+    claim_output(options.out, MARK.encode())
     nodules, details = load_prepared(extraction.prepare(options.data, say_on_stderr))
     i = _find(nodules, options.which)
     mask = None if nodules.masks is None else nodules.masks[i]
@@ -51,7 +55,7 @@ def inspect(options: InspectArguments) -> int:
 
 def lidc(options: LidcArguments) -> int:
     """Cuts the nodules of LIDC-IDRI into a folder of cubes, and prints what was found and left out. Returns the exit code."""
-    require_free(options.out, mark=LEFT_OUT)
+    claim_output(options.out, LEFT_OUT)
     choices = Options(options.min_readers, options.agreement, options.margin_mm, options.annotations)
     tally = cut_folder(options.root, options.out, choices, say_on_stderr)
     uses = f"--data.source cubes --data.root {options.out} uses them"

@@ -26,7 +26,7 @@ from gmmae.plotting.slices import described_volumes
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
-from gmmae.system.files import csv_text, print_result, require_free, whole_folder, write_text
+from gmmae.system.files import claim_output, csv_text, print_result, whole_folder, write_text
 from gmmae.training import compilation
 from gmmae.training.trained import Trained, restore
 from gmmae.training.workdir import WorkDir
@@ -103,7 +103,7 @@ def command(options: DescribeArguments, config: Config) -> int:
     data = data_of(config, "RUN", config.workload)
     if not options.files:
         _root(data)
-    require_free(options.out, mark=NPZ)
+    claim_output(options.out, NPZ)
     own = read_config(WorkDir(options.run).config)
     cut_by = without_own_csv(config, own) if options.files else on_its_data(config, own)
     cubes = _cut(cut_by.settings.data, options.files)

@@ -18,7 +18,7 @@ from gmmae.generation.judging.bootstrap import Estimate
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, StorageError
-from gmmae.system.files import csv_text, output_file
+from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training.trained import restore
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import identity_settings, on_its_data, read_config
@@ -41,6 +41,8 @@ COLUMNS = {
 
 def command(options: EvaluateArguments, config: Config) -> int:
     """Prints the means, and writes the CSV. Returns the exit code."""
+    if options.out is not None:
+        claim_output(options.out, b"name,split")
     own = read_config(WorkDir(options.run).config)
     config = on_its_data(config, own)
     other = _data_settings(config) != _data_settings(own)
@@ -53,11 +55,10 @@ def command(options: EvaluateArguments, config: Config) -> int:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
     splits = [name for name in SPLITS if getattr(data, name) is not None] if split == "all" else [split]
     values_by_split = {name: model.evaluate(getattr(data, name)) for name in splits}
-    epoch = model.record.best_epoch
-    parameters = f"epoch {epoch}, the best" if epoch else "the start: no epoch was finite"
     *first, last = (f"{len(values[LOSS])} {name}" for name, values in values_by_split.items())
     counts = " and ".join([", ".join(first), last] if first else [last])
-    print(f"{options.run}: the parameters of {parameters}, on {counts} samples{' of other data' if other else ''}")
+    best = f"the parameters of epoch {model.record.best_epoch}, the best"
+    print(f"{options.run}: {best}, on {counts} samples{' of other data' if other else ''}")
     print("\n".join(_summary(list(values_by_split.values()), _groups(data, values_by_split), data.may_be_undefined)))
     rows = [row for name, values in values_by_split.items() for row in _rows(data, name, values)]
     _write(options.out, options.run / _name(config, own, split, other), rows)

@@ -1,7 +1,8 @@
 """`gmmae export`: write a model to one file that needs JAX alone.
 
 The file is a ZIP archive. It holds `NAME.stablehlo` for each function (`jax.export`: StableHLO, for CPUs and NVIDIA GPUs),
-`params.npz`, `meta.json` and `load.py`, the loader (`gmmae.cli.export_loader`).
+`params.npz` with the parameters by name, `meta.json` and `load.py`, the loader (`gmmae.cli.export_loader`). JAX reads a program
+for six months. With the run's `config.toml` and `record.json`, `gmmae.load` builds the model without it.
 
 The program maps over single samples. So their number stays open while all other shapes are known.
 """
@@ -25,10 +26,11 @@ from gmmae.config.toml import to_toml
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
-from gmmae.system.files import output_file, print_result
+from gmmae.system.files import claim_output, output_file, print_result
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
-from gmmae.training.trained import Trained, restore
+from gmmae.training.records import to_json
+from gmmae.training.trained import Trained, named, restore
 from gmmae.workloads.interface import Params, Samples
 
 PLATFORMS = ("cpu", "cuda")
@@ -36,11 +38,12 @@ PLATFORMS = ("cpu", "cuda")
 
 def command(options: ExportArguments, config: Config) -> int:
     """Exports the model, and prints the commands that load it. Returns the exit code."""
+    claim_output(options.out, b"load.py")
     keep(config.compilation_cache)
     update_jax()
-    if "model.fused" in dict(flatten(config)):  # the kernel would tie the file to one version of Triton
-        config = changed(config, model__fused=False)
-    write(restore(config, options.run), options.out)
+    # The kernel would tie the file to one version of Triton.
+    unfused = changed(config, model__fused=False) if "model.fused" in dict(flatten(config)) else config
+    write(restore(unfused, options.run)._replace(config=config), options.out)
     lines = [
         f"{options.out}  {options.out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",
         f"    unzip -p {options.out} load.py > load.py",
@@ -56,8 +59,8 @@ def write(model: Trained, path: Path) -> None:
     Raises:
       InputError: the file cannot be written, or the workload's functions cannot be exported.
     """
-    params, programs = io.BytesIO(), _programs(model)
-    np.savez(params, allow_pickle=False, **{f"p{i}": leaf for i, leaf in enumerate(jax.tree.leaves(model.params))})
+    params, programs, settings = io.BytesIO(), _programs(model), to_toml(model.config)
+    np.savez(params, allow_pickle=False, **named(model.params))
     meta = {
         "run_id": model.record.run_id,
         "epoch": model.record.best_epoch,
@@ -66,11 +69,13 @@ def write(model: Trained, path: Path) -> None:
         "platforms": PLATFORMS,
         "versions": versions(),
         "functions": {name: _shapes(program) for name, program in programs.items()},
-        "config": to_toml(model.config),
+        "config": settings,
     }
     parts = {
         "load.py": Path(export_loader.__file__).read_text(encoding="utf-8"),
         "meta.json": json.dumps(meta, indent=1),
+        "config.toml": settings,
+        "record.json": to_json(model.record),
         "params.npz": params.getvalue(),
         **{f"{name}.stablehlo": bytes(program.serialize()) for name, program in programs.items()},
     }

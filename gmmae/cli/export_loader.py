@@ -7,10 +7,15 @@
 Samples are NumPy arrays with any number of samples along their leading axis:
 
     result = model("describe", volumes)
+
+JAX reads a program for six months after its export. A later one still has `model.params`, the parameters by name, and
+`model.settings`. With gmmae, `gmmae.load('model.zip')` builds the model from them.
 """
 
 import json
+import tomllib
 import zipfile
+from contextlib import suppress
 
 import jax
 import numpy as np
@@ -22,16 +27,29 @@ class Model:
     Attributes:
       about: origin of the model: run, workload, versions, and the shapes of each function's arguments and results.
       functions: names of the functions.
+      params: the parameters by name.
+      settings: the configuration of the run, by section and key.
+
+    Raises:
+      ValueError: the file is not one of `gmmae export`.
     """
 
     def __init__(self, path):
+        self._calls = {}
         with zipfile.ZipFile(path) as archive:
-            self.about = json.loads(archive.read("meta.json"))
+            try:
+                self.about = json.loads(archive.read("meta.json"))
+                with archive.open("params.npz") as file, np.load(file, allow_pickle=False) as arrays:
+                    self.params = dict(arrays)
+            except KeyError as error:
+                raise ValueError(f"the file must be one of gmmae export; got {path}: {error.args[0]}") from None
             self.functions = tuple(self.about["functions"])
-            with archive.open("params.npz") as file, np.load(file, allow_pickle=False) as arrays:
-                self._params = [arrays[f"p{i}"] for i in range(len(arrays))]
-            programs = {name: jax.export.deserialize(bytearray(archive.read(f"{name}.stablehlo"))) for name in self.functions}
-        self._calls = {name: jax.jit(program.call) for name, program in programs.items()}
+            self.settings = tomllib.loads(self.about["config"])
+            for name in self.functions:
+                with suppress(Exception):  # whatever a program of another time leads to
+                    program = jax.export.deserialize(bytearray(archive.read(f"{name}.stablehlo")))
+                    program.mlir_module()  # which JAX otherwise reads at the first call
+                    self._calls[name] = jax.jit(program.call)
 
     def __call__(self, name, samples):
         """Returns a function's result for samples: an array, or a dictionary, list or tuple of arrays.
@@ -48,11 +66,16 @@ class Model:
         samples = jax.tree.map(cast, samples)
         self._check(name, samples)
         with jax.enable_x64(dtype == "float64"):
-            return jax.device_get(self._calls[name](self._params, samples))
+            return jax.device_get(self._calls[name]([*self.params.values()], samples))
 
     def _check(self, name, samples):
         if name not in self.functions:
             raise ValueError(f"the function must be one of {', '.join(self.functions)}; got {name!r}")
+        if name not in self._calls:
+            raise ValueError(
+                f"JAX must be able to read the program of {name}; got JAX {jax.__version__}: use that of about['versions'], or "
+                "gmmae.load(FILE), which needs the parameters and settings only"
+            )
         wanted = jax.tree.map(lambda text: text[text.index("[") :], self.about["functions"][name]["samples"])
         counts = {leaf.shape[:1] for leaf in jax.tree.leaves(samples)}
         count = counts.pop() if len(counts) == 1 else None

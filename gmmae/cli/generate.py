@@ -23,7 +23,7 @@ from gmmae.generation.insertion.insert import insert
 from gmmae.generation.judging.figures import contact_sheet
 from gmmae.plotting import canvas
 from gmmae.system.errors import InputError
-from gmmae.system.files import print_result, require_free, whole_folder
+from gmmae.system.files import claim_output, print_result, whole_folder
 from gmmae.training.trained import load, run_config
 
 SHEETS = {"contact_sheet.png": False, "contact_sheet_labelled.png": True}
@@ -113,7 +113,7 @@ def _check(options: GenerateArguments) -> DataConfig:
     data = getattr(run_config(options.run).settings, "data", None)
     if not isinstance(data, DataConfig) or data.ndim != 3:
         raise _no_generator()
-    require_free(options.out)
+    claim_output(options.out)
     shape = resized(data.sample_shape, _size(options))
     _require_memory(options.count, shape, DENSITY_VOXEL_BYTES if shape != data.sample_shape else 0)
     if options.insert_into is not None:

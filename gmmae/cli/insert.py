@@ -7,12 +7,12 @@ from gmmae.data.settings import DataConfig
 from gmmae.generation.folder import read_grain
 from gmmae.generation.insertion.hosts import require_scans
 from gmmae.generation.insertion.insert import insert
-from gmmae.system.files import print_result, require_free
+from gmmae.system.files import claim_output, print_result
 
 
 def command(options: InsertArguments) -> int:
     """Inserts the nodules, and prints a summary. Returns the exit code."""
-    require_free(options.out)
+    claim_output(options.out)
     require_scans(options.scans)  # before the nodules are read
     config = DataConfig(
         source="cubes",

@@ -15,7 +15,7 @@ from gmmae.generation.judging import donors, page
 from gmmae.generation.judging.donors import Origin
 from gmmae.generation.judging.judge import Scale, judge
 from gmmae.system.errors import InputError
-from gmmae.system.files import print_result, require_free
+from gmmae.system.files import claim_output, print_result
 from gmmae.training.workdir import WorkDir
 
 MAX_SHOWN_NAMES = 3
@@ -25,7 +25,7 @@ MAX_SHOWN_NAMES = 3
 def command(options: JudgeArguments) -> int:
     """Judges, writes the page, prints a summary. Returns the exit code."""
     _check(options)
-    require_free(options.out, mark=page.JSON)
+    claim_output(options.out, page.JSON)
     real, training = _load_real(options)
     # Cubes are in HU where their window is CT's, which REAL's need not be.
     window = DataConfig.window if options.data.hu else options.data.window

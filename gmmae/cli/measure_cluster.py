@@ -20,7 +20,7 @@ from gmmae.scaling import cluster_file
 from gmmae.scaling.cost import Cluster
 from gmmae.scaling.link_fit import LinkFit, fit_links
 from gmmae.system.errors import InputError, Interrupted, exit_code, write_error
-from gmmae.system.files import output_file, print_result
+from gmmae.system.files import claim_output, output_file, print_result
 from gmmae.system.interrupts import twice_as_once
 from gmmae.system.provenance import machine, versions
 from gmmae.training.collective_times import CollectiveTimes, Overhead, measure
@@ -35,10 +35,8 @@ BAD_RESIDUAL = 0.3
 
 def command(options: MeasureClusterArguments, command_line: str, parent: Watchdog = NO_WATCHDOG) -> int:
     """Measures, writes the file, and prints what was measured. Returns the exit code."""
-    if options.out.exists() and not options.force:
-        raise InputError(
-            f"--out must be a new file; got {options.out}, which exists: name another, or add --force to replace it"
-        )
+    if not options.force:
+        claim_output(options.out, b"")
     with join_processes(Config(distributed=options.distributed), command_line, parent) as group:
         group.assert_equal({name: str(getattr(options, name)) for name in ("devices", "devices_per_node", "sizes", "blocks")})
         with _interrupts_end_all(group):

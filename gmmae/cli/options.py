@@ -126,7 +126,8 @@ class EvaluateArguments(Options):
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     split: Split | Literal["auto"] = "auto"  # auto: validation, but all if the data are not the run's own
     # The CSV to write, one row for each sample. The default is evaluation.csv in RUN for the run's own validation samples.
-    # Other samples, data or settings have a file of their own in RUN. The last printed line names it.
+    # Other samples, data or settings have a file of their own in RUN. The last printed line names it. Only an earlier
+    # evaluation is replaced.
     out: Path | None = None
 
 
@@ -165,7 +166,7 @@ class ExportArguments(Options):
     """Write a run's best parameters and functions to one file that JAX loads without gmmae."""
 
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
-    out: Path = MISSING  # the file to write, a ZIP archive; what is there is replaced
+    out: Path = MISSING  # the file to write, a ZIP archive; new, or an earlier export, which is replaced
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class JudgeArguments(Options):
     train: Path | None = None  # real nodules that the generator was fitted to, in the form of REAL; for novelty
     split: Literal["train", "validation", "all"] = "all"  # part of REAL to compare with; the rest is what was fitted
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used, such as RUN/config.toml
-    out: Path = Path("judgement")  # folder for the page and judgement.json; what is there is replaced
+    out: Path = Path("judgement")  # folder for the page; new, empty, or with an earlier judgement, which is replaced
     count: Count = "all"  # nodules of each set to compare; all: the number in the smallest set
     network_judge: bool = False  # also train a small network to tell the sets apart, a second opinion that takes minutes
     seed: Seed = 0  # random seed
@@ -222,7 +223,7 @@ class PrepareArguments(Options):
     """Cut the nodules out of their scans, once, into the cache."""
 
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
-    out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
+    out: Path | None = None  # folder for copies of summary.json and contact_sheet.png; new, empty, or with earlier ones
     refresh: bool = False  # delete these data from the cache, and extract them again
     data: DataConfig = field(default_factory=DataConfig)
 
@@ -233,7 +234,7 @@ class InspectArguments(Options):
 
     which: Name = MISSING  # the nodule's name, a part that only it has, or its number from 0
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
-    out: Path = Path("nodule.png")  # the picture to write
+    out: Path = Path("nodule.png")  # the picture to write; new, or an earlier one, which is replaced
     data: DataConfig = field(default_factory=DataConfig)
 
 

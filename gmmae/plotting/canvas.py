@@ -18,6 +18,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 from gmmae.system.files import whole_file
 
 DPI = 150
+MARK = "drawn by gmmae"
+"""The mark at the head of every picture."""
 WIDTH = 6.4
 """Width in inches of a figure on a page."""
 # Okabe and Ito's colours are safe for readers who confuse red and green.
@@ -103,7 +105,8 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Text as outlines does not depend on installed fonts. With a salt, identifiers depend only on the content.
     with whole_file(path) as part, matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "gmmae"}):
-        figure.savefig(part, format=kind, dpi=DPI, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
+        metadata = {"Date": None, "Creator": MARK} if kind == "svg" else {"Software": MARK}
+        figure.savefig(part, format=kind, dpi=DPI, facecolor="white", metadata=metadata)
     return path
 
 

@@ -22,13 +22,15 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn, cast
 
 from gmmae.system import locks
 from gmmae.system.errors import InputError, Interrupted, StorageError, exit_code
 
 ANYTHING = "."
-"""The mark that every folder has: whatever is there is replaced."""
+"""The mark that all have: whatever is there is replaced."""
+HEAD_BYTES = 4096
+"""The part of a file in which its mark stands."""
 FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EFBIG, errno.ENODEV)
 """Errors of a disk, where the path that was given is right."""
 TAKEN_AWAY = (errno.ENOENT, errno.EACCES, errno.EPERM)
@@ -156,11 +158,11 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
                 held.enter_context(_alone(place, option, waits))
                 held.callback(place.leave)
                 place.put_back()
-                _require_free(out, option, mark)
+                _require_ours(out, mark, option)
                 made = place.begin()
             with _stoppable(), writing(option, out, "folder", place.work):
                 yield place.new
-                _require_free(out, option, mark)
+                _require_ours(out, mark, option)
                 place.finish()
     except KeyboardInterrupt as error:
         if made is not None and place.is_out(made):
@@ -168,30 +170,48 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
         raise
 
 
-def require_free(out: Path, mark: str = "") -> None:
-    """Refuses a folder of `--out` that `whole_folder` would refuse, before a command begins what takes long.
+def claim_output(out: Path, mark: str | bytes | None = "", option: str = "--out") -> None:
+    """Refuses an output that is not a command's to write. A command calls this before it begins what takes long.
+
+    Args:
+      out: a folder or file that is new or empty, or an earlier result of the same command.
+      mark: what tells an earlier result, which is replaced: a file in a folder, or bytes at the head of a file; empty: nothing
+        is replaced; None: a work directory, which is entered.
+      option: what the user calls it.
 
     Raises:
-      InputError: as `whole_folder`.
+      InputError: it is `/`, leads through a file, has too long a name, holds something else, or another process is writing it.
     """
     place = _Place.of(out)
-    with writing("--out", out, "folder"):
+    with writing(option, out, "place"):
         if place.work.exists():
-            with _alone(place, "--out"):
+            with _alone(place, option):
                 place.leave()
-        _require_free(out, "--out", mark)
+        _require_ours(out, mark, option)
 
 
-def _require_free(out: Path, option: str, mark: str) -> None:
+def _require_ours(out: Path, mark: str | bytes | None, option: str) -> None:
     place = _followed(out)
-    holds = place.is_dir() and any(place.iterdir())
-    if place.exists() and (not place.is_dir() or (holds and not (mark and (place / mark).exists()))):
-        earlier = f", or one with {mark}, which is replaced" if mark else ""
+    if place == place.parent:
+        raise PermissionError(errno.EPERM, "the root of all folders")
+    if mark is None or not place.exists():
+        return
+    is_file, held = isinstance(mark, bytes), ""
+    if place.is_dir():
+        held = os.listdir(place)
+    elif place.is_file():
+        with place.open("rb") as file:
+            held = file.read(HEAD_BYTES)
+    if place.is_dir() == is_file or (held and mark != ANYTHING and not (mark and cast(Any, mark) in held)):
+        kind = "file" if is_file else "folder"
+        earlier = ", or an earlier result, which is replaced" if mark else ""
         raise InputError(
-            f"{option} must be a folder that is new or empty{earlier}; got {out}, which holds something else: name another"
+            f"{option} must be a {kind} that is new or empty{earlier}; got {out}, which holds something else: name another"
         )
+    if is_file:
+        return
     here = mark != ANYTHING and Path.cwd().is_relative_to(place)
-    if place.exists() and (here or place.is_mount()):
+    if here or place.is_mount():
         why = "in which the command was given" if here else "where a disk is mounted"
         raise InputError(f"{option} must be a folder that can be replaced; got {out}, {why}: name a folder in it")
 
@@ -224,7 +244,7 @@ class _Place(NamedTuple):
     @classmethod
     def of(cls, out: Path) -> "_Place":
         out = Path(os.path.realpath(out))
-        return cls(out, out.with_name(f".{out.name}.partial"))
+        return cls(out, out.parent / f".{out.name}.partial")
 
     @property
     def new(self) -> Path:

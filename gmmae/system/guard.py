@@ -1,6 +1,7 @@
 """Runs a command so that an error that a user can fix becomes one line on standard error and an exit code."""
 
 import os
+import sys
 from collections.abc import Callable
 
 from gmmae.system.errors import InputError, StorageError, exit_code, report, write_error
@@ -14,12 +15,17 @@ OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 def guarded(command: Callable[..., int], *arguments: object) -> int:
     """Runs a command; an `InputError`, or an interrupt, becomes one line on standard error and its exit code."""
     no_collection_at_end()
+    hook = sys.unraisablehook
+    # What TensorStore still has to say of a checkpoint that failed comes late, and no line may stand beside that of the error.
+    sys.unraisablehook = lambda unraisable: "Event loop is closed" in str(unraisable.exc_value) or hook(unraisable)
     try:
         with outlasting():
             return _ended(command, *arguments)
     except StorageError as error:
         code = report(error)
         os._exit(code)  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
+    finally:
+        sys.unraisablehook = hook
 
 
 def _ended(command: Callable[..., int], *arguments: object) -> int:

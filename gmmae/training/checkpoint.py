@@ -7,15 +7,15 @@ Orbax reads changed bytes of an array as other numbers. So a checkpoint also hol
 compares it.
 """
 
+import errno
+import io
 import itertools
 import json
 import logging
 import os
 import re
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from jaxtyping import Float64
 from gmmae.config.schema import LOSS
 from gmmae.multihost import agreement
 from gmmae.system.errors import InputError, StorageError
+from gmmae.system.files import FAILED, TAKEN_AWAY
 from gmmae.training.records import PLAIN, Epoch, from_numbers
 from gmmae.training.step import TrainState
 from gmmae.training.validations import Validation
@@ -108,7 +109,7 @@ class Checkpoints:
         if epoch in self._manager.all_steps():
             return
         try:
-            with _quiet(saving=True):
+            with redirect_stderr(io.StringIO()):  # Orbax's threads, asyncio and TensorStore print what is raised here, too
                 self._manager.save(
                     epoch,
                     args=ocp.args.Composite(
@@ -117,9 +118,10 @@ class Checkpoints:
                     ),
                 )
         except Exception as error:  # Orbax and TensorStore raise whatever the file system leads to
-            raise StorageError(
+            of_disk = any(os.strerror(number) in str(error) for number in (*FAILED, *TAKEN_AWAY, errno.ENOTDIR))
+            raise (StorageError if of_disk else CheckpointError)(
                 f"the checkpoint of epoch {epoch} must be written to {self._folder}; that failed with {_reason(error)}: see to "
-                "space and permissions there, and run the same command again"
+                "it, and run the same command again"
             ) from error
 
     def restore(self, like: TrainState, say: Callable[[str], None]) -> Checkpoint | None:
@@ -211,30 +213,28 @@ def _read_or_refuse(
         ) from error
 
 
-@contextmanager
-def _quiet(*, saving: bool) -> Iterator[None]:
-    """Prints no traceback of a failure's echoes, within the block and, where the block fails, after it.
+def trained(folder: Path, like: TrainState, key: str = "workdir") -> Checkpoint:
+    """Returns the newest checkpoint of a run that has a best epoch. Whoever uses a trained run's parameters has them from here.
 
-    Orbax raises the error of a save here. Its threads, asyncio and TensorStore print it too, at any later time. That would be
-    beside, or in the middle of, the one line with which the process ends. Orbax raises the first error of a read, and closes
-    its event loop. TensorStore's threads report the other arrays to that loop later.
+    Raises:
+      InputError: there is none, no epoch was finite, or the parameters are not; `key` is what the user calls the run.
+      CheckpointError: as `newest`.
     """
-
-    def is_echo(error: BaseException | None) -> bool:
-        return saving or (isinstance(error, RuntimeError) and str(error) == "Event loop is closed")
-
-    def is_news(record: logging.LogRecord) -> bool:
-        return not saving and "exception was never retrieved" not in record.getMessage()
-
-    hooks = threading.excepthook, sys.unraisablehook, sys.excepthook
-    threading.excepthook = lambda thread: is_echo(thread.exc_value) or hooks[0](thread)
-    sys.unraisablehook = lambda unraisable: is_echo(getattr(unraisable, "exc_value", None)) or hooks[1](unraisable)
-    sys.excepthook = lambda kind, error, trace: is_echo(error) or hooks[2](kind, error, trace)
-    asyncio_log = logging.getLogger("asyncio")
-    asyncio_log.addFilter(is_news)
-    yield
-    threading.excepthook, sys.unraisablehook, sys.excepthook = hooks
-    asyncio_log.removeFilter(is_news)
+    checkpoint = newest(folder, like)
+    if checkpoint is None:
+        raise InputError(f"{key} must hold a checkpoint; got none in {folder}: train on, or set keep_checkpoints in a sweep")
+    if not checkpoint.progress.best_epoch:
+        raise InputError(
+            f"{key} must be a run with a finite epoch; got {folder.parent}, which has none among "
+            f"{len(checkpoint.progress.history)}: train again, with a lower learning rate"
+        )
+    leaves = map(np.asarray, jax.tree.leaves(checkpoint.best))
+    if not all(np.isfinite(leaf).all() for leaf in leaves if np.issubdtype(leaf.dtype, np.inexact)):
+        raise InputError(
+            f"the checkpoint {folder / str(len(checkpoint.progress.history))} must hold finite parameters; some are NaN or "
+            f"infinite: train again, or give another {key}"
+        )
+    return checkpoint
 
 
 def _manager(folder: Path, *, keep: int | None = None, read_only: bool = False) -> ocp.CheckpointManager:
@@ -275,7 +275,7 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
       OtherModelError: it holds arrays of other shapes than `like`.
       DamagedError: its contents are not those that were saved.
     """
-    with _quiet(saving=False):
+    with redirect_stderr(io.StringIO()):
         progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
         checksum = progress.pop("checksum")
         names, columns = progress["metrics"], progress.get("columns", PLAIN_BEFORE_BATCH)
@@ -317,12 +317,6 @@ def _read_arrays(
     if list(map(np.shape, jax.tree.leaves(arrays))) != list(map(np.shape, leaves)):
         raise other_model
     return arrays
-
-
-def finite(params: Params) -> bool:
-    """Returns whether all parameters are finite numbers."""
-    leaves = map(np.asarray, jax.tree.leaves(params))
-    return all(np.isfinite(leaf).all() for leaf in leaves if np.issubdtype(leaf.dtype, np.inexact))
 
 
 def _shapes_held(checkpoint: Path) -> list[tuple[int, ...]] | None:

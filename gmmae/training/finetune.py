@@ -8,7 +8,7 @@ from gmmae.config.toml import differences, updated
 from gmmae.multihost import agreement
 from gmmae.multihost.peers import Group
 from gmmae.system.errors import InputError
-from gmmae.training.checkpoint import Checkpoint, OtherModelError, newest
+from gmmae.training.checkpoint import Checkpoint, OtherModelError, trained
 from gmmae.training.compilation import TrainSetup, blank_state, cast
 from gmmae.training.step import TrainState
 from gmmae.training.workdir import WorkDir
@@ -31,12 +31,7 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     record = folder.read_record()
     if record is None or not folder.config.is_file():
         raise InputError(f"init_from must be the work directory of a run; got {folder.root}, which has no {folder.record.name}")
-    checkpoint = _newest(setup, folder) if record.best_epoch else None
-    if checkpoint is None:
-        raise InputError(
-            f"init_from must be a run with a finite epoch and a checkpoint; got {folder.root}, which stopped after "
-            f"{record.epochs} epochs: train on, or set keep_checkpoints in a sweep"
-        )
+    checkpoint = _trained(setup, folder)
     params = cast(setup.config, checkpoint.best)
     digest = agreement.digest(params)
     group.assert_equal({"the parameters of init_from": digest})
@@ -44,12 +39,12 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     return start._replace(params=params), origin
 
 
-def _newest(setup: TrainSetup, folder: WorkDir) -> Checkpoint | None:
+def _trained(setup: TrainSetup, folder: WorkDir) -> Checkpoint:
     """Returns the newest checkpoint of the other run, which may have another optimiser and precision."""
     saved = folder.read_config()
     its = {key: saved[key] for key in ("precision", "optim.clip_norm") if key in saved}
     try:
-        return newest(folder.checkpoints, blank_state(updated(setup.config, its), setup.workload))
+        return trained(folder.checkpoints, blank_state(updated(setup.config, its), setup.workload), "init_from")
     except OtherModelError as error:
         settings = {key: value for key, value in flatten(setup.config.settings) if key in SHAPES or not key.startswith("data.")}
         raise InputError(

@@ -1,13 +1,15 @@
 """The Python interface: train a configuration, load a trained model. `docs/api.md` shows it."""
 
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
+from flax.errors import FlaxError
 from jaxtyping import PyTree
 
 from gmmae.config.schema import LOSS, Config, changed, flatten
@@ -15,7 +17,7 @@ from gmmae.multihost.distributed import join_processes
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, loop, per_sample, terminal
-from gmmae.training.checkpoint import finite, newest
+from gmmae.training.checkpoint import trained
 from gmmae.training.fetching import Fetcher, blocks, read_in_order
 from gmmae.training.parallel import choose
 from gmmae.training.records import Record
@@ -41,6 +43,8 @@ def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record
     Raises:
       InputError: the configuration does not fit the machine, the data or the work directory.
     """
+    if not (isinstance(config, Config) and isinstance(workdir, str | Path)):
+        raise InputError(f"train takes a configuration of gmmae.configure and a folder; got {config!r:.80} and {workdir!r}")
     with join_processes(config, "gmmae.train") as group:
         record = loop.run(config, Path(workdir), IDLE if quiet or not group.primary else terminal.display(), group)
     if group.primary:
@@ -95,6 +99,8 @@ class Trained(NamedTuple):
 
         It adds `loss_before` and `loss` of each sample, before and after these steps, and the `seconds` that they took.
         """
+        if not isinstance(steps, int) or steps < 0:
+            raise InputError(f"steps must be a whole number of at least 0; got {steps!r}")
         refine = self._required("refine")
         described = self.describe(samples)
         results, seconds = zip(*self._batches(lambda _, start: refine(start, steps), described), strict=True)
@@ -122,7 +128,12 @@ class Trained(NamedTuple):
             params, parts = jax.device_put(self.params), self._parts(samples, batch, fetcher)
             like = compilation.cast(self.config, sources.take_on_host(samples, np.arange(1)))
             shapes = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch, *leaf.shape[1:])), like)
-            program = jax.jit(function).lower(params, shapes, *more)
+            try:
+                program = jax.jit(function).lower(params, shapes, *more)
+            except (TypeError, ValueError, FlaxError) as error:
+                raise InputError(
+                    f"samples must have the form of those of `workload.load()`; got others: {' '.join(str(error).split())}"
+                ) from error
             if total > batch:
                 _require_samples(jax.tree.leaves(program.out_info), batch)
             program = program.compile()
@@ -158,60 +169,72 @@ def _joined(results: Sequence[PyTree]) -> PyTree:
     return results[0] if len(results) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *results)
 
 
-def load(workdir: str | Path, **changes: object) -> Trained:
+def load(workdir: str | Path, *, workload: str | None = None, **changes: object) -> Trained:
     """Loads the best parameters of a run with its workload. The data are loaded by `workload.load()` only.
 
     Works in any interpreter, for any devices and reduction of the run, and changes nothing in its folder.
 
     Args:
-      workdir: the folder of a run that you trust, because the Python file that it names is executed.
+      workdir: the folder of a run that you trust, because the Python file that it names is executed; or a file that
+        `gmmae export` has made of it.
+      workload: where the run's workload is now, if that has moved.
       changes: of the configuration, as in `configure`: `data__root="elsewhere"` for other data.
 
     Raises:
       InputError: the folder holds no run with a checkpoint that can be read and finite parameters, or a change has an unknown
         key.
     """
-    own = run_config(Path(workdir))
+    own = run_config(Path(workdir), workload)
     keys = [key for key, _ in flatten(own)]
     if unknown := [key for key in changes if key.replace("__", ".") not in keys]:
         raise InputError(f"changes must be of keys of the configuration, such as {keys[0]}; got {', '.join(unknown)}")
     return restore(on_its_data(changed(own, **changes), own), Path(workdir))
 
 
-def run_config(workdir: Path) -> Config:
-    """Returns the configuration of the run in a folder.
+def run_config(workdir: Path, workload: str | None = None) -> Config:
+    """Returns the configuration of the run in a folder or an exported file, with another place of its workload if one is given.
 
     Raises:
       InputError: there is none.
     """
-    folder = WorkDir(workdir)
+    folder = _opened(workdir)
     if not folder.config.is_file():
         raise _no_run(folder)
-    return read_config(folder.config)
+    return read_config(folder.config, workload)
 
 
 def restore(config: Config, workdir: Path) -> Trained:
-    """Returns the best parameters of the run in a folder, with the workload of a configuration that may have other data.
+    """Returns the best parameters of the run in a folder or an exported file, with the workload of a configuration.
 
     Raises:
       InputError: as `load`.
     """
-    folder = WorkDir(workdir)
+    folder = _opened(workdir)
     record = folder.read_record() if folder.config.is_file() else None
     if record is None:
         raise _no_run(folder)
     workload = compilation.workload_on(choose(None), config)
-    checkpoint = newest(folder.checkpoints, compilation.blank_state(config, workload))
-    if checkpoint is None:
-        raise InputError(
-            f"workdir must hold a checkpoint; got none in {folder.checkpoints}: train on, or set keep_checkpoints in a sweep"
-        )
-    if not finite(checkpoint.best):
-        raise InputError(
-            f"the checkpoint {folder.checkpoints / str(len(checkpoint.progress.history))} must hold finite parameters; some "
-            "are NaN or infinite: train again, or give another workdir"
-        )
-    return Trained(config, record, workload, checkpoint.best)
+    like = compilation.blank_state(config, workload)
+    best = _exported(workdir, like.params) if workdir.is_file() else trained(folder.checkpoints, like).best
+    return Trained(config, record, workload, best)
+
+
+def _opened(run: Path) -> WorkDir:
+    """Returns the files of a run. Those in an exported file have the names of a folder's."""
+    return WorkDir(cast(Path, zipfile.Path(run)) if zipfile.is_zipfile(run) else run)
+
+
+def named(params: Params) -> dict[str, Any]:
+    """Returns the arrays by their places in the pytree, such as `encoder.Conv_0.kernel`."""
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in jax.tree.leaves_with_path(params)}
+
+
+def _exported(file: Path, like: Params) -> Params:
+    with zipfile.ZipFile(file) as archive, archive.open("params.npz") as part, np.load(part) as arrays:
+        held, wanted = dict(arrays), named(like)
+    if jax.tree.map(np.shape, held) != jax.tree.map(np.shape, wanted):
+        raise InputError(f"{file} must hold the parameters of its workload; got others: export the run again")
+    return jax.tree.unflatten(jax.tree.structure(like), [held[name] for name in wanted])
 
 
 def _no_run(folder: WorkDir) -> InputError:

@@ -12,7 +12,7 @@ from gmmae.config.toml import differences, flatten_table, to_toml
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError, StorageError
-from gmmae.system.files import FAILED, remove_empty, write_text
+from gmmae.system.files import FAILED, claim_output, remove_empty, write_text
 from gmmae.training.records import Epoch, Record, from_plain, read_history
 from gmmae.training.validations import Validation, read_validations
 
@@ -86,10 +86,10 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
       StorageError: its disk is full, or failed.
     """
     workdir = WorkDir(root)
-    new = [path for path in (workdir.checkpoints, root, *root.parents) if not path.exists()]
     with ExitStack() as held:
-        held.callback(remove_empty, new)
         with writable(root):
+            new = [path for path in (workdir.checkpoints, root, *root.parents) if not path.exists()]
+            held.callback(remove_empty, new)
             root.mkdir(parents=True, exist_ok=True)
             new_lock = not workdir.lock.exists()
             held.enter_context(alone(workdir.lock, "run"))
@@ -120,6 +120,7 @@ def writable(root: Path) -> Iterator[None]:
       InputError: it is not.
       StorageError: the disk failed, or is full.
     """
+    claim_output(root, None, "workdir")
     try:
         yield
     except OSError as error:

@@ -52,7 +52,7 @@ def load(name: str) -> ModuleType:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise WorkloadError(f"workload file not found: {path}")
+        raise WorkloadError(f"workload file not found: {path}; give its place with --workload, or gmmae.load(…, workload=…)")
     path = path.resolve()
     name = f"gmmae_workload_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)

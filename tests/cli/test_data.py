@@ -90,6 +90,17 @@ def test_inspect_shows_one_nodule(capsys, config, tmp_path, which, index):
     assert is_png(tmp_path / "nodule.png")
 
 
+def test_only_earlier_results_are_replaced(capsys, config, tmp_path):
+    for _ in range(2):
+        inspect(capsys, config, "0", tmp_path / "nodule.svg")
+        inspect(capsys, config, "0", tmp_path / "nodule.png")
+        prepare(capsys, config, "--out", tmp_path / "sheet")
+    before = (tmp_path / "all.npz").read_bytes()
+    assert "which holds something else" in refusal(capsys, "inspect", "0", *words(config), "--out", tmp_path / "all.npz")
+    assert "which holds something else" in refusal(capsys, "prepare", *words(config), "--out", tmp_path)
+    assert (tmp_path / "all.npz").read_bytes() == before
+
+
 @pytest.mark.parametrize(("size", "ndim"), [(16, 3), ((8, 12, 16), 3), ((12, 16), 2), (16, 1)])
 def test_data_in_their_own_unit_are_shown_in_it(capsys, config, tmp_path, size, ndim):
     shape = DataConfig(shape=size, ndim=ndim).sample_shape
@@ -123,9 +134,9 @@ def test_a_name_must_be_one_nodules(capsys, config, tmp_path, which, message):
 def test_places_that_cannot_be_written_are_named(capsys, config, tmp_path):
     (tmp_path / "file").write_text("")
     error = refusal(capsys, "prepare", *words(config), "--out", tmp_path / "file")
-    assert re.search("--out must be a folder that can be written; got .*file", error)
+    assert re.search("--out must be a folder that is new or empty, .*; got .*file", error)
     error = refusal(capsys, "inspect", "0", *words(config), "--out", tmp_path / "file" / "x.png")
-    assert re.search("--out must be a file that can be written; got .*file", error)
+    assert re.search("--out must be a place that can be written; got .*file", error)
 
 
 def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(capsys, tmp_path):

@@ -268,6 +268,16 @@ def test_parameters_that_are_not_finite_are_no_model(mixture_run, tmp_path, caps
     )
 
 
+def test_out_replaces_an_earlier_evaluation_and_no_other_file(mixture_run, tmp_path, capsys):
+    for name, text, expected in (("own.csv", "", 0), ("own.csv", None, 0), ("thesis.txt", "precious", 2)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        code, _, error = evaluate(capsys, mixture_run.folder, "--out", tmp_path / name)
+        assert (code, "which holds something else" in error) == (expected, expected == 2)
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+    assert len(rows(tmp_path / "own.csv")) == 6
+
+
 def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, capsys):
     folder, _ = mixture_run
     places, files = {}, {}

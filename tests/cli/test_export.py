@@ -1,17 +1,22 @@
 """`gmmae export`: the file, loaded where there is JAX and NumPy alone, gives the model's numbers for any number of samples."""
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import gmmae
 from gmmae.cli.export_loader import Model
+from gmmae.system.errors import InputError
 from gmmae.training import compilation
 from gmmae.training.loop import run
+from gmmae.training.trained import named
+from gmmae.workloads import registry
 from tests.commands import refusal, run_gmmae
 from tests.small import Recorder, small
 
@@ -117,6 +122,59 @@ def test_a_workload_of_ones_own_is_exported_with_its_metrics(own_run, tmp_path, 
         np.testing.assert_allclose(array, expected[name], rtol=1e-6, atol=1e-6)
     assert list(meta["functions"]) == ["losses", "metrics"]
     assert meta["functions"]["metrics"]["samples"] == {"image": "float32[samples, 8, 8]", "label": "int32[samples]"}
+
+
+def test_a_program_that_jax_cannot_read_leaves_parameters_and_settings_from_which_gmmae_builds_the_model(own_run, tmp_path):
+    for _ in range(2):  # an earlier export is replaced
+        assert run_gmmae("export", own_run.folder, "--out", tmp_path / "model.zip") == 0
+    with zipfile.ZipFile(tmp_path / "model.zip") as whole, zipfile.ZipFile(tmp_path / "later.zip", "w") as later:
+        for name in whole.namelist():
+            content = whole.read(name)
+            later.writestr(name, content[: len(content) // 2] if name.endswith("stablehlo") else content)
+    model, of_run = gmmae.load(tmp_path / "later.zip"), gmmae.load(own_run.folder)
+    samples = of_run.workload.load().validation
+    alone = Model(tmp_path / "later.zip")
+    with pytest.raises(ValueError, match=r"^JAX must be able to read the program of losses.*gmmae.load") as caught:
+        alone("losses", samples)
+    assert "\n" not in str(caught.value)
+    assert alone.settings["workload"] == of_run.config.workload
+    np.testing.assert_equal(alone.params, named(of_run.params))
+    assert (model.config, model.record) == (of_run.config, of_run.record)
+    np.testing.assert_array_equal(model.losses(samples), of_run.losses(samples))
+    np.testing.assert_equal(model.metrics(samples), of_run.metrics(samples))
+
+
+def test_an_exported_nodule_model_describes_encodes_and_refines_as_the_run(mixture_run, tmp_path):
+    run_gmmae("export", mixture_run.folder, "--out", tmp_path / "model.zip")
+    model, of_run = gmmae.load(tmp_path / "model.zip"), gmmae.load(mixture_run.folder)
+    samples = of_run.workload.load().validation
+    np.testing.assert_equal(model.encode(samples), of_run.encode(samples))
+    refined, expected = model.refine(samples, 2), of_run.refine(samples, 2)
+    np.testing.assert_equal({**refined, "seconds": 0}, {**expected, "seconds": 0})
+
+
+def test_a_workload_that_has_moved_is_given_to_load(own_run, tmp_path):
+    config = gmmae.load(own_run.folder).config
+    here, moved = tmp_path / "mine.py", tmp_path / "moved.py"
+    shutil.copy(config.workload, here)
+    run(replace(config, workload=str(here)), tmp_path / "run", Recorder())
+    assert run_gmmae("export", tmp_path / "run", "--out", tmp_path / "model.zip") == 0
+    here.rename(moved)
+    registry.load.cache_clear()
+    with pytest.raises(InputError, match=r"workload file not found: .*mine.py.*gmmae.load"):
+        gmmae.load(tmp_path / "model.zip")
+    assert gmmae.load(tmp_path / "model.zip", workload=str(moved)).config.workload == str(moved)
+
+
+def test_files_that_are_no_export_are_refused_in_a_line(mixture_run, tmp_path, capsys):
+    np.savez(tmp_path / "mine.npz", volumes=np.zeros(3))
+    before = (tmp_path / "mine.npz").read_bytes()
+    assert "which holds something else" in refusal(capsys, "export", mixture_run.folder, "--out", tmp_path / "mine.npz")
+    assert (tmp_path / "mine.npz").read_bytes() == before
+    with pytest.raises(InputError, match=r"got .*mine.npz.*, which has no config.toml"):
+        gmmae.load(tmp_path / "mine.npz")
+    with pytest.raises(ValueError, match=r"the file must be one of gmmae export; got .*mine.npz"):
+        Model(tmp_path / "mine.npz")
 
 
 def test_a_file_that_cannot_be_written_is_said_in_a_line(mixture_run, tmp_path, capsys):

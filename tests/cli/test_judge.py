@@ -130,7 +130,7 @@ def test_a_folder_with_other_files_is_not_replaced(files, tmp_path):
     kept.parent.mkdir()
     kept.write_text("")
     with pytest.raises(
-        InputError, match=r"--out must be a folder that is new or empty, or one with judgement\.json, which is replaced"
+        InputError, match=r"--out must be a folder that is new or empty, or an earlier result, which is replaced"
     ):
         command([real, generated, *OPTIONS, "--data.cache", str(tmp_path / "cache"), "--out", str(kept.parent)], "gmmae judge")
     assert kept.exists()

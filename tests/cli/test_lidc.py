@@ -438,7 +438,7 @@ def test_a_folder_that_holds_something_else_is_not_replaced(capsys, known, tmp_p
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "nodules.csv").write_text("mine")
     error = refused(capsys, known.root, "--out", tmp_path / "out")
-    assert "or one with left_out.csv, which is replaced" in error
+    assert "or an earlier result, which is replaced" in error
     assert (tmp_path / "out" / "nodules.csv").read_text() == "mine"
 
 

@@ -92,7 +92,7 @@ def test_one_device_has_an_overhead_and_no_file(tmp_path, capsys):
 def test_a_file_that_exists_is_kept_unless_its_replacement_is_forced(tmp_path, capsys):
     out = tmp_path / "mine.toml"
     out.write_text("precious")
-    assert "--out must be a new file; got" in refusal(capsys, "measure-cluster", "--out", out, *QUICK)
+    assert "--out must be a file that is new or empty; got" in refusal(capsys, "measure-cluster", "--out", out, *QUICK)
     assert out.read_text() == "precious"
     assert measure(out, "--devices", 2, "--force") == 0
     assert cost.read_cluster(out).device == "cpu"

@@ -13,7 +13,7 @@ import pytest
 
 from gmmae.system import files
 from gmmae.system.errors import InputError, Interrupted, StorageError
-from gmmae.system.files import ANYTHING, output_file, print_result, require_free, whole_file, whole_folder, write_text
+from gmmae.system.files import ANYTHING, claim_output, output_file, print_result, whole_file, whole_folder, write_text
 from tests.interrupting import Killed, full_disk, killed, moments, tree
 
 ROOT = Path(__file__).parent.parent.parent
@@ -59,9 +59,9 @@ def test_what_is_not_the_commands_own_is_left_alone(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     before = tree(tmp_path)
-    for refused in (lambda: write(tmp_path / "out", mark="mark"), lambda: require_free(tmp_path / "out", mark="mark")):
+    for refused in (lambda: write(tmp_path / "out", mark="mark"), lambda: claim_output(tmp_path / "out", mark="mark")):
         with pytest.raises(
-            InputError, match=r"--out must be a folder that is new or empty, or one with mark, which is replaced"
+            InputError, match=r"--out must be a folder that is new or empty, or an earlier result, which is replaced"
         ):
             refused()
     with pytest.raises(InputError, match=r"--out must be a folder that is new or empty; got .*out, which holds something else"):
@@ -93,8 +93,8 @@ def test_a_place_that_cannot_be_written_is_named_before_and_after(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"FOLDER must be a folder that can be written; got .*file/out \(Not a directory\)"):
         write(tmp_path / "file" / "out", option="FOLDER")
-    with pytest.raises(InputError, match=r"--out must be a folder that can be written; got .*x \(File name too long\)"):
-        require_free(tmp_path / ("x" * 10_000))
+    with pytest.raises(InputError, match=r"--out must be a place that can be written; got .*x \(File name too long\)"):
+        claim_output(tmp_path / ("x" * 10_000))
     (tmp_path / "folder").mkdir()
     for place, why in (("file/out", "Not a directory"), ("folder", "Is a directory")):
         rule = rf"--out must be a file that can be written; got .*{place} \({why}\)"
@@ -104,11 +104,11 @@ def test_a_place_that_cannot_be_written_is_named_before_and_after(tmp_path):
 
 def test_a_link_to_itself_is_no_place_to_write_to(tmp_path):
     (tmp_path / "out").symlink_to(tmp_path / "out")
-    rule = r"--out must be a folder that can be written; got .*out \(Too many levels of symbolic links\): name another"
-    for refused in (write, require_free):
+    rule = r"--out must be a \w+ that can be written; got .*out \(Too many levels of symbolic links\): name another"
+    for refused in (write, claim_output):
         with pytest.raises(InputError, match=rule):
             refused(tmp_path / "out")
-    with pytest.raises(InputError, match=rule.replace("folder", "file")), output_file(tmp_path / "out"):
+    with pytest.raises(InputError, match=rule), output_file(tmp_path / "out"):
         pass
     assert (tmp_path / "out").is_symlink()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -178,7 +178,7 @@ def test_what_a_killed_call_has_left_goes_even_where_the_next_is_refused(tmp_pat
     write(tmp_path / "out")
     (tmp_path / ".out.partial" / "old").mkdir(parents=True)
     with pytest.raises(InputError, match="which holds something else"):
-        require_free(tmp_path / "out")
+        claim_output(tmp_path / "out")
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
@@ -186,7 +186,7 @@ def test_two_calls_into_one_folder(tmp_path, capfd):
     out = tmp_path / "out"
     with whole_folder(out) as place:
         fill(place)
-        for call in (lambda: write(out), lambda: require_free(out)):
+        for call in (lambda: write(out), lambda: claim_output(out)):
             with pytest.raises(
                 InputError, match=rf"--out must be written by one process at a time; got .* process {os.getpid()} "
             ):

@@ -1,6 +1,6 @@
 """What a checkpoint holds, and what happens when it cannot be read."""
 
-import logging
+import errno
 import sys
 import threading
 from functools import partial
@@ -10,7 +10,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from gmmae.system.errors import StorageError
+from gmmae.system.errors import InputError, StorageError
 from gmmae.training import checkpoint, compilation
 from gmmae.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, Progress, newest, restore_epoch
 from gmmae.training.records import Epoch
@@ -76,30 +76,32 @@ def test_a_checkpoint_of_a_version_without_a_growing_batch_is_read(tmp_path, sta
 HOOKS = [(threading, "excepthook"), (sys, "unraisablehook"), (sys, "excepthook")]
 
 
-def test_a_save_that_fails_prints_nothing_beside_its_error(tmp_path, state, monkeypatch):
-    printed = []
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device [os_error_code='28']"), 74),
+        (OSError(errno.EACCES, "Permission denied"), 74),
+        (OSError(errno.EMFILE, "Too many open files"), 2),
+        (ValueError("Cannot save arrays with zero size"), 2),
+    ],
+)
+def test_a_save_that_fails_prints_nothing_and_leaves_the_hooks(tmp_path, state, monkeypatch, capsys, failure, code):
     for module, hook in HOOKS:
-        monkeypatch.setattr(module, hook, printed.append)
-    monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", False)
+        monkeypatch.setattr(module, hook, getattr(module, f"__{hook}__"))
     checkpoints = Checkpoints(tmp_path, keep=1)
 
     def fail(*_, **__):
         thread = threading.Thread(target=lambda: 1 / 0)
         thread.start()
         thread.join()
-        raise ValueError("RESOURCE_EXHAUSTED")
+        raise failure
 
     monkeypatch.setattr(checkpoints._manager, "save", fail)
-    with pytest.raises(StorageError, match="the checkpoint of epoch 1 must be written to"):
+    with pytest.raises(InputError, match="the checkpoint of epoch 1 must be written to") as caught:
         checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0, [])))
-    sys.unraisablehook("what TensorStore finds later")  # pyright: ignore[reportArgumentType]
-    assert printed == []
-
-
-def test_a_save_that_succeeds_leaves_errors_to_be_printed(tmp_path, state):
-    before = [getattr(module, hook) for module, hook in HOOKS]
-    saved(tmp_path, state, 1)
-    assert [getattr(module, hook) for module, hook in HOOKS] == before
+    assert caught.value.exit_code == code
+    assert capsys.readouterr().err == ""
+    assert all(getattr(module, hook) is getattr(module, f"__{hook}__") for module, hook in HOOKS)
 
 
 ITEMS = ["arrays", "progress"]

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gmmae
 from gmmae.system.errors import InputError
 from gmmae.training.loop import run
+from tests.commands import refusal
 from tests.small import Recorder, small
 
 ROOT = Path(__file__).parent.parent.parent
@@ -78,9 +80,42 @@ def test_an_exact_run_in_float64_loads_in_any_interpreter_and_its_folder_stays_a
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
+def test_what_a_model_cannot_take_is_refused_in_a_line(tmp_path):
+    run(small(stop__max_epochs=1), tmp_path, Recorder())
+    model = gmmae.load(tmp_path)
+    volumes = np.zeros((2, 8, 8, 8), np.float32)
+    refused = {
+        "samples": (
+            lambda: model.losses(volumes[0]),
+            lambda: model.losses(np.zeros((2, 9, 9, 9), np.float32)),
+            lambda: model.describe(volumes.astype(np.int16)),
+        ),
+        "steps": (lambda: model.refine(volumes, -1), lambda: model.refine(volumes, 2.5)),  # pyright: ignore[reportArgumentType]
+        "train takes": (
+            lambda: gmmae.train("quickstart", tmp_path / "x"),  # pyright: ignore[reportArgumentType]
+            lambda: gmmae.train(small(), None),  # pyright: ignore[reportArgumentType]
+        ),
+    }
+    for word, calls in refused.items():
+        for call in calls:
+            with pytest.raises(InputError, match=rf"\A{word}.*; got .*\Z"):
+                call()
+
+
 def test_a_folder_that_holds_no_run_cannot_be_loaded(tmp_path):
     with pytest.raises(InputError, match=f"workdir must be that of a run; got {tmp_path}, which has no config.toml"):
         gmmae.load(tmp_path)
+
+
+def test_a_run_without_a_finite_epoch_has_no_parameters_for_anything(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert run(small(optim__learning_rate=1e30, stop__max_epochs=1), folder, Recorder()).best_epoch is None
+    for use in (lambda: gmmae.load(folder), lambda: run(small(init_from=str(folder)), tmp_path / "out", Recorder())):
+        with pytest.raises(InputError, match="must be a run with a finite epoch"):
+            use()
+    for command in ("export", "evaluate"):
+        assert "must be a run with a finite epoch" in refusal(capsys, command, folder, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

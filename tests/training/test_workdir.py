@@ -80,12 +80,10 @@ def test_broken_config(tmp_path):
         claimed(small(), tmp_path)
 
 
-@pytest.mark.parametrize("place", ["file/below", "file"])
+@pytest.mark.parametrize("place", ["file/below", "file", "file/../run", "x" * 300, "/"])
 def test_a_place_that_cannot_be_written(tmp_path, place):
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(
-        InputError, match=r"workdir must be a folder that can be written; got .*file.*: give another with --workdir"
-    ):
+    with pytest.raises(InputError, match=r"workdir must be a \w+ that can be written; got "):
         claimed(small(), tmp_path / place)
 
 
