@@ -92,7 +92,7 @@ class Generated(NamedTuple):
 
     Attributes:
       nodules: values in HU (int16), categories, drawn diameters and edges, and masks if the training set has them. Each
-        nodule is a group of its own and lies at the world's origin.
+        nodule is in the group of its first donor, and lies at the world's origin.
       nearest: names of the nearest training nodules.
       distance: distances to these by `gmmae.generation.judging.novelty.nearest`, before rotation or reflection.
       turn: index of the applied symmetry among `gmmae.generation.judging.novelty.symmetries`; 0 is the identity.
@@ -277,12 +277,13 @@ class Generator(NamedTuple):
             shares = from_density(density, drawn["mass"], (0.0, 1.0)) + added
             values = to_hu(shares, window_of(self.model))
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
+        groups = tuple(self.training.groups[i] for i in drawn["shape_donors"][:, 0])  # siblings stay on one side of a split
         name_of = np.array(self.training.names)
         count = len(names)
         details = Details(names, np.zeros((count, 3)), drawn["edge_mm"], drawn["diameter_mm"], np.zeros(count))
         masks = None if self.training.masks is None else (outline > 0).astype(np.uint8)
         return Generated(
-            Nodules(values, names, names, tuple(drawn["category"].tolist()), masks, details),
+            Nodules(values, names, groups, tuple(drawn["category"].tolist()), masks, details),
             tuple(name_of[drawn["nearest"]].tolist()),
             drawn["distance"],
             np.zeros(count, np.int64),

@@ -329,7 +329,7 @@ def _check(real: Nodules, generated: Nodules, training: Nodules | None) -> None:
 
 
 def _require_no_copies(real: Nodules, generated: Nodules, training: Nodules | None, window: tuple[float, float]) -> None:
-    """Raises `InputError` if another set has a real nodule, under any name and in any symmetry.
+    """Raises `InputError` if another set has a real nodule voxel for voxel, under any name and in any symmetry.
 
     Generated copies of training nodules are no fault of the sets: they are what `Novelty` measures.
     """
@@ -337,8 +337,8 @@ def _require_no_copies(real: Nodules, generated: Nodules, training: Nodules | No
         if others is not None and (copies := novelties.copies(real.values, others.values, window)):
             first, same = copies[0]
             raise InputError(
-                f"REAL must share no nodule with {name}; {len(dict(copies))} of its {len(real.names)} are in it voxel for voxel "
-                f"as they lie or flipped, such as {real.names[first]}, which is {others.names[same]}: leave them out of one"
+                f"REAL must share no nodule with {name}; {len(dict(copies))} of its {len(real.names)} are in it, "
+                f"perhaps flipped, such as {real.names[first]}, which is {others.names[same]}: leave them out of one"
             )
 
 
