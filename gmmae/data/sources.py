@@ -1,9 +1,8 @@
 """The nodules of a configuration, from any source, divided into training and validation, and a test set where there is one."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from os import PathLike
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -57,14 +56,14 @@ def load(config: DataConfig) -> SplitNodules:
     return SplitNodules(nodules, divided)
 
 
-def of_generated(config: DataConfig, root: str | PathLike[str]) -> DataConfig:
+def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
     """Returns the configuration that reads a folder of `gmmae generate` as its run reads real nodules.
 
     The CSV and its columns are the folder's own. The unit is that of the real nodules: the default window marks cubes in HU.
     """
     window = DataConfig.window if config.hu else config.window
     own = {"category_column": DataConfig.category_column, "group_column": "auto", "augment_with": None}
-    return replace(config, source="cubes", root=os.fspath(root), csv="auto", window=window, **own)
+    return replace(config, source="cubes", root=str(root), csv="auto", window=window, **own)
 
 
 def divide(nodules: Nodules, config: DataConfig) -> Split:

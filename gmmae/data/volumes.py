@@ -132,8 +132,10 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
       DataError: a name is in both, or one set is in HU and the other in a unit of its own.
     """
     if first.values.dtype != second.values.dtype:
-        kinds = " and ".join(str(part.values.dtype) for part in (first, second))
-        raise DataError(f"nodules that are joined must be in one unit, int16 in HU or float32; got {kinds}: join others")
+        raise DataError(
+            f"nodules that are joined must be in one unit, int16 in HU or float32; got {first.values.dtype} and "
+            f"{second.values.dtype}: join others"
+        )
     if shared := set(first.names) & set(second.names):
         raise DataError(f"nodules that are joined must have names of their own; {min(shared)} is in both: rename it")
     masks = None
