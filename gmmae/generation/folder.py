@@ -22,7 +22,7 @@ COLUMNS = {
     "diameter_mm": "diameter, mm",
     "run": "id of the run that trained the model",
     "seed": "seed of the sample",
-    "nearest": "the nearest training nodule, before rotation or reflection",
+    "nearest": "the nearest training nodule, in any of 16 flips and turns",
     "distance": "distance between the values of the two, as in the novelty of `gmmae judge`",
     "turn": "index of the applied symmetry; 0 is the identity",
     "shape_donors": "training nodules that the shape comes from",

@@ -14,9 +14,9 @@ from jaxtyping import Float, Int, Real
 from gmmae.data.volumes import windowed
 
 REJECTION_PERCENTILE = 5.0
-"""Percentile of the real held-out volumes' distances to the training set. The generator draws nearer volumes again."""
+"""Percentile of the real held-out volumes' distances to the training set, over all symmetries: nearer samples are redrawn."""
 COPY_PERCENTILE = 1.0
-"""Percentile of the same distances, over all symmetries. A judged volume that is nearer is a copy."""
+"""Percentile of the same distances. A judged volume that is nearer is a copy."""
 BLOCK = 512
 """Number of volumes compared at a time. 512 × 4096 voxels take 8 MB, their distances to 1000 others take 2 MB."""
 
