@@ -62,8 +62,8 @@ def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
     The CSV and its columns are the folder's own. The unit is that of the real nodules: the default window marks cubes in HU.
     """
     window = DataConfig.window if config.hu else config.window
-    own = {"category_column": DataConfig.category_column, "group_column": "auto", "augment_with": None}
-    return replace(config, source="cubes", root=str(root), csv="auto", window=window, **own)
+    config = replace(config, category_column=DataConfig.category_column, group_column="auto", augment_with=None)
+    return replace(config, source="cubes", root=str(root), csv="auto", window=window)
 
 
 def divide(nodules: Nodules, config: DataConfig) -> Split:

@@ -122,7 +122,7 @@ def write_tables(folder: Path, table: Annotations, scans: dict[str, Path], recor
     images: list[dict[str, object]] = []
     for uid, path in scans.items():
         lines += table.lines.get(uid, [])
-        boxes = [[*centre.tolist(), *[diameter] * 3] for centre, diameter in annotated(table.rows.get(uid, []))]
+        boxes = [[*centre.tolist(), *[diameter] * 3] for centre, diameter in annotated(table.rows[uid])]
         for record in records:
             if record.seriesuid == uid:
                 position = {column: getattr(record, column) for column in COLUMNS}

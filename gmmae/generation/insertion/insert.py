@@ -202,7 +202,7 @@ def _require_masks(nodules: Nodules) -> None:
 
 def _target(host: Host, annotations: Annotations) -> Target:
     lungs = find_lungs(host)
-    occupied = [(centre, diameter / 2) for centre, diameter in annotated(annotations.rows.get(host.uid, []))]
+    occupied = [(centre, diameter / 2) for centre, diameter in annotated(annotations.rows[host.uid])]
     return Target(host, lungs, noises.measure(host, lungs), occupied)
 
 

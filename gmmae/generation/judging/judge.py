@@ -200,11 +200,12 @@ def compare(real: Population, other: Population, seed: int = 0, paired: bool = F
       network: whether a network is trained to tell the sets apart.
     """
     samples = (real.sample, other.sample)
+    one, two = (sample._replace(features=sample.features[:, ~IS_COPIED]) for sample in samples)
     return Comparison(
         len(real.sample.groups),
         (len(set(real.sample.groups)), len(set(other.sample.groups))),
         two_samples.c2st(*samples, seed),
-        two_samples.c2st(*(Sample(features[:, ~IS_COPIED], groups) for features, groups in samples), seed),
+        two_samples.c2st(one, two, seed),
         _network_c2st(real, other, seed) if network else None,
         two_samples.frechet(*samples),
         two_samples.mmd2(*samples, seed, paired),
@@ -335,9 +336,9 @@ def _require_no_copies(real: Nodules, generated: Nodules, training: Nodules | No
     """
     for name, others in (("GENERATED", generated), ("--train", training)):
         if others is not None and (copies := novelties.copies(real.values, others.values, window)):
-            first, same = copies[0]
+            first, same = min(copies.items())
             raise InputError(
-                f"REAL must share no nodule with {name}; {len(dict(copies))} of its {len(real.names)} are in it, "
+                f"REAL must share no nodule with {name}; {len(copies)} of its {len(real.names)} are in it, "
                 f"perhaps flipped, such as {real.names[first]}, which is {others.names[same]}: leave them out of one"
             )
 

@@ -62,17 +62,17 @@ def nearest(
 
 def copies(
     values: Real[np.ndarray, "samples *volume"], others: Real[np.ndarray, "others *volume"], window: tuple[float, float]
-) -> list[tuple[int, int]]:
-    """Returns the volumes that equal another one voxel for voxel, in any of the `symmetries`: pairs of their indices.
+) -> dict[int, int]:
+    """Returns the indices of volumes that equal another one voxel for voxel, in any of the `symmetries`, and of the others.
 
     >>> ramp = np.arange(8.0).reshape(1, 2, 2, 2)
     >>> copies(ramp[:, ::-1], np.concatenate([ramp + 1, ramp]), (0.0, 9.0))
-    [(0, 1)]
+    {0: 1}
     """
     index = {volume.tobytes(): i for i, volume in enumerate(windowed(others, window).astype(np.float32))}
     views = symmetries(windowed(values, window).astype(np.float32))
     keys = ((i, volume.tobytes()) for view in views for i, volume in enumerate(view))
-    return sorted({(i, index[key]) for i, key in keys if key in index})
+    return {i: index[key] for i, key in keys if key in index}
 
 
 def novelty(generated: Float[np.ndarray, " generated"], held_out: Float[np.ndarray, " held_out"]) -> float:
