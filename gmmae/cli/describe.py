@@ -21,6 +21,7 @@ from gmmae.data.extraction.integrity import SUFFIXES
 from gmmae.data.extraction.prepare import SUMMARY, Known, load_known, prepare, say_on_stderr, stream_prepared
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
+from gmmae.data.sources import of_generated
 from gmmae.data.volumes import Point, central_section, from_density, masses, to_density
 from gmmae.plotting.slices import described_volumes
 from gmmae.system.compilation_cache import keep
@@ -160,10 +161,8 @@ def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     Without files, the data are those of the configuration.
     """
     source, paths = (_source(config, files), files) if files else (config.source, _root(config))
-    # The default window marks cubes in HU. The run's own window applies later, when they become densities.
-    window = DataConfig.window if config.hu else config.window
-    config = replace(config, source=source, root=str(paths[0]), window=window)
-    config = replace(config, category_column=DataConfig.category_column, group_column="auto")
+    # Any folder is read as generated ones are. The run's own window applies later, when volumes become densities.
+    config = replace(of_generated(config, paths[0]), source=source, csv=config.csv)
     one_place = len(files) == 1 and (files[0].is_dir() or bool(_arrays(files[0]) & {VOLUMES_ARRAY, MEDMNIST_ARRAY}))
     if files and not one_place:
         prepared = prepare(replace(config, on_error="refuse"), say_on_stderr, plan=cube_source.plan_files(files))

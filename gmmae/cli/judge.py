@@ -27,11 +27,7 @@ def command(options: JudgeArguments) -> int:
     _check(options)
     claim_output(options.out, page.JSON)
     real, training = _load_real(options)
-    # Cubes are in HU where their window is CT's, which REAL's need not be.
-    window = DataConfig.window if options.data.hu else options.data.window
-    generated = _load(
-        "GENERATED", replace(options.data, source="cubes", csv="auto", group_column="auto", window=window), options.generated
-    )
+    generated = _load("GENERATED", sources.of_generated(options.data, options.generated), options.generated)
     origin = donors.read(options.generated)
     _require_same_run(origin, options)
     _require_unseen(real, training, origin, options)
@@ -45,7 +41,7 @@ def command(options: JudgeArguments) -> int:
         count=0 if options.count == "all" else options.count,
         network=options.network_judge,
     )
-    notes = _notes(options)
+    notes = _notes(options, origin)
     paths = page.write(options.out, judgement, real, generated, training, options.seed, notes)
     print_result(options.out, [*page.lines(judgement, real, generated, notes), *map(str, paths)])
     return 0
@@ -79,19 +75,25 @@ def _load(name: str, data: DataConfig, root: Path) -> Nodules:
         raise type(error)(f"{name}: {error}") from error
 
 
-def _notes(options: JudgeArguments) -> list[str]:
-    """Returns a note if the generated cubes have another size and were resampled."""
-    data = replace(options.data, source="cubes", csv="auto", group_column="auto", root=str(options.generated))
-    tasks = cubes.plan(data).tasks
+def _notes(options: JudgeArguments, origin: Origin) -> list[str]:
+    """Returns notes if copies are measured where they were rejected, and if generated cubes were resampled."""
+    notes = []
+    if options.split == "validation" and origin.runs:
+        notes.append(
+            "copies and novelty are favourable by construction, because `gmmae generate` rejects copies by distances of these "
+            "same validation nodules: judge by nodules of a third set, with --train"
+        )
+    tasks = cubes.plan(sources.of_generated(options.data, options.generated)).tasks
     first, last = (opening.shape(task.file) for task in (tasks[0], tasks[-1]))
     if first != last or first == options.data.volume_shape:
-        return []
+        return notes
     size = " ".join(map(str, first[:1] if len(set(first)) == 1 else first))
     wanted = " × ".join(map(str, first))
     resampled = " × ".join(map(str, options.data.volume_shape))
     return [
+        *notes,
         f"GENERATED's volumes have {wanted} voxels and were resampled to {resampled}, which changes their texture; "
-        f"--data.shape {size} compares them as they are"
+        f"--data.shape {size} compares them as they are",
     ]
 
 
@@ -139,29 +141,16 @@ def _require_unseen(real: Nodules, training: Nodules | None, origin: Origin, opt
 
 
 def _require_new(real: Nodules, generated: Nodules) -> None:
-    """Checks that the generated nodules are new.
+    """Checks that the generated nodules are new by their names; `judge` compares voxels.
 
     Raises:
-      InputError: real nodules are among them, by name or voxel for voxel.
+      InputError: real nodules are among them.
     """
     shared = sorted(set(real.names) & set(generated.names))
     if shared:
         raise InputError(
             f"GENERATED must hold new nodules; {len(shared)} of its {len(generated.names)} have names of REAL's, such as "
             f"{_first_names(shared)}: take them out, or rename what is new"
-        )
-    if real.values.shape[1:] != generated.values.shape[1:]:
-        return
-    name_of = dict(zip((volume.astype("float32").tobytes() for volume in real.values), real.names, strict=True))
-    same = [
-        (name, name_of[voxels])
-        for name, volume in zip(generated.names, generated.values, strict=True)
-        if (voxels := volume.astype("float32").tobytes()) in name_of
-    ]
-    if same:
-        raise InputError(
-            f"GENERATED must hold new nodules; {len(same)} of its {len(generated.names)} are voxel for voxel nodules of REAL, "
-            f"such as {same[0][0]}, which is {same[0][1]}: take them out"
         )
 
 

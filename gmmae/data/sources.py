@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -49,11 +50,20 @@ def load(config: DataConfig) -> SplitNodules:
     nodules = _sections(SOURCES[config.source](config), config.ndim)
     divided = divide(nodules, config)
     if config.augment_with:
-        generated = replace(config, source="cubes", root=config.augment_with, csv="auto", augment_with=None)
-        more = _sections(prepare.load(generated), config.ndim)
+        more = _sections(prepare.load(of_generated(config, config.augment_with)), config.ndim)
         divided = divided._replace(train=np.concatenate([divided.train, len(nodules.names) + np.arange(len(more.names))]))
         nodules = joined(nodules, more)
     return SplitNodules(nodules, divided)
+
+
+def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
+    """Returns the configuration that reads a folder of `gmmae generate` as its run reads real nodules.
+
+    The CSV and its columns are the folder's own. The unit is that of the real nodules: the default window marks cubes in HU.
+    """
+    window = DataConfig.window if config.hu else config.window
+    config = replace(config, category_column=DataConfig.category_column, group_column="auto", augment_with=None)
+    return replace(config, source="cubes", root=str(root), csv="auto", window=window)
 
 
 def divide(nodules: Nodules, config: DataConfig) -> Split:

@@ -129,8 +129,13 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
     """Joins two sets of nodules. Unknown masks become zero. Where the first set is divided, the second is for training.
 
     Raises:
-      DataError: a name is in both.
+      DataError: a name is in both, or one set is in HU and the other in a unit of its own.
     """
+    if first.values.dtype != second.values.dtype:
+        raise DataError(
+            f"nodules that are joined must be in one unit, int16 in HU or float32; got {first.values.dtype} and "
+            f"{second.values.dtype}: join others"
+        )
     if shared := set(first.names) & set(second.names):
         raise DataError(f"nodules that are joined must have names of their own; {min(shared)} is in both: rename it")
     masks = None

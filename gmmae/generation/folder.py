@@ -17,11 +17,12 @@ from gmmae.generation.grain import Grain
 
 COLUMNS = {
     "file": "file of the cube in images/, and of its mask in masks/",
+    "group": "patient of the first donor of the shape, or that nodule's scan where no patient is named",
     "category": "category of the nodule",
     "diameter_mm": "diameter, mm",
     "run": "id of the run that trained the model",
     "seed": "seed of the sample",
-    "nearest": "the nearest training nodule, before rotation or reflection",
+    "nearest": "the nearest training nodule, in any of 16 flips and turns",
     "distance": "distance between the values of the two, as in the novelty of `gmmae judge`",
     "turn": "index of the applied symmetry; 0 is the identity",
     "shape_donors": "training nodules that the shape comes from",
@@ -31,7 +32,7 @@ COLUMNS = {
     "sharpness": "frequency with a tenth of the contrast in that scan's slices, line pairs per cm",
     "slice_mm": "distance of that scan's slices, mm",
 }
-"""Columns of `nodules.csv` with their meanings. `gmmae.data.extraction.cubes` reads the first three."""
+"""Columns of `nodules.csv` with their meanings. `gmmae.data.extraction.cubes` reads the first four."""
 
 
 def write(generated: Generated, out: Path, run: str, seed: int) -> None:
@@ -56,7 +57,7 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
         known = (nodules.categories[i], f"{nodules.details.diameter_mm[i]:.6f}", run, seed)
         origin = (generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors, generated.grain_donors[i])
-        rows.append([file, *known, *origin, *_grain(generated, i)])
+        rows.append([file, nodules.groups[i], *known, *origin, *_grain(generated, i)])
     with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
 

@@ -92,9 +92,9 @@ class Generated(NamedTuple):
 
     Attributes:
       nodules: values in HU (int16), categories, drawn diameters and edges, and masks if the training set has them. Each
-        nodule is a group of its own and lies at the world's origin.
-      nearest: names of the nearest training nodules.
-      distance: distances to these by `gmmae.generation.judging.novelty.nearest`, before rotation or reflection.
+        nodule is in the group of its first donor, and lies at the world's origin.
+      nearest: names of the nearest training nodules, in any symmetry.
+      distance: distances to these by `gmmae.generation.judging.novelty.nearest`.
       turn: index of the applied symmetry among `gmmae.generation.judging.novelty.symmetries`; 0 is the identity.
       shape_donors: names of the training nodules behind the prior's bands.
       texture_donors: names of the training nodules behind the texture's blocks.
@@ -126,7 +126,7 @@ class Generator(NamedTuple):
       grey_levels: voxel values of each windowed nodule, by `gmmae.generation.texture.grey_levels`.
       spectra: spectrum of each windowed nodule, by `gmmae.generation.grain.spectra`.
       mask_voxels: number of voxels in each mask; 0 without one.
-      min_distance: minimum distance of a sample from the training set; a nearer one is a copy.
+      min_distance: minimum distance of a sample from the training set in any symmetry; a nearer one is a copy.
       inactive_units: number of latent units that carry no information.
       grain: noise and blur of the training nodules' scans; None if they were not measured.
       malignancy: malignancy of the training nodules, NaN where not known; None without labels.
@@ -249,7 +249,7 @@ class Generator(NamedTuple):
                 if grain_donors is not None:
                     shares = with_spectra(shares, self.spectra[grains], levels, inside, fine_bands())
         values = to_hu(shares, window_of(self.model))
-        neighbours = nearest(values, self.training.values, window_of(self.model))
+        neighbours = nearest(values, self.training.values, window_of(self.model), symmetric=True)
         return {
             **decoded,
             "values": values,
@@ -277,12 +277,13 @@ class Generator(NamedTuple):
             shares = from_density(density, drawn["mass"], (0.0, 1.0)) + added
             values = to_hu(shares, window_of(self.model))
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
+        groups = tuple(self.training.groups[i] for i in drawn["shape_donors"][:, 0])  # siblings stay on one side of a split
         name_of = np.array(self.training.names)
         count = len(names)
         details = Details(names, np.zeros((count, 3)), drawn["edge_mm"], drawn["diameter_mm"], np.zeros(count))
         masks = None if self.training.masks is None else (outline > 0).astype(np.uint8)
         return Generated(
-            Nodules(values, names, names, tuple(drawn["category"].tolist()), masks, details),
+            Nodules(values, names, groups, tuple(drawn["category"].tolist()), masks, details),
             tuple(name_of[drawn["nearest"]].tolist()),
             drawn["distance"],
             np.zeros(count, np.int64),
@@ -324,7 +325,7 @@ def fit(
     if training.masks is not None:
         mask_residuals = (signed_distances(training.masks) - signed_distances(decoded["mask"] > 0.5)).astype(np.float32)
     sizes = np.log(np.stack([mass, details.diameter_mm, details.edge_mm / details.diameter_mm], 1))
-    held_out_distances = nearest(held_out.values, training.values, window).distance
+    held_out_distances = nearest(held_out.values, training.values, window, symmetric=True).distance
     deviations = latent.std(0)
     inactive_units = int((deviations <= INACTIVE_SHARE * deviations.max()).sum())
     min_distance = float(np.percentile(held_out_distances, REJECTION_PERCENTILE))

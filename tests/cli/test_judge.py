@@ -84,6 +84,7 @@ def test_split_divides_the_real_nodules_as_training_did(files, capsys, no_page):
     assert command([real, generated, "--split", "validation", "--data.validation", "26", *options], "gmmae judge") == 0
     printed = capsys.readouterr().out
     assert printed.startswith("30 generated and 26 real nodules; compared: 26 generated and 26 other real")
+    assert "rejects copies" not in printed  # these have no record of a run
     assert "novelty is unknown" not in printed
 
 
@@ -252,7 +253,9 @@ def test_a_split_that_is_not_the_runs_is_noticed_by_the_donors(traced, capsys, n
         f"its sources, such as {', '.join(sorted(seen)[:3])} …: divide REAL as the run abc123 did, with its "
         "--data.validation and --data.seed, or --config RUN/config.toml"
     )
-    assert judge(capsys, real, generated, "--split", "validation", *options)[0] == 0
+    code, printed, _ = judge(capsys, real, generated, "--split", "validation", *options)
+    assert code == 0
+    assert "rejects copies by distances of these same validation nodules" in printed
 
 
 def test_donors_among_real_nodules_are_noticed_without_a_split(traced, tmp_path, capsys, no_page):
@@ -300,4 +303,5 @@ def test_real_nodules_among_the_generated_ones_are_refused(traced, tmp_path, cap
     copied = folder(tmp_path / "copied", balls(1, 30, "new")._replace(values=voxels))
     code, _, error = judge(capsys, real, copied, *options)
     assert code == 2
-    assert "1 of its 30 are voxel for voxel nodules of REAL, such as new4.npy, which is real7.npy: take them out" in error
+    assert "REAL must share no nodule with GENERATED; 1 of its 60" in error
+    assert "such as real7.npy, which is new4.npy" in error

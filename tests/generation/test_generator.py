@@ -10,7 +10,7 @@ from gmmae.config.schema import changed
 from gmmae.data import sources
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import windowed
+from gmmae.data.volumes import joined, windowed
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
 from gmmae.generation import grain as grains
@@ -67,8 +67,11 @@ def test_no_nodule_is_nearer_to_the_training_set_than_five_in_a_hundred_real_one
     shares = [
         np.clip((n.values.astype(float) + 1000) / 1400, 0, 1).reshape(len(n.values), -1) for n in (found.nodules, *cohorts)
     ]
-    new, training, held_out = (part[:, None] for part in shares)
-    apart, real = (np.sqrt(((some - training[:, 0]) ** 2).mean(-1)).min(1) for some in (new, held_out))
+    new, training, held_out = shares
+    views = [training[:, place.ravel()] for place in symmetries(np.arange(512).reshape(1, 8, 8, 8))]
+    apart, real = (
+        np.min([np.sqrt(((some[:, None] - view) ** 2).mean(-1)).min(1) for view in views], axis=0) for some in (new, held_out)
+    )
     np.testing.assert_allclose(found.distance, apart, rtol=1e-4)
     assert apart.min() >= np.percentile(real, 5) - 1e-6
     assert found.nearest[0] in cohorts[0].names
@@ -196,11 +199,16 @@ def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
     assert back.masks is not None
     np.testing.assert_array_equal(back.masks[order], found.nodules.masks)
     assert [back.categories[i] for i in order] == list(found.nodules.categories)
+    # Siblings are in the group of the donor of their shape, so that a division keeps them together.
+    group_of = dict(zip(generator.training.names, generator.training.groups, strict=True))
+    assert [back.groups[i] for i in order] == [group_of[donor] for donor in found.shape_donors[:, 0]]
 
 
 def test_generated_cubes_join_the_training_set_and_leave_validation_alone(generator, tmp_path):
     folder.write(generator.sample(5, seed=7), tmp_path / "made", "run0", 7)
-    config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"))
+    # Columns that the real nodules have are none of the folder's, and so is a window of HU that is not CT's.
+    columns = {"category_column": "malignancy", "group_column": "subject", "window": (-1000.0, 300.0)}
+    config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"), **columns)
     both = (config, dataclasses.replace(config, augment_with=str(tmp_path / "made")))
     alone, more = (nodules.build(nodules.Config(data=data, model=ModelConfig(padding="SAME"))).load() for data in both)
     np.testing.assert_array_equal(more.validation, alone.validation)
@@ -208,6 +216,9 @@ def test_generated_cubes_join_the_training_set_and_leave_validation_alone(genera
     assert more.train.shape == (20, 8, 8, 8)
     assert more.names is not None
     assert more.names["train"][15:] == [f"generated-7-{i:05d}.nii.gz" for i in range(5)]
+    own_unit = sources.of_generated(dataclasses.replace(config, source="cubes"), tmp_path / "made")
+    with pytest.raises(InputError, match="in one unit"):
+        joined(sources.load(config).nodules, prepare.load(own_unit))
 
 
 def test_a_resized_volume_keeps_its_voxels_cubic_and_its_centre():

@@ -1,6 +1,6 @@
 """A nodule in its cube, and its resampling to the voxels of a scan."""
 
-from itertools import permutations, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ MAX_SAMPLES = 8
 
 
 class Symmetry(NamedTuple):
-    """One of the 48 symmetries of a cube: the order of its axes, and the signs that reverse them."""
+    """One of the 16 symmetries of a cube that keep its slices: the order of its axes, and the signs that reverse them."""
 
     order: tuple[int, ...] = (0, 1, 2)
     signs: tuple[int, ...] = (1, 1, 1)
@@ -45,7 +45,7 @@ class Symmetry(NamedTuple):
         return vector[list(self.order)] * np.array(self.signs)
 
 
-SYMMETRIES = tuple(Symmetry(order, signs) for order in permutations(range(3)) for signs in product((1, -1), repeat=3))
+SYMMETRIES = tuple(Symmetry(order, signs) for order in ((0, 1, 2), (0, 2, 1)) for signs in product((1, -1), repeat=3))
 
 
 class Nodule(NamedTuple):
@@ -53,6 +53,7 @@ class Nodule(NamedTuple):
 
     Attributes:
       name: unique name.
+      group: the patient, or another name of nodules that no split divides.
       category: category, or an empty string.
       hu: the cube along the world's z, y, x, extended beyond its faces.
       distance_mm: distance from the nodule's surface, negative inside.
@@ -62,6 +63,7 @@ class Nodule(NamedTuple):
     """
 
     name: str
+    group: str
     category: str
     hu: Float[np.ndarray, "z y x"]
     distance_mm: Float[np.ndarray, "z y x"]
@@ -106,7 +108,8 @@ def as_nodule(nodules: Nodules, index: int) -> Nodule:
     pad = int(np.ceil((BAND_MM[1] + 2.0) / voxel_mm))
     extended = np.pad(values.astype(float), pad, mode="edge")
     distance_mm = _distance(inside, pad, voxel_mm)
-    return Nodule(nodules.names[index], nodules.categories[index], extended, distance_mm, voxel_mm, float(diameter_mm), wall)
+    words = (nodules.names[index], nodules.groups[index], nodules.categories[index])
+    return Nodule(*words, extended, distance_mm, voxel_mm, float(diameter_mm), wall)
 
 
 def _distance(inside: Bool[np.ndarray, "z y x"], pad: int, voxel_mm: float) -> Float[np.ndarray, "z y x"]:

@@ -2,7 +2,7 @@
 
 Scans keep their relative paths and UIDs. The folder also contains:
 
-- `annotations.csv`: old and new lines. The column `inserted` names a new line's nodule.
+- `annotations.csv`: old and new lines. The column `inserted` names a new line's nodule, and `patient` its own patient.
 - `masks/UID.nii.gz`: a label for each inserted nodule, beginning with 1.
 - `detection.json`: the list for MONAI's detection example. Boxes are `cccwhd` in world mm, LPS (`affine_lps_to_ras` is true).
 - `insertions.csv`: the record of all insertions.
@@ -33,7 +33,7 @@ class InsertionRecord(NamedTuple):
     """A line of `insertions.csv`: one inserted nodule.
 
     Attributes:
-      nodule, category: name and category of the nodule.
+      nodule, patient, category: name, group and category of the nodule. The group is its patient where one is named.
       seriesuid: the scan.
       label: the nodule's label in the scan's mask.
       coordX, coordY, coordZ: centroid of the nodule's voxels in world mm, by the names of LUNA16's columns.
@@ -54,6 +54,7 @@ class InsertionRecord(NamedTuple):
     """
 
     nodule: str
+    patient: str
     category: str
     seriesuid: str
     label: int
@@ -116,17 +117,17 @@ def _cell(value: object) -> object:
 
 def write_tables(folder: Path, table: Annotations, scans: dict[str, Path], records: Sequence[InsertionRecord]) -> None:
     """Writes the annotations, the boxes and the record of the scans, given by their headers' paths in the folder."""
-    columns = (*table.columns, *(column for column in ("category", INSERTED) if column not in table.columns))
+    columns = (*table.columns, *(column for column in ("category", "patient", INSERTED) if column not in table.columns))
     lines: list[Mapping[str, object]] = []
     images: list[dict[str, object]] = []
     for uid, path in scans.items():
         lines += table.lines.get(uid, [])
-        boxes = [[*centre.tolist(), *[diameter] * 3] for centre, diameter in annotated(table.rows.get(uid, []))]
+        boxes = [[*centre.tolist(), *[diameter] * 3] for centre, diameter in annotated(table.rows[uid])]
         for record in records:
             if record.seriesuid == uid:
                 position = {column: getattr(record, column) for column in COLUMNS}
-                names = {"category": record.category, INSERTED: record.nodule}
-                lines.append({"seriesuid": uid, **position, **names, **table.patient(uid)})
+                names = {"category": record.category, "patient": record.patient, INSERTED: record.nodule}
+                lines.append({"seriesuid": uid, **position, **names})
                 boxes.append(list(record.box_mm))
         images.append({"image": path.as_posix(), "box": boxes, "label": [0] * len(boxes)})
     write_text(folder / ANNOTATIONS, csv_text(lines, columns))

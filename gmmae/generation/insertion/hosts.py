@@ -15,9 +15,6 @@ from gmmae.data.extraction.opening import read_scan
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
-PATIENT_COLUMNS = ("patient", "group")
-"""Columns that name a scan's patient. New rows copy them, so a split keeps a patient's nodules together."""
-
 
 class Annotations(NamedTuple):
     """The content of `annotations.csv`, with this program's names of the columns.
@@ -33,11 +30,6 @@ class Annotations(NamedTuple):
     lines: dict[str, list[dict[str, str]]]
     rows: dict[str, list[Row]]
     faults: tuple[str, ...] = ()
-
-    def patient(self, uid: str) -> dict[str, str]:
-        """Returns the cells that name a scan's patient, for columns in which all its lines agree."""
-        cells = {column: {line[column] for line in self.lines[uid]} for column in PATIENT_COLUMNS if column in self.columns}
-        return {column: values.pop() for column, values in cells.items() if len(values) == 1}
 
 
 class Grid(NamedTuple):
@@ -144,14 +136,14 @@ def annotated(rows: list[Row]) -> list[tuple[Float[np.ndarray, "3"], float]]:
     return [(np.array(row.centre_mm), row.diameter_mm) for row in rows if row.centre_mm and row.diameter_mm]
 
 
-def inside(host: Host, rows: list[Row]) -> list[Row]:
+def rows_in_scan(host: Host, rows: list[Row]) -> list[Row]:
     """Returns the rows with a centre in the scan, or without a centre."""
     return [row for row in rows if not row.centre_mm or host.grid.holds(np.array(row.centre_mm))]
 
 
 def outside(host: Host, rows: list[Row]) -> list[str]:
     """Returns a message for each row with a centre outside the scan."""
-    kept = inside(host, rows)
+    kept = rows_in_scan(host, rows)
     return [
         f"{ANNOTATIONS} line {row.number}: the point ({', '.join(f'{c:g}' for c in row.centre_mm or ())}) mm lies outside the "
         f"scan {host.path.name}"

@@ -16,7 +16,16 @@ from gmmae.generation.insertion import noise as noises
 from gmmae.generation.insertion.blending import dense, poisson
 from gmmae.generation.insertion.cubes import Nodule, as_nodule, band_mm
 from gmmae.generation.insertion.folder import MASKS, PICTURE, InsertionRecord, write_mask, write_scan, write_tables
-from gmmae.generation.insertion.hosts import Annotations, Host, annotated, list_scans, outside, read_annotations, read_host
+from gmmae.generation.insertion.hosts import (
+    Annotations,
+    Host,
+    annotated,
+    list_scans,
+    outside,
+    read_annotations,
+    read_host,
+    rows_in_scan,
+)
 from gmmae.generation.insertion.lungs import PleuralDistances, find_lungs, measure_pleural_distances
 from gmmae.generation.insertion.noise import Noise
 from gmmae.generation.insertion.placing import Placement, Target, find_placement
@@ -152,7 +161,9 @@ def insert(
             except DataError as error:
                 unreadable.append(str(error))
                 continue
-            faults += outside(host, annotations.rows.get(uid, []))
+            rows = annotations.rows.get(uid, [])
+            faults += outside(host, rows)
+            annotations.rows[uid] = rows_in_scan(host, rows)
             rng = np.random.default_rng([seed, number])
             count = int(rng.integers(*per_scan, endpoint=True))
             labels = np.zeros(host.voxels.shape, np.uint16)
@@ -191,7 +202,7 @@ def _require_masks(nodules: Nodules) -> None:
 
 def _target(host: Host, annotations: Annotations) -> Target:
     lungs = find_lungs(host)
-    occupied = [(centre, diameter / 2) for centre, diameter in annotated(annotations.rows.get(host.uid, []))]
+    occupied = [(centre, diameter / 2) for centre, diameter in annotated(annotations.rows[host.uid])]
     return Target(host, lungs, noises.measure(host, lungs), occupied)
 
 
@@ -266,6 +277,7 @@ def _insert_nodule(
     x, y, z = (round(float(mm), 6) for mm in centre_mm)
     record = InsertionRecord(
         nodule=nodule.name,
+        patient=nodule.group,
         category=nodule.category,
         seriesuid=host.uid,
         label=label,

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Float32, Real
 from scipy import ndimage
 
 from gmmae.data.volumes import DataError
-from gmmae.generation.insertion.hosts import Annotations, Host, annotated, inside, read_host
+from gmmae.generation.insertion.hosts import Annotations, Host, annotated, read_host, rows_in_scan
 
 STEP_MM = 2.5
 """Approximate width of the blocks of voxels on which lungs are found. They take a tenth of the time and average out noise."""
@@ -149,7 +149,7 @@ def measure_pleural_distances(scans: Mapping[str, Path], annotations: Annotation
             except DataError:
                 continue  # the insertion reports it later
             lungs = find_lungs(host)
-            for centre, diameter in annotated(inside(host, annotations.rows[uid])):
+            for centre, diameter in annotated(rows_in_scan(host, annotations.rows[uid])):
                 distances.append(float(lungs.depth_at(host.grid.indices(centre))) - diameter / 2)
     free = np.array([distance for distance in distances if distance > AT_PLEURA_MM])
     attached = "nodules with solid tissue at their cube's border at the pleura"

@@ -1,7 +1,7 @@
 """Search for a nodule's place in a scan: within the lung or at its pleura.
 
 A free nodule lies wholly in the lung. A nodule with solid tissue at its cube's border is placed at the pleura. A symmetry of
-the cube orients that tissue towards the scan's wall.
+the cube that keeps its slices orients that tissue towards the scan's wall.
 """
 
 from collections import Counter
@@ -36,6 +36,9 @@ ERROR_MM = 1.5
 
 MIN_SLOPE = 0.3
 """Minimum gradient of the distance to the pleura, in mm per mm, for a direction to the wall."""
+
+MIN_FIT = 0.7
+"""Minimum cosine of the angle between a nodule's wall and the scan's, 45°: a nodule is not turned out of its slices."""
 
 OVERLAP_MM = 1.5
 """Overlap of an attached nodule with the wall. The wall's own voxels are kept, so the nodule touches them."""
@@ -95,14 +98,16 @@ def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap
     reasons: Counter[str] = Counter()
     for block in rng.choice(blocks, min(MAX_TRIES, len(blocks)), replace=False):
         index = (np.array(np.unravel_index(block, candidates.shape)) + rng.uniform(size=3)) * lungs.step - 0.5
-        placement = _place(nodule, index, target, radius)
+        placement = _place(rng, nodule, index, target, radius)
         if isinstance(placement, Placement):
             return placement
         reasons[placement] += 1
     return f"most of {reasons.total()} places {reasons.most_common(1)[0][0]}"
 
 
-def _place(nodule: Nodule, index: Float[np.ndarray, "3"], target: Target, radius: float) -> Placement | str:
+def _place(
+    rng: np.random.Generator, nodule: Nodule, index: Float[np.ndarray, "3"], target: Target, radius: float
+) -> Placement | str:
     """Places a nodule at a voxel's index, or at the wall nearest to it; returns the reason if it does not fit."""
     host, lungs = target.host, target.lungs
     symmetry, centre, kind = Symmetry(), host.grid.world(index), "free"
@@ -110,11 +115,11 @@ def _place(nodule: Nodule, index: Float[np.ndarray, "3"], target: Target, radius
         kind = "attached"
         outward = np.linalg.inv(host.grid.matrix_mm.T) @ lungs.outward(index)[::-1]  # mm per mm, along the world's x, y, z
         slope = float(np.linalg.norm(outward))
-        if slope < MIN_SLOPE:
-            return "are equally far from two walls"
-        outward /= slope
-        wall = nodule.wall
-        symmetry = max(SYMMETRIES, key=lambda symmetry: float(symmetry.of_vector(wall) @ outward[::-1]))
+        outward /= max(slope, MIN_SLOPE)
+        fits = np.array([symmetry.of_vector(nodule.wall) @ outward[::-1] for symmetry in SYMMETRIES])
+        if slope < MIN_SLOPE or fits.max() < MIN_FIT:
+            return "are equally far from two walls, or have a wall at another angle to the slices"
+        symmetry = SYMMETRIES[rng.choice(np.flatnonzero(fits > fits.max() - 1e-6))]
         nodule = reoriented(nodule, symmetry)
         reach = float((nodule.surface_mm() @ outward[::-1]).max()) - OVERLAP_MM
         centre = centre + outward * (float(lungs.depth_at(index)) - reach)

@@ -24,6 +24,8 @@ NAMES = (
     *("grey_contrast", "grey_homogeneity", "grey_correlation", "grey_entropy"),
 )
 """Names of the columns of `features`."""
+IS_COPIED = np.array([name.startswith(("hu_", "share_", "inside_", "volume")) for name in NAMES])
+"""Features that `gmmae generate` copies: each nodule has the grey levels, and as many voxels in the mask, of a real one."""
 CT_WINDOW = DataConfig.window
 """Window in HU to which volumes in another unit are stretched."""
 AIR_HU, SOLID_HU = -750.0, -300.0

@@ -17,7 +17,7 @@ from gmmae.generation.judging import network as networks
 from gmmae.generation.judging import novelty as novelties
 from gmmae.generation.judging import two_samples
 from gmmae.generation.judging.bootstrap import Estimate, estimate, weighted_median, weights
-from gmmae.generation.judging.features import CT_WINDOW, as_hu, features, nodule_masks
+from gmmae.generation.judging.features import CT_WINDOW, IS_COPIED, as_hu, features, nodule_masks
 from gmmae.generation.judging.novelty import Nearest
 from gmmae.generation.judging.two_samples import KSTests, Sample
 from gmmae.system.errors import InputError
@@ -60,6 +60,7 @@ class Comparison(NamedTuple):
       samples: number of nodules in each set.
       patients: number of patients in the first and in the second set; a nodule without a patient counts as one.
       c2st: AUC of a classifier, 0.5 for one population.
+      c2st_rest: the same without the features that `gmmae generate` copies from a real nodule.
       c2st_network: AUC of a small network that reads the voxels, 0.5 for one population; None if it was not asked for.
       frd: Fréchet distance of the features. Equally many real nodules of other patients give its floor.
       mmd2: maximum mean discrepancy, 0 for one population.
@@ -73,6 +74,7 @@ class Comparison(NamedTuple):
     samples: int
     patients: tuple[int, int]
     c2st: Estimate
+    c2st_rest: Estimate
     c2st_network: Estimate | None
     frd: float
     mmd2: Estimate
@@ -161,9 +163,11 @@ def judge(
       network: whether a small network judges the voxels as well, which takes minutes.
 
     Raises:
-      InputError: too few nodules or patients, different shapes of volumes, or real nodules or patients in the training set.
+      InputError: too few nodules or patients, different shapes of volumes, real nodules or patients in the training set, or
+        real nodules among the generated ones.
     """
     _check(real, generated, training)
+    _require_no_copies(real, generated, training, scale.window)
     sets = _sets(real, generated, training, seed, count)
     masks = all(nodules.masks is not None for nodules in (real, generated, training) if nodules is not None)
     sources = (real, generated, real if training is None else training)
@@ -196,10 +200,12 @@ def compare(real: Population, other: Population, seed: int = 0, paired: bool = F
       network: whether a network is trained to tell the sets apart.
     """
     samples = (real.sample, other.sample)
+    one, two = (sample._replace(features=sample.features[:, ~IS_COPIED]) for sample in samples)
     return Comparison(
         len(real.sample.groups),
         (len(set(real.sample.groups)), len(set(other.sample.groups))),
         two_samples.c2st(*samples, seed),
+        two_samples.c2st(one, two, seed),
         _network_c2st(real, other, seed) if network else None,
         two_samples.frechet(*samples),
         two_samples.mmd2(*samples, seed, paired),
@@ -249,9 +255,6 @@ def measure_novelty(
       window: range to which voxels are clipped.
       seed: seed of the intervals.
       compared: indices of the compared generated nodules; None compares all.
-
-    Raises:
-      InputError: the training set contains at least half of the held-out nodules.
     """
     index = np.arange(len(generated.names)) if compared is None else compared
     groups = [generated.groups[i] for i in index]
@@ -259,11 +262,6 @@ def measure_novelty(
     ratios, copy_distance, new = [], 0.0, None
     for symmetric in (False, True):
         real, new = (novelties.nearest(some.values, training.values, window, symmetric) for some in (held_out, generated))
-        if np.median(real.distance) == 0:
-            raise InputError(
-                f"REAL must have been held out of the training set; {int((real.distance == 0).sum())} of "
-                f"{len(real.distance)} nodules are in it{' when flipped' * symmetric}, voxel by voxel: leave them out of one"
-            )
         distances = real.distance, new.distance[index]
         real_medians, new_medians = map(weighted_median, distances, resamples)
         ratio = novelties.novelty(distances[1], distances[0])
@@ -329,6 +327,20 @@ def _check(real: Nodules, generated: Nodules, training: Nodules | None) -> None:
             f"REAL must have been held out of the training set; {len(shared)} of its {len(set(real.groups))} patients are in "
             f"--train, such as {min(shared)}: leave them out of one"
         )
+
+
+def _require_no_copies(real: Nodules, generated: Nodules, training: Nodules | None, window: tuple[float, float]) -> None:
+    """Raises `InputError` if another set has a real nodule voxel for voxel, under any name and in any symmetry.
+
+    Generated copies of training nodules are no fault of the sets: they are what `Novelty` measures.
+    """
+    for name, others in (("GENERATED", generated), ("--train", training)):
+        if others is not None and (copies := novelties.copies(real.values, others.values, window)):
+            first, same = min(copies.items())
+            raise InputError(
+                f"REAL must share no nodule with {name}; {len(copies)} of its {len(real.names)} are in it, "
+                f"perhaps flipped, such as {real.names[first]}, which is {others.names[same]}: leave them out of one"
+            )
 
 
 def _require_enough(name: str, nodules: Nodules, way_out: str, parts: int = 1) -> None:

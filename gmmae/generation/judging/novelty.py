@@ -14,9 +14,9 @@ from jaxtyping import Float, Int, Real
 from gmmae.data.volumes import windowed
 
 REJECTION_PERCENTILE = 5.0
-"""Percentile of the real held-out volumes' distances to the training set. The generator draws nearer volumes again."""
+"""Percentile of the real held-out volumes' distances to the training set, over all symmetries: nearer samples are redrawn."""
 COPY_PERCENTILE = 1.0
-"""Percentile of the same distances, over all symmetries. A judged volume that is nearer is a copy."""
+"""Percentile of the same distances. A judged volume that is nearer is a copy."""
 BLOCK = 512
 """Number of volumes compared at a time. 512 × 4096 voxels take 8 MB, their distances to 1000 others take 2 MB."""
 
@@ -58,6 +58,21 @@ def nearest(
             index[part] = np.where(nearer, candidate, index[part])
             distance[part] = np.where(nearer, candidate_distance, distance[part])
     return Nearest(index, distance)
+
+
+def copies(
+    values: Real[np.ndarray, "samples *volume"], others: Real[np.ndarray, "others *volume"], window: tuple[float, float]
+) -> dict[int, int]:
+    """Returns the indices of volumes that equal another one voxel for voxel, in any of the `symmetries`, and of the others.
+
+    >>> ramp = np.arange(8.0).reshape(1, 2, 2, 2)
+    >>> copies(ramp[:, ::-1], np.concatenate([ramp + 1, ramp]), (0.0, 9.0))
+    {0: 1}
+    """
+    index = {volume.tobytes(): i for i, volume in enumerate(windowed(others, window).astype(np.float32))}
+    views = symmetries(windowed(values, window).astype(np.float32))
+    keys = ((i, volume.tobytes()) for view in views for i, volume in enumerate(view))
+    return {i: index[key] for i, key in keys if key in index}
 
 
 def novelty(generated: Float[np.ndarray, " generated"], held_out: Float[np.ndarray, " held_out"]) -> float:

@@ -12,7 +12,7 @@ from gmmae.generation.judging import figures as pictures
 from gmmae.generation.judging import judge as judging
 from gmmae.generation.judging import novelty as novelties
 from gmmae.generation.judging.bootstrap import FEW_GROUPS, Estimate
-from gmmae.generation.judging.features import CT_WINDOW, NAMES
+from gmmae.generation.judging.features import CT_WINDOW, IS_COPIED, NAMES
 from gmmae.generation.judging.judge import Comparison, Judgement, Scale
 from gmmae.plotting import canvas, document
 from gmmae.plotting.document import Block, Bullets, Figure, Heading, Paragraph
@@ -63,7 +63,7 @@ def plain(judgement: Judgement, generated: Nodules) -> dict[str, object]:
         result[name] = {
             "samples": comparison.samples,
             "patients": list(comparison.patients),
-            **{key: list(getattr(comparison, key)) for key in ("c2st", "mmd2", "density", "coverage")},
+            **{key: list(getattr(comparison, key)) for key in ("c2st", "c2st_rest", "mmd2", "density", "coverage")},
             "ks_share": ks_tests.share,
             "ks_share_corrected": ks_tests.corrected_share,
             "c2st_network": None if comparison.c2st_network is None else list(comparison.c2st_network),
@@ -97,6 +97,7 @@ def table(judgement: Judgement) -> Table:
 
     rows = [
         row("C2ST, AUC", "0.5: indistinguishable", lambda c: c.c2st),
+        row(f"C2ST without {IS_COPIED.sum()} copied features", "0.5", lambda c: c.c2st_rest),
         row("FRD", "the real one", lambda c: c.frd),
         row("MMD²", "0", lambda c: c.mmd2),
         row("features with KS p ≥ .05", "0.95", lambda c: c.ks_tests.share),
@@ -217,6 +218,11 @@ def _blocks(
             "score. The 95 % intervals resample patients. A nodule without a patient counts as one. C2ST is the AUC of a "
             "logistic regression on 29 features of held-out nodules. Most values depend on the number of compared nodules. So "
             "judgements are comparable only for equal numbers (`--count`)."
+        ),
+        Paragraph(
+            "`gmmae generate` gives each nodule the grey levels of one real nodule, and as many voxels of mask. So these "
+            f"{IS_COPIED.sum()} features are real by construction: {', '.join(np.array(NAMES)[IS_COPIED])}. It also copies the "
+            "spectrum, so gradient, laplacian and spectrum_* are nearly real. C2ST without the copied features judges the rest."
         ),
         Paragraph("FRD is the Fréchet distance of the 29 features. Inside means the voxels of the nodules' masks."),
         Paragraph(

@@ -33,7 +33,15 @@ def done(tmp_path_factory):
     """The folder of scans, the output folder and the summary of an insertion."""
     root = tmp_path_factory.mktemp("done")
     scans, out = write_scans(root / "scans"), root / "out"
-    return scans, out, insert(tissue_balls(), scans, out, 3, silent, (2, 2))
+    return scans, out, insert(of_patients(), scans, out, 3, silent, (2, 2))
+
+
+PATIENTS = {f"n{i}": f"source{i // 2}" for i in range(6)}
+
+
+def of_patients():
+    """Six balls, two of each patient."""
+    return tissue_balls()._replace(groups=tuple(PATIENTS.values()))
 
 
 def silent(line):
@@ -102,7 +110,9 @@ def test_old_rows_are_kept_and_new_ones_name_their_nodule(done):
     assert [(row["seriesuid"], row["coordX"], row["diameter_mm"]) for row in old] == [("a", "20.0", "6.5")]
     new = [row for row in rows if row["inserted"]]
     assert [row["inserted"] for row in new] == [row.nodule for row in summary.records]
-    assert {row["patient"] for row in rows if row["seriesuid"] == "a"} == {"p1"}
+    # The host's patient has the old line, and the nodule's own patient the new one: a division must keep both together.
+    assert [row["patient"] for row in rows] == ["p1", *(row.patient for row in summary.records)]
+    assert {row.nodule: row.patient for row in summary.records}.items() <= PATIENTS.items()
     record = table(out / "insertions.csv")
     assert [row["nodule"] for row in record] == [row.nodule for row in summary.records]
     assert all(float(row["displaced_hu"]) < -700 for row in record)
@@ -132,7 +142,7 @@ def test_monais_boxes_hold_the_masks(done):
 def test_a_seed_gives_the_same_folder_again_and_another_one_another(done, tmp_path):
     scans, first, _ = done
     for name, seed in (("again", 3), ("other", 4)):
-        insert(tissue_balls(), scans, tmp_path / name, seed, silent, (2, 2))
+        insert(of_patients(), scans, tmp_path / name, seed, silent, (2, 2))
     files = [p.relative_to(first) for p in first.rglob("*") if p.is_file()]
     assert len(files) == 10
     for file in files:
@@ -145,6 +155,17 @@ def test_a_nodule_at_the_pleura_is_laid_there(scans, tmp_path):
     assert len(attached.records) >= 2
     assert all(row.pleura_mm < 1.5 for row in attached.records)
     assert {row.turn for row in attached.records} != {"+z+y+x"}
+    assert {row.turn[1] for row in attached.records} == {"z"}  # pixels are sharper than slices, so none is turned out of them
+
+
+def test_turns_that_fit_as_well_are_drawn_by_lot(scans, tmp_path):
+    """A wall across the slices' edge fits a wall there in two turns, that differ by a reflection along the slices."""
+    turns = {
+        row.turn
+        for seed in range(4)
+        for row in insert(tissue_balls(wall=True), scans, tmp_path / str(seed), seed, silent, (3, 3)).records
+    }
+    assert {turn[0] for turn in turns} == {"+", "-"}
 
 
 def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, tmp_path):
@@ -174,6 +195,8 @@ def test_scans_that_are_not_in_hu_and_rows_that_lie_outside_are_named(scans, tmp
         file.write("turned,900,85.5,-250,6,\nturned,20,left,-250,6,\n")
     summary = insert(tissue_balls(), scans, tmp_path / "out", 0, silent, (1, 1))
     assert {row.seriesuid for row in summary.records} == {"a", "turned"}
+    images = json.loads((tmp_path / "out" / "detection.json").read_text())["training"]
+    assert [len(image["box"]) for image in images] == [2, 1]  # the annotation outside of its scan has no box
     wanted = [
         "annotations.csv line 4: coordY must be a finite number; got left",
         "annotations.csv line 3: the point (900, 85.5, -250) mm lies outside the scan turned.mhd",
@@ -262,7 +285,7 @@ def test_files_that_a_mac_leaves_are_no_scans(done, scans, tmp_path):
     for path in list(scans.glob("subset*/*")):
         (path.parent / f"._{path.name}").write_bytes(b"\0\5\x16\7Mac OS X")
     (scans / "._b.mhd").write_bytes(b"")
-    summary = insert(tissue_balls(), scans, tmp_path / "out", 3, silent, (2, 2))
+    summary = insert(of_patients(), scans, tmp_path / "out", 3, silent, (2, 2))
     assert summary._replace(out=done[1]) == done[2]
 
 
@@ -277,7 +300,7 @@ def test_annotations_may_be_spelled_otherwise_but_must_be_a_file(done, scans, tm
     path = scans / "annotations.csv"
     head, _, rows = path.read_text().partition("\n")
     path.write_text("\n" + head.upper().replace("COORD", "Coord ").replace(",", " , ") + "\n" + rows.replace(",", " , "))
-    summary = insert(tissue_balls(), scans, tmp_path / "out", 3, silent, (2, 2))
+    summary = insert(of_patients(), scans, tmp_path / "out", 3, silent, (2, 2))
     assert summary._replace(out=done[1]) == done[2]
     assert table(tmp_path / "out" / "annotations.csv") == table(done[1] / "annotations.csv")
     path.unlink()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gmmae.generation.judging import two_samples
-from gmmae.generation.judging.judge import Scale, halves
+from gmmae.generation.judging.features import NAMES
+from gmmae.generation.judging.judge import Scale, compare, halves, population
 from gmmae.generation.judging.judge import judge as judge_scaled
 from gmmae.system.errors import InputError
 from tests.generation.nodules import balls
@@ -127,11 +128,30 @@ def test_a_unit_of_their_own_changes_no_figure_but_that_of_the_unit():
 
 def test_real_nodules_that_the_training_set_holds_are_no_measure():
     repeated = REAL._replace(groups=tuple(f"other{name}" for name in REAL.groups))
-    with pytest.raises(InputError, match="40 of 40 nodules are in it, voxel by voxel: leave them out of one"):
-        judge(REAL, balls(2, 40, "new"), repeated)
     flipped = repeated._replace(values=repeated.values[:, ::-1])
-    with pytest.raises(InputError, match="40 of 40 nodules are in it when flipped, voxel by voxel: leave them out of one"):
-        judge(REAL, balls(2, 40, "new"), flipped)
+    for training in (repeated, flipped):
+        with pytest.raises(InputError, match="REAL must share no nodule with --train; 60 of its 60"):
+            judge(REAL, balls(2, 40, "new"), training)
+
+
+def test_a_single_copy_in_the_training_set_or_among_the_generated_refuses_the_set():
+    """The median distance is far from 0 then, but copies are counted against the smallest distances."""
+    values = balls(2, 40, "new").values
+    values[7] = REAL.values[9].swapaxes(1, 2)
+    copied = balls(2, 40, "new")._replace(values=values)
+    with pytest.raises(InputError, match=r"with --train; 1 of its 60 .* such as real9, which is new7"):
+        judge(REAL, balls(3, 40, "made"), copied)
+    with pytest.raises(InputError, match=r"with GENERATED; 1 of its 60 .* such as real9, which is new7"):
+        judge(REAL, copied, TRAINING)
+
+
+def test_features_that_generating_copies_are_left_out_of_the_second_c2st():
+    """The mean in HU tells the sets apart, and nothing else does."""
+    real, other = (population(nodules, True, HU) for nodules in (REAL, balls(2, 60, "new")))
+    other.sample.features[:, NAMES.index("hu_mean")] += 1000
+    found = compare(real, other)
+    assert found.c2st.value > 0.95
+    assert found.c2st_rest.value == pytest.approx(0.5, abs=0.15)
 
 
 def of_patients(nodules, patients):
