@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from gmmae.config import toml
+from gmmae.config.rules import require
 from gmmae.config.schema import Config, changed, flatten
+from gmmae.data.settings import NODULES, DataConfig
 from gmmae.scaling.strategies import require_known
 from gmmae.system.errors import InputError
 from gmmae.workloads import registry
+from gmmae.workloads.settings import PatchConfig
 
 
 def configure(config: str | Path = "quickstart", **changes: object) -> Config:
@@ -29,7 +32,22 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
     if workload is not None and not isinstance(workload, str):
         raise InputError(f"workload must be a name, a file or a module; got {workload!r}")
     run = read_config(toml.find(str(config)), workload) if config else default({}, workload)
-    return require_known(toml.updated(run, values))
+    return require_source(require_known(toml.updated(run, values)))
+
+
+def require_source(config: Config) -> Config:
+    """Refuses a folder or a CSV that the source would not read. Folders of runs that began so can still be opened.
+
+    Raises:
+      ConfigError: the built-in data are synthetic, and have one.
+    """
+    data = getattr(config.settings, "data", None)
+    if isinstance(data, DataConfig | PatchConfig) and data.source == "synthetic" and (data.root or data.csv != "auto"):
+        from gmmae.data.extraction.cubes import source_of  # it imports readers of all formats
+
+        root = Path(data.root or "")
+        require(False, "data.source", f"{source_of(root, root / NODULES)} for {data.root or data.csv}", data.source)
+    return config
 
 
 def read_config(path: Path, workload: str | None = None) -> Config:
