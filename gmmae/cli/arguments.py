@@ -130,8 +130,7 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     both: Any = make_dataclass(kind.__name__, parts, frozen=True)
     both.__doc__ = kind.__doc__
     parsed = parse(both(), arguments, prog)
-    config = replace(run, settings=parsed.settings)
-    return parsed.own, config if config == run else configuration.require_source(config)
+    return parsed.own, configuration.require_source(replace(run, settings=parsed.settings), own=run)
 
 
 def _run_config(root: Path) -> Config:

@@ -175,8 +175,7 @@ def load(workdir: str | Path, **changes: object) -> Trained:
     keys = [key for key, _ in flatten(own)]
     if unknown := [key for key in changes if key.replace("__", ".") not in keys]:
         raise InputError(f"changes must be of keys of the configuration, such as {keys[0]}; got {', '.join(unknown)}")
-    wanted = require_source(changed(own, **changes)) if changes else own
-    return restore(on_its_data(wanted, own), Path(workdir))
+    return restore(on_its_data(require_source(changed(own, **changes), own), own), Path(workdir))
 
 
 def run_config(workdir: Path) -> Config:

@@ -35,14 +35,21 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
     return require_source(require_known(toml.updated(run, values)))
 
 
-def require_source(config: Config) -> Config:
-    """Refuses a folder or a CSV that the source would not read. Folders of runs that began so can still be opened.
+def require_source(config: Config, own: Config | None = None) -> Config:
+    """Refuses a folder or a CSV that the source would not read.
+
+    Args:
+      config: to check.
+      own: of a run that may have begun so. Its own folder and CSV are not refused, so that it can be opened.
 
     Raises:
       ConfigError: the built-in data are synthetic, and have one.
     """
     data = getattr(config.settings, "data", None)
-    if isinstance(data, DataConfig | PatchConfig) and data.source == "synthetic" and (data.root or data.csv != "auto"):
+    as_begun = own and all(_data_setting(config, name) == _data_setting(own, name) for name in ("root", "csv"))
+    if as_begun or not isinstance(data, DataConfig | PatchConfig):
+        return config
+    if data.source == "synthetic" and (data.root or data.csv != "auto"):
         from gmmae.data.extraction.cubes import source_of  # it imports readers of all formats
 
         root = Path(data.root or "")

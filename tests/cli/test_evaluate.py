@@ -107,7 +107,7 @@ def test_a_run_whose_folder_of_data_was_ignored_can_be_opened(mixture_run, tmp_p
     config = WorkDir(tmp_path / "run").config
     config.write_text(config.read_text().replace('root = "none"', 'root = "scans"'))
     assert gmmae.load(tmp_path / "run").record.epochs == record.epochs
-    assert evaluate(capsys, tmp_path / "run")[0] == 0
+    assert evaluate(capsys, tmp_path / "run", "--data.cache", tmp_path / "cache")[0] == 0
     code, _, error = evaluate(capsys, tmp_path / "run", "--data.root", "others")
     assert (code, error) == (2, "error: data.source must be cubes for others; got 'synthetic'\n")
     with pytest.raises(InputError, match=r"data.source must be cubes for others"):
