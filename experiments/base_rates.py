@@ -96,7 +96,7 @@ def search(base: Config, wanted: Search, seeds: Sequence[int], workdir: Path) ->
                 row = run(config, workdir / f"{wanted.optimizer}-{rate:g}-seed{seed}")
                 print(*row.values(), flush=True)
                 found[exponent].append(row)
-        return score(found[exponent], base.stop.mode)
+        return score(found[exponent], base.stop.better)
 
     taken = climb(of)
     return [row | {"taken": "yes" if exponent == taken else ""} for exponent in sorted(found) for row in found[exponent]]

@@ -74,7 +74,7 @@ def test_a_problem_comes_back_from_disk_as_it_was(folder, known):
     [
         ("model__activation", "'relu'", "silu"),
         ("model__decoder", "'dense'", "lattice"),
-        ("stop__mode", "'min'", "max"),
+        ("stop__mode", "'auto'", "max"),
         ("optim__warmup_epochs", "0", 1),
         ("optim__cosine_epochs", "none", 10),
         ("optim__decay_epochs", "()", (3,)),

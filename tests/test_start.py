@@ -1,5 +1,6 @@
 """A start that fails leaves the work directory as it was, so that the corrected command is not refused there."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -108,3 +109,21 @@ def test_a_run_without_an_epoch_gives_way_to_another_configuration(tmp_path):
     assert (record.global_batch, record.epochs) == (8, 3)
     with pytest.raises(InputError, match=r"where optim\.batch_size was 8, now 16"):
         loop.run(small(optim__batch_size=16), tmp_path, Recorder())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("JAX_PLATFORMS", "cuda"),
+        ("XLA_FLAGS", "--xla_no_such_flag=1"),
+        pytest.param("JAX_PLATFORMS", "nothing,cpu", marks=pytest.mark.slow),
+        pytest.param("JAX_NUM_CPU_DEVICES", "x", marks=pytest.mark.slow),
+        pytest.param("JAX_NUM_CPU_DEVICES", "0", marks=pytest.mark.slow),
+    ],
+)
+def test_a_variable_with_which_jax_does_not_start_ends_in_one_line(tmp_path, name, value):
+    command = [sys.executable, ROOT / "train.py", "--workdir", tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, name: value}, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert name in done.stderr
+    assert value in done.stderr

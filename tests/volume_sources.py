@@ -9,6 +9,7 @@ from gmmae.workloads import registry
 
 VOLUMES = """
 import dataclasses
+import errno
 import os
 import time
 
@@ -33,7 +34,7 @@ class Volumes:
     def __getitem__(self, index):
         time.sleep(self.config.wait_s)
         if index == self.config.fails_at:
-            raise OSError("the disk is gone")
+            raise OSError(errno.EIO, "the disk is gone")
         if self.reads:
             with open(f"{self.reads}/{os.getpid()}", "a") as file:
                 file.write(f"{index}\\n")

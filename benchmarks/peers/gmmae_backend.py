@@ -37,7 +37,7 @@ CONSTANT_RATE = {"optim.decay_epochs": (), "optim.warmup_epochs": 0, "optim.cosi
 TRAINING = {"scaling": "strong", "optim.clip_norm": None, **CONSTANT_RATE, "data.augment": False}
 AUTOENCODER = TRAINING | {
     **{"loss": "msle", "data.ndim": 3, "model.decoder": "dense", "model.covariance": "partial", "model.padding": "VALID"},
-    **{"model.activation": "relu", "stop.monitor": LOSS, "stop.mode": "min"},
+    **{"model.activation": "relu", "stop.monitor": LOSS, "stop.mode": "auto"},
 }
 UNET = TRAINING | {"data.ndim": 2, "data.neighbours": 0, "model.groups": None}
 """Values of a configuration's keys that the reference implementations need."""

@@ -130,7 +130,7 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     both: Any = make_dataclass(kind.__name__, parts, frozen=True)
     both.__doc__ = kind.__doc__
     parsed = parse(both(), arguments, prog)
-    return parsed.own, replace(run, settings=parsed.settings)
+    return parsed.own, configuration.require_source(replace(run, settings=parsed.settings), own=run)
 
 
 def _run_config(root: Path) -> Config:
@@ -255,7 +255,7 @@ def _typed(config: Config) -> Config:
 def _plain(config: Config, workload: str = "") -> Config:
     values: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
     values["workload"] = workload or config.workload
-    return Config(**values)
+    return configuration.require_source(Config(**values))
 
 
 def _option(arguments: Sequence[str], option: str, default: str | None) -> str | None:

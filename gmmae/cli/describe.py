@@ -146,13 +146,11 @@ def _arrays(file: Path) -> set[str]:
 
 def _source(config: DataConfig, files: Sequence[Path]) -> Literal["luna16", "cubes", "medmnist"]:
     """Returns the source that reads the files. A folder of scans has no nodules.csv, or is named so by the options."""
-    if len(files) == 1 and MEDMNIST_ARRAY in _arrays(files[0]):
-        return "medmnist"
-    if len(files) != 1 or not files[0].is_dir():
+    if len(files) != 1:
         return "cubes"
-    csv = files[0] / replace(config, source="cubes").csv_name
-    chosen = config.source == "luna16" and config.csv != DataConfig.csv
-    return "luna16" if chosen or cube_source.looks_like_luna16(files[0], csv) else "cubes"
+    if config.source == "luna16" and config.csv != DataConfig.csv and files[0].is_dir():
+        return "luna16"
+    return cube_source.source_of(files[0], files[0] / replace(config, source="cubes").csv_name)
 
 
 def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:

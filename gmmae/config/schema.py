@@ -7,7 +7,7 @@ the command line. `gmmae.cli.arguments` reads these.
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -99,13 +99,18 @@ class StopConfig(Section, name="stop"):
 
     target: Annotated[float | None, FINITE] = None  # stop when the validation metric reaches this
     monitor: str = LOSS  # the metric of the target and of the best epoch: loss, or a validation metric of the workload
-    mode: Mode = "min"  # whether lower (min) or higher (max) values of the metric are better
+    mode: Mode | Literal["auto"] = "auto"  # whether lower (min) or higher (max) values are better; auto: lower, for the loss
     validate_every_steps: PositiveInt | None = None  # steps between validations inside an epoch; none: only at its end
     max_epochs: PositiveInt = 400  # stop after this many epochs
     time_limit_s: PositiveFloat | None = None  # stop at the first epoch that ends after this total_s
     collapse_epochs: PositiveInt | None = None  # stop when the validation loss stays exactly the same for these epochs
     patience_epochs: PositiveInt | None = None  # stop when the best value of the metric is older than these epochs
     min_relative_improvement: Share = 0.01  # smallest improvement that patience_epochs counts, as a share of the metric
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rule = f"min or max for stop.monitor = {self.monitor}"
+        require(self.mode != "auto" or self.monitor == LOSS, "stop.mode", rule, self.mode)
 
     @property
     def target_loss(self) -> float | None:
@@ -116,6 +121,11 @@ class StopConfig(Section, name="stop"):
     def looks_at_each_epoch(self) -> bool:
         """Whether a rule compares the losses of single epochs, which the host must do."""
         return self.collapse_epochs is not None or self.patience_epochs is not None
+
+    @property
+    def better(self) -> Mode:
+        """The mode, which is min where it is left open."""
+        return "min" if self.mode == "auto" else self.mode
 
     def cost(self, value: Number) -> Number:
         """Returns a value of the metric as something to make small: negative where higher values are better."""
@@ -237,16 +247,20 @@ def changed(config: Config, **changes: object) -> Config:
     >>> changed(Config(), scaling="weak", stop__max_epochs=5).stop.max_epochs
     5
     """
-    settings: Any = config.settings
-    own = {item.name for item in dataclasses.fields(settings)} if settings is not None else set()
-    for key, value in changes.items():
-        section, _, name = key.rpartition("__")
-        inline = (section or name) in own
-        owner = config.settings if inline else config
-        part = replace(getattr(owner, section), **{name: value}) if section else value
-        owner = replace(owner, **{section or name: part})
-        config = replace(config, settings=owner) if inline else owner
-    return config
+    return replaced(config, {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 any dataclass
+    """Returns a section with values replaced by key, all at once, because a rule may concern several of them."""
+    changes = dict(values)
+    for item in dataclasses.fields(section):
+        value = getattr(section, item.name)
+        if dataclasses.is_dataclass(value) and item.name not in changes:
+            inline, names = marked(item, INLINE), {inner.name for inner in dataclasses.fields(value)}
+            below = [key for key in changes if key.partition(".")[0] in (names if inline else (item.name,))]
+            if part := {key if inline else key.partition(".")[2]: changes.pop(key) for key in below}:
+                changes[item.name] = replaced(value, part)
+    return replace(section, **changes)
 
 
 Leaf = tuple[str, dataclasses.Field[Any], Any]

@@ -1,6 +1,5 @@
 """Configurations as TOML: a table is checked against the dataclasses that declare the keys, and written back."""
 
-import dataclasses
 import difflib
 import json
 import re
@@ -10,8 +9,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
-from gmmae.config.rules import INLINE, ConfigError, alternatives, marked
-from gmmae.config.schema import flatten, leaves
+from gmmae.config.rules import ConfigError, alternatives
+from gmmae.config.schema import flatten, leaves, replaced
 from gmmae.system.errors import InputError
 
 T = TypeVar("T")
@@ -88,23 +87,7 @@ def updated(default: T, values: Mapping[str, Any]) -> T:
         if key not in known:
             raise ConfigError(f"unknown key {key!r}{_suggestion(key, known)}")
         checked[key] = _converted(key, known[key].type, value)
-    return _replaced(default, checked, "")
-
-
-def _replaced(section: Any, values: Mapping[str, Any], prefix: str) -> Any:
-    """Returns a section with its values replaced all at once, because a rule may concern several of them."""
-    changes: dict[str, Any] = {}
-    for item in dataclasses.fields(section):
-        value = getattr(section, item.name)
-        below = prefix if marked(item, INLINE) else f"{prefix}{item.name}."
-        if dataclasses.is_dataclass(value):
-            own = {key for key, _ in flatten(value)}
-            part = {key: new for key, new in values.items() if key.startswith(below) and key.removeprefix(below) in own}
-            if part:
-                changes[item.name] = _replaced(value, {key.removeprefix(below): new for key, new in part.items()}, "")
-        elif prefix + item.name in values:
-            changes[item.name] = values[prefix + item.name]
-    return dataclasses.replace(section, **changes)
+    return replaced(default, checked)
 
 
 def _converted(key: str, kind: Any, value: Any) -> Any:

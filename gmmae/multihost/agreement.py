@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 MAX_DIFFERENCES = 3
 """The number of differences that a message names."""
 
+TOGETHER = ("stop.", "parallel.", "checkpoint.", "log.")
+"""The sections by which processes decide when to do something together, such as to wait for a checkpoint."""
+
 
 class DisagreementError(InputError):
     """The processes differ. Every one of them raises this error."""
 
 
 def program(config: Config) -> dict[str, str]:
-    """Returns by name what must be equal before JAX starts: the run's identity, its end, devices, versions and sources."""
-    ends = {key: value for key, value in flatten(config) if key.startswith("stop.")}
-    keys = identity_fields(config) | ends | {"parallel.devices": config.parallel.devices}
+    """Returns by name what must be equal before JAX starts: identity, what processes do together, versions, sources."""
+    together = {key: value for key, value in flatten(config) if key.startswith(TOGETHER) and key != "parallel.fetch_threads"}
+    keys = identity_fields(config) | together
     return {key: json.dumps(value) for key, value in keys.items()} | versions() | {"the sources of gmmae": source_hash()}
 
 

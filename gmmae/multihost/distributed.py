@@ -41,29 +41,30 @@ def join_processes(config: Config, command: str, parent: Watchdog = NO_WATCHDOG)
       InputError: this process trains alone and its input is bad. With others the process ends with the command line's message
         and code instead. All end with the code of the first that failed, or with 75 where one was lost.
     """
-    asked = config.distributed
-    place = find(asked, os.environ)
-    environment.prepare(config, alone=place is None)
-    compilation_cache.keep(config.compilation_cache)
-    if place is not None:
-        _limit_start(place, asked, parent)
-    update_jax()
-    if place is None:
-        yield ALONE
-        return
-    import jax
+    with environment.restored():
+        asked = config.distributed
+        place = find(asked, os.environ)
+        environment.prepare(config, alone=place is None)
+        compilation_cache.keep(config.compilation_cache)
+        if place is not None:
+            _limit_start(place, asked, parent)
+        update_jax()
+        if place is None:
+            yield ALONE
+            return
+        import jax
 
-    peers = _meet(place, asked, parent, command)
-    try:
-        if not peers.primary:
-            silence(1)  # standard output, where Gloo announces its connections from C++
-        peers.assert_equal(agreement.program(config))
-        yield peers
-        peers.barrier()
-        peers.close()
-        jax.distributed.shutdown()
-    except BaseException as error:
-        _end(error, peers)
+        peers = _meet(place, asked, parent, command)
+        try:
+            if not peers.primary:
+                silence(1)  # standard output, where Gloo announces its connections from C++
+            peers.assert_equal(agreement.program(config))
+            yield peers
+            peers.barrier()
+            peers.close()
+            jax.distributed.shutdown()
+        except BaseException as error:
+            _end(error, peers)
 
 
 def _limit_start(place: Place, asked: DistributedConfig, parent: Watchdog) -> None:

@@ -1,15 +1,38 @@
 """Threads and CPU devices of a run, decided from its configuration before JAX starts."""
 
 import os
-from collections.abc import MutableMapping
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from functools import cache
 
 from gmmae.config.schema import Config, ParallelConfig
 from gmmae.scaling.strategies import devices_may_change
-from gmmae.system.environment import CPU_DEVICES, THREADS, cores
+from gmmae.system.environment import CACHE_FOLDER, CACHE_MIN_S, CPU_DEVICES, THREADS, cores
 from gmmae.system.errors import InputError
 
 MAX_CPU_DEVICES = 4
 """The most CPU devices that a run takes by default; more have not been timed."""
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Within it variables may be set for a JAX that has not started. Afterwards they are as before, as for a second run."""
+    names = (CACHE_FOLDER, CACHE_MIN_S, CPU_DEVICES, THREADS)
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+@cache  # the first answer holds: later runs of a process find the devices that an earlier one has made
+def devices_are_chosen() -> bool:
+    """Whether the user has told JAX how many devices a CPU has."""
+    told = "jax" in sys.modules and sys.modules["jax"].config.jax_num_cpu_devices > 0
+    return told or CPU_DEVICES in os.environ or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
 
 
 def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -29,17 +52,30 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
     parallel = config.parallel
     if parallel.deterministic:
         environ[THREADS] = str(parallel.deterministic_shards)
-    chosen = parallel.devices != "all" or CPU_DEVICES in environ or "host_platform_device_count" in environ.get("XLA_FLAGS", "")
-    if alone and not chosen and devices_may_change(config):
-        environ[CPU_DEVICES] = str(device_a_core(config))
+    if alone and (count := default_devices(config)):
+        environ[CPU_DEVICES] = str(count)
 
 
-def device_a_core(config: Config, runs: int = 1) -> int:
+def default_devices(config: Config, samples: int = MAX_CPU_DEVICES) -> int | None:
+    """Returns the CPU devices of a run that trains alone, or None where the user has chosen them.
+
+    A run whose batch follows the devices takes one, whatever an earlier run of the process has made.
+
+    Args:
+      config: of the run.
+      samples: for training.
+    """
+    if config.parallel.devices != "all" or devices_are_chosen():
+        return None
+    return device_a_core(config, samples=samples) if devices_may_change(config) else 1
+
+
+def device_a_core(config: Config, runs: int = 1, samples: int = MAX_CPU_DEVICES) -> int:
     """Returns the CPU devices of a run beside others: one for each core, within bounds.
 
     The exact reduction needs a power of two.
     """
-    count = max(1, min(cores() // runs, MAX_CPU_DEVICES, config.optim.batch_size))
+    count = max(1, min(cores() // runs, MAX_CPU_DEVICES, config.optim.batch_size, samples))
     return 1 << min(count, config.parallel.deterministic_shards).bit_length() - 1 if config.parallel.deterministic else count
 
 

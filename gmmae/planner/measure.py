@@ -125,11 +125,9 @@ class _Measuring:
         times = self._step_times(timing)
         stop, steps = self.config.stop, self._steps(base)
         if len(base.rows) < MIN_BASE_EPOCHS:
-            better = "lower" if stop.mode == "max" else "higher"
             few = (
                 f"the base run takes {len(base.rows)} epoch, fewer than the {MIN_BASE_EPOCHS} of the runs that set the "
-                f"constants: the steps are less sure than their intervals say. Set a harder --stop.target, or another "
-                f"--stop.mode if {better} values of {stop.monitor} are better"
+                f"constants: the steps are less sure than their intervals say. Set a harder --stop.target"
             )
             self.say(few)
             self.notes.append(few)

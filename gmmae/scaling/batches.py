@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int32
+from jaxtyping import Float, Int32
 
 from gmmae.system.errors import InputError
 
@@ -67,7 +67,7 @@ class ShardedIndices(NamedTuple):
     """
 
     indices: Int32[np.ndarray, "devices steps device_batch"]
-    weights: Float32[np.ndarray, "devices steps device_batch"]
+    weights: Float[np.ndarray, "devices steps device_batch"]
 
 
 def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int = 0) -> BatchPlan:
@@ -104,11 +104,17 @@ def epoch_order(seed: int, epoch: int, samples: int) -> Int32[np.ndarray, " samp
     return np.random.default_rng([seed, epoch]).permutation(samples).astype(np.int32)
 
 
-def shard_samples(order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> ShardedIndices:
-    """Divides the samples, in their order, into steps, and each step into consecutive samples for the devices."""
+def shard_samples(order: Int32[np.ndarray, " samples"], plan: BatchPlan, dtype: str = "float32") -> ShardedIndices:
+    """Divides the samples, in their order, into steps, and each step into consecutive samples for the devices.
+
+    Args:
+      order: of the epoch.
+      plan: of the batches.
+      dtype: of the weights.
+    """
     slots = plan.devices * plan.device_batch
     indices = np.zeros((plan.steps, slots), np.int32)
-    weights = np.zeros((plan.steps, slots), np.float32)
+    weights = np.zeros((plan.steps, slots), dtype)
     for step, count in enumerate(plan.counts):
         first = step * plan.batch
         indices[step] = order[first]

@@ -349,7 +349,8 @@ def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:
     """Refuses another sweep's work directory. The grid may grow, but the configuration of its runs may not change."""
     saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
     current = dict(flatten(config))
-    fixed = {key: current[key] for key in FIXED}
+    fixed = {key: current[key] for key in FIXED} | {"run.stop.mode": config.run.stop.better}
+    saved["run.stop.mode"] = saved["run.stop.mode"].replace("auto", "min")
     fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}
     if changes := differences(saved, fixed):
         raise InputError(

@@ -1,25 +1,68 @@
 """A stopwatch that keeps compiling, training, evaluating and checkpointing apart and survives a resume."""
 
+import resource
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 
 SECTIONS = ("compile_s", "train_s", "eval_s", "checkpoint_s")
+
+TICK_S = 0.5
+PAUSE_S = 2.0
+"""Seconds without a tick after which the process may have been stopped. A shorter pause counts as running."""
+
+WAKE_UPS_PER_S = 20
+"""A thread that waits for the interpreter, and not for the end of a pause, wakes up more often: every 5 ms."""
+
+THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts the whole process
+
+
+class RunningSeconds:
+    """The seconds in which this process runs, without those in which it is stopped (SIGSTOP, `scontrol suspend`, a freezer).
+
+    A thread ticks. It misses ticks while the process is stopped, and also while another thread holds the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._paused_s, self._last = 0.0, time.perf_counter()
+        threading.Thread(target=self._tick, name="clock", daemon=True).start()
+
+    def __call__(self) -> float:
+        """Returns the seconds so far, from any moment."""
+        if time.perf_counter() - self._last > PAUSE_S:
+            time.sleep(0.01)  # the thread is about to wake up too
+        return time.perf_counter() - self._paused_s
+
+    def _tick(self) -> None:
+        before = 0
+        while True:
+            now, waits = time.perf_counter(), resource.getrusage(THREAD).ru_nvcsw
+            gap_s = now - self._last
+            if gap_s > PAUSE_S and waits - before < gap_s * WAKE_UPS_PER_S:
+                self._paused_s += gap_s - TICK_S
+            self._last, before = now, waits
+            time.sleep(TICK_S)
+
+
+running_seconds = cache(RunningSeconds)
+"""The clock of this process."""
 
 
 class Clock:
     """Seconds by section, and in total since the beginning of the run.
 
     The total continues from the saved one. So it does not count the time between two processes of a run, or after a process's
-    last checkpoint. Sections measure wall time, so block on the device's result inside them.
+    last checkpoint, or in which the process is stopped. Block on the device's result inside a section.
 
     Args:
       saved: what `read` returned before a checkpoint.
-      now: a monotonic clock in seconds.
+      now: a monotonic clock in seconds; None: that of the seconds in which this process runs.
     """
 
-    def __init__(self, saved: Mapping[str, float] | None = None, now: Callable[[], float] = time.perf_counter):
-        self._now = now
+    def __init__(self, saved: Mapping[str, float] | None = None, now: Callable[[], float] | None = None):
+        self._now = now = now or running_seconds()
         self._spent = {section: 0.0 for section in SECTIONS} | {key: saved[key] for key in SECTIONS if saved}
         self._start = now() - (saved["total_s"] if saved else 0.0)
 

@@ -1,9 +1,12 @@
 """What has to stand in the environment before JAX starts."""
 
 import os
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+
+from gmmae.system.errors import InputError
 
 THREADS = "PJRT_NPROC"
 """Threads that XLA divides one operation of a CPU among, at least as many as devices; by default the cores that it may use."""
@@ -21,7 +24,15 @@ def update_jax() -> None:
 
     JAX reads its variables when it is imported; what XLA reads, it reads when the first array is made. Where that has happened,
     the devices are those that there are.
+
+    Raises:
+      InputError: XLA does not know its flags.
     """
+    if flags := os.environ.get("XLA_FLAGS"):  # XLA aborts the process that reads bad ones
+        parse = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
+        child = subprocess.run(parse, capture_output=True, text=True, check=False)
+        if child.returncode:
+            raise InputError(f"XLA_FLAGS must be flags of XLA; got {flags!r} ({child.stderr.strip().rpartition('] ')[2]})")
     if "jax" not in sys.modules:
         return
     import jax

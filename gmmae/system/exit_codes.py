@@ -7,7 +7,7 @@ All processes of a run end with one code where they can: one that fails tells th
 | 0 | finished, whether the target was reached or missed | no |
 | 1, 2 | a fault of the program; bad input, or processes that differ | no: it would fail again |
 | 3 | diverged or collapsed | no: that is the result |
-| 74 | the work directory failed, or another place that is written: a full disk | no |
+| 74 | the work directory failed, or another place that is written or read: a full disk | no |
 | 130, 129 | Ctrl-C, a terminal that is closed; with a checkpoint | no |
 | 143 | SIGTERM (a time limit, a preemption), with a checkpoint | yes, up to a number that the caller sets |
 | 75 | a process was lost: killed, crashed, stopped, cut off with its host | yes, up to 3 times in a row |

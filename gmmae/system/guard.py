@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 
 from gmmae.system.errors import InputError, StorageError, exit_code, report, write_error
@@ -10,6 +11,10 @@ from gmmae.system.streams import outlasting
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """What XLA's errors begin with where a device's memory is full."""
+
+
+START_OF_JAX = ("jax/_src/config.py", "jax/_src/xla_bridge.py")
+"""The modules in which JAX reads its variables and looks for devices."""
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
@@ -38,10 +43,14 @@ def _ended(command: Callable[..., int], *arguments: object) -> int:
     except MemoryError as error:
         rule = "memory must hold what is asked for"
         return report(InputError(f"{rule}; got {error or 'too little'}: ask for less, or use a machine with more"))
-    except RuntimeError as error:
-        if OUT_OF_MEMORY not in str(error):
-            raise
+    except (AssertionError, RuntimeError, ValueError) as error:
         text = str(error)
+        if traceback.extract_tb(error.__traceback__)[-1].filename.endswith(START_OF_JAX):
+            given = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_")))
+            rule = "JAX must start with the variables of the environment"
+            return report(InputError(f"{rule}; got {text or 'no such device'} of {given or 'none'}: correct or unset them"))
+        if OUT_OF_MEMORY not in text:
+            raise
         fault = " ".join(text[text.index(OUT_OF_MEMORY) :].split())[:200]
         rule = "the device's memory must hold data, model and a batch beside what other programs have there"
         change = "or use more devices, a smaller --parallel.micro-batch-size or fewer samples"

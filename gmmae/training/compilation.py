@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from gmmae.config.schema import Config, ParallelConfig, changed, flatten
-from gmmae.multihost.environment import require_prepared
+from gmmae.multihost.environment import default_devices, require_prepared
 from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, dividing_part, epoch_order, plan_batches, shard_samples
 from gmmae.system.compilation_cache import repairing_cache
@@ -129,13 +129,16 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
       InputError: the configuration does not fit the machine or the data.
     """
     optim, parallel = config.optim, config.parallel
-    one_device = parallel.simulate_devices is not None and jax.process_count() == 1 and jax.default_backend() != "cpu"
-    devices = devices or choose((1 if one_device else None) if parallel.devices == "all" else parallel.devices)
-    strategy_devices = parallel.simulate_devices or devices.count
+    automatic, on_cpu = devices is None and jax.process_count() == 1, jax.default_backend() == "cpu"
+    one_device = parallel.simulate_devices is not None and automatic and not on_cpu
+    there = devices or choose((1 if one_device else None) if parallel.devices == "all" else parallel.devices)
     cache = RunCache() if cache is None else cache
-    workload = cache.get(("workload", devices.triton, *workload_key(config)), lambda: workload_on(devices, config))
+    workload = cache.get(("workload", there.triton, *workload_key(config)), lambda: workload_on(there, config))
     data = cache.get(("data", *workload_key(config)), workload.load)
     samples, validation = count(data.train), count(data.validation)
+    most = default_devices(config, samples) if automatic and on_cpu else None
+    devices = choose(min(most, there.count)) if most else there
+    strategy_devices = parallel.simulate_devices or devices.count
     strategy = strategies.resolve(config.scaling, optim, strategy_devices, samples)
     if parallel.deterministic:
         _require_deterministic(parallel, devices)
@@ -396,7 +399,7 @@ def shard_indices(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan:
 
     With the exact reduction every device has those of all shards.
     """
-    indices, weights = shard_samples(order, plan)
+    indices, weights = shard_samples(order, plan, setup.config.dtype)
     if not setup.config.parallel.deterministic:
         return indices, weights
     n = setup.devices.count

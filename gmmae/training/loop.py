@@ -194,6 +194,7 @@ class Run:
         setup, stop, done = self.setup, self.setup.config.stop, len(self.history)
         self.display.start(run_summary(setup, self.record, self.workdir.root, done), max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
+            compilation.epoch_values(setup, 1)  # compiles the schedule, also where the cache has the programs
             if setup.max_epochs_per_dispatch == 1 and not together:
                 self.train_part = {
                     i: programs.train_part(of, self.state, self.fetcher) for i, of in self.growth.from_epoch(done + 1)

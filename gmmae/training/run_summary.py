@@ -9,6 +9,7 @@ import jax
 from jaxtyping import PyTree
 
 from gmmae.config.schema import Config, StopConfig
+from gmmae.multihost.environment import default_devices
 from gmmae.scaling.batches import BatchPlan
 from gmmae.scaling.identity import run_id
 from gmmae.scaling.strategies import constants_text, learning_rate_text
@@ -48,7 +49,7 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         validation_samples=setup.eval_plan.samples,
         target=config.stop.target,
         monitor=config.stop.monitor,
-        mode=config.stop.mode,
+        mode=config.stop.better,
         versions=versions(),
         git_commit=git_commit(),
         machine=machine(devices.kind),
@@ -56,16 +57,21 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
 
 
 def require_same_optimization(earlier: Record | None, now: Record) -> None:
-    """Refuses to resume a run on devices that would change its optimisation.
+    """Refuses to resume a run on devices that would change its optimisation, or with another metric to be made best.
 
     A strategy whose batch follows the number of devices may be run on "all devices". The configuration is then the same on
     another number.
 
     Raises:
-      InputError: global batch or learning rate differ from the earlier part of the run.
+      InputError: global batch, learning rate or metric differ from the earlier part of the run.
     """
     if earlier is None:
         return
+    if earlier.epochs and (was := (earlier.monitor, earlier.mode)) != (now.monitor, now.mode):
+        raise InputError(
+            f"a resumed run must keep stop.monitor and stop.mode, which chose its best parameters, {' and '.join(was)}; got "
+            f"{now.monitor} and {now.mode}: give another workdir"
+        )
     if all(getattr(earlier, key) == getattr(now, key) for key in ("global_batch", "largest_batch", "learning_rate")):
         return
     remedy = "use as many devices as before, or" if earlier.devices != now.devices else "another version's rule chose them:"
@@ -183,7 +189,7 @@ def _stop_text(stop: StopConfig) -> str:
     if stop.target is not None:
         every = stop.validate_every_steps
         often = f", also seen after every {'step' if every == 1 else f'{every} steps'}" if every else ""
-        reasons.insert(0, f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}{often}")
+        reasons.insert(0, f"validation {stop.monitor} {SIGNS[stop.better]} {stop.target:g}{often}")
     if stop.time_limit_s is not None:
         reasons.append(f"{stop.time_limit_s:g} s")
     if stop.patience_epochs is not None:
@@ -200,6 +206,9 @@ def _padding_text(plan: BatchPlan) -> str:
 def _devices_text(setup: TrainSetup, record: Record) -> str:
     count = setup.devices.count
     real = f"{count} × {record.device_kind}"
+    wanted = default_devices(setup.config, record.train_samples) or 0
+    if record.processes == 1 and setup.devices.platform == "cpu" and wanted > count:
+        real += f" in place of {wanted}, because JAX had started before, as where a workload computes while it is imported"
     a_core = record.oversubscribed and record.processes == 1 and count <= cores()
     if record.virtual:
         real += ", one a core," if a_core else ""

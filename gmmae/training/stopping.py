@@ -128,7 +128,8 @@ def finished(record: Record, stop: StopConfig, history: list[Epoch] | None = Non
       inside: the validations of the run inside its epochs.
     """
     reason = record.stop_reason
-    if reason is None or reason in INTERRUPTED:
+    goal = stop.target, stop.monitor, stop.better
+    if reason is None or reason in INTERRUPTED or (record.target, record.monitor, record.mode) != goal:
         return False
     if record.epochs and history and len(history) == record.epochs:
         monitor = StopMonitor(stop)

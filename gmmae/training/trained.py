@@ -24,7 +24,7 @@ from gmmae.training.records import Record
 from gmmae.training.step import take
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import sources
-from gmmae.workloads.configuration import on_its_data, read_config
+from gmmae.workloads.configuration import on_its_data, read_config, require_source
 from gmmae.workloads.interface import Params, Samples, Workload
 from gmmae.workloads.sources import CheckedSource
 
@@ -188,7 +188,7 @@ def load(workdir: str | Path, *, workload: str | None = None, **changes: object)
     keys = [key for key, _ in flatten(own)]
     if unknown := [key for key in changes if key.replace("__", ".") not in keys]:
         raise InputError(f"changes must be of keys of the configuration, such as {keys[0]}; got {', '.join(unknown)}")
-    return restore(on_its_data(changed(own, **changes), own), Path(workdir))
+    return restore(on_its_data(require_source(changed(own, **changes), own), own), Path(workdir))
 
 
 def run_config(workdir: Path, workload: str | None = None) -> Config:

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from gmmae.config import toml
+from gmmae.config.rules import require
 from gmmae.config.schema import Config, changed, flatten
+from gmmae.data.settings import NODULES, DataConfig
 from gmmae.scaling.strategies import require_known
 from gmmae.system.errors import InputError
 from gmmae.workloads import registry
+from gmmae.workloads.settings import PatchConfig
 
 
 def configure(config: str | Path = "quickstart", **changes: object) -> Config:
@@ -29,7 +32,29 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
     if workload is not None and not isinstance(workload, str):
         raise InputError(f"workload must be a name, a file or a module; got {workload!r}")
     run = read_config(toml.find(str(config)), workload) if config else default({}, workload)
-    return require_known(toml.updated(run, values))
+    return require_source(require_known(toml.updated(run, values)))
+
+
+def require_source(config: Config, own: Config | None = None) -> Config:
+    """Refuses a folder or a CSV that the source would not read.
+
+    Args:
+      config: to check.
+      own: of a run that may have begun so. Its own folder and CSV are not refused, so that it can be opened.
+
+    Raises:
+      ConfigError: the built-in data are synthetic, and have one.
+    """
+    data = getattr(config.settings, "data", None)
+    as_begun = own and all(_data_setting(config, name) == _data_setting(own, name) for name in ("root", "csv"))
+    if as_begun or not isinstance(data, DataConfig | PatchConfig):
+        return config
+    if data.source == "synthetic" and (data.root or data.csv != "auto"):
+        from gmmae.data.extraction.cubes import source_of  # it imports readers of all formats
+
+        root = Path(data.root or "")
+        require(False, "data.source", f"{source_of(root, root / NODULES)} for {data.root or data.csv}", data.source)
+    return config
 
 
 def read_config(path: Path, workload: str | None = None) -> Config:

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from gmmae.system.errors import StorageError
+from gmmae.system.files import FAILED
 from gmmae.workloads.interface import Samples, Source, WorkloadError
 
 COMPARED_SAMPLES = 8
@@ -106,7 +108,8 @@ class CheckedSource:
         except (Exception, SystemExit) as error:  # an exit would end the run with one of gmmae's own codes and no word
             place = traceback.extract_tb(error.__traceback__)[-1]
             words = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-            raise SourceError(
+            failed_disk = isinstance(error, OSError) and error.errno in FAILED
+            raise (StorageError if failed_disk else SourceError)(
                 f"{self._name} must have an entry for each index from 0 to {self._own - 1}; reading {index} raised "
                 f"{words} ({place.filename}, line {place.lineno})"
             ) from error

@@ -302,6 +302,9 @@ ERRORS_OF_TRAIN = [
     (["--optim.lerning-rate", "1"], ["--optim.lerning-rate", "did you mean --optim.learning-rate?"]),
     (["--zzz", "1"], ["--zzz"]),
     (["extra"], ["extra"]),
+    (["--stop.monitor", "dice"], ["stop.mode must be min or max for stop.monitor = dice; got 'auto'"]),
+    (["--data.csv", "mine.csv"], ["data.source must be cubes for mine.csv; got 'synthetic'"]),
+    (["--config", "unet_quick", "--data.root", "here"], ["data.source must be cubes for here; got 'synthetic'"]),
     (["--config"], ["--config must be followed by a value"]),
     (["--config", "nowhere"], ["--config must be a TOML file or one of", "quickstart", "'nowhere'"]),
 ]
@@ -309,6 +312,8 @@ ERRORS_OF_SWEEP = [
     (["--run.optim.lerning-rate", "1"], ["did you mean --run.optim.learning-rate?"]),
     (["--jobs", "many"], ["--jobs", "'many'"]),
     (["--jobs", "2", "--mode", "measured"], ["jobs must be 1 where times are measured, mode = measured; got 2"]),
+    (["--run.stop.monitor", "dice"], ["stop.mode must be min or max for stop.monitor = dice; got 'auto'"]),
+    (["--run.data.root", "here"], ["data.source must be cubes for here; got 'synthetic'"]),
     (["--run.scaling", "weak"], ["run.scaling must be left to the sweep"]),
 ]
 

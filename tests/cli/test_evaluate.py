@@ -100,6 +100,20 @@ def test_a_list_of_the_runs_own_nodules_is_not_one_of_another_folder(tmp_path):
     assert without_own_csv(relative, relative) == relative
 
 
+def test_a_run_whose_folder_of_data_was_ignored_can_be_opened(mixture_run, tmp_path, capsys):
+    """Earlier versions trained on synthetic nodules where only `--data.root` was given."""
+    folder, record = mixture_run
+    shutil.copytree(folder, tmp_path / "run")
+    config = WorkDir(tmp_path / "run").config
+    config.write_text(config.read_text().replace('root = "none"', 'root = "scans"'))
+    assert gmmae.load(tmp_path / "run").record.epochs == record.epochs
+    assert evaluate(capsys, tmp_path / "run", "--data.cache", tmp_path / "cache")[0] == 0
+    code, _, error = evaluate(capsys, tmp_path / "run", "--data.root", "others")
+    assert (code, error) == (2, "error: data.source must be cubes for others; got 'synthetic'\n")
+    with pytest.raises(InputError, match=r"data.source must be cubes for others"):
+        gmmae.load(tmp_path / "run", data__root="others")
+
+
 def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkeypatch):
     own = changed(small(), data__source="cubes", data__root=str(tmp_path), data__csv=str(tmp_path / "mine.csv"))
     write_text(WorkDir(tmp_path).config, to_toml(own))

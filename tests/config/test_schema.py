@@ -84,7 +84,7 @@ BAD = [
     *[("stop.time_limit_s", value, "none or positive") for value in (0.0, NAN, INF)],
     ("stop.max_epochs", 0, "at least 1"),
     *[("stop.target", value, "a finite number") for value in (NAN, INF)],
-    ("stop.mode", "beyond", "one of min, max"),
+    ("stop.mode", "beyond", "auto or min, max"),
     ("stop.collapse_epochs", 0, "none or at least 1"),
     ("stop.patience_epochs", 0, "none or at least 1"),
     ("stop.validate_every_steps", 0, "none or at least 1"),
@@ -114,7 +114,7 @@ BAD = [
 ]
 
 
-DEFAULT = registry.configuration()
+DEFAULT = registry.configuration(stop=schema.StopConfig(mode="min"))  # because another metric than the loss must have a mode
 
 
 def changed(given, key, value):

@@ -29,8 +29,15 @@ def test_what_is_compared():
     assert {"jax", "jaxlib", "gmmae", "the sources of gmmae", "optim.batch_size", "stop.target", "parallel.devices"} <= set(
         words
     )
-    assert not {key for key in words if key.startswith(("distributed.", "log.", "checkpoint."))}
+    assert not {key for key in words if key.startswith("distributed.")}
     assert agreement.program(small(parallel__devices=2))["parallel.devices"] == "2"
+
+
+@pytest.mark.parametrize("key", ["checkpoint.every_epochs", "log.every_epochs", "parallel.prefetch_mb"])
+def test_what_processes_do_together_is_compared(key):
+    """Each of them would wait for ever for the others to do it too."""
+    with pytest.raises(DisagreementError, match=f"got {key}"):
+        assert_equal([agreement.program(small(**{key.replace(".", "__"): value})) for value in (4, 5)])
 
 
 def hashes(config):

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -42,6 +44,7 @@ def test_another_number_of_threads_is_refused_on_a_cpu(monkeypatch, threads):
 @pytest.fixture
 def three_cores(monkeypatch):
     monkeypatch.setattr(environment, "cores", lambda: 3)
+    monkeypatch.setattr(environment, "devices_are_chosen", lambda: False)
 
 
 def cpu_devices(config=None, alone=True, **environ) -> str | None:
@@ -53,15 +56,43 @@ def cpu_devices(config=None, alone=True, **environ) -> str | None:
 def test_a_run_takes_a_device_a_core_where_its_batch_follows_no_devices():
     assert cpu_devices() == "3"
     assert cpu_devices(Config(scaling="weak", parallel=ParallelConfig(simulate_devices=8))) == "3"
-    assert cpu_devices(Config(scaling="weak")) is None
+    assert cpu_devices(Config(scaling="weak")) == "1"
 
 
 @pytest.mark.usefixtures("three_cores")
 def test_who_says_otherwise_is_heard():
     assert cpu_devices(Config(parallel=ParallelConfig(devices=1))) is None
     assert cpu_devices(alone=False) is None
-    assert cpu_devices(JAX_NUM_CPU_DEVICES="1") == "1"
-    assert cpu_devices(XLA_FLAGS="--xla_force_host_platform_device_count=2") is None
+
+
+TRAININGS = """
+import os
+import gmmae
+from gmmae.multihost import environment
+
+environment.cores = lambda: 2
+before = dict(os.environ)
+for scaling, samples in (("strong", 28), ("weak", 28), ("strong", 7)):
+    data = {"data__shape": 8, "data__samples": samples, "data__validation": 6}
+    options = {"optim__batch_size": 8, "stop__max_epochs": 1, "model__filters": (3, 3), "model__kernels": (3, 3)}
+    config = gmmae.configure(scaling=scaling, log__tensorboard=False, **data, **options)
+    record = gmmae.train(config, f"{scaling}_{samples}", quiet=True)
+    print(record.devices, record.global_batch)
+print(os.environ == before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "devices"),
+    [({}, "2 8 1 8 1 1"), ({"JAX_NUM_CPU_DEVICES": "1"}, "1 8 1 8 1 1")],
+    ids=["nothing given", "one device given"],
+)
+def test_devices_follow_the_run_and_no_earlier_one_and_nothing_is_left_in_the_environment(tmp_path, given, devices):
+    """The last run has one sample for training."""
+    variables = {name: value for name, value in os.environ.items() if name != CPU_DEVICES} | given
+    done = subprocess.run([sys.executable, "-c", TRAININGS], capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert done.stdout.split() == [*devices.split(), "True"], done.stderr
 
 
 def test_a_device_a_core_has_bounds(monkeypatch):

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from gmmae.system.clock import SECTIONS, Clock
@@ -54,3 +57,26 @@ def test_a_section_that_fails_is_counted_all_the_same():
     with pytest.raises(RuntimeError, match="lost device"):
         fail()
     assert clock.read()["eval_s"] == 2
+
+
+STOPPED = """
+import ctypes, os, signal, subprocess, time
+from gmmae.system.clock import Clock
+
+clock = Clock()
+with clock.section("eval_s"):
+    ctypes.PyDLL(None).sleep(3)  # it holds the interpreter, so no other thread runs
+pause = f"kill -STOP {os.getpid()}; sleep 3; kill -CONT {os.getpid()}"
+with clock.section("train_s"):
+    start = time.time()
+    subprocess.Popen(["sh", "-c", pause])
+    while time.time() < start + 3.5:
+        sum(range(10_000))
+print(clock.read()["eval_s"], clock.read()["train_s"])
+"""
+
+
+def test_the_seconds_in_which_a_process_is_stopped_do_not_count():
+    held, worked = map(float, subprocess.check_output([sys.executable, "-c", STOPPED], text=True).split())
+    assert held == pytest.approx(3, abs=0.5)
+    assert worked < 2

@@ -176,6 +176,18 @@ def test_a_lower_target_goes_on(tmp_path, uninterrupted):
     assert (off.stop_reason, off.epochs, off.target_epoch, off.time_to_target_s) == ("max_epochs", 5, None, None)
 
 
+def test_an_easier_target_is_judged_anew_and_another_metric_is_refused(tmp_path, uninterrupted):
+    rows = uninterrupted[3].rows
+    finish(small(stop__target=rows[2].val_loss), tmp_path)
+    record, display = finish(small(stop__target=rows[1].val_loss), tmp_path)
+    assert display.rows == []
+    assert (record.target, record.target_epoch, record.epochs) == (rows[1].val_loss, 2, 3)
+    history = read_history(tmp_path / "history.csv")
+    assert record.time_to_target_s == history[1].train_s + history[1].eval_s
+    with pytest.raises(InputError, match=r"stop.mode, which chose its best parameters, loss and min; got loss and max"):
+        finish(small(stop__target=rows[1].val_loss, stop__mode="max"), tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("before", ["max_epochs", "sigterm", "killed", "diverged"])
 def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp_path, before):

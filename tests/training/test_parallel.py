@@ -48,6 +48,18 @@ def test_strong_scaling_equals_one_device(devices, one_device):
     assert one_device[1][-1] < 0.98 * one_device[1][0], "training must have had an effect"
 
 
+def test_float64_shows_that_devices_change_nothing_but_the_order_of_sums():
+    """22 samples in one step: their weights have no exact value."""
+    losses = []
+    for devices in (1, 3):
+        config = small(precision="float64", parallel__devices=devices, optim__batch_size=22)
+        setup = compilation.prepare(config)
+        with compilation.precision_context(config):
+            state = setup.devices.replicate(compilation.initial_state(setup))
+            losses.append(compilation.train_program(setup, state)(state, 1)[1])
+    np.testing.assert_allclose(*losses, rtol=1e-13)
+
+
 def replicas_after_an_epoch(mean):
     """The parameters on each of 4 devices, seen through a sharded output: a replicated one would show the first only."""
     setup = compilation.prepare(small(parallel__devices=4))

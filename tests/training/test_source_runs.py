@@ -15,7 +15,7 @@ import pytest
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.system import stop_reasons
-from gmmae.system.errors import InputError
+from gmmae.system.errors import InputError, StorageError
 from gmmae.training import compilation, population
 from gmmae.training.loop import run
 from gmmae.training.run_cache import RunCache
@@ -100,7 +100,7 @@ def test_the_threads_end_with_a_run_that_is_interrupted_or_fails(tmp_path, volum
 
 
 def test_a_source_that_fails_ends_the_run_in_one_line(tmp_path, volumes):
-    with pytest.raises(InputError, match=r"the train samples of .*volumes.py .* reading 7 raised OSError: the disk is gone"):
+    with pytest.raises(StorageError, match=r"the train samples of .*volumes.py .* reading 7 raised OSError: .*disk is gone"):
         run(volumes(small(), fails_at=7), tmp_path / "run", Recorder())
     assert no_threads()
 

@@ -22,6 +22,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -58,6 +59,13 @@ def plan(config: DataConfig) -> Plan:
         )
     table = read_table(csv, config, "file", ())
     return plan_of(root, csv, table, *_tasks(root, table, csv))
+
+
+def source_of(root: Path, csv: Path) -> Literal["luna16", "cubes", "medmnist"]:
+    """Returns the source that reads a file or a folder; `csv` as in `looks_like_luna16`."""
+    if root.suffix == ".npz" and root.is_file() and MEDMNIST_ARRAY in array_names(root):
+        return "medmnist"
+    return "luna16" if looks_like_luna16(root, csv) else "cubes"
 
 
 def looks_like_luna16(root: Path, csv: Path) -> bool:
