@@ -1,13 +1,13 @@
 """The groups that no split divides: everything that belongs together, as connected components.
 
-Nodules belong together if they share a patient, a scan (its file, a copy of it, or its series), their voxels, or a place in the
-world. A component has the name of its patient or scan; the least, where it joins several.
+Nodules belong together if they share a patient, a scan (its file, a copy of it, or its series) or their voxels. So annotations of
+one place of a scan are together, however far apart. Equal coordinates in two files say nothing, because volumes that were cut out
+may have coordinates of their own. A component has the name of its patient or scan; the least, where it joins several.
 """
 
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,6 @@ import numpy as np
 from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.integrity import data_file_or_header
 from gmmae.data.extraction.tasks import Plan, Task
-
-PLACE_MM = 0.5
-"""Annotations of one place are at most this far apart along each axis, and those twice as far apart are of two places."""
 
 
 class Groups(NamedTuple):
@@ -50,9 +47,6 @@ def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
         if key:
             sharing[kind, key].append(name)
             own.setdefault(name, key)  # the first key is the name of the nodule's own group
-    # A place of three nodules is none in the world: each volume has coordinates of its own.
-    if any(kind == "place" and len(names) > 2 for (kind, _), names in sharing.items()):
-        sharing = {key: names for key, names in sharing.items() if key[0] != "place"}
     groups, before = own, {}
     while groups != before:
         before, groups = groups, dict(groups)
@@ -91,9 +85,6 @@ def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, s
         yield name, "scan", item.series
         yield name, "voxels", volume
         yield name, "voxels", _digest(values[name]) if name in values else ""
-        if len(item.centre_mm or ()) == 3:
-            for shift in product((0, 0.5), repeat=3):
-                yield name, "place", f"{shift} {np.floor(np.array(item.centre_mm) / (2 * PLACE_MM) + shift)}"
 
 
 def _digest(array: np.ndarray) -> str:

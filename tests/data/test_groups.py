@@ -1,4 +1,4 @@
-"""What belongs together is on one side of the split: patients, scans, equal voxels and places."""
+"""What belongs together is on one side of the split: patients, scans and equal voxels."""
 
 import dataclasses
 import os
@@ -61,18 +61,6 @@ def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder, tmp_path):
     with (Path(config.root) / "annotations.csv").open("w") as file:
         file.writelines(",".join(map(str, row)) + "\n" for row in [COLUMNS[:5], *rows])
     assert load(config).groups == ("a", "b", "a", "a")
-
-
-def test_crops_of_one_place_are_one_group_where_places_are_the_worlds(tmp_path):
-    crops = [folders.case(i) for i in range(4)]
-    at = [crops[0].row[2:5], [crops[0].row[2] + 0.3, *crops[0].row[3:5]], crops[2].row[2:5], [crops[2].row[2] + 2, *crops[2].row[3:5]]]
-
-    def groups(name, at):
-        root = folders.write(tmp_path / name, spoil=lambda case, i: case._replace(row=[*case.row[:2], *at[i], 4]))
-        return load(DataConfig(source="cubes", root=str(root), cache=str(tmp_path / "cache"))).groups
-
-    assert groups("world", at) == ("P0", "P0", "P2", "P3")
-    assert groups("own", [at[0]] * 4) == ("P0", "P1", "P2", "P3")  # each volume has coordinates of its own
 
 
 def arrays(path: Path, volumes: np.ndarray, **more) -> DataConfig:

@@ -32,7 +32,7 @@ from gmmae.system.files import whole_folder, writing
 VERSION = 6
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
 
-6: groups are joined by patient, scan, voxels and place. Volumes have one orientation. Files count by their content too.
+6: groups are joined by patient, scan and voxels. Volumes have one orientation. Files count by their content too.
 5: columns are known in any case. Scaled voxels, masks that do not reach their nodule and files that are too long are faults.
 4: NaN in NIfTI, masks of several labels or elsewhere, and headers that ITK repairs are faults. An entry names the files.
 3: cubes are called values, and may have a unit of their own.
