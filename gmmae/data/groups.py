@@ -1,8 +1,8 @@
 """The groups that no split divides: everything that belongs together, as connected components.
 
-Nodules belong together if they share a patient, a scan (its file, a copy of it, or its series) or their voxels. So annotations of
-one place of a scan are together, however far apart. Equal coordinates in two files say nothing, because volumes that were cut out
-may have coordinates of their own. A component has the name of its patient or scan; the least, where it joins several.
+Nodules belong together if they share a patient, a scan (its file, a copy of it, or its series) or their voxels. So annotations
+of one place of a scan are together, however far apart. Equal coordinates in two files say nothing, because volumes that were
+cut out may have coordinates of their own. A component has the name of its patient or scan; the least, where it joins several.
 """
 
 import hashlib
@@ -88,4 +88,4 @@ def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, s
 
 
 def _digest(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array)).hexdigest()
+    return hashlib.sha256(array.tobytes()).hexdigest()
