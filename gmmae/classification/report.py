@@ -53,8 +53,9 @@ def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int
         lines.append("training, validation and test sets are the data's own; settings were chosen on the validation set")
     else:
         lines.append(
-            "the test set is the run's validation set, by patient: the model was not trained on it, but its epoch was chosen "
-            f"by its loss there, without labels; settings were chosen by {FOLDS} folds of the training set, by patient"
+            f"the test set is the run's validation set; the split is by {labelled.nodules.by}. The model was not trained on "
+            f"it, but its epoch was chosen by its loss there, without labels; settings were chosen by {FOLDS} folds of the "
+            "training set"
         )
     counts = [f"{count} {word}{'s' * (count > 1)}" for count, word in ((len(runs), "run"), (seeds, "seed"))]
     if len(labelled.train) < MIN_TO_BOOST:

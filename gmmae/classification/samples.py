@@ -145,7 +145,9 @@ def _folds(nodules: Nodules, truth: np.ndarray, train: np.ndarray, seed: int) ->
     whole = set(truth.tolist())
     folds = [part for part in folds if all(set(truth[side].tolist()) == whole for side in part)]
     if not folds:
-        raise InputError(f"a class must be in several of {FOLDS} folds by patient; got one whose samples are of few patients")
+        raise InputError(
+            f"a class must be in several of {FOLDS} folds by {nodules.by}; got one whose samples are of few groups"
+        )
     return tuple(folds)
 
 

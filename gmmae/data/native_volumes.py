@@ -13,14 +13,16 @@ from gmmae.data.extraction import cubes
 from gmmae.data.extraction.annotations import refuse
 from gmmae.data.extraction.grids import index_of
 from gmmae.data.extraction.opening import Opened, at, centre_mm, open_all, with_mask
+from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.extraction.tasks import Task, place_of
 from gmmae.data.extraction.voxels import mask_on_grid, read_whole
+from gmmae.data.groups import join
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, NativeNodule, TransientError, error_line, masses, unreadable_root
 
 
 def read(config: DataConfig) -> tuple[NativeNodule, ...]:
-    """Reads the volumes of a folder of cubes with masks, in the order of their names.
+    """Reads the volumes of a folder of cubes with masks, in the order of their names, and says what groups them.
 
     Args:
       config: root, CSV, columns, number of axes, and the window, which determines the unit.
@@ -46,7 +48,10 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     nodules = _read_all(plan.tasks, config.least_axes, config.hu, plan.inputs)
     for nodule in nodules:
         masses(nodule.values[None], config.window, [nodule.place])
-    return nodules
+    groups = join(plan, {nodule.name: nodule.values for nodule in nodules})
+    for line in groups.lines:
+        say_on_stderr(line)
+    return tuple(nodule._replace(group=groups.names[nodule.name]) for nodule in nodules)
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder

@@ -8,6 +8,7 @@ rows nor on the version of a random generator.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ def requested(samples: int, validation: int | float) -> int:
     return validation
 
 
-def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int) -> Split:
+def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int, whole: bool = True) -> Split:
     """Divides samples into training and validation without dividing a group.
 
     The number of validation samples is the requested one where whole groups can give it, otherwise the nearest possible one.
@@ -49,9 +50,10 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
       categories: the category of each sample; equal strings throughout where none is known.
       validation: number of validation samples, or a fraction between 0 and 1 of all.
       seed: another seed, another split.
+      whole: whether a group that is larger than each side is an error.
 
     Raises:
-      DataError: fewer than two groups, or no sample left for training.
+      DataError: fewer than two groups, one that is larger than each side, or no sample left for training.
     """
     samples = len(groups)
     if len(categories) != samples:
@@ -68,7 +70,12 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
             f"data.validation must be between 1 and {samples - 1} of these {samples} samples; got {validation}: give a smaller "
             "count, or a fraction such as 0.25"
         )
-
+    (largest, most), *_ = Counter(groups).most_common(1)
+    if whole and most > max(wanted, samples - wanted):
+        raise DataError(
+            f"a side of the split must hold the largest group; {largest} has {most} of {samples} samples, and the sides "
+            f"{samples - wanted} and {wanted}: give data.validation = {samples - most}, or check what names the groups"
+        )
     rank = {name: i for i, name in enumerate(names)}
     kinds = {kind: j for j, kind in enumerate(sorted(set(categories)))}
     group_of = np.array([rank[group] for group in groups])
@@ -92,7 +99,9 @@ def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: i
     samples = left = np.arange(len(groups))
     for earlier in range(min(number, folds - 2) + 1):
         share = round(len(left) / (folds - earlier))
-        rest, taken = split([groups[i] for i in left.tolist()], [categories[i] for i in left.tolist()], share, seed)
+        rest, taken = split(
+            [groups[i] for i in left.tolist()], [categories[i] for i in left.tolist()], share, seed, whole=False
+        )
         held_out, left = left[taken], left[rest]
         if earlier == number:
             return Split(np.setdiff1d(samples, held_out), held_out)

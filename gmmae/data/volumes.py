@@ -74,6 +74,7 @@ class Nodules(NamedTuple):
       masks: 1 in the nodule; zeros for a nodule without mask.
       details: of their cubes.
       splits: training, validation or test for each, where the data are divided already (`gmmae.data.splits.SPLITS`).
+      by: what a split keeps whole, as `gmmae.data.groups.Groups.by`.
     """
 
     values: Real[np.ndarray, "samples *volume"]
@@ -83,6 +84,7 @@ class Nodules(NamedTuple):
     masks: Shaped[np.ndarray, "samples *volume"] | None = None
     details: Details | None = None
     splits: tuple[str, ...] = ()
+    by: str = "volume"
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -98,7 +100,7 @@ class Nodules(NamedTuple):
         masks = None if self.masks is None else self.masks[index]
         details = None if self.details is None else self.details.take(index)
         splits = tuple(self.splits[i] for i in index) if self.splits else ()
-        return Nodules(self.values[index], tuple(names), tuple(groups), tuple(categories), masks, details, splits)
+        return Nodules(self.values[index], tuple(names), tuple(groups), tuple(categories), masks, details, splits, self.by)
 
 
 class NativeNodule(NamedTuple):
@@ -147,7 +149,7 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
         details = Details(first.details.places + second.details.places, *columns)
     names, groups, categories = (a + b for a, b in zip(first[1:4], second[1:4], strict=True))
     splits = first.splits + ("train",) * len(second.names) if first.splits else ()
-    return Nodules(np.concatenate([first.values, second.values]), names, groups, categories, masks, details, splits)
+    return Nodules(np.concatenate([first.values, second.values]), names, groups, categories, masks, details, splits, first.by)
 
 
 def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[np.ndarray, "samples ..."]:

@@ -62,7 +62,7 @@ class PatchConfig(Section, name="data"):
     window: Window = (-1000.0, 400.0)  # values that become -1 and 1: HU; cubes: another window is in the data's own unit
     seed: Seed = 0  # of the synthetic nodules, of the split, and of the offsets at validation
     category_column: str = "category"  # cubes: the CSV's column of nodule categories, where there is one
-    group_column: Text = "auto"  # cubes: the column no split divides; auto: patient or group, otherwise the volume
+    group_column: Text = "auto"  # cubes: a further column no split divides, beside patient and volume
     augment: bool = True  # training samples are reflected and rotated by 90 degrees at random, with their masks
 
     def __post_init__(self) -> None:

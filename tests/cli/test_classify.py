@@ -121,7 +121,7 @@ def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patient
     assert run_gmmae("classify", tmp_path / "run", *labels, "--seeds", 1) == 0
     printed = capsys.readouterr().out
     assert "16 volumes have no label and are left out" in printed
-    assert "the test set is the run's validation set, by patient" in printed
+    assert "the test set is the run's validation set; the split is by" in printed
     table = rows(tmp_path / "run" / "classification" / "classification.csv")
     assert [row["features"] for row in table][::2] == [*KINDS, "diameter", "all three and diameter"]
     assert float(next(row["auc"] for row in table if row["features"] == "diameter")) > 0.9

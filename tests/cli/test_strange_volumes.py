@@ -137,7 +137,7 @@ def test_a_centre_that_is_not_the_masks_is_refused(unet, tmp_path):
 def test_an_undefined_dice_is_left_out_of_the_mean(unet, tmp_path):
     """Nothing is found in slices that are even, in the middle of the window: each mean is over the others."""
     root = folders.write(
-        tmp_path / "cubes", spoil=lambda made, _: made._replace(values=np.where(made.mask, 200, -300).astype(np.int16))
+        tmp_path / "cubes", spoil=lambda made, i: made._replace(values=np.where(made.mask, 200 + i, -300).astype(np.int16))
     )
     options = ("--data.empty-slices", "--data.validation", 2)
     assert train(unet, root, tmp_path / "run", *options)[0] == 0

@@ -72,6 +72,7 @@ def luna_folder(tmp_path, blob_scan, write_scan, write_csv) -> Callable[..., Dat
         root = tmp_path / "luna"
         for i, uid in enumerate(scans):
             scan = blob_scan((10, -20, 30), np.eye(3), (0.7, 0.7, 1.25))
+            scan = scan._replace(voxels=scan.voxels - i)  # equal scans would be one group
             write_scan(root / f"subset{i % 2}" / f"{uid}.mhd", scan, compressed)
         root.mkdir(exist_ok=True)
         write_csv(root / "annotations.csv", [(uid, 10, -20, 30, 8) for uid in scans] if rows is None else rows)

@@ -37,15 +37,30 @@ def folder(tmp_path, mask=None, direction=(1, 0, 0, 0, 1, 0, 0, 0, 1)):
 
 
 @pytest.mark.parametrize("direction", [(1, 0, 0, 0, 1, 0, 0, 0, 1), (-1, 0, 0, 0, -1, 0, 0, 0, 1)])
-def test_a_volume_is_read_on_its_own_grid(tmp_path, direction):
+def test_a_volume_is_read_on_its_own_grid_in_one_orientation(tmp_path, direction):
     config, values, mask = folder(tmp_path, direction=direction)
+    (scanned,) = read(config)
+    turned = (slice(None), slice(None, None, direction[4]), slice(None, None, direction[0]))
+    np.testing.assert_array_equal(scanned.values, values[turned])
+    np.testing.assert_array_equal(scanned.mask, mask[turned])
+    assert scanned[:3] == ("a.nii.gz", "P1", "solid")
+    x = 1.5 if direction[0] > 0 else 2.5
+    np.testing.assert_allclose(scanned.centre, (1.25, 2.5, x), atol=1e-5)  # the file's geometry is in float32
+    np.testing.assert_allclose(scanned.spacing_mm, SPACING, rtol=1e-6)
+    assert scanned.diameter_mm == 4.5
+
+
+@pytest.mark.parametrize("order", ["LPS", "RAS", "PIR", "SAL"])
+def test_slices_are_axial_however_the_volume_is_stored(tmp_path, order):
+    config, values, mask = folder(tmp_path)
+    for name in ("images", "masks"):
+        path = str(tmp_path / name / "a.nii.gz")
+        sitk.WriteImage(sitk.DICOMOrient(sitk.ReadImage(path), order), path)
     (scanned,) = read(config)
     np.testing.assert_array_equal(scanned.values, values)
     np.testing.assert_array_equal(scanned.mask, mask)
-    assert scanned[:3] == ("a.nii.gz", "P1", "solid")
-    np.testing.assert_allclose(scanned.centre, (1.25, 2.5, 1.5), atol=1e-5)  # the file's geometry is in float32
+    np.testing.assert_allclose(scanned.centre, (1.25, 2.5, 1.5), atol=1e-5)
     np.testing.assert_allclose(scanned.spacing_mm, SPACING, rtol=1e-6)
-    assert scanned.diameter_mm == 4.5
 
 
 def test_what_cannot_be_segmented_is_refused(tmp_path):

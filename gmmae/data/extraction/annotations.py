@@ -13,9 +13,10 @@ from gmmae.data.extraction.headers import as_number, require_diameter, require_s
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
-GROUP_COLUMNS = ("patient", "group", "scan", "seriesuid")
+PATIENT_COLUMNS = ("patient", "PatientID", "subject", "case", "group")
+"""Columns that name the patient; the first one that a row fills does."""
 SCAN_COLUMNS = ("scan", "seriesuid")
-"""Group columns that name only the scan."""
+"""Columns that name only the scan."""
 COORDINATES = ("coordX", "coordY", "coordZ")
 SPACINGS = ("spacingX", "spacingY", "spacingZ")
 MAX_NAME_BYTES = 255
@@ -62,8 +63,9 @@ class Row(NamedTuple):
       centre_mm: world x, y, z, or as many of them as are given; None for the middle of the volume.
       diameter_mm: or None where not given.
       spacing_mm: of an array without geometry, along x, y, z, or as many of them as are given; None where none is.
-      group: of the nodule, which no split divides; empty where not given.
-      group_column: the column that gives it; empty where it names no more than the scan.
+      group: name of the nodule's group, which no split divides; empty where not given.
+      patient: `patient_key` of the patient.
+      series: UID of the scan; empty where not given.
       category: empty where not given.
       mask: name of a mask file; empty where not given.
     """
@@ -74,7 +76,8 @@ class Row(NamedTuple):
     diameter_mm: float | None
     spacing_mm: tuple[float, ...] | None
     group: str
-    group_column: str
+    patient: str
+    series: str
     category: str
     mask: str
 
@@ -138,15 +141,8 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
     return table
 
 
-def rows_by_volume(table: Table, paths: Mapping[str, Path | None], csv: Path) -> tuple[dict[str, list[Row]], list[Fault]]:
-    """Returns the rows of each volume by its name, and a fault for each row with a second name of a volume.
-
-    A split divides groups by name, so two names of one volume could be on both sides of it.
-
-    Args:
-      table: the rows.
-      paths: the volume of each name.
-      csv: the file of the table.
+def rows_by_volume(table: Table, csv: Path) -> dict[str, list[Row]]:
+    """Returns the rows of each volume by its name.
 
     Raises:
       DataError: the CSV has only a header.
@@ -154,17 +150,9 @@ def rows_by_volume(table: Table, paths: Mapping[str, Path | None], csv: Path) ->
     if not table.rows and not table.faults:
         raise DataError(f"{csv}: must list a nodule; it has a header alone")
     by_name: dict[str, list[Row]] = defaultdict(list)
-    faults: list[Fault] = []
-    first: dict[Path, Row] = {}
     for row in table.rows:
-        path = paths.get(row.file)
-        earlier = row if path is None else first.setdefault(Path(os.path.realpath(path)), row)
-        if earlier.file == row.file:
-            by_name[row.file].append(row)
-        else:
-            text = f"{row.file} is the volume {earlier.file} of line {earlier.number}: give it one name"
-            faults.append(Fault("row", f"{csv.name} line {row.number}", text, 1))
-    return dict(sorted(by_name.items())), faults
+        by_name[row.file].append(row)
+    return dict(sorted(by_name.items()))
 
 
 def _columns(path: Path, header: Sequence[str], config: DataConfig, required: tuple[str, ...]) -> list[str]:
@@ -181,7 +169,8 @@ def _columns(path: Path, header: Sequence[str], config: DataConfig, required: tu
         *COORDINATES,
         "diameter_mm",
         *SPACINGS,
-        *GROUP_COLUMNS,
+        *PATIENT_COLUMNS,
+        *SCAN_COLUMNS,
         "mask",
     )
     by_letters = {_letters(name): name for name in reversed(known)}
@@ -194,6 +183,16 @@ def _columns(path: Path, header: Sequence[str], config: DataConfig, required: tu
         hint = ": separate cells by commas" if len(columns) == 1 and {";", "\t"} & set(columns[0]) else ""
         raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}{hint}")
     return columns
+
+
+def patient_key(text: str) -> str:
+    """Returns what all spellings of a patient share; empty where none is named.
+
+    >>> patient_key(" P3 "), patient_key("12.0"), patient_key("nan")
+    ('p3', '12', '')
+    """
+    word = text.strip().casefold()
+    return "" if word == "nan" else re.sub(r"^(\d+)\.0+$", r"\1", word)
 
 
 def _letters(name: str) -> str:
@@ -233,8 +232,11 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
     require_diameter(diameter)
     spacing = _point(cells, SPACINGS, config.least_axes)
     require_spacing(spacing or (), ", ".join(SPACINGS))
-    group_columns = GROUP_COLUMNS if config.group_column == "auto" else (config.group_column,)
-    group_column = next((c for c in group_columns if cells.get(c)), "")
+    chosen = () if config.group_column == "auto" else (config.group_column,)
+
+    def first(*columns: str) -> str:
+        return next((cells[c] for c in columns if patient_key(cells.get(c, ""))), "")
+
     mask = cells.get("mask", "")
     if mask:
         _require_inside("mask", mask)
@@ -244,8 +246,9 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
         _point(cells, COORDINATES, config.least_axes),
         diameter,
         spacing,
-        cells.get(group_column, ""),
-        "" if group_column in SCAN_COLUMNS else group_column,
+        first(*(chosen or (*PATIENT_COLUMNS, *SCAN_COLUMNS))),
+        patient_key(first(*PATIENT_COLUMNS, *(c for c in chosen if c not in SCAN_COLUMNS))),
+        cells.get("seriesuid", ""),
         cells.get(config.category_column, ""),
         mask,
     )

@@ -26,7 +26,7 @@ from typing import Literal
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import Fault, Table, read_table, rows_by_volume
+from gmmae.data.extraction.annotations import Fault, Table, patient_key, read_table, rows_by_volume
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, stream
 from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
 from gmmae.data.extraction.integrity import SUFFIXES
@@ -99,11 +99,10 @@ def plan_files(files: Sequence[Path]) -> Plan:
 
 
 def _tasks(root: Path, table: Table, csv: Path) -> tuple[list[Task], list[Fault]]:
-    paths = {row.file: _find(root, row.file) for row in table.rows}
-    by_file, faults = rows_by_volume(table, paths, csv)
     tasks: list[Task] = []
-    for name, rows in by_file.items():
-        path = paths[name]
+    faults: list[Fault] = []
+    for name, rows in rows_by_volume(table, csv).items():
+        path = _find(root, name)
         if path is None:
             text = f"there is no such file, in {root.name} or its images/; {csv.name} lists it"
             faults.append(Fault("missing", name, text, len(rows)))
@@ -194,9 +193,9 @@ def _plan_arrays(root: Path, ndim: int) -> Plan:
         except DataError as error:
             faults.append(Fault("row", f"{root.name} {place}", str(error), 1))
             continue
-        group = name if groups is None else str(groups[i])
+        group = "" if groups is None else str(groups[i])
         category = "" if categories is None else str(categories[i])
-        column_name = "" if groups is None else "groups"
-        items.append(Item(name, place, group, category, None, diameter, spacing, i, group_column=column_name))
+        patient = patient_key(group)
+        items.append(Item(name, place, group if patient else "", category, None, diameter, spacing, i, patient=patient))
     tasks = (task(root, root.name, tuple(items)),) if items else ()
     return Plan(tasks, tuple(faults), samples, fingerprint(root.parent, tasks), "")

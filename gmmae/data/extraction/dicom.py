@@ -7,7 +7,7 @@ and applies RescaleSlope and RescaleIntercept.
 
 import functools
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -196,13 +196,21 @@ def _slice(path: Path, tags: dict[str, str], reader: sitk.ImageFileReader) -> Sl
 
 def _most_alike(slices: Sequence[Slice]) -> tuple[list[Slice], list[str]]:
     """Returns the largest part of a series with one size, spacing and direction. A localizer may be among its slices."""
-    parts: dict[tuple[object, ...], list[Slice]] = defaultdict(list)
+    parts: list[list[Slice]] = []
     for item in slices:
-        direction = np.rint(np.array(item.direction) / SAME_DIRECTION).astype(int)
-        parts[(item.size, tuple(np.round(item.spacing_mm, 4)), *direction.tolist())].append(item)
-    kept = max(parts.values(), key=len)
+        for part in parts:
+            turn = np.abs(np.subtract(item.direction, part[0].direction)).max()
+            if (item.size, *np.round(item.spacing_mm, 4)) == (
+                part[0].size,
+                *np.round(part[0].spacing_mm, 4),
+            ) and turn <= SAME_DIRECTION:
+                part.append(item)
+                break
+        else:
+            parts.append([item])
+    kept = max(parts, key=len)
     others = len(slices) - len(kept)
-    return list(kept), [f"{others} slices have another size, spacing or direction"] if others else []
+    return kept, [f"{others} slices have another size, spacing or direction"] if others else []
 
 
 def _without_copies(slices: Sequence[Slice]) -> tuple[list[Slice], int]:

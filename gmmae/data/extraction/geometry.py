@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 import SimpleITK as sitk
-from jaxtyping import Bool, Float, Real, Shaped, UInt8
+from jaxtyping import Bool, Float, Real, UInt8
 
 from gmmae.data.extraction import voxels
-from gmmae.data.extraction.grids import Index, Volume, index_of
+from gmmae.data.extraction.grids import Index, Volume, as_index, index_of
 from gmmae.data.settings import CROP_PATTERN
 from gmmae.data.volumes import DataError, Point
 
@@ -131,9 +131,9 @@ def preload(volume: Volume, cubes: list[tuple[Point, float]], shape: Shape) -> V
         return volume
     first = np.array([0, 0, max(min(box.first[2] for box in boxes), 0)])
     last = np.array([*volume.size[:2], min(max(box.last[2] for box in boxes) + 1, volume.size[2])]) - 1
-    image = volume.read(_index(first), _index(last - first + 1))
+    image = volume.read(as_index(first), as_index(last - first + 1))
     return volume._replace(
-        read=lambda start, shape: sitk.RegionOfInterest(image, shape, _index(np.array(start) - first)), one_pass=False
+        read=lambda start, shape: sitk.RegionOfInterest(image, shape, as_index(np.array(start) - first)), one_pass=False
     )
 
 
@@ -144,7 +144,7 @@ def _sample(
     indices = _indices(volume, centre_mm, edge_mm, shape)
     box = _box(indices, edge_mm)
     first, last = (np.clip(end, 0, np.array(volume.size) - 1) for end in box)
-    image = read(_index(first), _index(last - first + 1))
+    image = read(as_index(first), as_index(last - first + 1))
     values = _resample(_pad(image, volume, box), centre_mm, edge_mm, shape)
     inside = np.all((indices >= -0.5) & (indices <= np.array(volume.size) - 0.5), axis=-1)
     return values.reshape(shape), inside.reshape(shape)
@@ -179,12 +179,7 @@ def _box(indices: Float[np.ndarray, "z y x 3"], edge_mm: float) -> Box:
             f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
             "are diameter, data.crop and spacing in mm?"
         )
-    return Box(_index(low), _index(high))
-
-
-def _index(values: Shaped[np.ndarray, " 3"]) -> Index:
-    x, y, z = (int(v) for v in values)
-    return (x, y, z)
+    return Box(as_index(low), as_index(high))
 
 
 def _pad(image: sitk.Image, volume: Volume, box: Box) -> sitk.Image:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import SimpleITK as sitk
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from gmmae.data.volumes import DataError, Point
 
@@ -38,6 +38,12 @@ class Volume(NamedTuple):
     read: Callable[[Index, Index], sitk.Image]
     one_pass: bool = False
     axes: int = 3
+
+
+def as_index(values: Shaped[np.ndarray, " 3"]) -> Index:
+    """Returns whole numbers as an index."""
+    x, y, z = (int(value) for value in values)
+    return (x, y, z)
 
 
 def frame(spacing_mm: tuple[float, ...], origin_mm: tuple[float, ...], direction: tuple[float, ...]) -> sitk.Image:

@@ -16,10 +16,12 @@ import numpy as np
 
 from gmmae.data.volumes import DataError
 
-SPACING_MM = (1e-6, 1e6)
+SPACING_MM = (0.05, 20.0)
 """Range of plausible distances between voxels."""
 SPACING_TOLERANCE = 0.01
 """Largest relative difference between the two spacings that a NIfTI header gives."""
+FORM_TOLERANCE_MM = 0.5
+"""Largest distance between a voxel's places by the two matrices of a NIfTI header."""
 
 META_NUMBERS = {
     "DimSize": 1,
@@ -28,6 +30,8 @@ META_NUMBERS = {
     **dict.fromkeys(("TransformMatrix", "Rotation", "Orientation"), 2),
 }
 """Fields of a MetaImage that hold a number for each axis (1), or for each pair of axes (2)."""
+META_SYNONYMS = (("Offset", "Position", "Origin"), ("TransformMatrix", "Rotation", "Orientation"))
+"""Names of one field each. Readers choose differently where a header has several."""
 META_SCALING = {"ElementToIntensityFunctionSlope": 1.0, "ElementToIntensityFunctionOffset": 0.0}
 """Fields of a MetaImage that rescale its voxels, and the values at which they change nothing."""
 
@@ -38,9 +42,12 @@ NIFTI_BYTES = {
 """Bytes of a voxel by the code of its type. The types of the second line have several components, and are refused later."""
 NIFTI_HEADER = np.dtype(
     {
-        "names": ["dim", "datatype", "pixdim", "vox_offset", "scl_slope", "scl_inter", "sform_code", "sform", "magic"],
-        "formats": ["8i2", "i2", "8f4", "f4", "f4", "f4", "i2", "(3,4)f4", "S4"],
-        "offsets": [40, 70, 76, 108, 112, 116, 254, 280, 344],
+        "names": [
+            *("dim", "datatype", "pixdim", "vox_offset", "scl_slope", "scl_inter"),
+            *("qform_code", "sform_code", "quatern", "qoffset", "sform", "magic"),
+        ],
+        "formats": ["8i2", "i2", "8f4", "f4", "f4", "f4", "i2", "i2", "3f4", "3f4", "(3,4)f4", "S4"],
+        "offsets": [40, 70, 76, 108, 112, 116, 252, 254, 256, 268, 280, 344],
         "itemsize": 348,
     }
 )
@@ -134,6 +141,9 @@ def _check_meta(fields: dict[str, str]) -> None:
         if name in fields and len(_numbers(fields[name])) != int(axes) ** power:
             count = int(axes) ** power
             raise DataError(f"{name} in the header must be {count} finite numbers; got {fields[name]}")
+    for names in META_SYNONYMS:
+        if len({tuple(_numbers(fields[name])) for name in names if name in fields}) > 1:
+            raise DataError(f"the header must have one of {', '.join(names)}, or equal ones; they differ")
     if "ElementSpacing" not in fields and "ElementSize" not in fields:
         raise DataError("ElementSpacing in the header must give the spacing in mm; got none, which ITK takes for 1 mm")
     for name, neutral in META_SCALING.items():
@@ -184,6 +194,18 @@ def _check_nifti(header: Nifti) -> None:
         if (np.abs(lengths / spacing - 1) > SPACING_TOLERANCE).any():
             raise DataError(
                 f"the header must have one spacing; pixdim says {listed(spacing)}, the sform matrix {listed(lengths.tolist())}"
+            )
+    if header["sform_code"] > 0 and header["qform_code"] > 0 and len(spacing) == 3:
+        vector = np.array(header["quatern"])
+        cross = np.cross(vector, np.eye(3)).T
+        rotation = np.eye(3) + 2 * (math.sqrt(max(1 - vector @ vector, 0)) * cross + cross @ cross)
+        flip = -1 if header["pixdim"][0] < 0 else 1
+        qform = np.column_stack([rotation * spacing * (1, 1, flip), header["qoffset"]])
+        apart = np.abs(qform - header["sform"]) @ [*header["dim"][1:4], 1]
+        if not apart.max() <= FORM_TOLERANCE_MM:
+            raise DataError(
+                f"qform and sform in the header must be one geometry; they differ by {apart.max():.3g} mm: save it again "
+                "with one of them"
             )
 
 

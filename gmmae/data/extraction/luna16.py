@@ -35,10 +35,8 @@ def plan(config: DataConfig) -> Plan:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
     csv = root / config.csv_name
     table = read_table(csv, config, "seriesuid", COLUMNS)
-    by_scan, repeated = rows_by_volume(table, scans, csv)
-    faults += repeated
     tasks: list[Task] = []
-    for uid, rows in by_scan.items():
+    for uid, rows in rows_by_volume(table, csv).items():
         if uid in scans:
             items = tuple(item_of(f"{uid}_{i}", row, csv.name) for i, row in enumerate(rows))
             tasks.append(task(scans[uid], str(scans[uid].relative_to(root)), items))

@@ -22,7 +22,7 @@ from gmmae.data.extraction.arrays import (
     stream,
 )
 from gmmae.data.extraction.grids import Volume, index_of, middle_mm
-from gmmae.data.extraction.scans import array_volume, open_scan
+from gmmae.data.extraction.scans import array_volume, open_scan, open_stored
 from gmmae.data.extraction.tasks import Item, Task
 from gmmae.data.volumes import DataError, Point
 
@@ -65,13 +65,13 @@ def open_all(task: Task, least_axes: int) -> Iterator[Opened]:
 
 
 def read_scan(path: Path) -> tuple[Volume, Real[np.ndarray, "z y x"]]:
-    """Reads a whole scan of 3 axes in HU.
+    """Reads a whole scan of 3 axes in HU, its axes as they are stored.
 
     Raises:
       DataError: it cannot be used.
       OSError: the system failed, not the file.
     """
-    volume = open_scan(path)
+    volume = open_stored(path)
     if volume.axes != 3:
         raise DataError(f"a scan must have 3 axes; this one has {volume.axes}")
     return volume, voxels.read_whole(volume, hu=True)

@@ -22,15 +22,17 @@ from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
 from gmmae.data.extraction.tasks import Cube, Plan, Reading, relative, sha256
+from gmmae.data.groups import join
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
 from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
 from gmmae.system.files import whole_folder, writing
 
-VERSION = 5
+VERSION = 6
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
 
+6: groups are joined by patient, scan and voxels. Volumes have one orientation. Files count by their content too.
 5: columns are known in any case. Scaled voxels, masks that do not reach their nodule and files that are too long are faults.
 4: NaN in NIfTI, masks of several labels or elsewhere, and headers that ITK repairs are faults. An entry names the files.
 3: cubes are called values, and may have a unit of their own.
@@ -118,7 +120,7 @@ def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         of_each = (known.names, known.groups, known.categories)
         masks = arrays["masks"] if arrays["masked"].any() else None
-        nodules = Nodules(arrays["values"], *of_each, masks, known.details, known.splits)
+        nodules = Nodules(arrays["values"], *of_each, masks, known.details, known.splits, prepared.summary["split_by"])
     return nodules, known.details
 
 
@@ -240,10 +242,11 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     # Workers finish in any order; the result must not depend on it.
     cubes.sort(key=lambda cube: cube.item.name)
     faults.sort(key=lambda fault: (fault.place, fault.text))
+    groups = join(plan, {cube.item.name: cube.values for cube in cubes})
     arrays = {
         **scan_cache.cube_arrays(cubes),
         "names": np.array([cube.item.name for cube in cubes]),
-        "groups": np.array([cube.item.group for cube in cubes]),
+        "groups": np.array([groups.names[cube.item.name] for cube in cubes]),
         "categories": np.array([cube.item.category for cube in cubes]),
         "places": np.array([cube.item.place for cube in cubes]),
         "files": np.array([files[cube.item.name] for cube in cubes]),
@@ -252,7 +255,7 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     if any(cube.item.split for cube in cubes):
         arrays["splits"] = np.array([cube.item.split for cube in cubes])
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
-    summary = summarise(plan, faults, cubes, config.hu)
+    summary = summarise(plan, faults, cubes, config.hu, groups)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
     read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
     summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}

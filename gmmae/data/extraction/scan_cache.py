@@ -53,7 +53,7 @@ def forget(config: DataConfig, plan: Plan, version: int, folder: Path) -> None:
 def part_path(folder: Path, version: int, task: Task, config: DataConfig) -> Path:
     """Returns the path of a scan's part. It depends on the files and on the cut, but not on group or category."""
     cuts = [[item.centre_mm, item.diameter_mm, item.spacing_mm, item.part, item.array, str(item.mask)] for item in task.items]
-    files = [[str(stamp.path.absolute()), stamp.size, stamp.mtime_ns] for stamp in task.stamps]
+    files = [[str(stamp.path.absolute()), *stamp[1:]] for stamp in task.stamps]
     return folder / f"{key([version, [getattr(config, name) for name in CUT_FIELDS], cuts, files])}.npz"
 
 

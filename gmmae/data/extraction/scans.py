@@ -10,7 +10,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Shaped
 
-from gmmae.data.extraction.grids import Index, Volume, as_volume, frame
+from gmmae.data.extraction.grids import Index, Volume, as_index, as_volume, frame
 from gmmae.data.extraction.headers import check_header, listed, require_spacing
 from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, data_file, nifti_values, read_through
 from gmmae.data.volumes import DataError, Point
@@ -29,6 +29,24 @@ T = TypeVar("T")
 
 
 def open_scan(path: Path) -> Volume:
+    """Opens a volume as `open_stored` does, with its axes in the order and direction of the world's: x, y, z in LPS."""
+    stored = open_stored(path)
+    if stored.axes < 3:
+        return stored
+    turned = sitk.DICOMOrient(stored.frame)
+    last = stored.frame.TransformIndexToPhysicalPoint(as_index(np.array(stored.size) - 1))
+    end = np.array(turned.TransformPhysicalPointToIndex(last))  # below 0 along flipped axes
+    turned.SetOrigin(turned.TransformIndexToPhysicalPoint(as_index(np.minimum(end, 0))))
+
+    def read(start: Index, shape: Index) -> sitk.Image:
+        ends = (turned.TransformIndexToPhysicalPoint(as_index(end)) for end in (np.array(start), np.add(start, shape) - 1))
+        low, high = np.sort([stored.frame.TransformPhysicalPointToIndex(end) for end in ends], axis=0)
+        return sitk.DICOMOrient(stored.read(as_index(low), as_index(high - low + 1)))
+
+    return stored._replace(frame=turned, size=as_index(np.abs(end) + 1), read=read)
+
+
+def open_stored(path: Path) -> Volume:
     """Opens a volume file: reads its header, and checks its data without keeping them.
 
     Raises:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.tasks import Cube, Plan
+from gmmae.data.groups import Groups
 from gmmae.data.splits import SPLITS
 
 MAX_FAULT_LINES = 20
@@ -21,7 +22,7 @@ PERCENTILES = {"p1": 1, "p25": 25, "p50": 50, "p75": 75, "p99": 99}
 FILLED_EDGES = (0.0, 1e-9, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 
 
-def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bool) -> dict[str, Any]:
+def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bool, groups: Groups) -> dict[str, Any]:
     """Returns counts and statistics. `annotations = nodules + duplicates + lost` always holds.
 
     Args:
@@ -29,6 +30,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
       faults: of the plan and of the extraction.
       cubes: the extracted nodules.
       hu: whether the values are HU.
+      groups: of the plan.
     """
     kinds = Counter(fault.kind for fault in faults)
     values, filled = np.stack([cube.values for cube in cubes]), np.array([cube.filled for cube in cubes])
@@ -42,8 +44,9 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
         "duplicates": kinds["duplicate"],
         "lost": sum(fault.lost for fault in faults),
         "scans": len(plan.tasks),
-        "groups": len({cube.item.group for cube in cubes}),
-        "grouped_by_scan": sum(not cube.item.group_column for cube in cubes),
+        "groups": len({groups.names[cube.item.name] for cube in cubes}),
+        "split_by": groups.by,
+        "grouping": groups.lines,
         "bad_rows": kinds["row"],
         "missing_scans": kinds["missing"],
         "unreadable_scans": kinds["unreadable"],
@@ -56,6 +59,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
         "border_padded": int((filled > 0).sum()),
         "filled_share": {**_spread(filled), **_histogram(filled, FILLED_EDGES)},
         "unit": "HU" if hu else "",
+        "offset": [cube.item.place for cube in cubes if hu and np.percentile(cube.values, 1) >= 0],
         "values": {**dict(zip(PERCENTILES, percentiles, strict=True)), **_histogram(values, edges)},
         "faults": [fault._asdict() for fault in faults],
     }
@@ -69,7 +73,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
     empty = f", {summary['empty_masks']} of them without a voxel in its cube" if summary["empty_masks"] else ""
     text = [
         f"{summary['nodules']} nodules in {summary['groups']} groups: {kinds}",
-        *_grouping(summary),
+        *_division(summary),
         f"{summary['annotations']} annotations, {summary['duplicates']} of them duplicates and {summary['lost']} lost to "
         f"faults: {summary['bad_rows']} bad rows, {summary['missing_scans']} missing scans, "
         f"{summary['unreadable_scans']} unreadable scans, {summary['bad_nodules']} nodules that cannot be cut",
@@ -89,14 +93,14 @@ def lines(summary: dict[str, Any]) -> list[str]:
 
 
 def cautions(summary: dict[str, Any]) -> list[str]:
-    """Returns a line where hardly a voxel is below 0 HU, as in scans that are stored with an offset of 1,024."""
-    low = summary["values"]["p1"]
-    if summary["unit"] != "HU" or low < 0:
-        return []
-    return [
-        f"values in HU should be below 0 in lung and fat; here 1 % are below {low:.0f}: if the scans are stored with an "
-        "offset, subtract it first"
-    ]
+    """Returns the grouping's lines, and one on nodules with hardly a voxel below 0 HU, as of a scan with an offset of 1,024."""
+    text = [] if summary["splits"] else list(summary["grouping"])
+    if offset := summary["offset"]:
+        text.append(
+            f"values in HU should be below 0 in lung and fat; those of {len(offset)} nodules are not, such as {offset[0]}: if "
+            "the scan is stored with an offset, subtract it first"
+        )
+    return text
 
 
 def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
@@ -107,16 +111,12 @@ def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
     return faults
 
 
-def _grouping(summary: dict[str, Any]) -> list[str]:
-    """Returns a warning where a patient may be on both sides of the split, or the file's own division."""
-    if splits := summary.get("splits"):
-        counts = ", ".join(f"{splits[name]} {name}" for name in SPLITS if name in splits)
-        return [f"divided by the file itself, which names no patient: {counts}"]
-    by_scan, nodules = summary["grouped_by_scan"], summary["nodules"]
-    if not by_scan:
+def _division(summary: dict[str, Any]) -> list[str]:
+    """Returns a line on the file's own division, where it has one."""
+    if not (splits := summary["splits"]):
         return []
-    whose = "each group is a scan or volume" if by_scan == nodules else f"the groups of {by_scan} nodules are scans or volumes"
-    return [f"{whose}, because no patient is named there: a patient with several may be in both training and validation"]
+    counts = ", ".join(f"{splits[name]} {name}" for name in SPLITS if name in splits)
+    return [f"divided by the file itself, which names no patient: {counts}"]
 
 
 def _spread(values: Float[np.ndarray, " n"]) -> dict[str, float]:

@@ -5,6 +5,7 @@ A source (`luna16`, `cubes`) lists the tasks, and `extract` carries them out.
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ from gmmae.data.extraction.annotations import SKIP, Fault, Row, Table
 from gmmae.data.extraction.integrity import data_file_or_header
 from gmmae.data.volumes import Point
 
+SAMPLE_BYTES = 2**16
+"""Bytes of each part of a file that stand for its content."""
+
 
 class Item(NamedTuple):
     """One nodule in a scan.
@@ -22,8 +26,8 @@ class Item(NamedTuple):
     Attributes:
       name: unique in the data set.
       place: the CSV and its line, or the array and its index.
-      group: name of a group that no split divides.
-      group_column: the column that names a group larger than a scan or volume; empty where the group is one of these.
+      group: name of a group that no split divides; empty for a volume of a file of several that names none.
+      patient, series: as in `Row`. `gmmae.data.groups` joins groups by them.
       category: empty where not known.
       centre_mm: world x, y, z, or as many of them as are known; None for the middle of the volume.
       diameter_mm: or None where not known.
@@ -43,17 +47,23 @@ class Item(NamedTuple):
     spacing_mm: tuple[float, ...] | None = None
     part: int | None = None
     mask: Path | None = None
-    group_column: str = ""
+    patient: str = ""
+    series: str = ""
     array: str = "volumes"
     split: str = ""
 
 
 class Stamp(NamedTuple):
-    """A file as it was found: its size, and its time of change in ns; both -1 where there is none."""
+    """A file as it was found: its size, and its time of change in ns; both -1 where there is none.
+
+    `sample` is a hash of its size, its first bytes and those in its middle: `rsync -t` can replace a scan by another one of the
+    same size and time.
+    """
 
     path: Path
     size: int
     mtime_ns: int
+    sample: str = ""
 
 
 class Task(NamedTuple):
@@ -123,7 +133,7 @@ def item_of(name: str, row: Row, csv: str, mask: Path | None = None) -> Item:
     """Returns the nodule of a row. Without a group, it is in that of its volume."""
     place, group = f"{csv} line {row.number}", row.group or row.file
     known = (row.category, row.centre_mm, row.diameter_mm, row.spacing_mm)
-    return Item(name, place, group, *known, mask=mask, group_column=row.group_column)
+    return Item(name, place, group, *known, mask=mask, patient=row.patient, series=row.series)
 
 
 def place_of(task: Task, item: Item) -> str:
@@ -138,7 +148,7 @@ class Plan(NamedTuple):
       tasks: scans to read.
       faults: rows and scans that cannot be read.
       annotations: rows or volumes listed, duplicates and faulty ones included.
-      inputs: every file that determines the result, relative to the root; its size, and its time of change in ns.
+      inputs: the stamp of every file that determines the result, its path relative to the root.
       csv_sha256: of the CSV's bytes; empty where there is none.
       way_out: the user's alternative to a fix, where a fault ends the extraction.
     """
@@ -146,7 +156,7 @@ class Plan(NamedTuple):
     tasks: tuple[Task, ...]
     faults: tuple[Fault, ...]
     annotations: int
-    inputs: tuple[tuple[str, int, int], ...]
+    inputs: tuple[tuple[str, int, int, str], ...]
     csv_sha256: str
     way_out: str = SKIP
 
@@ -167,13 +177,19 @@ def _stamp(path: Path) -> Stamp:
         stat = path.stat()
     except OSError:
         return Stamp(path, -1, -1)
-    return Stamp(path, stat.st_size, stat.st_mtime_ns)
+    sample = hashlib.sha256(str(stat.st_size).encode())
+    if path.is_file():
+        with suppress(OSError), path.open("rb") as file:
+            for place in (0, stat.st_size // 2):
+                file.seek(place)
+                sample.update(file.read(SAMPLE_BYTES))
+    return Stamp(path, stat.st_size, stat.st_mtime_ns, sample.hexdigest())
 
 
-def fingerprint(root: Path, tasks: Iterable[Task]) -> tuple[tuple[str, int, int], ...]:
-    """Returns name (relative to the root), size and time of change of the files of all tasks."""
+def fingerprint(root: Path, tasks: Iterable[Task]) -> tuple[tuple[str, int, int, str], ...]:
+    """Returns the stamps of the files of all tasks, their paths relative to the root."""
     all_stamps = {stamp for task in tasks for stamp in task.stamps}
-    return tuple(sorted((relative(root, stamp.path), stamp.size, stamp.mtime_ns) for stamp in all_stamps))
+    return tuple(sorted((relative(root, stamp.path), *stamp[1:]) for stamp in all_stamps))
 
 
 def relative(root: Path, path: Path) -> str:

@@ -110,6 +110,11 @@ def test_what_determines_the_cubes_names_the_entry(luna_folder, tmp_path):
     assert prepare(config).from_cache
     os.utime(raw, (1, 1))
     assert not prepare(config).from_cache
+    stat, content = raw.stat(), raw.read_bytes()
+    assert prepare(config).from_cache
+    raw.write_bytes(content[:5000] + bytes(5000) + content[10000:])
+    os.utime(raw, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as rsync -t replaces it
+    assert not prepare(config).from_cache
     csv.write_text(csv.read_text().replace("8\n", "9\n").replace("8\r", "9\r"))
     assert not prepare(config).from_cache
 

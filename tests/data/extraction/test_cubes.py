@@ -97,7 +97,7 @@ def test_one_npz_of_larger_arrays_is_resampled(config, folder):
     prepared = prepare(dataclasses.replace(config, root=str(path), crop="2x"))
     nodules, details = load_prepared(prepared)
     np.testing.assert_array_equal(nodules.values[0], volumes[0, 7:23, 12:28, 17:33])
-    assert nodules.names == nodules.groups == ("all_00000",)
+    assert nodules.names == ("all_00000",)
     assert details.places == ("volumes[0]",)
     assert details.edge_mm.tolist() == [16]
     assert [(f["kind"], f["place"]) for f in prepared.summary["faults"]] == [

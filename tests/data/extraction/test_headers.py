@@ -28,9 +28,9 @@ def refusal(path):
 
 
 META = [
-    ("ElementSpacing", "0 1 1", "between 1e-06 and 1e+06 mm; * 0 1 1"),
-    ("ElementSpacing", "-1 1 1", "between 1e-06 and 1e+06 mm; * -1 1 1"),
-    ("ElementSpacing", "1e30 1 1", "between 1e-06 and 1e+06 mm; * 1e+30 1 1"),
+    ("ElementSpacing", "0 1 1", "between 0.05 and 20 mm; * 0 1 1"),
+    ("ElementSpacing", "-1 1 1", "between 0.05 and 20 mm; * -1 1 1"),
+    ("ElementSpacing", "1e30 1 1", "between 0.05 and 20 mm; * 1e+30 1 1"),
     ("ElementSpacing", "nan 1 1", "ElementSpacing * 3 finite numbers; * nan 1 1"),
     ("ElementSpacing", "1_0 1 1", "ElementSpacing * 3 finite numbers; * 1_0 1 1"),  # a number to Python only
     ("Offset", "-10,5 0,0 3,5", "Offset * 3 finite numbers; * -10,5 0,0 3,5"),
@@ -40,6 +40,8 @@ META = [
     ("TransformMatrix", "1 0 0 1", "TransformMatrix * 9 finite numbers; * 1 0 0 1"),
     ("TransformMatrix", "1 0.5 0 0 1 0 0 0 1", "axes must be at right angles*"),
     ("TransformMatrix", "2 0 0 0 2 0 0 0 2", "axes must be at right angles*"),
+    ("Position", "-21 12 -150", "Offset, Position, Origin, or equal ones*"),
+    ("ElementSpacing", "0.0007 0.0007 0.001", "between 0.05 and 20 mm; * 0.0007 0.0007 0.001"),
     ("BinaryData", "False", "must be binary; BinaryData * False"),
     ("ElementToIntensityFunctionOffset", "-1024", "ElementToIntensityFunctionOffset * must be 0*; * -1024"),
 ]
@@ -67,6 +69,8 @@ NIFTI = [
     ("<f", 80, (-1.0,), "spacing * must be positive and finite; pixdim * -1 0.8 2"),
     ("<f", 84, (np.nan,), "spacing * must be positive and finite; pixdim * 0.7 nan 2"),
     ("<f", 80, (1.4,), "must have one spacing; pixdim * 1.4 0.8 2, * sform matrix 0.7 0.8 2"),
+    ("<f", 268, (30.0,), "qform and sform * must be one geometry; they differ by 10 mm*"),
+    ("<f", 256, (0.5,), "qform and sform * must be one geometry*"),
     ("<h", 46, (0,), "dim * 1 to 7 axes *; * 3 16 16 0 *"),
     ("<h", 40, (0,), "dim * 1 to 7 axes *; * 0 16 16 5 *"),
     ("<f", 108, (340.0,), "must begin at byte 352 or later; vox_offset * 340"),

@@ -43,7 +43,15 @@ def test_patients_group_scans_where_they_are_known(luna_folder, write_csv):
     assert nodules.groups == ("P1", "P1", "c")
     assert nodules.categories == ("x", "", "y")
     by_kind = load(dataclasses.replace(config, group_column="kind"))
-    assert by_kind.groups == ("x", "b", "y")
+    assert by_kind.groups == ("b", "b", "y")  # "x" and "b" are of one patient
+
+
+def test_one_scan_with_an_offset_is_found_among_others(luna_folder, blob_scan, write_scan, capsys):
+    config = luna_folder("abc")
+    scan = blob_scan((10, -20, 30), np.eye(3), (0.7, 0.7, 1.25))
+    write_scan(Path(config.root) / "subset1/b.mhd", scan._replace(voxels=scan.voxels + 1024))
+    load(config)
+    assert "1 nodules are not, such as annotations.csv line 3" in capsys.readouterr().err
 
 
 def test_every_bad_row_is_a_fault_and_the_rest_goes_on(luna_folder):

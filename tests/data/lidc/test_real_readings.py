@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.data.extraction.dicom import Slice, Stack
+from gmmae.data.extraction.dicom import Slice, Stack, stacks
 from gmmae.data.extraction.grids import Volume, frame
 from gmmae.data.lidc.consensus import consensus, match
 from gmmae.data.lidc.masks import draw
@@ -39,6 +39,19 @@ def test_half_of_the_readers():
     assert nodule.scores["subtlety"] == 2.5
     # LUNA16's list has 9.77 mm for it, the mean of its readers' diameters.
     assert nodule.diameter_mm == pytest.approx(9.77, abs=0.65)
+
+
+def test_slices_of_one_series_are_compared_with_the_first():
+    """Rounded apart, directions of 0.00049 and 0.00051 would be of two series."""
+    turns = [0.00049, 0.00051] * 4
+    slices = [
+        Slice(
+            Path(str(k)), str(k), "", (8, 8), (1.0, 1.0), (0.0, 0.0, float(k)), (1.0, -turn, 0.0, turn, 1.0, 0.0, 0.0, 0.0, 1.0)
+        )
+        for k, turn in enumerate(turns)
+    ]
+    (stack,), notes = stacks(slices)
+    assert (len(stack.slices), notes) == (8, [])
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real nodules are not here")

@@ -1,0 +1,91 @@
+"""The groups that no split divides: everything that belongs together, as connected components.
+
+Nodules belong together if they share a patient, a scan (its file, a copy of it, or its series) or their voxels. So annotations
+of one place of a scan are together, however far apart. Equal coordinates in two files say nothing, because volumes that were
+cut out may have coordinates of their own. A component has the name of its patient or scan; the least, where it joins several.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from gmmae.data.extraction.arrays import stream
+from gmmae.data.extraction.integrity import data_file_or_header
+from gmmae.data.extraction.tasks import Plan, Task
+
+
+class Groups(NamedTuple):
+    """The groups of nodules.
+
+    Attributes:
+      names: the group of each nodule, by the nodule's name.
+      by: what a split by them keeps whole.
+      lines: what joined groups, and a warning where a patient may be on both sides of the split.
+    """
+
+    names: dict[str, str]
+    by: str
+    lines: list[str]
+
+
+def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
+    """Returns the groups of a plan.
+
+    Args:
+      plan: the nodules.
+      values: the voxels of those that were read, by the nodules' names.
+
+    Raises:
+      DataError: a file of several volumes cannot be read.
+    """
+    own: dict[str, str] = {}
+    sharing = defaultdict[tuple[str, str], list[str]](list)
+    for name, kind, key in (found for task in plan.tasks for found in _keys(task, values)):
+        if key:
+            sharing[kind, key].append(name)
+            own.setdefault(name, key)  # the first key is the name of the nodule's own group
+    groups, before = own, {}
+    while groups != before:
+        before, groups = groups, dict(groups)
+        for names in sharing.values():
+            groups |= dict.fromkeys(names, min(groups[name] for name in names))
+    joined, patients = set[str](), set[str]()
+    for (kind, _), names in sharing.items():
+        if len({own[name] for name in names}) > 1 or (kind == "voxels" and len(names) > 1):
+            joined.add(f"{names[0]} and {names[-1]} share the {kind}")
+        if kind == "patient":
+            patients |= {groups[name] for name in names}
+    lines = [f"what belongs together is one group for the split: {min(joined)}, the first of {len(joined)}"] if joined else []
+    alone, by = sum(groups[name] not in patients for name in values), "patient"
+    if alone:
+        by = (
+            "scan or volume, because no patient is known"
+            if alone == len(values)
+            else f"patient, but by scan for {alone} nodules"
+        )
+        lines.append(f"the split is by {by}: a patient with several may be in both training and validation")
+    return Groups(groups, by, lines)
+
+
+def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, str]]:
+    """Yields what each nodule shares with others: its name, the kind, and a text that is equal for those of one group."""
+    stack = task.items[0].part is not None
+    volumes = [_digest(array) for array in stream(task.file, task.items[0].array)] if stack else []
+    data = data_file_or_header(task.file)
+    scan = "" if stack else next(stamp.sample for stamp in task.stamps if stamp.path == data)
+    for item in task.items:
+        name, volume = item.name, volumes[item.part or 0] if stack else ""
+        # Not the file's name: a renamed copy of a file of volumes is divided as the file is.
+        yield name, "", item.group or (volume and f"volume {volume[:12]}") or name
+        yield name, "patient", item.patient
+        yield name, "scan", scan
+        yield name, "scan", item.series
+        yield name, "voxels", volume
+        yield name, "voxels", _digest(values[name]) if name in values else ""
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()

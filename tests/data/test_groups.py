@@ -1,0 +1,108 @@
+"""What belongs together is on one side of the split: patients, scans and equal voxels."""
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gmmae.data import sources
+from gmmae.data.extraction.prepare import load
+from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import DataError
+from gmmae.workloads.segmentation import load_volumes, split_volumes
+from gmmae.workloads.settings import PatchConfig
+from tests import volume_folders as folders
+
+COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient")
+
+
+@pytest.mark.parametrize(
+    ("patients", "groups"),
+    [
+        (("", "P1", "P2", "P2", "P3", "P3"), "P1 P1 P2 P2 P3 P3"),
+        (("P1", "p1 ", "P2", " P2", "P3", "p3"), "P1 P1 P2 P2 P3 P3"),
+        (("12", "12.0", "13.0", "13", "120", "120"), "12 12 13 13 120 120"),
+        (("nan", "NaN", "nan", "nan", "P3", "P3"), "a a b b P3 P3"),
+        (("P1", "P4", "P2", "P5", "P3", "P6"), "P1 P1 P2 P2 P3 P3"),
+        (("P1", "P4", "P2", "P5", "P3", "P4"), "P1 P1 P2 P2 P1 P1"),
+    ],
+    ids=["blank", "case", "a column of numbers", "nan", "two patients of a scan", "a chain"],
+)
+def test_no_scan_is_divided_whatever_its_rows_say_of_the_patient(luna_folder, write_csv, patients, groups):
+    config = luna_folder("abc")
+    rows = [(uid, 10 + 0.3 * i, -20, 30, 8) for uid in "abc" for i in range(2)]
+    write_csv(Path(config.root) / "annotations.csv", [(*row, p) for row, p in zip(rows, patients, strict=True)], COLUMNS)
+    nodules, split = sources.load(dataclasses.replace(config, validation=2))
+    assert " ".join(nodules.groups) == groups
+    assert not {nodules.names[i][0] for i in split.train} & {nodules.names[i][0] for i in split.validation}
+
+
+@pytest.mark.parametrize("column", ["PatientID", "patient_id", "Subject", "case", "group"])
+def test_a_patient_is_known_by_many_names(tmp_path, column):
+    root = folders.write(tmp_path / "cubes", spoil=lambda case, i: case._replace(row=[case.row[0], i // 2, *case.row[2:]]))
+    table = root / "nodules.csv"
+    table.write_text(table.read_text().replace("patient", column, 1))
+    nodules = load(DataConfig(source="cubes", root=str(root), cache=str(tmp_path / "cache")))
+    assert (nodules.groups, nodules.by) == (("0", "0", "1", "1"), "patient")
+
+
+def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder, tmp_path):
+    rows = [("a", 10, -20, 30, 8), ("b", 10, -20, 30, 8), ("c", 12, -20, 30, 8), ("d", 10, -24, 30, 8)]
+    config = luna_folder("ab", rows)
+    a, c = (Path(config.root, "subset0", name) for name in "ac")
+    shutil.copy(a.with_suffix(".mhd"), c.with_suffix(".mhd"))
+    os.symlink(a.with_suffix(".mhd"), c.with_name("d.mhd"))
+    c.with_suffix(".mhd").write_text(c.with_suffix(".mhd").read_text().replace("a.raw", "c.raw"))
+    shutil.copy(a.with_suffix(".raw"), c.with_suffix(".raw"))
+    rows[1] = ("b", 14, -20, 30, 8)  # another place
+    with (Path(config.root) / "annotations.csv").open("w") as file:
+        file.writelines(",".join(map(str, row)) + "\n" for row in [COLUMNS[:5], *rows])
+    assert load(config).groups == ("a", "b", "a", "a")
+
+
+def arrays(path: Path, volumes: np.ndarray, **more) -> DataConfig:
+    np.savez(path, volumes=volumes, **more)
+    return DataConfig(source="cubes", root=str(path), cache=str(path.parent / "cache"), crop="whole")
+
+
+def test_the_split_of_an_npz_follows_its_voxels_and_not_its_name(tmp_path):
+    volumes = np.random.default_rng(0).integers(-1000, 400, (20, 16, 16, 16)).astype(np.int16)
+    one, renamed = (sources.load(arrays(tmp_path / name, volumes)) for name in ("one.npz", "another.npz"))
+    assert one.split.validation.tolist() == renamed.split.validation.tolist()
+    twice = np.concatenate([volumes, volumes])
+    diameters = np.linspace(5, 9, 40)  # other cubes of equal volumes
+    nodules, split = sources.load(arrays(tmp_path / "twice.npz", twice, diameter_mm=diameters))
+    assert len(set(nodules.groups)) == 20
+    assert not {i % 20 for i in split.train.tolist()} & {i % 20 for i in split.validation.tolist()}
+    named = load(arrays(tmp_path / "named.npz", twice[:21], groups=[f"P{i}" for i in range(21)]))
+    assert named.groups[0] == named.groups[20] == "P0"
+
+
+def test_a_group_that_no_side_can_hold_is_named(tmp_path):
+    volumes = np.random.default_rng(0).integers(-1000, 400, (10, 16, 16, 16)).astype(np.int16)
+    config = arrays(tmp_path / "one.npz", volumes, groups=["case"] * 9 + ["other"])
+    with pytest.raises(DataError, match=r"case has 9 of 10 samples.*data.validation = 1"):
+        sources.load(config)
+    assert len(sources.load(dataclasses.replace(config, validation=1)).split.train) == 9
+
+
+def test_where_no_patient_is_known_every_split_says_so(tmp_path, capsys):
+    root = folders.write(tmp_path / "cubes")
+    config = DataConfig(source="cubes", root=str(root), cache=str(tmp_path / "cache"))
+    patches = PatchConfig(source="cubes", root=str(root), ndim=2, shape=16)
+    split_volumes(load_volumes(patches), patches)
+    assert sources.load(config).nodules.by == "patient"
+    assert "patient" not in capsys.readouterr().err
+    table = root / "nodules.csv"
+    table.write_text(table.read_text().replace("patient", "somebody", 1))
+    for _ in ("extracted", "from the cache"):
+        assert "no patient is known" in sources.load(config).nodules.by
+        assert "no patient is known" in capsys.readouterr().err
+    split_volumes(load_volumes(patches), patches)
+    assert "no patient is known" in capsys.readouterr().err
+    table.write_text(table.read_text().replace("P3", "P2").replace("somebody", "patient", 1).replace("P0", ""))
+    assert "by scan for 1 nodules" in sources.load(config).nodules.by
+    assert "no patient" not in capsys.readouterr().err
