@@ -24,10 +24,10 @@ from gmmae.system.compilation_cache import repairing_cache
 from gmmae.system.errors import InputError
 from gmmae.training import optimizers
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
-from gmmae.training.per_sample import losses, summable_values, validation_means
+from gmmae.training.per_sample import losses, summable_values, validation_means, values
 from gmmae.training.run_cache import RunCache
 from gmmae.training.step import EpochValues, Losses, Mean, TrainEpoch, TrainState, evaluate, make_train_epoch
-from gmmae.workloads import registry
+from gmmae.workloads import contract, registry
 from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
 from gmmae.workloads.sources import CheckedSource, count, take_on_host
 
@@ -246,14 +246,29 @@ def initial_state(setup: TrainSetup) -> TrainState:
     def init(seed: Int[Array, ""] | np.uint32) -> TrainState:
         return _init(setup.workload, setup.optimizer, jax.random.key(seed))  # outside it would be programs of its own
 
-    # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
+    # It runs once, as does the check, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
     optimizer = setup.optimization.optimizer
     key = setup.program_key("init", optimizer.name, optimizer.weight_decay > 0)
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         seed = np.uint32(setup.config.seed)
         compiled = setup.cache.get(key, lambda: jax.jit(init).lower(seed).compile(compiler_options=options))
-        return cast(setup.config, jax.device_get(compiled(seed)))
+        start = cast(setup.config, jax.device_get(compiled(seed)))
+    if setup.config.workload not in registry.BUILT_IN:
+        program = jax.jit(partial(values, setup.workload), compiler_options=options)
+        _require_independence(setup, program, start.params)
+    return start
+
+
+def _require_independence(setup: TrainSetup, program: jax.stages.Wrapped, params: Params) -> None:
+    config, data = setup.config, (setup.data.train, setup.data.validation)
+    key = config.precision, workload_key(config)
+
+    def check() -> None:
+        with jax.enable_x64(config.precision == "float64"), jax.default_matmul_precision("highest"):
+            contract.require_independence(program, params, data, partial(cast, config), config.workload, key)
+
+    setup.cache.get(("contract", key), check)
 
 
 def blank_state(config: Config, workload: Workload) -> TrainState:
@@ -267,6 +282,7 @@ def blank_state(config: Config, workload: Workload) -> TrainState:
 
 def _init(workload: Workload, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
     params = workload.init(key)
+    contract.require_parameters(params)
     return TrainState(params, optimizer.init(params))
 
 
@@ -348,8 +364,8 @@ def evaluation_of(setup: TrainSetup) -> Callable[..., dict[str, Float[Array, " s
 
 def validation_functions(setup: TrainSetup) -> tuple[Callable[[Params, Samples], PerSample], Mean]:
     """Returns the functions that make a step of a validation: values of samples, and mean."""
-    values = partial(summable_values, setup.workload, setup.data.may_be_undefined)
-    return values, _mean(setup, setup.eval_plan)
+    summable = partial(summable_values, setup.workload, setup.data.may_be_undefined)
+    return summable, _mean(setup, setup.eval_plan)
 
 
 def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:

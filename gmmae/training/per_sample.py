@@ -14,24 +14,26 @@ from gmmae.workloads.sources import count
 
 
 def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
-    """Returns one loss for each sample, or raises a WorkloadError where the workload gives another shape."""
+    """Returns one loss for each sample, or raises a WorkloadError where the workload gives another shape or type."""
     of_samples = workload.losses(params, samples, keys)
-    _require_one_per_sample("losses", of_samples, samples)
+    _require_one_per_sample("losses", samples, of_samples)
     return of_samples
 
 
-def values(workload: Workload, params: Params, samples: Samples) -> PerSample:
+def values(workload: Workload, params: Params, samples: Samples, keys: Array | None = None) -> PerSample:
     """Returns the loss and each metric by name, one value for each sample; a validation takes their means.
 
+    With keys, as in training, there is only the loss.
+
     Raises:
-      WorkloadError: the workload gives values of another shape, or calls a metric "loss".
+      WorkloadError: the workload gives values of another shape or type, or a metric's name is "loss" or has several lines.
     """
-    of_samples = losses(workload, params, samples, None)
-    metrics = workload.metrics(params, samples)
+    of_samples = losses(workload, params, samples, keys)
+    metrics = workload.metrics(params, samples) if keys is None else {}
     for name, metric in metrics.items():
-        _require_one_per_sample(f"metrics, {name!r}", metric, samples)
-    if LOSS in metrics:
-        raise WorkloadError(f"metrics of a workload must have other names than {LOSS!r}; got {', '.join(metrics)}: rename it")
+        _require_one_per_sample(f"metrics, {name!r}", samples, metric, of_samples)
+        if name == LOSS or not name.isprintable():
+            raise WorkloadError(f"metrics of a workload must have names of one line and not {LOSS!r}; got {name!r}: rename it")
     return {LOSS: of_samples, **{name: jnp.asarray(metric, of_samples.dtype) for name, metric in metrics.items()}}
 
 
@@ -45,10 +47,15 @@ def summable_values(workload: Workload, may_be_undefined: Sequence[str], params:
     return summable
 
 
-def _require_one_per_sample(name: str, values: Array, samples: Samples) -> None:
+def _require_one_per_sample(name: str, samples: Samples, values: Array, *losses: Array) -> None:
+    """Refuses values of another shape, and of a type that is not floating, or not together with that of the losses."""
     shape, expected = np.shape(values), (count(samples),)
-    if shape != expected:
-        raise WorkloadError(f"{name} of a workload must be one number a sample, of shape {expected} here; got shape {shape}")
+    if shape != expected or not jnp.issubdtype(jnp.result_type(values, *losses), jnp.floating):
+        dtype = getattr(values, "dtype", type(values).__name__)
+        raise WorkloadError(
+            f"{name} of a workload must be one floating-point number a sample, of shape {expected} here; got {dtype} of shape "
+            f"{shape}"
+        )
 
 
 def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: BatchPlan) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gmmae.config.schema import LOSS
-from gmmae.system.files import write_text
+from gmmae.system.files import csv_text, write_text
 from gmmae.system.json_files import checked
 
 SCHEMA_VERSION = 1
@@ -167,8 +167,8 @@ def _number(value: object) -> object:
 
 def write_history(path: Path, history: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
     """Writes the whole `history.csv`, as after a resume, with a column for each metric; the run then appends to it."""
-    lines = [",".join([*PLAIN, *(f"val_{name}" for name in metrics)]), *map(history_line, history)]
-    write_text(path, "\n".join(lines) + "\n")
+    head = csv_text((), [*PLAIN, *(f"val_{name}" for name in metrics)])
+    write_text(path, head + "".join(f"{history_line(row)}\n" for row in history))
 
 
 def history_line(row: Epoch) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gmmae.config.schema import LOSS
-from gmmae.system.files import write_text
+from gmmae.system.files import csv_text, write_text
 from gmmae.training.records import Epoch
 
 COLUMNS = ("step", "epoch")
@@ -72,8 +72,8 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
 
 def write_validations(path: Path, validations: Iterable[Validation], metrics: Iterable[str]) -> None:
     """Writes the whole `validations.csv`, as after a resume, with a column for each metric; the run then appends to it."""
-    head = [*COLUMNS, *(f"val_{name}" for name in (LOSS, *metrics))]
-    write_text(path, "\n".join([",".join(head), *map(validation_line, validations)]) + "\n")
+    head = csv_text((), [*COLUMNS, *(f"val_{name}" for name in (LOSS, *metrics))])
+    write_text(path, head + "".join(f"{validation_line(one)}\n" for one in validations))
 
 
 def validation_line(validation: Validation) -> str:

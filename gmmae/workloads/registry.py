@@ -100,7 +100,7 @@ def build(config: Config) -> Workload:
         workload = module.build(config.settings)
     if not isinstance(workload, Workload):
         raise WorkloadError(f"build of a workload must return a Workload; got {type(workload).__name__} from {config.workload}")
-    return workload._replace(load=partial(_checked, workload.load, config.workload))
+    return workload._replace(load=partial(_checked, workload.load, config.workload, 8 if config.precision == "float64" else 4))
 
 
 @contextmanager
@@ -116,20 +116,19 @@ def _files_found(function: str, name: str) -> Iterator[None]:
         ) from error
 
 
-def _checked(load_data: Callable[[], Splits], name: str) -> Splits:
+def _checked(load_data: Callable[[], Splits], name: str, int_bytes: int) -> Splits:
     with _files_found("load", name):
         data = load_data()
     sources = _sources()
     if not isinstance(data, Splits):
         raise WorkloadError(f"load of a workload must return Splits; got {type(data).__name__} from {name}")
     for split in ("train", "validation"):
-        data = dataclasses.replace(data, **{split: sources.checked(getattr(data, split), f"the {split} samples of {name}")})
-        samples = sources.count(getattr(data, split), f"the {split} samples of {name}")
+        checked = sources.checked(getattr(data, split), f"the {split} samples of {name}", int_bytes)
+        data, samples = dataclasses.replace(data, **{split: checked}), sources.count(checked, f"the {split} samples of {name}")
         for words, of_samples in (("names", data.names), ("groups", data.groups)):
-            if of_samples is not None and len(of_samples[split]) != samples:
+            if of_samples is not None and (given := len(of_samples.get(split, ()))) != samples:
                 raise WorkloadError(
-                    f"{words} of a workload must be as many as its samples; got {len(of_samples[split])} for {samples} {split} "
-                    f"samples of {name}"
+                    f"{words} of a workload must be as many as its samples; got {given} for {samples} {split} samples of {name}"
                 )
     return data
 

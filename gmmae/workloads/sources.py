@@ -10,14 +10,18 @@ from typing import Any, TypeGuard
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Int
 
 from gmmae.system.errors import StorageError
 from gmmae.system.files import FAILED
 from gmmae.workloads.interface import Samples, Source, WorkloadError
 
 COMPARED_SAMPLES = 8
-"""The samples of a source by which processes, and the parts of a plan, notice that their data differ."""
+"""The samples by which processes and parts of a plan compare their sources, and by which a contract is checked."""
+
+INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
+"""The least and the largest integer of 32 bits, with and without a sign."""
 
 
 class SourceError(WorkloadError):
@@ -42,6 +46,7 @@ class CheckedSource:
       source: of the samples.
       name: of the samples, for errors.
       count: the number of samples. A number above that of the source repeats them. None: that of the source.
+      int_bytes: of the largest integers that they may need; 4 or 8.
 
     Attributes:
       first: the first sample, a pytree of arrays.
@@ -50,16 +55,18 @@ class CheckedSource:
       SourceError: the source is empty, or its first sample cannot be used.
     """
 
-    def __init__(self, source: Source, name: str, count: int | None = None) -> None:
-        self._source, self._name = source, name
-        self._own = len(source)
+    def __init__(self, source: Source, name: str, count: int | None = None, int_bytes: int = 4) -> None:
+        self._source, self._name, self._int_bytes = source, name, int_bytes
+        try:
+            self._own = len(source)
+        except (TypeError, ValueError) as error:
+            raise SourceError(f"{name} must have a length that is an integer; got {error}") from error
         self._count = self._own if count is None else count
         if not self._own:
             raise SourceError(f"{name} must be at least 1; got a source of length 0")
         values, self._structure = jax.tree.flatten(self._read(0))
         leaves = [np.asarray(value) for value in values]
-        if not leaves or any(leaf.dtype.kind in "OSUMm" for leaf in leaves):
-            raise SourceError(f"{name} must be numbers or arrays of them; got {_form(leaves)} for sample 0")
+        _require_numbers(leaves, name, int_bytes)
         self._forms = [(leaf.shape, leaf.dtype) for leaf in leaves]
         self.first: Samples = jax.tree.unflatten(self._structure, leaves)
 
@@ -79,9 +86,10 @@ class CheckedSource:
         values, structure = jax.tree.flatten(self._read(index))
         leaves = [np.asarray(value) for value in values]
         if structure != self._structure:
-            self._refuse(f"{_entries(structure)} for sample {index}, and {_entries(self._structure)} for sample 0")
+            self._refuse(f"{entries(structure)} for sample {index}, and {entries(self._structure)} for sample 0")
         if [(leaf.shape, leaf.dtype) for leaf in leaves] != self._forms:
-            self._refuse(f"{_form(leaves)} for sample {index}, and {_form(jax.tree.leaves(self.first))} for sample 0")
+            self._refuse(f"{form(leaves)} for sample {index}, and {form(jax.tree.leaves(self.first))} for sample 0")
+        _require_numbers(leaves, self._name, self._int_bytes)
         return leaves
 
     def take(self, index: Iterable[int] | Int[np.ndarray, " samples"]) -> Samples:
@@ -91,7 +99,7 @@ class CheckedSource:
 
     def resized(self, count: int) -> "CheckedSource":
         """Returns a source of at least this number of samples, which repeats its own."""
-        return CheckedSource(self._source, self._name, max(count, self._own))
+        return CheckedSource(self._source, self._name, max(count, self._own), self._int_bytes)
 
     def require_same_length(self) -> None:
         """Refuses a source whose length has changed, because the order of the samples follows from it."""
@@ -118,29 +126,49 @@ class CheckedSource:
         raise SourceError(f"{self._name} must all have the same form; got {what}")
 
 
-def checked(samples: Samples | Source, name: str) -> Samples:
-    """Returns arrays as they are, and a source that checks its samples.
+def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples:
+    """Returns arrays as they are, and a source that checks its samples when they are read.
 
     Args:
       samples: arrays or a source.
       name: of the samples, for errors.
+      int_bytes: of the largest integers that they may need; 4 or 8.
+
+    Raises:
+      WorkloadError: they are no numbers, or integers that JAX would wrap.
     """
-    return CheckedSource(samples, name) if is_source(samples) and not isinstance(samples, CheckedSource) else samples
+    if isinstance(samples, CheckedSource):
+        return samples
+    if is_source(samples):
+        return CheckedSource(samples, name, int_bytes=int_bytes)
+    _require_numbers(jax.tree.leaves(samples), name, int_bytes)
+    return samples
 
 
-def _form(leaves: Sequence[np.ndarray]) -> str:
+def _require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> None:
+    """Refuses text, objects, nothing at all, and integers that JAX would wrap."""
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    for leaf in arrays or [np.array(None)]:
+        low, high = INTEGERS.get(leaf.dtype.kind, (0, 0))
+        wide = high and leaf.size and leaf.dtype.itemsize > int_bytes
+        if leaf.dtype.kind in "OSUMm" or (wide and not low <= leaf.min() <= leaf.max() <= high):
+            what = f"{leaf.min()} to {leaf.max()}" if wide else form(arrays)
+            raise SourceError(f"{name} must be numbers or arrays of them, integers of at most 32 bits; got {what}")
+
+
+def form(leaves: Sequence[np.ndarray | Array]) -> str:
     """Returns the types and shapes of a sample's arrays in words.
 
-    >>> _form([np.zeros((8, 8), np.float32), np.asarray(3)])
+    >>> form([np.zeros((8, 8), np.float32), np.asarray(3)])
     'float32 8×8 and int64'
     """
     return " and ".join(f"{leaf.dtype} {'×'.join(map(str, leaf.shape))}".strip() for leaf in leaves) or "nothing"
 
 
-def _entries(structure: object) -> str:
+def entries(structure: object) -> str:
     """Returns the structure of a sample in words, with a `*` for each array.
 
-    >>> _entries(jax.tree.structure({"image": 0, "label": (0, 0)}))
+    >>> entries(jax.tree.structure({"image": 0, "label": (0, 0)}))
     "{'image': *, 'label': (*, *)}"
     """
     return str(structure).removeprefix("PyTreeDef(").removesuffix(")")
@@ -178,9 +206,12 @@ def one_sample(samples: Samples) -> Samples:
     return samples.first if isinstance(samples, CheckedSource) else jax.tree.map(lambda array: np.asarray(array[0]), samples)
 
 
+def spread(samples: Samples) -> Samples:
+    """Returns a few samples, from the first to the last."""
+    index = np.linspace(0, count(samples) - 1, min(count(samples), COMPARED_SAMPLES)).astype(np.int64)
+    return take_on_host(samples, index)
+
+
 def comparable(samples: Samples) -> Samples:
     """Returns arrays that differ where samples differ: all of the arrays, or the length and a few samples of a source."""
-    if not isinstance(samples, CheckedSource):
-        return samples
-    index = np.linspace(0, len(samples) - 1, min(len(samples), COMPARED_SAMPLES)).astype(np.int64)
-    return np.asarray(len(samples)), samples.take(index)
+    return (np.asarray(len(samples)), spread(samples)) if isinstance(samples, CheckedSource) else samples

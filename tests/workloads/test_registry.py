@@ -127,8 +127,8 @@ def test_load_must_return_splits_and_build_loads_nothing(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"losses": lambda p, s, k: s.sum()}, r"losses of a workload .* \(\d,\).*; got shape \(\)"),
-        ({"metrics": lambda p, s: {"x": s}}, r"metrics, 'x' of a workload .* got shape \(\d, 4\)"),
+        ({"losses": lambda p, s, k: s.sum()}, r"losses of a workload .* \(\d,\).*; got float32 of shape \(\)"),
+        ({"metrics": lambda p, s: {"x": s}}, r"metrics, 'x' of a workload .* got float32 of shape \(\d, 4\)"),
         ({"metrics": lambda p, s: {"loss": s[:, 0]}}, "metrics of a workload .*'loss'"),
     ],
 )

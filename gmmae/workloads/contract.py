@@ -1,0 +1,121 @@
+"""The contract of a workload: parameters that can be trained and saved, and values of a sample that do not follow the others.
+
+The second part takes calls. So it is checked once for a workload's file, settings and version of JAX, and an empty file in
+JAX's folder of compiled programs remembers it.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from gmmae.system.errors import InputError
+from gmmae.workloads import registry
+from gmmae.workloads.interface import Params, Samples, WorkloadError
+from gmmae.workloads.sources import count, entries, form, one_sample, spread
+
+TOLERANCES = {r"f16\[|f8_|Precision\.(DEFAULT|HIGH)\b": 0.05, r"f32\[": 1e-4, "": 1e-10}
+"""Differences by rounding, in shares of the largest value, by what a program has in JAX's notation. The first that fits."""
+
+TRIES = 3
+"""Sets of parameters. A dependence shows with each of them, and a threshold that rounding has crossed with one."""
+
+
+def require_parameters(params: Params) -> None:
+    """Refuses parameters that cannot be trained or saved.
+
+    Raises:
+      WorkloadError: there are none, or one is no real floating-point array with elements, or two have one name.
+    """
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    leaves = [(jax.tree_util.keystr(path, simple=True, separator="."), jnp.asarray(leaf)) for path, leaf in paths]
+    names = [name for name, _ in leaves]
+    wrong = [
+        f"{form([leaf])} for {name}"
+        for name, leaf in leaves
+        if not (jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.size and names.count(name) == 1)
+    ]
+    if wrong or not leaves:
+        raise WorkloadError(
+            "init of a workload must return real floating-point arrays with elements, each with a name of its own (the keys "
+            f"joined by points); got {', '.join(wrong) or 'no parameters'}: rename them, or keep other values elsewhere"
+        )
+
+
+def require_independence(
+    program: jax.stages.Wrapped,
+    params: Params,
+    data: tuple[Samples, Samples],
+    cast: Callable[[Samples], Samples],
+    name: str,
+    key: Hashable,
+) -> None:
+    """Refuses a workload whose values of a sample depend on the samples beside it, on their order or on their number.
+
+    Args:
+      program: of `jax.jit`: `(params, samples, keys) -> {name: one value a sample}`.
+      params: parameters on the host.
+      data: samples for training and for validation, arrays or sources.
+      cast: returns samples in the run's precision.
+      name: of the workload.
+      key: its settings, and all else that its values follow from.
+
+    Raises:
+      WorkloadError: a value depends on them, or the workload cannot compute one of two forms of samples.
+    """
+    each = [one_sample(samples) for samples in data]
+    forms = [f"{form(jax.tree.leaves(sample))} in {entries(jax.tree.structure(sample))}" for sample in each]
+    seen = Path(str(registry.load(name).__file__)).read_bytes(), key, forms, jax.__version__
+    folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    # The 1 is the version of this check.
+    marker = os.path.join(folder or os.devnull, f"contract-1-{hashlib.sha256(repr(seen).encode()).hexdigest()}")
+    if os.path.exists(marker):
+        return
+    train, validation = (cast(spread(samples)) for samples in data)
+    batches = [(train, jax.random.split(jax.random.key(0), count(train))), (validation, None)]
+    try:
+        faults = [_dependence(program, params, batch) for batch in batches]
+    except Exception as error:  # of the user's file
+        if isinstance(error, InputError) or (forms[0] == forms[1] and "[" not in forms[0]):
+            raise
+        raise WorkloadError(
+            f"losses and metrics must compute the samples for training and for validation; got {forms[0]}, and {forms[1]}, "
+            f"where {name} raised {type(error).__name__}: {' '.join(str(error).split())[:150]}"
+        ) from error
+    if any(faults):
+        raise WorkloadError(
+            f"values of a sample must not follow other samples, their order or their number; got {faults[0] or faults[1]} in "
+            f"{name}: normalise within each sample, and draw random numbers from its key"
+        )
+    with suppress(OSError):  # the next start checks again
+        Path(marker).touch()
+
+
+def _dependence(program: jax.stages.Wrapped, params: Params, batch: tuple[Samples, Array | None]) -> str:
+    """Returns a value of a sample that is another one without the others, in words, or nothing."""
+    normal, text = np.random.default_rng(0).normal, ""
+    notation = str(program.trace(params, *batch).jaxpr)
+    tolerance = next(value for pattern, value in TOLERANCES.items() if re.search(pattern, notation))
+    parts = [slice(None), *(slice(i, i + 1) for i in range(count(batch[0])))]
+    for _ in range(TRIES):
+        # Zeros would hide what they are multiplied by.
+        moved = jax.tree.map(
+            lambda leaf: leaf + np.asarray(normal(0, abs(leaf).mean() / 10 or 0.1, leaf.shape), leaf.dtype), params
+        )
+        results = [program(moved, *jax.tree.map(lambda leaf, part=part: leaf[part], batch)) for part in parts]
+        together, *alone = (np.array([*result.values()], np.float64) for result in results)
+        pair = np.array([together, np.hstack(alone)])
+        limit = tolerance * np.abs(pair).max((0, 2), keepdims=True, initial=0, where=np.isfinite(pair))[0]
+        differing = np.argwhere(~np.isclose(*pair, rtol=0, atol=limit, equal_nan=True))
+        if not differing.size:
+            return ""
+        row, i = differing[0]
+        text = f"{[*results[0]][row]} {pair[0, row, i]:.6g} with others and {pair[1, row, i]:.6g} alone"
+    return text

@@ -1,0 +1,243 @@
+"""The contract of a workload: a file that breaks it is refused in one line before anything is trained."""
+
+import jax
+import pytest
+
+from gmmae.training.records import read_history
+from gmmae.workloads import registry
+from tests.commands import refusal, run_gmmae
+
+LINEAR = '''
+"""A linear regression. Tests change one of its names at the end of the file."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gmmae.workloads.interface import Splits, Workload
+
+rng = np.random.default_rng(0)
+x = rng.normal(2, 3, (12, 4)).astype(np.float32)
+y = (x @ np.array([1, -2, 0.5, 3]) + 5).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Config:
+    rate: float = 0.1  # of dropout
+
+
+def splits():
+    return Splits({"x": x, "y": y}, {"x": x[:5], "y": y[:5]})
+
+
+def params(key):
+    return {"w": jnp.zeros(4), "b": jnp.zeros(())}
+
+
+def predict(p, x, keys):
+    return x @ p["w"] + p["b"]
+
+
+def losses(p, s, keys):
+    return (predict(p, s["x"], keys) - s["y"]) ** 2
+
+
+def metrics(p, s):
+    return {}
+
+
+def build(config):
+    return Workload(lambda: splits(), lambda key: params(key), lambda p, s, k: losses(p, s, k), lambda p, s: metrics(p, s))
+
+
+class Rows:
+    """The training samples one by one."""
+
+    def __init__(self, row, length=12):
+        self.row, self.length = row, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return self.row(index)
+'''
+
+FAST = ("--parallel.devices", 1, "--optim.batch-size", 4, "--stop.max-epochs", 2, "--log.no-tensorboard")
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Writes the regression with changes, and returns the words of its command."""
+
+    def write(changes, *words, run="run"):
+        path = tmp_path / "mine.py"
+        path.write_text(LINEAR + changes)
+        return "train", "--workload", path, "--workdir", tmp_path / run, *FAST, *words
+
+    return write
+
+
+@pytest.fixture
+def cache_folder(tmp_path, monkeypatch):
+    """A folder of compiled programs for this test alone."""
+    before = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    folder = tmp_path / "compiled"
+    folder.mkdir()
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder))
+    yield folder
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+STANDARDISED = "def predict(p, x, keys): return (x - x.mean(0)) / x.std(0) @ p['w'] + p['b']"
+FIXED_KEY = "def predict(p, x, keys): return x @ p['w'] + p['b'] + jax.random.normal(jax.random.key(0), (len(x),))"
+CONTRASTIVE = """
+def losses(p, s, keys):
+    z = s["x"] * p["w"]
+    return -jnp.diagonal(jax.nn.log_softmax(z @ z.T))
+"""
+PARAMS = "def params(key): return {{'w': jnp.zeros(4), 'b': jnp.zeros(()), {}}}"
+TRAIN = "def splits(): return Splits({}, {{'x': x[:5], 'y': y[:5]}})"
+BROKEN = {
+    "the mean of the batch": (STANDARDISED, "follow other samples"),
+    "noise of a fixed key": (FIXED_KEY, "follow other samples"),
+    "a contrastive loss": (CONTRASTIVE, "follow other samples"),
+    "a share of the batch": (
+        "def losses(p, s, keys): return (s['x'] @ p['w'] - s['y']) ** 2 / len(s['y'])",
+        "follow other samples",
+    ),
+    "training alone": (STANDARDISED.replace("return", "return x @ p['w'] if keys is None else"), "follow other samples"),
+    "a metric": ("def metrics(p, s): return {'rank': s['y'].argsort().argsort()}", "rank"),
+    "integer losses": ("def losses(p, s, keys): return (s['x'] @ p['w'] > 0).astype(int)", "int32"),
+    "boolean losses": ("def losses(p, s, keys): return s['x'] @ p['w'] > 0", "bool"),
+    "complex losses": ("def losses(p, s, keys): return s['x'] @ p['w'] + 1j", "complex64"),
+    "a complex metric": ("def metrics(p, s): return {'phase': s['y'] * 1j}", "complex64"),
+    "a metric in two lines": ("def metrics(p, s): return {'recall\\nof 1': s['y']}", "one line"),
+    "complex parameters": (PARAMS.format("'c': jnp.zeros(3, complex)"), "complex64 3 for c"),
+    "integer parameters": (PARAMS.format("'n': jnp.zeros(3, int)"), "int32 3 for n"),
+    "a random key": (PARAMS.format("'key': key"), "key"),
+    "a parameter without elements": (PARAMS.format("'none': jnp.zeros((0, 3))"), "float32 0×3 for none"),
+    "no parameters": ("def params(key): return {}", "no parameters"),
+    "names alike": (PARAMS.format("'a.b': jnp.ones(2), 'a': {'b': jnp.ones(2)}"), "a.b"),
+    "large integers": (TRAIN.format("{'x': x, 'y': 2**40 + np.arange(12)}"), "1099511627776"),
+    "large integers of a source": (TRAIN.format("Rows(lambda i: {'x': x[i], 'y': 2**40 + i})"), "1099511627776"),
+    "text": (TRAIN.format("{'x': x, 'y': np.array(['a'] * 12)}"), "<U1"),
+    "objects": (TRAIN.format("{'x': x, 'y': np.array([None] * 12)}"), "object"),
+    "other keys": (TRAIN.format("{'x': x, 'z': y}"), "'z'"),
+    "other shapes": (TRAIN.format("{'x': x[:, :3], 'y': y}"), "float32 3"),
+    "other keys of a source": (TRAIN.format("Rows(lambda i: x[i])"), "TypeError"),
+    "a length that is no number": (TRAIN.format("Rows(lambda i: {'x': x[i], 'y': y[i]}, 2.5)"), "length"),
+    "names of one split": ("def splits(): return Splits(x, x[:5], names={'train': list('abcdefghijkl')})", "names"),
+}
+
+
+@pytest.mark.parametrize(("changes", "word"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_contract_is_refused_before_the_training(train, capsys, changes, word, tmp_path):
+    assert word in refusal(capsys, *train(changes))
+    assert not (tmp_path / "run" / "history.csv").exists()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "tf32"])
+def test_the_regression_itself_passes(train, precision):
+    assert run_gmmae(*train("", "--precision", precision)) == 0
+
+
+RECURRENT = """
+def params(key):
+    of_input, of_state = jax.random.split(key)
+    return {"input": jax.random.normal(of_input, (64,)), "state": jax.random.normal(of_state, (64, 64)) / 8, "w": jnp.zeros(64)}
+
+def predict(p, x, keys):
+    step = lambda h, number: (jnp.tanh(number[:, None] * p["input"] + h @ p["state"]), None)
+    return jax.lax.scan(step, jnp.zeros((len(x), 64), x.dtype), jnp.tile(x.T, (10, 1)))[0] @ p["w"]
+"""
+CONVOLUTION = """
+from flax import linen as nn
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.GroupNorm(4)(nn.Conv(16, (3, 3))(x[..., None])))
+        return nn.Dense(1)(x.reshape(len(x), -1))[:, 0]
+
+images = rng.normal(size=(12, 8, 8)).astype(np.float32)
+
+def splits(): return Splits({"x": images, "y": y}, {"x": images[:5], "y": y[:5]})
+def params(key): return Net().init(key, images[:1])
+def predict(p, x, keys): return Net().apply(p, x)
+def metrics(p, s): return {"right": (predict(p, s["x"], None) > 0) == (s["y"] > 0)}
+"""
+DROPOUT = """
+def predict(p, x, keys):
+    if keys is not None:
+        x = x * jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (4,)))(keys)
+    return x @ p["w"] + p["b"]
+"""
+HALF = """
+def params(key): return {"u": jax.random.normal(key, (4, 512)), "w": jax.random.normal(key, (512,))}
+def predict(p, x, keys):
+    half = jnp.bfloat16
+    return (jnp.tanh(x.astype(half) @ p["u"].astype(half)) @ p["w"].astype(half)).astype(x.dtype)
+"""
+INNOCENT = {
+    "recurrent": RECURRENT,
+    "convolution with group norm": CONVOLUTION,
+    "dropout": DROPOUT,
+    "large losses": "y *= 1e9",
+    "small losses": "x *= 1e-12; y *= 1e-12",
+    "half precision": HALF,
+    "undefined": "def metrics(p, s): return {'log': jnp.log(s['x'][:, 0])}",
+    "a single sample": "x, y = x[:1], y[:1]",
+    "equal samples": "x[:], y[:] = 1, 1",
+    "large numbers of 32 bits": TRAIN.format("{'x': x, 'y': 2**31 - 1 - np.arange(12)}"),
+    "validation with larger samples": """
+def splits(): return Splits({"x": x, "y": y}, {"x": np.tile(x, 2), "y": y})
+def predict(p, x, keys): return x.mean(-1) * p["b"]
+""",
+    "a source": TRAIN.format("Rows(lambda i: {'x': x[i], 'y': y[i]})"),
+}
+
+
+@pytest.mark.parametrize("changes", INNOCENT.values(), ids=INNOCENT)
+def test_a_file_that_keeps_the_contract_trains(train, changes):
+    assert run_gmmae(*train(changes, "--optim.batch-size", 1)) == 0
+
+
+COUNTING = """
+sizes = []
+
+def predict(p, x, keys):
+    sizes.append(len(x))
+    return x @ p["w"] + p["b"]
+"""
+
+
+def checks(command):
+    """Runs a command, and returns whether it computes a sample alone."""
+    sizes = registry.load(str(command[2])).sizes
+    sizes.clear()
+    assert run_gmmae(*command) == 0
+    return 1 in sizes
+
+
+def test_the_check_is_remembered_for_a_file_and_its_settings(train, cache_folder):
+    rates = {"first": 0.1, "again": 0.1, "other": 0.2}
+    assert [checks(train(COUNTING, "--rate", rate, run=run)) for run, rate in rates.items()] == [True, False, True]
+    assert len(list(cache_folder.glob("contract-*"))) == 2
+
+
+def test_without_a_folder_each_start_checks(train, cache_folder):
+    cache_folder.rmdir()
+    cache_folder.write_text("a file")
+    assert [checks(train(COUNTING, run=run)) for run in ("first", "again")] == [True, True]
+
+
+NAMES = ["recall, class 1", 'so "called"', "Höhe <b>", "a/b"]
+
+
+def test_any_name_of_a_metric_in_one_line_works(train, tmp_path):
+    command = train(f"def metrics(p, s): return {{name: s['y'] for name in {NAMES}}}", "--stop.validate-every-steps", 2)
+    assert run_gmmae(*command) == 0
+    assert sorted(read_history(tmp_path / "run" / "history.csv")[-1].metrics) == sorted(NAMES)
