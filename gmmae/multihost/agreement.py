@@ -33,11 +33,6 @@ def program(config: Config) -> dict[str, str]:
     return {key: json.dumps(value) for key, value in keys.items()} | versions() | {"the sources of gmmae": source_hash()}
 
 
-def data(train: "PyTree", validation: "PyTree") -> dict[str, str]:
-    """Returns the hashes of the training and validation samples, by name."""
-    return {"the training data": digest(train), "the validation data": digest(validation)}
-
-
 def digest(arrays: "PyTree") -> str:
     """Returns twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
     import jax

@@ -44,6 +44,18 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     return start._replace(params=params), origin
 
 
+def require_same_origin(origin: dict[str, Any], place: str | None) -> dict[str, Any]:
+    """Returns the origin of the parameters of a resumed run, if `init_from` still names that run. It may be moved, or gone.
+
+    Raises:
+      InputError: it names another run.
+    """
+    record = WorkDir(Path(place)).read_record() if place else None
+    if bool(place) != bool(origin) or (record and record.run_id != origin["run_id"]):
+        raise InputError(f"init_from must stay that of the run's start, {origin.get('run')}; got {place}: give another workdir")
+    return origin
+
+
 def _newest(setup: TrainSetup, folder: WorkDir) -> Checkpoint | None:
     """Returns the newest checkpoint of the other run, which may have another optimiser and precision."""
     saved = folder.read_config()

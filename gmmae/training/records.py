@@ -88,6 +88,7 @@ class Record:
     target_step: float | None = None  # where the metric crosses the target, linear between two validations
     time_to_target_s: float | None = None  # train_s + eval_s after that epoch; None unless the target was reached
     init_from: dict[str, Any] = field(default_factory=dict)  # whose parameters it began with: run, run_id, epoch, sha256
+    data: dict[str, Any] = field(default_factory=dict)  # hashes of data and workload; numbers of hashed and of seen samples
     clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
     versions: dict[str, str] = field(default_factory=dict)  # of Python and the libraries
     git_commit: str | None = None  # commit of the code; None outside of a clone

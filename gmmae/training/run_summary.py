@@ -27,7 +27,7 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
     """Returns the record of a run that has not begun."""
     config, devices, plan = setup.config, setup.devices, setup.strategy_plan
     return Record(
-        run_id=run_id(config),
+        run_id=run_id(config, setup.fingerprint.digests),
         scaling=config.scaling,
         seed=config.seed,
         devices=plan.devices,
@@ -49,6 +49,7 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         target=config.stop.target,
         monitor=config.stop.monitor,
         mode=config.stop.mode,
+        data={**setup.fingerprint.digests, "seen": setup.fingerprint.seen_validation()},
         versions=versions(),
         git_commit=git_commit(),
         machine=machine(devices.kind),

@@ -4,6 +4,7 @@ A source is any object with `__len__` and `__getitem__`, such as google/grain's 
 `Dataset`. Every sample must have the form of the first one.
 """
 
+import hashlib
 import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
@@ -14,8 +15,8 @@ from jaxtyping import Int
 
 from gmmae.workloads.interface import Samples, Source, WorkloadError
 
-COMPARED_SAMPLES = 8
-"""The samples of a source by which processes, and the parts of a plan, notice that their data differ."""
+HASHED_SAMPLES = 10
+"""Samples of a source by which its data are recognised: the first, the last, and eight between them."""
 
 
 class SourceError(WorkloadError):
@@ -175,9 +176,12 @@ def one_sample(samples: Samples) -> Samples:
     return samples.first if isinstance(samples, CheckedSource) else jax.tree.map(lambda array: np.asarray(array[0]), samples)
 
 
-def comparable(samples: Samples) -> Samples:
-    """Returns arrays that differ where samples differ: all of the arrays, or the length and a few samples of a source."""
-    if not isinstance(samples, CheckedSource):
-        return samples
-    index = np.linspace(0, len(samples) - 1, min(len(samples), COMPARED_SAMPLES)).astype(np.int64)
-    return np.asarray(len(samples)), samples.take(index)
+def hashes(samples: Samples) -> tuple[list[str], Samples]:
+    """Returns a hash of the largest array of each sample, and the other arrays. Of a source they are of some samples."""
+    if isinstance(samples, CheckedSource):
+        samples = samples.take(np.unique(np.linspace(0, len(samples) - 1, HASHED_SAMPLES).astype(np.int64)))
+    leaves = jax.tree.leaves(samples)
+    largest = np.ascontiguousarray(leaves.pop(np.argmax([leaf.nbytes for leaf in leaves])))
+    kind = f"{largest.dtype}{largest.shape[1:]}".encode()[:64]  # BLAKE2 takes no more
+    rows = largest.reshape(len(largest), -1).view(np.uint8)
+    return [hashlib.blake2b(row, digest_size=8, key=kind).hexdigest() for row in rows], leaves
