@@ -67,8 +67,8 @@ def command(options: EvaluateArguments, config: Config) -> int:
     *first, last = (f"{len(of_kind)} {kind}" for kind, of_kind in by_kind.items())
     counts = " and ".join([", ".join(first), last] if first else [last])
     print(f"{options.run}: the parameters of {parameters}, on {counts} samples")
-    if seen := model.record.data.get("seen"):
-        print(f"{seen} of the run's validation samples were trained on before it began (data.allow_seen); they count as train")
+    for note in model.record.seen_notes:
+        print(f"{note}; they count as train")
     for kind, of_kind in by_kind.items():
         print(*[f"{kind}:"] * bool(first), *_summary(of_kind, data.may_be_undefined), sep="\n")
     _write(options.out, options.run / _name(config, own, split, other), rows)

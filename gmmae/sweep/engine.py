@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import MappingProxyType
 
 from gmmae.config.schema import StopConfig, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
@@ -46,7 +45,7 @@ def sweep(
     display: SweepDisplay,
     *,
     samples: int,
-    data: Mapping[str, str] = MappingProxyType({}),
+    data: Mapping[str, str] | None = None,
     retry: bool = False,
     reference_batches: Collection[int] = (),
 ) -> int:
@@ -73,7 +72,7 @@ def sweep(
     grid = run_keys(config) if config.mode != "throughput" else []
     with _claimed(config, folder), storage(folder.root):
         for record in folder.read_all(grid):
-            _require_same_result(config, folder, record, data)
+            _require_same_result(config, folder, record, data or {})
         write_text(folder.config, to_toml(config))  # a refused call leaves it as it was
         reason = _train(config, folder, display, samples, retry) if grid else None
         records = list(folder.read_all(grid))

@@ -5,13 +5,13 @@ from typing import Any
 
 from gmmae.config.schema import flatten
 from gmmae.config.toml import differences, updated
-from gmmae.multihost import agreement
 from gmmae.multihost.peers import Group
 from gmmae.system.errors import InputError
 from gmmae.training.checkpoint import Checkpoint, OtherModelError, newest
 from gmmae.training.compilation import TrainSetup, blank_state, cast
 from gmmae.training.step import TrainState
 from gmmae.training.workdir import WorkDir
+from gmmae.workloads import sources
 
 SHAPES = ("data.ndim", "data.shape")
 """Keys of the data that the parameters' shapes may depend on. The other keys may differ."""
@@ -38,7 +38,7 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
             f"{record.epochs} epochs: train on, or set keep_checkpoints in a sweep"
         )
     params = cast(setup.config, checkpoint.best)
-    digest = agreement.digest(params)
+    digest = sources.digest(params)
     group.assert_equal({"the parameters of init_from": digest})
     origin = {"run": str(folder.root), "run_id": record.run_id, "epoch": checkpoint.progress.best_epoch, "sha256": digest}
     return start._replace(params=params), origin

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from gmmae.config.schema import Config
 from gmmae.config.toml import differences
-from gmmae.multihost import agreement
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -28,7 +27,7 @@ class Fingerprint(NamedTuple):
     Attributes:
       train, validation: a hash of the largest array of each sample, in order; of a source only of some samples.
       samples: number of training samples.
-      digests: what is compared, by name. The workload's file comes first.
+      digests: what is compared, by name. The workload's file comes first, and the number of seen validation samples last.
       seen: training samples of the runs that this one descends from, by `init_from` or by generated nodules.
     """
 
@@ -38,17 +37,13 @@ class Fingerprint(NamedTuple):
     digests: dict[str, str]
     seen: list[str]
 
-    def seen_validation(self) -> int:
-        """Returns the number of validation samples that are among those seen."""
-        seen = set(self.seen)
-        return sum(name in seen for name in self.validation)
-
 
 def of(workload: str, data: Splits) -> Fingerprint:
     """Returns the fingerprint of data that a workload, given by its name, has loaded."""
-    from gmmae.workloads.sources import count, hashes  # JAX must not start where a fingerprint is only read
+    from gmmae.workloads.sources import count, digest, hashes  # JAX must not start where a fingerprint is only read
 
-    names, groups = [], {}
+    names: dict[str, list[str]] = {}
+    groups: dict[str, int] = {}
     digests = {"workload file": registry.file_hash(workload)}
     for split in ("train", "validation"):
         samples = getattr(data, split)
@@ -57,9 +52,9 @@ def of(workload: str, data: Splits) -> Fingerprint:
         members = [groups.setdefault(group, len(groups)) for group in data.groups[split]] if data.groups else []
         parts = {"samples": "".join(of_samples), "labels or other arrays": others, "groups": str(members)}
         digests[f"number of {split} samples"] = f"{count(samples)}, {len(of_samples)} of them hashed"
-        digests |= {f"{split} {part}": agreement.digest(values) for part, values in parts.items()}
-        names.append(of_samples)
-    return Fingerprint(*names, count(data.train), digests, [])
+        digests |= {f"{split} {part}": digest(values) for part, values in parts.items()}
+        names[split] = of_samples
+    return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
 
 
 def load(config: Config) -> Fingerprint:
@@ -123,10 +118,12 @@ def descended(config: Config, now: Fingerprint) -> Fingerprint:
     data = getattr(config.settings, "data", None)
     places = [place for place in (config.init_from, getattr(data, "augment_with", None)) if place]
     before = [known for place in places if (known := read(Path(place)))]
-    now = now._replace(seen=sorted({name for known in before for name in (*known.train, *known.seen)}))
-    if (seen := now.seen_validation()) and not getattr(data, "allow_seen", False):
+    seen = {name for known in before for name in (*known.train, *known.seen)}
+    held_out = sum(name in seen for name in now.validation)
+    if held_out and not getattr(data, "allow_seen", False):
         raise InputError(
-            f"validation samples must be new to what a run begins with; got {seen} of {len(now.validation)} that the model of "
-            f"{' or '.join(places)} was trained on: divide the data as it did, or set data.allow_seen"
+            f"validation samples must be new to what a run begins with; got {held_out} of {len(now.validation)} that the model "
+            f"of {' or '.join(places)} was trained on: divide the data as it did, or set data.allow_seen"
         )
-    return now
+    entry = {"seen validation samples": str(held_out)} if held_out else {}
+    return now._replace(seen=sorted(seen), digests=now.digests | entry)

@@ -49,7 +49,7 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         target=config.stop.target,
         monitor=config.stop.monitor,
         mode=config.stop.mode,
-        data={**setup.fingerprint.digests, "seen": setup.fingerprint.seen_validation()},
+        data=setup.fingerprint.digests,
         versions=versions(),
         git_commit=git_commit(),
         machine=machine(devices.kind),

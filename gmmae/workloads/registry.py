@@ -81,9 +81,9 @@ def _from_name(name: str) -> ModuleType:
 
 @cache
 def file_hash(name: str) -> str:
-    """Returns the SHA-256 of a workload's file, as this process has imported it; empty for the workloads of gmmae."""
+    """Returns digits of the SHA-256 of a workload's file, as this process has imported it; empty for those of gmmae."""
     path = "" if name in BUILT_IN else load(name).__file__
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12] if path else ""
 
 
 def configuration(name: str = DEFAULT, **values: object) -> Config:

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, PyTree
 
 from gmmae.workloads.interface import Samples, Source, WorkloadError
 
@@ -184,4 +184,13 @@ def hashes(samples: Samples) -> tuple[list[str], Samples]:
     largest = np.ascontiguousarray(leaves.pop(np.argmax([leaf.nbytes for leaf in leaves])))
     kind = f"{largest.dtype}{largest.shape[1:]}".encode()[:64]  # BLAKE2 takes no more
     rows = largest.reshape(len(largest), -1).view(np.uint8)
-    return [hashlib.blake2b(row, digest_size=8, key=kind).hexdigest() for row in rows], leaves
+    return [hashlib.blake2b(row.data, digest_size=8, key=kind).hexdigest() for row in rows], leaves
+
+
+def digest(arrays: PyTree) -> str:
+    """Returns twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(arrays):
+        array = np.asarray(leaf)
+        digest.update(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
+    return digest.hexdigest()[:12]
