@@ -57,6 +57,9 @@ def _positive(values: tuple[float, ...]) -> bool:
     return all(math.isfinite(value) and value > 0 for value in values)
 
 
+Place = Annotated[Text | None, FINGERPRINTED, PATH]
+"""Where data or a run are."""
+
 Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
 EpochsOrMeasured = Epochs | Literal["measured"]
 Batches = Annotated[tuple[int, ...], Rule("positive numbers", _positive)]
@@ -203,9 +206,7 @@ class Config(Section):
     seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
-    init_from: Annotated[Text | None, FINGERPRINTED, PATH] = (
-        None  # fine-tuning: work directory of a run whose best parameters are this one's first
-    )
+    init_from: Place = None  # fine-tuning: work directory of a run whose best parameters are this one's first
     compilation_cache: Annotated[str, MAY_CHANGE_ON_RESUME, PATH] = "on"  # on (in the user's cache folder), off, or a folder
     settings: Annotated[Any, INLINE] = None  # of the workload: its own dataclass
     optim: OptimConfig = field(default_factory=OptimConfig)

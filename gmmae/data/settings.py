@@ -19,6 +19,7 @@ from gmmae.config.rules import (
     at_least,
     require,
 )
+from gmmae.config.schema import Place
 
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 """Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
@@ -51,7 +52,6 @@ OnError = Literal["skip", "refuse"]
 Crop = Annotated[str, Rule("a positive number followed by x or mm (1.25x, 20mm), or whole", _sound_edge)]
 AllowSeen = Annotated[bool, MAY_CHANGE_ON_RESUME]
 Cache = Annotated[str, Rule("auto, or a path with a / in it", lambda place: place == "auto" or "/" in place)]
-Place = Annotated[Text | None, FINGERPRINTED, PATH]
 Csv = Annotated[Text, FINGERPRINTED]
 Size = Annotated[int | tuple[int, ...], Rule("at least 4", _sound_size)]
 Window = Annotated[tuple[float, float], Rule("two increasing numbers", _sound_window)]

@@ -209,7 +209,7 @@ def _is_finished(record: Record, run: WorkDir, stop: StopConfig) -> bool:
 
 
 def _require_same_result(config: SweepConfig, folder: SweepDir, saved: RunRecord, data: Mapping[str, str]) -> None:
-    """Refuses runs of other data, and of earlier versions, which scaled the rate of a capped batch with the devices."""
+    """Refuses runs of other data, and those of earlier versions, which scaled the learning rate of a capped batch."""
     run = saved.record
     if run is None:
         return
