@@ -24,7 +24,7 @@ from gmmae.scaling.strategies import resolve
 from gmmae.sweep.grid import SweepConfig, run_groups
 from gmmae.sweep.populations import MAX_RUNS
 from gmmae.system.stop_reasons import TARGET_REACHED
-from gmmae.workloads.registry import training_samples
+from gmmae.training import fingerprint
 
 STUDY = ROOT / "results" / "study" / "nodules_real" / "cells.csv"
 """The runs of a sweep with the paper's model, learning rate and target, on 574 real nodules (docs/study.md, 1)."""
@@ -199,7 +199,7 @@ def main() -> None:
     parser = Parser(__doc__, "python -m benchmarks.sweep_estimate", allow_abbrev=False)  # the options are sweep.py's
     _, words = parser.parse_known_args()
     config = parse_sweep(["--config", "sweep_paper", *words], parser.prog).config
-    print(markdown(table(config, training_samples(config.run))), end="")
+    print(markdown(table(config, fingerprint.load(config.run).samples)), end="")
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def programs(config: SweepConfig, devices: Devices | None = None, cache: RunCach
       InputError: a run is impossible.
     """
     with loaded_once():
-        for first, _ in run_groups(config, registry.training_samples(config.run)):
+        for first, _ in run_groups(config, fingerprint.load(config.run).samples):
             yield from programs_of(first.name, run_config(config, first), devices, cache)
 
 

@@ -16,8 +16,8 @@ from unittest import mock
 import tyro
 
 from gmmae.cli import describe, evaluate, main, options, words
-from gmmae.config.rules import INLINE, alternatives, marked
-from gmmae.config.schema import Config, flatten
+from gmmae.config.rules import FINGERPRINTED, INLINE, alternatives, marked
+from gmmae.config.schema import Config, leaves
 from gmmae.config.toml import type_text
 from gmmae.generation import folder as generated_folder
 from gmmae.generation.insertion.folder import InsertionRecord
@@ -157,8 +157,10 @@ def on_resume() -> dict[str, str]:
     answers = {}
     for name in BUILT_IN:
         weak, strong = _identity(name, "weak"), _identity(name, "strong")
-        for key, _ in flatten(configuration(name)):
+        for key, item, _ in leaves(configuration(name)):
             answers[key] = "no" if key in strong else "with `strong`" if key in weak else "yes"
+            if marked(item, FINGERPRINTED):
+                answers[key] = "if the data are the same"
     return answers
 
 

@@ -33,9 +33,9 @@ from gmmae.sweep.display import grid_table
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import INTERRUPTED, TARGET_REACHED
+from gmmae.training import fingerprint
 from gmmae.training.records import read_history
 from gmmae.workloads.configuration import configure
-from gmmae.workloads.registry import training_samples
 
 ARMS = ("weak", "linear", "linear-warmup", "sqrt")
 DEVICES = (2, 4, 8, 16, 32)
@@ -115,7 +115,7 @@ def paths(config: Config, seeds: Sequence[int], numbers: Sequence[int] = DEVICES
       seeds: of parameters and order.
       numbers: of devices.
     """
-    samples = training_samples(config)
+    samples = fingerprint.load(config).samples
     for seed in seeds:
         one = changed(config, seed=seed, log__tensorboard=False)
         yield "strong", 1, one

@@ -17,7 +17,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from gmmae.cli import words
 from gmmae.config import toml
 from gmmae.config.rules import INLINE, Options, alternatives
-from gmmae.config.schema import Config, leaves
+from gmmae.config.schema import Config, absolute, leaves
 from gmmae.data.settings import DataConfig
 from gmmae.scaling.strategies import require_known
 from gmmae.sweep.grid import SweepConfig
@@ -173,7 +173,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     sweep = SweepConfig(run=configuration.default({}, workload)) if path is None else read_sweep(path, workload)
     defaults = SweepArguments(config=path and str(path), sweep=replace(sweep, run=_typed(sweep.run)))
     parsed = parse(defaults, arguments, prog)
-    sweep = replace(parsed.sweep, run=_plain(parsed.sweep.run, sweep.run.workload))
+    sweep = replace(parsed.sweep, run=absolute(_plain(parsed.sweep.run, sweep.run.workload)))
     workdir = parsed.workdir or Path("runs") / (path or Path(sweep.run.workload)).stem
     return SweepRequest(sweep, workdir, parsed.dry_run, parsed.retry, parsed.verbose)
 

@@ -8,7 +8,7 @@ from gmmae.classification import comparison, report, samples
 from gmmae.classification.samples import LabelRule
 from gmmae.cli.arguments import data_of
 from gmmae.cli.options import ClassifyArguments
-from gmmae.config.schema import Config
+from gmmae.config.schema import Config, flatten
 from gmmae.data.extraction import medmnist
 from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.settings import DataConfig
@@ -16,8 +16,8 @@ from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, print_result
+from gmmae.training import fingerprint
 from gmmae.training.trained import restore, run_config
-from gmmae.workloads.configuration import identity_settings
 
 FOLDER = "classification"
 
@@ -33,7 +33,9 @@ def command(options: ClassifyArguments, config: Config) -> int:
     keep(config.compilation_cache)
     update_jax()
     inputs = []
+    now = fingerprint.load(config)
     for run in runs:
+        fingerprint.checked(run, now)
         model = restore(replace(config, seed=run_config(run).seed), run)
         if model.workload.encode is None or model.workload.describe is None:
             raise InputError(f"RUN must have a model that describes volumes by mixtures, such as nodules; got {run}")
@@ -72,10 +74,10 @@ def _require_alike(config: Config, runs: Sequence[Path]) -> None:
             raise InputError(
                 f"each run must be given once, because results are means over all runs; got {run} twice: leave one out"
             )
-    wanted = identity_settings(config)
+    wanted = dict(flatten(config.settings, resumable=False))
     for run in runs:
-        other = identity_settings(run_config(run))
-        changed = [key for key in wanted if wanted[key] != other.get(key) and key != "data.root"]
+        other = dict(flatten(run_config(run).settings, resumable=False))
+        changed = [key for key in wanted if wanted[key] != other.get(key)]
         if changed or wanted.keys() != other.keys():
             raise InputError(
                 f"a run must have the settings with which its test set was held out, and differ from the others in its seed "

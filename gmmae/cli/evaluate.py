@@ -3,14 +3,14 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gmmae.cli.options import EvaluateArguments, Split
-from gmmae.config.schema import LOSS, Config, changed
+from gmmae.config.schema import Config, changed
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
 from gmmae.generation.judging import bootstrap
@@ -19,10 +19,13 @@ from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import claim_output, csv_text, output_file
+from gmmae.training import fingerprint
+from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.trained import restore
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import identity_settings, on_its_data, read_config
-from gmmae.workloads.interface import Splits
+from gmmae.workloads.interface import Samples, Splits
+from gmmae.workloads.sources import count, hashes
 
 STEM = "evaluation"
 
@@ -31,7 +34,7 @@ GROUPS = "patients, or scans where none is named"
 
 COLUMNS = {
     "name": "name of the sample, or its number from 0",
-    "split": "train or validation",
+    "split": "what the sample was to the run: train, validation, test or unseen; unknown for other data of a source",
     "group": "group of the sample, such as its patient; only if the workload names groups",
     "loss": "loss of the sample",
     "NAME": "a metric of the workload, one column each",
@@ -50,19 +53,42 @@ def command(options: EvaluateArguments, config: Config) -> int:
     keep(config.compilation_cache)
     update_jax()
     model = restore(_default_validation(config, own) if other and split == "all" else config, options.run)
-    data = model.workload.load()
+    data, known = model.workload.load(), fingerprint.read(options.run)
+    if known and not other:
+        _, *digests = fingerprint.of(config.workload, data).digests.items()  # a metric may be new in the workload's file
+        fingerprint.require_same(known.digests, dict(digests), options.run)
     if split == "test" and data.test is None:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
-    splits = [name for name in SPLITS if getattr(data, name) is not None] if split == "all" else [split]
-    values_by_split = {name: model.evaluate(getattr(data, name)) for name in splits}
-    *first, last = (f"{len(values[LOSS])} {name}" for name, values in values_by_split.items())
+    rows = []
+    for name in [name for name in SPLITS if getattr(data, name) is not None] if split == "all" else [split]:
+        samples = getattr(data, name)
+        rows += _rows(data, name, model.evaluate(samples), _kinds(known, samples, name, other))
+    by_kind = {kind: [row for row in rows if row["split"] == kind] for kind in dict.fromkeys(row["split"] for row in rows)}
+    *first, last = (f"{len(of_kind)} {kind}" for kind, of_kind in by_kind.items())
     counts = " and ".join([", ".join(first), last] if first else [last])
-    best = f"the parameters of epoch {model.record.best_epoch}, the best"
-    print(f"{options.run}: {best}, on {counts} samples{' of other data' if other else ''}")
-    print("\n".join(_summary(list(values_by_split.values()), _groups(data, values_by_split), data.may_be_undefined)))
-    rows = [row for name, values in values_by_split.items() for row in _rows(data, name, values)]
+    print(f"{options.run}: the parameters of epoch {model.record.best_epoch}, the best, on {counts} samples")
+    for note in model.record.seen_notes:
+        print(f"{note}; they count as train")
+    for kind, of_kind in by_kind.items():
+        print(*[f"{kind}:"] * bool(first), *_summary(of_kind, data.may_be_undefined), sep="\n")
     _write(options.out, options.run / _name(config, own, split, other), rows)
     return 0
+
+
+def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool) -> list[str]:
+    """Returns what each sample was to a run: train, validation, or unseen. Samples of sources are not all known.
+
+    Args:
+      known: the fingerprint of the run.
+      samples: of a split.
+      split: its name.
+      other: whether the data may be others than those of the run.
+    """
+    names, total = hashes(samples)[0], count(samples)
+    if known is None or len(names) < total or len(known.train) < known.samples:
+        return ["unknown" if other else split] * total
+    kinds = dict.fromkeys(known.validation, "validation") | dict.fromkeys([*known.train, *known.seen], "train")
+    return [kinds.get(name, "test" if split == "test" else "unseen") for name in names]
 
 
 def _data_settings(config: Config) -> dict[str, Any]:
@@ -91,36 +117,27 @@ def _default_validation(config: Config, own: Config) -> Config:
     return changed(config, data__validation=DataConfig.validation)
 
 
-def _groups(data: Splits, splits: Iterable[str]) -> list[str] | None:
-    """Returns the group of each sample of these splits; None if the workload names none."""
-    return None if data.groups is None else [group for split in splits for group in data.groups[split]]
-
-
-def _summary(
-    splits: Sequence[Mapping[str, np.ndarray]], groups: Sequence[str] | None, may_be_undefined: Sequence[str] = ()
-) -> list[str]:
+def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str] = ()) -> list[str]:
     """Returns a line for each metric with its mean and interval, and a line about the intervals.
 
     The mean leaves out samples for which a metric is undefined.
 
-    >>> import numpy as np
-    >>> values = {"loss": np.array([1.0, 2.0]), "dice": np.array([0.5, np.nan])}
-    >>> _summary([values], ["a", "a"], ["dice"])[1]
+    >>> _summary([{"group": "a", "loss": 1.0, "dice": 0.5}, {"group": "a", "loss": 2.0, "dice": np.nan}], ["dice"])[1]
     'dice         0.5; undefined for 1 of 2 samples'
     """
-    samples = sum(len(values[LOSS]) for values in splits)
-    of_samples = np.array(groups if groups is not None else [str(number) for number in range(samples)])
+    samples, named = len(rows), "group" in rows[0]
+    groups = np.array([row["group"] if named else str(number) for number, row in enumerate(rows)])
     lines = []
-    for name in splits[0]:
-        values = np.concatenate([values[name] for values in splits]).astype(np.float64)
+    for name in (name for name in rows[0] if name not in ("name", "split", "group")):
+        values = np.array([row[name] for row in rows], np.float64)
         defined = ~np.isnan(values) if name in may_be_undefined else np.full(samples, True)
         if not defined.any():
             lines.append(f"{name:<12} undefined for all {samples} samples")
             continue
-        mean = _mean_text(values[defined], bootstrap.mean(values[defined], of_samples[defined], seed=0))
+        mean = _mean_text(values[defined], bootstrap.mean(values[defined], groups[defined], seed=0))
         left_out = f"; undefined for {samples - defined.sum()} of {samples} samples" if not defined.all() else ""
         lines.append(f"{name:<12} {mean}{left_out}")
-    return [*lines, _interval_note(samples, len(set(of_samples.tolist())), groups is not None)]
+    return [*lines, _interval_note(samples, len(set(groups.tolist())), named)]
 
 
 def _mean_text(values: np.ndarray, mean: Estimate) -> str:
@@ -153,11 +170,10 @@ def _interval_note(samples: int, groups: int, named: bool) -> str:
     return f"{percent} % intervals {independent}{few}"
 
 
-def _rows(data: Splits, split: str, values: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    columns: dict[str, Any] = {"name": data.names[split] if data.names else range(len(values[LOSS]))}
-    columns["split"] = [split] * len(values[LOSS])
-    if groups := _groups(data, [split]):
-        columns["group"] = groups
+def _rows(data: Splits, split: str, values: Mapping[str, np.ndarray], kinds: Sequence[str]) -> list[dict[str, Any]]:
+    columns: dict[str, Any] = {"name": data.names[split] if data.names else range(len(kinds)), "split": kinds}
+    if data.groups:
+        columns["group"] = data.groups[split]
     columns |= {name: of.tolist() for name, of in values.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 

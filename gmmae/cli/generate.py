@@ -24,7 +24,9 @@ from gmmae.generation.judging.figures import contact_sheet
 from gmmae.plotting import canvas
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, print_result, whole_folder
-from gmmae.training.trained import load, run_config
+from gmmae.training import fingerprint
+from gmmae.training.fingerprint import Fingerprint
+from gmmae.training.trained import Trained, load, run_config
 
 SHEETS = {"contact_sheet.png": False, "contact_sheet_labelled.png": True}
 """The contact sheets, and whether each one marks the generated nodules."""
@@ -44,6 +46,7 @@ def command(options: GenerateArguments) -> int:
     trained = load(options.run)
     if trained.workload.decode is None:
         raise _no_generator()
+    known = fingerprint.checked(options.run, fingerprint.load(trained.config))
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
     wanted = Wanted(options.category, options.diameter_mm, options.malignancy, options.sharpness, options.noise)
@@ -56,7 +59,7 @@ def command(options: GenerateArguments) -> int:
     strengths = generators.STRENGTHS._replace(bandwidth=options.bandwidth)
     texture = generators.TEXTURE._replace(strength=options.texture, grain=options.texture > 0)
     generated = generator.sample(options.count, wanted, options.seed, size=_size(options), strengths=strengths, texture=texture)
-    inserted = _write(options, generated, validation, trained.record.run_id, data.window)
+    inserted = _write(options, generated, validation, trained, known)
     seconds = time.perf_counter() - start
     made = f"{options.count} nodule{'s' * (options.count > 1)}"
     lines.append(f"{made} in {seconds:.1f} s; {generated.rejected} too similar to a training nodule were drawn again")
@@ -153,12 +156,13 @@ def _keep_prior(generator: Generator, run: Path) -> list[str]:
 
 
 def _write(
-    options: GenerateArguments, generated: Generated, validation: Nodules, run: str, window: tuple[float, float]
+    options: GenerateArguments, generated: Generated, validation: Nodules, trained: Trained, known: Fingerprint
 ) -> list[str]:
     """Writes all files of the folder. Returns lines about the scans."""
     with whole_folder(options.out) as place:
-        folder.write(generated, place, run, options.seed)
-        _contact_sheets(place, validation, generated, window, options.seed)
+        folder.write(generated, place, trained.record.run_id, options.seed)
+        fingerprint.write(known, place)
+        _contact_sheets(place, validation, generated, trained.config.settings.data.window, options.seed)
         if options.insert_into is None:
             return []
         scans = place / SCANS

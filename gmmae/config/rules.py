@@ -81,6 +81,12 @@ Share = Annotated[float, Rule("at least 0 and below 1", lambda value: 0 <= value
 MAY_CHANGE_ON_RESUME = "resumable"
 """Marks a field, or a section, that may change when a run is resumed: it does not change what an epoch computes."""
 
+FINGERPRINTED = "fingerprinted"
+"""Marks a field that says where data or parameters are. The fingerprint of a run stands for it, so it is not compared."""
+
+PATH = "path"
+"""Marks a field that may be a path. Relative ones are recorded as absolute ones."""
+
 INLINE = "inline"
 """Marks a field whose own fields stand in its place, in files and on the command line."""
 

@@ -7,13 +7,16 @@ the command line. `gmmae.cli.arguments` reads these.
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from gmmae.config.rules import (
+    FINGERPRINTED,
     INLINE,
     MAY_CHANGE_ON_RESUME,
+    PATH,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -53,6 +56,9 @@ def _increasing(epochs: tuple[int, ...]) -> bool:
 def _positive(values: tuple[float, ...]) -> bool:
     return all(math.isfinite(value) and value > 0 for value in values)
 
+
+Place = Annotated[Text | None, FINGERPRINTED, PATH]
+"""Where data or a run are."""
 
 Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
 EpochsOrMeasured = Epochs | Literal["measured"]
@@ -210,8 +216,8 @@ class Config(Section):
     seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
-    init_from: Text | None = None  # fine-tuning: work directory of a run whose best parameters are this one's first
-    compilation_cache: Annotated[str, MAY_CHANGE_ON_RESUME] = "on"  # on (in the user's cache folder), off, or a folder
+    init_from: Place = None  # fine-tuning: work directory of a run whose best parameters are this one's first
+    compilation_cache: Annotated[str, MAY_CHANGE_ON_RESUME, PATH] = "on"  # on (in the user's cache folder), off, or a folder
     settings: Annotated[Any, INLINE] = None  # of the workload: its own dataclass
     optim: OptimConfig = field(default_factory=OptimConfig)
     stop: Annotated[StopConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=StopConfig)
@@ -263,6 +269,12 @@ def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 an
     return replace(section, **changes)
 
 
+def absolute(config: Config) -> Config:
+    """Returns a configuration whose paths do not depend on the current folder."""
+    paths = {key.replace(".", "__"): value for key, item, value in leaves(config) if value and marked(item, PATH)}
+    return changed(config, **{key: os.path.abspath(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
+
+
 Leaf = tuple[str, dataclasses.Field[Any], Any]
 
 
@@ -270,7 +282,7 @@ def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator
     """Yields as `flatten`, with the field that declares a key between the key and its value."""
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
-        if marked(item, MAY_CHANGE_ON_RESUME) and not resumable:
+        if not resumable and (marked(item, MAY_CHANGE_ON_RESUME) or marked(item, FINGERPRINTED)):
             continue
         inline = marked(item, INLINE)
         if dataclasses.is_dataclass(value):
@@ -284,7 +296,7 @@ def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]
 
     Args:
       config: any dataclass of values and dataclasses.
-      resumable: whether to include keys that may change when a run is resumed.
+      resumable: whether to include keys that may change when a run is resumed, and those that its fingerprint stands for.
 
     >>> dict(flatten(Config()))["optim.batch_size"]
     32

@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from gmmae.config.rules import MAY_CHANGE_ON_RESUME, PositiveFloat, PositiveInt, Rule, Section, Seed, Text, at_least, require
+from gmmae.config.rules import (
+    FINGERPRINTED,
+    MAY_CHANGE_ON_RESUME,
+    PATH,
+    PositiveFloat,
+    PositiveInt,
+    Rule,
+    Section,
+    Seed,
+    Text,
+    at_least,
+    require,
+)
+from gmmae.config.schema import Place
 
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 """Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
@@ -37,7 +50,9 @@ def _sound_size(size: int | tuple[int, ...]) -> bool:
 OnError = Literal["skip", "refuse"]
 
 Crop = Annotated[str, Rule("a positive number followed by x or mm (1.25x, 20mm), or whole", _sound_edge)]
+AllowSeen = Annotated[bool, MAY_CHANGE_ON_RESUME]
 Cache = Annotated[str, Rule("auto, or a path with a / in it", lambda place: place == "auto" or "/" in place)]
+Csv = Annotated[Text, FINGERPRINTED]
 Size = Annotated[int | tuple[int, ...], Rule("at least 4", _sound_size)]
 Window = Annotated[tuple[float, float], Rule("two increasing numbers", _sound_window)]
 
@@ -47,8 +62,8 @@ class DataConfig(Section, name="data"):
     """The section `data`: the source of the volumes, their cut and their split."""
 
     source: Literal["synthetic", "luna16", "cubes", "medmnist"] = "synthetic"  # where the nodules come from
-    root: Text | None = None  # luna16, cubes: the folder of the scans or volumes; cubes, medmnist: or one .npz file
-    csv: Text = "auto"  # luna16, cubes: the CSV file, looked for in root; auto: annotations.csv (luna16), nodules.csv (cubes)
+    root: Place = None  # luna16, cubes: the folder of the scans or volumes; cubes, medmnist: or one .npz file
+    csv: Csv = "auto"  # luna16, cubes: the CSV file, looked for in root; auto: annotations.csv (luna16), nodules.csv (cubes)
     ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for images, or volumes' central slices; 1 for signals, or central lines
     shape: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
@@ -62,8 +77,9 @@ class DataConfig(Section, name="data"):
     on_error: Annotated[OnError, MAY_CHANGE_ON_RESUME] = "skip"  # luna16, cubes: report a broken scan or row, or stop at it
     workers: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: processes that read scans
     scan_time_limit_s: Annotated[PositiveFloat | None, MAY_CHANGE_ON_RESUME] = 300.0  # luna16, cubes: for a volume
-    cache: Annotated[Cache, MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: folder of extracted cubes; auto: the user's
-    augment_with: Text | None = None  # a folder of cubes with nodules.csv, generated ones: they join the training set
+    cache: Annotated[Cache, MAY_CHANGE_ON_RESUME, PATH] = "auto"  # luna16, cubes: folder of extracted cubes; auto: the user's
+    augment_with: Place = None  # a folder of cubes with nodules.csv, generated ones: they join the training set
+    allow_seen: AllowSeen = False  # go on though the run of init_from, or the generator, was trained on validation samples
     augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
 
     def __post_init__(self) -> None:

@@ -3,20 +3,13 @@
 A process that differs would not fail. It would average its gradients into those of another run.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from gmmae.config.schema import Config, flatten
 from gmmae.scaling.identity import identity_fields
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import source_hash, versions
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree  # it imports JAX, which must not start yet
 
 MAX_DIFFERENCES = 3
 """The number of differences that a message names."""
@@ -34,22 +27,6 @@ def program(config: Config) -> dict[str, str]:
     together = {key: value for key, value in flatten(config) if key.startswith(TOGETHER) and key != "parallel.fetch_threads"}
     keys = identity_fields(config) | together
     return {key: json.dumps(value) for key, value in keys.items()} | versions() | {"the sources of gmmae": source_hash()}
-
-
-def data(train: "PyTree", validation: "PyTree") -> dict[str, str]:
-    """Returns the hashes of the training and validation samples, by name."""
-    return {"the training data": digest(train), "the validation data": digest(validation)}
-
-
-def digest(arrays: "PyTree") -> str:
-    """Returns twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
-    import jax
-
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(arrays):
-        array = np.asarray(leaf)
-        digest.update(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
-    return digest.hexdigest()[:12]
 
 
 def assert_equal(values: Sequence[Mapping[str, str]]) -> None:

@@ -131,6 +131,7 @@ class _Measuring:
             )
             self.say(few)
             self.notes.append(few)
+        self.notes += base.record.seen_notes
         runs = self._short_runs(base, steps)
         ratios = self._ratios(base, steps, *runs)
         progress, active_unit_fractions = self._tried(base) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})

@@ -16,8 +16,6 @@ import numpy as np
 
 from gmmae.config.schema import Config, StopConfig, changed
 from gmmae.config.toml import differences
-from gmmae.data.extraction.tasks import sha256
-from gmmae.multihost import agreement
 from gmmae.planner.step_ratios import MetricCurve, smooth
 from gmmae.scaling.identity import identity_fields
 from gmmae.sweep import step_times, throughput
@@ -35,12 +33,10 @@ from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Display
 from gmmae.training.validations import Validation, in_order
 from gmmae.training.workdir import WorkDir, alone, writable
-from gmmae.workloads import registry
-from gmmae.workloads.sources import comparable
 
 T = TypeVar("T")
 
-VERSION = 5
+VERSION = 6
 """Version of the format of `measured.json`."""
 
 
@@ -141,9 +137,8 @@ class Measurements:
         shared = {
             "version of gmmae": VERSION,
             "configuration": json.loads(json.dumps(identity_fields(config))),
-            "data": agreement.data(comparable(setup.data.train), comparable(setup.data.validation)),
+            "data": setup.fingerprint.digests,
             "device": setup.devices.kind,
-            "workload": sha256(Path(config.workload)) if registry.is_file(config.workload) else "",
         }
         self._kept = _read(folder.measured, shared)
         self.seconds: dict[str, float] = self._kept["seconds"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from gmmae.config.schema import Config, flatten
@@ -9,7 +10,9 @@ from gmmae.scaling.strategies import devices_may_change
 
 
 def identity_fields(config: Config) -> dict[str, Any]:
-    """Returns the keys that determine the result of a run: all that are not marked `MAY_CHANGE_ON_RESUME`.
+    """Returns the keys that determine the result of a run, besides its data.
+
+    They are those that are marked neither `MAY_CHANGE_ON_RESUME` nor `FINGERPRINTED`.
 
     `parallel.devices` is one of them where global batch and learning rate follow it. That is not so for the strategy `strong`,
     and not with `parallel.simulate_devices`. Such a run may be resumed on another number of devices.
@@ -18,6 +21,6 @@ def identity_fields(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config, resumable=False) if key not in free}
 
 
-def run_id(config: Config) -> str:
-    """Returns twelve hexadecimal digits of a SHA-256 of these keys, equal for a run and its resumption."""
-    return hashlib.sha256(json.dumps(identity_fields(config), sort_keys=True).encode()).hexdigest()[:12]
+def run_id(config: Config, data: Mapping[str, str]) -> str:
+    """Returns twelve hexadecimal digits of a SHA-256 of these keys and of the digests of a run's data."""
+    return hashlib.sha256(json.dumps([identity_fields(config), data], sort_keys=True).encode()).hexdigest()[:12]

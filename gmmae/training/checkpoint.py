@@ -25,12 +25,12 @@ import orbax.checkpoint as ocp
 from jaxtyping import Float64
 
 from gmmae.config.schema import LOSS
-from gmmae.multihost import agreement
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import FAILED, TAKEN_AWAY
 from gmmae.training.records import PLAIN, Epoch, from_numbers
 from gmmae.training.step import TrainState
 from gmmae.training.validations import Validation
+from gmmae.workloads import sources
 from gmmae.workloads.interface import Params
 
 PLAIN_BEFORE_BATCH = tuple(name for name in PLAIN if name != "batch")
@@ -265,7 +265,7 @@ def _table_of_validations(inside: Sequence[Validation]) -> Float64[np.ndarray, "
 def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> dict[str, Any]:
     """Returns a SHA-256 of a checkpoint's contents, and the types of the arrays that it is of."""
     dtypes = [str(np.asarray(leaf).dtype) for leaf in jax.tree.leaves(arrays)]
-    return {"dtypes": dtypes, "sha256": agreement.digest([arrays, json.dumps(progress, sort_keys=True)])}
+    return {"dtypes": dtypes, "sha256": sources.digest([arrays, json.dumps(progress, sort_keys=True)])}
 
 
 def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainState) -> Checkpoint:

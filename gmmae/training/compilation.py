@@ -22,7 +22,7 @@ from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, dividing_part, epoch_order, plan_batches, shard_samples
 from gmmae.system.compilation_cache import repairing_cache
 from gmmae.system.errors import InputError
-from gmmae.training import optimizers
+from gmmae.training import fingerprint, optimizers
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
 from gmmae.training.per_sample import losses, summable_values, validation_means, values
 from gmmae.training.run_cache import RunCache
@@ -47,6 +47,7 @@ class TrainSetup(NamedTuple):
       config: of the run.
       workload: its functions.
       data: its samples, loaded once.
+      fingerprint: their hashes.
       devices: those that compute.
       strategy: the global batches and the learning rates that follow from scaling strategy, devices and training samples.
       optimization: those of the stage of the run that this setup is for. The next four follow from it.
@@ -63,6 +64,7 @@ class TrainSetup(NamedTuple):
     config: Config
     workload: Workload
     data: Splits
+    fingerprint: fingerprint.Fingerprint
     devices: Devices
     strategy: strategies.ResolvedStrategy
     optimization: strategies.OptimizationSetup
@@ -151,6 +153,7 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
         config=config,
         workload=workload,
         data=data,
+        fingerprint=cache.get(("hashes", *workload_key(config)), lambda: fingerprint.of(config.workload, data)),
         devices=devices,
         strategy=strategy,
         optimization=stage,

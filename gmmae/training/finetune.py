@@ -5,13 +5,13 @@ from typing import Any
 
 from gmmae.config.schema import flatten
 from gmmae.config.toml import differences, updated
-from gmmae.multihost import agreement
 from gmmae.multihost.peers import Group
 from gmmae.system.errors import InputError
 from gmmae.training.checkpoint import Checkpoint, OtherModelError, trained
 from gmmae.training.compilation import TrainSetup, blank_state, cast
 from gmmae.training.step import TrainState
 from gmmae.training.workdir import WorkDir
+from gmmae.workloads import sources
 
 SHAPES = ("data.ndim", "data.shape")
 """Keys of the data that the parameters' shapes may depend on. The other keys may differ."""
@@ -33,10 +33,22 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
         raise InputError(f"init_from must be the work directory of a run; got {folder.root}, which has no {folder.record.name}")
     checkpoint = _trained(setup, folder)
     params = cast(setup.config, checkpoint.best)
-    digest = agreement.digest(params)
+    digest = sources.digest(params)
     group.assert_equal({"the parameters of init_from": digest})
     origin = {"run": str(folder.root), "run_id": record.run_id, "epoch": checkpoint.progress.best_epoch, "sha256": digest}
     return start._replace(params=params), origin
+
+
+def require_same_origin(origin: dict[str, Any], place: str | None) -> dict[str, Any]:
+    """Returns the origin of the parameters of a resumed run, if `init_from` still names that run. It may be moved, or gone.
+
+    Raises:
+      InputError: it names another run.
+    """
+    record = WorkDir(Path(place)).read_record() if place else None
+    if bool(place) != bool(origin) or (record and record.run_id != origin["run_id"]):
+        raise InputError(f"init_from must stay that of the run's start, {origin.get('run')}; got {place}: give another workdir")
+    return origin
 
 
 def _trained(setup: TrainSetup, folder: WorkDir) -> Checkpoint:

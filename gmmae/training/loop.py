@@ -14,19 +14,18 @@ import jax
 import numpy as np
 
 from gmmae.config.schema import LOSS, Config
-from gmmae.multihost import agreement
 from gmmae.multihost.peers import ALONE, Group
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
-from gmmae.training import compilation, per_sample, programs
+from gmmae.training import compilation, fingerprint, per_sample, programs
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.epoch_parts import TrainPart, epoch_parts
 from gmmae.training.fetching import Fetcher
-from gmmae.training.finetune import first_parameters
+from gmmae.training.finetune import first_parameters, require_same_origin
 from gmmae.training.growth import Growth
 from gmmae.training.multi_epoch import MultiEpochResult, TrainEpochs, compile_epochs
 from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
@@ -48,7 +47,6 @@ from gmmae.training.validations import Validation, in_order
 from gmmae.training.workdir import WorkDir, begin, claim, writable
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events, Params
-from gmmae.workloads.sources import comparable
 
 if TYPE_CHECKING:
     from gmmae.training.tensorboard import TensorBoard
@@ -100,7 +98,12 @@ def opened(
             return
         setup = compilation.prepare(config, cache=cache)
         if group is not ALONE:
-            group.assert_equal(agreement.data(comparable(setup.data.train), comparable(setup.data.validation)))
+            group.assert_equal(setup.fingerprint.digests)
+        if group.primary:
+            now = setup.fingerprint
+            setup = setup._replace(
+                fingerprint=fingerprint.checked(root, now) if workdir.begun else fingerprint.descended(config, now)
+            )
         with writable(root):
             checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
@@ -144,8 +147,9 @@ class Run:
         if saved is None:
             start, origin = first_parameters(setup, start, group)
         else:
-            origin = earlier.init_from if earlier else {}
-        self.record = dataclasses.replace(self.record, init_from=origin)
+            origin = require_same_origin(earlier.init_from, setup.config.init_from) if earlier else {}
+        run_id = earlier.run_id if earlier else self.record.run_id
+        self.record = dataclasses.replace(self.record, init_from=origin, run_id=run_id)
         self.clock = Clock(saved.progress.clocks if saved else None)
         self.monitor = StopMonitor(setup.config.stop)
         if saved:
@@ -249,6 +253,8 @@ class Run:
         """Writes the first files; a start that fails earlier leaves the work directory as it was."""
         if self.group.primary:
             begin(self.setup.config, self.workdir)
+            with writable(self.workdir.root):
+                fingerprint.write(self.setup.fingerprint, self.workdir.root)
             self.logger = RunLogger(self.workdir, self._tensorboard())
         inside = self.monitor.inside
         more = inside or self.setup.config.stop.validate_every_steps

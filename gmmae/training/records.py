@@ -88,11 +88,19 @@ class Record:
     target_step: float | None = None  # where the metric crosses the target, linear between two validations
     time_to_target_s: float | None = None  # train_s + eval_s after that epoch; None unless the target was reached
     init_from: dict[str, Any] = field(default_factory=dict)  # whose parameters it began with: run, run_id, epoch, sha256
+    data: dict[str, str] = field(default_factory=dict)  # hashes of data and workload; numbers of hashed and of seen samples
     clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
     versions: dict[str, str] = field(default_factory=dict)  # of Python and the libraries
     git_commit: str | None = None  # commit of the code; None outside of a clone
     machine: str = ""  # the accelerator, or the processor and the cores that the first process may use
     schema_version: int = SCHEMA_VERSION  # version of this format
+
+    @property
+    def seen_notes(self) -> list[str]:
+        """A sentence if validation samples had been seen, otherwise none."""
+        seen = self.data.get("seen validation samples")
+        words = f"{seen} of {self.validation_samples} validation samples had been trained on before the run (data.allow_seen)"
+        return [words] if seen else []
 
     @property
     def final_value(self) -> float | None:

@@ -28,7 +28,7 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
     """Returns the record of a run that has not begun."""
     config, devices, plan = setup.config, setup.devices, setup.strategy_plan
     return Record(
-        run_id=run_id(config),
+        run_id=run_id(config, setup.fingerprint.digests),
         scaling=config.scaling,
         seed=config.seed,
         devices=plan.devices,
@@ -50,6 +50,7 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         target=config.stop.target,
         monitor=config.stop.monitor,
         mode=config.stop.better,
+        data=setup.fingerprint.digests,
         versions=versions(),
         git_commit=git_commit(),
         machine=machine(devices.kind),

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gmmae.config.schema import Config, defaults, flatten
+from gmmae.config.schema import Config, absolute, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, to_toml
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import json_files, locks
@@ -109,7 +109,7 @@ def begin(config: Config, workdir: WorkDir) -> None:
     """
     with writable(workdir.root):
         workdir.snapshots.mkdir(parents=True, exist_ok=True)
-        write_text(workdir.config, to_toml(config))
+        write_text(workdir.config, to_toml(absolute(config)))
 
 
 @contextmanager

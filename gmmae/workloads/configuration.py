@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gmmae.config import toml
-from gmmae.config.rules import require
-from gmmae.config.schema import Config, changed, flatten
+from gmmae.config.rules import MAY_CHANGE_ON_RESUME, marked, require
+from gmmae.config.schema import Config, absolute, changed, leaves
 from gmmae.data.settings import NODULES, DataConfig
 from gmmae.scaling.strategies import require_known
 from gmmae.system.errors import InputError
@@ -110,10 +110,9 @@ def on_its_data(config: Config, own: Config) -> Config:
 
 
 def identity_settings(config: Config) -> dict[str, Any]:
-    """Returns the settings of the workload that decide on its results, by key. Folders have absolute paths."""
-    settings = dict(flatten(config.settings, resumable=False))
-    folders = {key: os.path.realpath(settings[key]) for key in ("data.root", "data.augment_with") if settings.get(key)}
-    return settings | folders
+    """Returns the settings of the workload that decide on its results and data, by key."""
+    fields = leaves(absolute(config).settings)
+    return {key: value for key, item, value in fields if not marked(item, MAY_CHANGE_ON_RESUME)}
 
 
 def _data_setting(config: Config, name: str) -> str:

@@ -79,6 +79,13 @@ def _from_name(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+@cache
+def file_hash(name: str) -> str:
+    """Returns digits of the SHA-256 of a workload's file, as this process has imported it; empty for those of gmmae."""
+    path = "" if name in BUILT_IN else load(name).__file__
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12] if path else ""
+
+
 def configuration(name: str = DEFAULT, **values: object) -> Config:
     """Returns a configuration of a workload: its default settings, and other fields with these values or their defaults.
 
@@ -119,7 +126,8 @@ def _files_found(function: str, name: str) -> Iterator[None]:
 def _checked(load_data: Callable[[], Splits], name: str, int_bytes: int) -> Splits:
     with _files_found("load", name):
         data = load_data()
-    sources = _sources()
+    from gmmae.workloads import sources  # JAX must not start where only a configuration is read
+
     if not isinstance(data, Splits):
         raise WorkloadError(f"load of a workload must return Splits; got {type(data).__name__} from {name}")
     for split in ("train", "validation"):
@@ -131,19 +139,3 @@ def _checked(load_data: Callable[[], Splits], name: str, int_bytes: int) -> Spli
                     f"{words} of a workload must be as many as its samples; got {given} for {samples} {split} samples of {name}"
                 )
     return data
-
-
-def _sources() -> ModuleType:
-    """Returns the module of the samples. It imports JAX, which must not start where only a configuration is read."""
-    from gmmae.workloads import sources
-
-    return sources
-
-
-def training_samples(config: Config) -> int:
-    """Returns the number of training samples of a configuration's workload.
-
-    Raises:
-      InputError: the data cannot be used, or the workload gives something else than the interface says.
-    """
-    return _sources().count(build(config).load().train)

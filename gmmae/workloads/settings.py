@@ -15,7 +15,7 @@ from gmmae.config.rules import (
     at_least,
     require,
 )
-from gmmae.data.settings import DataConfig, Window
+from gmmae.data.settings import AllowSeen, Csv, DataConfig, Place, Window
 from gmmae.models.settings import ModelConfig
 
 FEATURES = Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
@@ -47,8 +47,8 @@ class PatchConfig(Section, name="data"):
     """The section `data`: the nodules, and the patches around them."""
 
     source: Literal["synthetic", "cubes"] = "synthetic"  # where the nodules come from
-    root: Text | None = None  # cubes: the folder of the volumes, with masks
-    csv: Text = "auto"  # cubes: the CSV file, looked for in root; auto: nodules.csv
+    root: Place = None  # cubes: the folder of the volumes, with masks
+    csv: Csv = "auto"  # cubes: the CSV file, looked for in root; auto: nodules.csv
     ndim: Literal[2, 3] = 2  # axes: 2, axial slices at their own pixel spacing; 3, volumes of cubic voxels
     shape: Annotated[int, at_least(4)] = 64  # samples of a patch along every axis, as the network sees it
     jitter: NonNegativeInt = 11  # largest offset of a patch from the nodule's centre along each axis, samples
@@ -64,6 +64,7 @@ class PatchConfig(Section, name="data"):
     category_column: str = "category"  # cubes: the CSV's column of nodule categories, where there is one
     group_column: Text = "auto"  # cubes: a further column no split divides, beside patient and volume
     augment: bool = True  # training samples are reflected and rotated by 90 degrees at random, with their masks
+    allow_seen: AllowSeen = False  # go on though the run of init_from was trained on validation samples
 
     def __post_init__(self) -> None:
         super().__post_init__()

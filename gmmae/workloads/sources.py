@@ -4,6 +4,7 @@ A source is any object with `__len__` and `__getitem__`, such as google/grain's 
 `Dataset`. Every sample must have the form of the first one.
 """
 
+import hashlib
 import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
@@ -11,14 +12,14 @@ from typing import Any, TypeGuard
 import jax
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from gmmae.system.errors import StorageError
 from gmmae.system.files import FAILED
 from gmmae.workloads.interface import Samples, Source, WorkloadError
 
-COMPARED_SAMPLES = 8
-"""The samples by which processes and parts of a plan compare their sources, and by which a contract is checked."""
+SPREAD_SAMPLES = 10
+"""Samples by which a source is recognised, and a contract is checked: the first, the last, and eight between them."""
 
 INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
 """The least and the largest integer of 32 bits, with and without a sign."""
@@ -208,10 +209,25 @@ def one_sample(samples: Samples) -> Samples:
 
 def spread(samples: Samples) -> Samples:
     """Returns a few samples, from the first to the last."""
-    index = np.linspace(0, count(samples) - 1, min(count(samples), COMPARED_SAMPLES)).astype(np.int64)
+    index = np.linspace(0, count(samples) - 1, min(count(samples), SPREAD_SAMPLES)).astype(np.int64)
     return take_on_host(samples, index)
 
 
-def comparable(samples: Samples) -> Samples:
-    """Returns arrays that differ where samples differ: all of the arrays, or the length and a few samples of a source."""
-    return (np.asarray(len(samples)), spread(samples)) if isinstance(samples, CheckedSource) else samples
+def hashes(samples: Samples) -> tuple[list[str], Samples]:
+    """Returns a hash of the largest array of each sample, and the other arrays. Of a source they are of some samples."""
+    if isinstance(samples, CheckedSource):
+        samples = spread(samples)
+    leaves = jax.tree.leaves(samples)
+    largest = np.ascontiguousarray(leaves.pop(np.argmax([leaf.nbytes for leaf in leaves])))
+    kind = f"{largest.dtype}{largest.shape[1:]}".encode()[:64]  # BLAKE2 takes no more
+    rows = largest.reshape(len(largest), -1).view(np.uint8)
+    return [hashlib.blake2b(row.data, digest_size=8, key=kind).hexdigest() for row in rows], leaves
+
+
+def digest(arrays: PyTree) -> str:
+    """Returns twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(arrays):
+        array = np.asarray(leaf)
+        digest.update(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
+    return digest.hexdigest()[:12]

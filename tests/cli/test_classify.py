@@ -13,6 +13,7 @@ from gmmae.config.schema import changed
 from gmmae.data.extraction.medmnist import DATASETS
 from gmmae.data.settings import DataConfig
 from gmmae.system.errors import InputError
+from gmmae.training import fingerprint
 from gmmae.training.loop import run
 from tests import medmnist_files
 from tests.commands import refusal, run_gmmae
@@ -74,6 +75,16 @@ def test_two_runs_give_a_table_beside_the_published_one(medmnist_runs, tmp_path,
     assert all(str(out / name) in printed for name in (report.MARKDOWN, report.TABLE, report.PREDICTIONS, report.JSON))
     assert run_gmmae("classify", one, "--seeds", 1, "--out", out) == 0  # an earlier result is replaced
     assert rows(out / "classification.csv")[0]["auc_sd"] == ""
+
+
+def test_runs_of_other_data_are_refused(medmnist_runs, tmp_path, capsys):
+    _, one, other = medmnist_runs
+    shutil.copytree(one, tmp_path / "run")
+    known = fingerprint.read(one)
+    assert known is not None
+    fingerprint.write(known._replace(digests=known.digests | {"train samples": "others"}), tmp_path / "run")
+    words = ("classify", other, tmp_path / "run", "--out", tmp_path / "out")
+    assert 'where train samples was "others"' in refusal(capsys, *words)
 
 
 def test_the_test_set_is_seen_by_no_training(medmnist_runs, tmp_path, capsys):

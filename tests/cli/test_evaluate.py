@@ -81,7 +81,7 @@ def test_other_data_are_evaluated_whole_however_few_they_are(mixture_run, tmp_pa
     out = tmp_path / "other.csv"
     code, printed, _ = evaluate(capsys, folder, "--data.seed", 5, "--data.samples", 4, "--out", out)
     assert code == 0  # the run's 6 validation samples would be too many
-    assert printed.splitlines()[0].endswith("on 3 train and 1 validation samples of other data")
+    assert printed.splitlines()[0].endswith("on 4 unseen samples")
     assert len(rows(out)) == 4
     model = gmmae.load(folder, data__seed=5, data__samples=4, data__validation=0.25)
     expected = np.concatenate([model.losses(model.workload.load().train), model.losses(model.workload.load().validation)])

@@ -6,9 +6,13 @@ import os
 import pytest
 import SimpleITK as sitk
 
+from gmmae.config.schema import changed
 from gmmae.data import sources
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
+from gmmae.system.errors import InputError
+from gmmae.training import fingerprint
+from gmmae.workloads.configuration import read_config
 from tests.commands import run_gmmae
 from tests.interrupting import full_disk, moments
 
@@ -45,6 +49,18 @@ def test_it_writes_cubes_that_are_read_back_and_sheets_to_look_at(lattice_run, t
     back = prepare.load(DataConfig(source="cubes", root=str(out), shape=8, cache=str(tmp_path / "cache")), print)
     assert len(back.names) == 30
     assert back.masks is not None
+
+
+def test_nodules_are_not_trained_on_where_their_generator_saw_the_validation(lattice_run, tmp_path, capsys):
+    out = tmp_path / "made"
+    assert generate(capsys, lattice_run.folder, "--count", 4, "--out", out)[0] == 0
+    config = read_config(lattice_run.folder / "config.toml")
+    whole = fingerprint.load(config)
+    assert fingerprint.read(out) == whole
+    config = changed(config, data__augment_with=str(out))
+    assert fingerprint.descended(config, whole).digests == whole.digests
+    with pytest.raises(InputError, match=f"got 3 of 23 that the model of {out} was trained on"):
+        fingerprint.descended(config, whole._replace(validation=whole.validation + whole.train[:3]))
 
 
 def test_another_size_shows_the_same_nodules(lattice_run, tmp_path, capsys):

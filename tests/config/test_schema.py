@@ -129,6 +129,7 @@ ANY_VALUE = {
     "log.tensorboard",
     "log.noise_scale",
     "data.category_column",
+    "data.allow_seen",
     "data.augment",
     "distributed.auto",
     "model.fused",
@@ -207,6 +208,7 @@ OTHER = {
     "data.cache": "./cubes",
     "data.augment": True,
     "data.augment_with": "generated",
+    "data.allow_seen": True,
     "data.ndim": 2,
     "data.shape": 20,
     "data.samples": 100,
@@ -298,6 +300,11 @@ MAY_DIFFER_ON_RESUME = {
     "data.workers",
     "data.scan_time_limit_s",
     "data.cache",
+    "data.root",
+    "data.csv",
+    "data.augment_with",
+    "data.allow_seen",
+    "init_from",
     "stop.max_epochs",
     "stop.time_limit_s",
     "parallel.devices",
@@ -326,6 +333,10 @@ MAY_DIFFER_ON_RESUME = {
 }
 
 
+def id_of(config):
+    return run_id(config, {})
+
+
 def test_another_value_is_known_for_every_key():
     assert set(OTHER) | ONLY_ONE_CHOICE == {key for key, _ in flatten(DEFAULT)}
 
@@ -333,7 +344,7 @@ def test_another_value_is_known_for_every_key():
 @pytest.mark.parametrize("key", OTHER)
 def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(key):
     other = changed(DEFAULT, key, OTHER[key])
-    assert (run_id(other) == run_id(DEFAULT)) == (key in MAY_DIFFER_ON_RESUME)
+    assert (id_of(other) == id_of(DEFAULT)) == (key in MAY_DIFFER_ON_RESUME)
     assert (key in identity_fields(other)) == (key not in MAY_DIFFER_ON_RESUME)
 
 
@@ -341,14 +352,15 @@ def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(k
 def test_devices_determine_a_run_only_where_its_batch_follows_them(scaling):
     """The batch follows the number of simulated devices; with `strong`, above, it follows none."""
     config = changed(DEFAULT, "scaling", scaling)
-    assert run_id(changed(config, "parallel.devices", 2)) != run_id(config)
+    assert id_of(changed(config, "parallel.devices", 2)) != id_of(config)
     virtual = changed(config, "parallel.simulate_devices", 8)
-    assert run_id(changed(virtual, "parallel.devices", 2)) == run_id(virtual)
+    assert id_of(changed(virtual, "parallel.devices", 2)) == id_of(virtual)
 
 
 def test_the_run_id_is_twelve_hexadecimal_digits_and_the_same_in_every_process():
-    assert re.fullmatch("[0-9a-f]{12}", run_id(DEFAULT))
-    assert run_id(DEFAULT) == run_id(DEFAULT)
+    assert re.fullmatch("[0-9a-f]{12}", id_of(DEFAULT))
+    assert id_of(DEFAULT) == id_of(DEFAULT)
+    assert run_id(DEFAULT, {"train samples": "others"}) != id_of(DEFAULT)
 
 
 def all_changed():

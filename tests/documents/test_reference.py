@@ -99,7 +99,7 @@ def test_the_columns_of_descriptions_and_evaluations_are_those_that_the_commands
     [row] = describe._nodules(["a"], cubes, np.ones(1), {"loss": [1.0], "loss_before": [2.0]})  # pyright: ignore[reportArgumentType]
     assert list(row) == list(describe.NODULE_COLUMNS)
     data = SimpleNamespace(names={"train": ["a"]}, groups={"train": ["b"]})
-    [row] = evaluate._rows(data, "train", {"loss": np.ones(1), "dice": np.ones(1)})  # pyright: ignore[reportArgumentType]
+    [row] = evaluate._rows(data, "train", {"loss": np.ones(1), "dice": np.ones(1)}, ["train"])  # pyright: ignore[reportArgumentType]
     assert list(row) == [name.replace("NAME", "dice") for name in evaluate.COLUMNS]
 
 

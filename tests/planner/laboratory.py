@@ -19,10 +19,11 @@ from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep import step_times
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
-from gmmae.training import stopping
+from gmmae.training import fingerprint, stopping
 from gmmae.training.noise_scale import Norms
 from gmmae.training.records import Epoch, Record, from_json, to_json, write_history
 from gmmae.training.workdir import WorkDir
+from gmmae.workloads.interface import Splits
 
 SAMPLES, VALIDATION = 100, 40
 STEP_S = lambda batch: 0.01 + 0.001 * batch  # noqa: E731 - tests put others in its place
@@ -59,7 +60,7 @@ class Laboratory:
     def prepare(self, config: Config, **_: object):
         data = (np.arange(SAMPLES), np.arange(VALIDATION))
         return SimpleNamespace(
-            data=SimpleNamespace(train=data[0], validation=data[1]),
+            fingerprint=fingerprint.of("nodules", Splits(*data)),
             train_plan=BatchPlan(SAMPLES, config.optim.batch_size, 1),
             eval_plan=BatchPlan(VALIDATION, VALIDATION, 1),
             devices=SimpleNamespace(kind="cpu"),

@@ -117,7 +117,7 @@ def test_a_target_that_is_not_reached_is_told_with_the_best_value(tmp_path):
         plan(tmp_path, stop__target=1e-9, stop__max_epochs=2)
 
 
-@pytest.mark.parametrize("name", ["version of gmmae", "configuration", "data", "device", "workload"])
+@pytest.mark.parametrize("name", ["version of gmmae", "configuration", "data", "device"])
 def test_measurements_of_something_else_are_refused(tmp_path, name):
     with claimed(tmp_path) as folder:
         measurements.Measurements(small(), folder, lambda: IDLE).part("a part", lambda: 1)

@@ -59,7 +59,7 @@ def run(what, config, *rest):
             global_batch=batch, device_batch=batch // n, padding=0, steps_per_epoch=20, learning_rate=rate, parameters=1,
             batch_size=32, wanted_batch=batch, train_samples=640,
             validation_samples=128, target=None, virtual="simulate_devices = \"none\"" not in config, stop_reason=reason,
-            epochs=epochs, final_train_loss=loss, final_val_loss=loss, clocks=clocks,
+            data={"train samples": "some"}, epochs=epochs, final_train_loss=loss, final_val_loss=loss, clocks=clocks,
         )))
 
     def timings():

@@ -445,6 +445,19 @@ def test_a_run_of_another_versions_rule_is_refused(fake):
     message = str(caught.value)
     assert message.startswith(f"{path} must have its strategy's batch and learning rate, 640 and 0.021; got 640 and 0.0336, ")
     assert str(SweepDir(fake.root).run("linear-n32-seed0").root) in message
+    saved = (fake.root / "sweep.toml").read_text()
+    with pytest.raises(InputError):
+        fake.sweep(dataclasses.replace(config, seeds=(0, 1)))
+    assert (fake.root / "sweep.toml").read_text() == saved
+
+
+def test_runs_of_other_data_are_refused_before_the_next_ones_begin(undisturbed):
+    fake, _, _ = undisturbed
+    saved, begun = (fake.root / "sweep.toml").read_text(), fake.events("start")
+    assert fake.sweep(grid(), data={"train samples": "some"})[0] == 0
+    with pytest.raises(InputError, match=r'data and workload must be .* train samples was "some", now "others"'):
+        fake.sweep(grid(seeds=(0, 1)), data={"train samples": "others"})
+    assert ((fake.root / "sweep.toml").read_text(), fake.events("start")) == (saved, begun)
 
 
 # The work directory

@@ -115,8 +115,8 @@ def comparisons(results: Results) -> list[str]:
 
 
 def cautions(results: Results) -> list[str]:
-    """Returns a caution about few seeds, one about step times that scatter, and the failed processes."""
-    texts = [_caution(results)] if results.runs else []
+    """Returns cautions on few seeds, on seen validation samples and scattering step times, and the failed processes."""
+    texts = [_caution(results), *results.runs[0].record.seen_notes] if results.runs else []
     texts += _scatter(results)
     for title, limited in ((STOPPED[results.config.mode], True), ("**Failed processes**, which count nowhere", False)):
         failures = "; ".join(

@@ -1,0 +1,129 @@
+"""The data of a run and the file of its workload, as hashes that later commands compare.
+
+A sample is known by its values and not by its name or place, so moved data are the same data.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gmmae.config.schema import Config
+from gmmae.config.toml import differences
+from gmmae.system import json_files
+from gmmae.system.errors import InputError
+from gmmae.system.files import write_text
+from gmmae.workloads import registry
+from gmmae.workloads.interface import Splits
+
+FILE = "fingerprint.json"
+"""The name of the file in the folder of a run, and of generated nodules."""
+
+
+class Fingerprint(NamedTuple):
+    """The samples of a run, and the file of its workload.
+
+    Attributes:
+      train, validation: a hash of the largest array of each sample, in order; of a source only of some samples.
+      samples: number of training samples.
+      digests: what is compared, by name. The workload's file comes first, and the number of seen validation samples last.
+      seen: training samples of the runs that this one descends from, by `init_from` or by generated nodules.
+    """
+
+    train: list[str]
+    validation: list[str]
+    samples: int
+    digests: dict[str, str]
+    seen: list[str]
+
+
+def of(workload: str, data: Splits) -> Fingerprint:
+    """Returns the fingerprint of data that a workload, given by its name, has loaded."""
+    from gmmae.workloads.sources import count, digest, hashes  # JAX must not start where a fingerprint is only read
+
+    names: dict[str, list[str]] = {}
+    groups: dict[str, int] = {}
+    digests = {"workload file": registry.file_hash(workload)}
+    for split in ("train", "validation"):
+        samples = getattr(data, split)
+        of_samples, others = hashes(samples)
+        # Groups are compared by their members, because a name may follow that of a file.
+        members = [groups.setdefault(group, len(groups)) for group in data.groups[split]] if data.groups else []
+        parts = {"samples": "".join(of_samples), "labels or other arrays": others, "groups": str(members)}
+        digests[f"number of {split} samples"] = f"{count(samples)}, {len(of_samples)} of them hashed"
+        digests |= {f"{split} {part}": digest(values) for part, values in parts.items()}
+        names[split] = of_samples
+    return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
+
+
+def load(config: Config) -> Fingerprint:
+    """Returns the fingerprint of the data of a configuration as they are now."""
+    return of(config.workload, registry.build(config).load())
+
+
+def read(folder: Path) -> Fingerprint | None:
+    """Returns the fingerprint in a folder; None where an earlier version has left none.
+
+    Raises:
+      InputError: it cannot be read.
+    """
+    convert = partial(json_files.checked, Fingerprint)
+    try:
+        return json_files.read(folder / FILE, "have the hashes of data", "delete it, and nothing is compared", convert)
+    except FileNotFoundError:
+        return None
+
+
+def write(fingerprint: Fingerprint, folder: Path) -> None:
+    """Writes a fingerprint into a folder."""
+    write_text(folder / FILE, json.dumps(fingerprint._asdict()) + "\n")
+
+
+def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Path) -> None:
+    """Refuses other data than those of a run. Where its digests are empty, an earlier version wrote none.
+
+    Args:
+      earlier: the digests of the run.
+      now: those to compare, of the data as they are.
+      folder: of the run, for the error.
+
+    Raises:
+      InputError: they differ.
+    """
+    if earlier and (changes := differences(earlier, now)):
+        raise InputError(
+            f"data and workload must be those that {folder} began with; got others, where {changes}: bring them back, or give "
+            "another work directory"
+        )
+
+
+def checked(folder: Path, now: Fingerprint) -> Fingerprint:
+    """Returns the fingerprint of a run, whose data must be the same. For a run of an earlier version it is that of the data.
+
+    Raises:
+      InputError: the data are others, or the file cannot be read.
+    """
+    known = read(folder) or now
+    require_same(known.digests, now.digests, folder)
+    return known
+
+
+def descended(config: Config, now: Fingerprint) -> Fingerprint:
+    """Returns the fingerprint of a run that begins, with the samples that the runs before it have seen.
+
+    Raises:
+      InputError: a validation sample is among them, and `data.allow_seen` is off.
+    """
+    data = getattr(config.settings, "data", None)
+    places = [place for place in (config.init_from, getattr(data, "augment_with", None)) if place]
+    before = [known for place in places if (known := read(Path(place)))]
+    seen = {name for known in before for name in (*known.train, *known.seen)}
+    held_out = sum(name in seen for name in now.validation)
+    if held_out and not getattr(data, "allow_seen", False):
+        raise InputError(
+            f"validation samples must be new to what a run begins with; got {held_out} of {len(now.validation)} that the model "
+            f"of {' or '.join(places)} was trained on: divide the data as it did, or set data.allow_seen"
+        )
+    entry = {"seen validation samples": str(held_out)} if held_out else {}
+    return now._replace(seen=sorted(seen), digests=now.digests | entry)

@@ -1,0 +1,183 @@
+"""A run knows its data: what changed is refused by name, what moved is the same, and what was seen is not called unseen."""
+
+import csv
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+from gmmae.config.schema import Config, changed
+from gmmae.config.toml import to_toml
+from gmmae.data.synthetic.volumes import synthetic_nodules
+from gmmae.multihost.agreement import DisagreementError, assert_equal
+from gmmae.system.errors import InputError
+from gmmae.training import fingerprint
+from gmmae.training.loop import run
+from gmmae.training.records import Record
+from gmmae.training.workdir import WorkDir
+from gmmae.workloads import registry
+from gmmae.workloads.interface import Splits
+from tests.commands import run_gmmae
+from tests.small import Recorder, losses, small
+from tests.volume_sources import from_source
+
+VOLUMES = synthetic_nodules(28, (8, 8, 8), 0).values
+
+
+def written(path, volumes=VOLUMES):
+    path.parent.mkdir(exist_ok=True)
+    np.savez(path, volumes=volumes)
+    return path
+
+
+def on_file(path, **changes):
+    return small(data__source="cubes", data__root=str(path), data__cache=str(path.parent / "cache"), data__workers=1, **changes)
+
+
+def train(config: Config, workdir, epochs=1) -> Record:
+    return run(changed(config, stop__max_epochs=epochs), workdir, Recorder())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A file of volumes, and a run of an epoch on it."""
+    folder = tmp_path_factory.mktemp("trained")
+    path = written(folder / "nodules.npz")
+    train(on_file(path), folder / "run")
+    return path, folder / "run"
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """The same elsewhere, for a test that changes them."""
+    shutil.copytree(trained[1], tmp_path / "run")
+    return written(tmp_path / "nodules.npz"), tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda volumes: volumes + 50, "train samples was"),
+        (lambda volumes: volumes[:27], 'number of train samples was "22, 22 of them hashed", now "21, 21 of them hashed"'),
+        (lambda volumes: volumes[::-1], "train samples was"),
+    ],
+    ids=["values", "number", "order"],
+)
+def test_a_run_is_not_resumed_on_changed_data(copied, change, words):
+    path, workdir = copied
+    written(path, change(VOLUMES))
+    before = (workdir / "record.json").read_text()
+    with pytest.raises(InputError) as caught:
+        train(on_file(path), workdir, epochs=2)
+    assert f"data and workload must be those that {workdir} began with; got others, where" in str(caught.value)
+    assert words in str(caught.value)
+    assert (workdir / "record.json").read_text() == before
+
+
+def test_moved_data_are_the_same_and_another_file_of_that_name_is_not(trained, tmp_path, monkeypatch, capsys):
+    first, second = tmp_path / "first", tmp_path / "second"
+    written(first / "nodules.npz")
+    written(second / "nodules.npz", VOLUMES[::-1])
+    monkeypatch.chdir(first)
+    config = changed(on_file(trained[0]), data__root="nodules.npz")
+    train(config, tmp_path / "run")
+    monkeypatch.chdir(second)
+    assert run_gmmae("evaluate", tmp_path / "run") == 0  # of the file in the first folder
+    assert "on 6 validation samples\n" in capsys.readouterr().out
+    with pytest.raises(InputError, match="train samples was"):
+        train(config, tmp_path / "run", epochs=2)
+    moved = written(tmp_path / "moved" / "nodules.npz")
+    (first / "nodules.npz").unlink()
+    train(on_file(moved), tmp_path / "run", epochs=2)
+    train(on_file(moved), tmp_path / "whole", epochs=2)
+    assert losses(WorkDir(tmp_path / "run").read_rows()) == losses(WorkDir(tmp_path / "whole").read_rows())
+
+
+def test_a_run_of_an_earlier_version_goes_on_uncompared(copied):
+    path, workdir = copied
+    (workdir / fingerprint.FILE).unlink()
+    written(path, VOLUMES[::-1])
+    assert train(on_file(path), workdir, epochs=2).epochs == 2
+
+
+def test_own_data_that_changed_are_not_evaluated(copied, capsys):
+    path, workdir = copied
+    (workdir / "config.toml").write_text(to_toml(on_file(path)))
+    written(path, VOLUMES[::-1])
+    assert run_gmmae("evaluate", workdir) == 2
+    assert f"data and workload must be those that {workdir} began with" in capsys.readouterr().err
+
+
+def test_samples_are_training_validation_or_unseen_by_their_voxels(trained, tmp_path, capsys):
+    path, workdir = trained
+    other = written(tmp_path / "other_name.npz", np.concatenate([VOLUMES[::-1], VOLUMES[:3] + 100]))
+    split = registry.build(on_file(path)).load().names
+    assert split is not None
+    kinds = {}
+    for i, options in enumerate((["--data.seed", 3], ["--data.root", other])):
+        out = tmp_path / f"{i}.csv"
+        assert run_gmmae("evaluate", workdir, "--out", out, *options) == 0
+        printed = capsys.readouterr().out
+        assert "22 train" in printed.splitlines()[0]
+        assert "6 validation" in printed.splitlines()[0]
+        with out.open(newline="", encoding="utf-8") as file:
+            kinds = {row["name"]: row["split"] for row in csv.DictReader(file)}
+        numbers = sorted(int(name.rpartition("_")[2]) for name, kind in kinds.items() if kind == "validation")
+        own = sorted(int(name.rpartition("_")[2]) for name in split["validation"])
+        assert numbers == (sorted(27 - number for number in own) if i else own)
+    assert sum(kind == "unseen" for kind in kinds.values()) == 3
+
+
+def test_what_a_run_before_was_trained_on_is_no_validation_unless_allowed(trained, tmp_path, capsys):
+    path, first = trained
+    config = on_file(path, data__seed=3, init_from=str(first))
+    with pytest.raises(InputError, match=rf"must be new to what a run begins with; got [1-6] of 6 that the model of {first} "):
+        train(config, tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+    second = train(changed(config, data__allow_seen=True), tmp_path / "second")
+    seen = second.data["seen validation samples"]
+    assert 1 <= int(seen) <= 6
+    assert run_gmmae("evaluate", tmp_path / "second") == 0
+    printed = capsys.readouterr().out
+    assert f"{seen} of 6 validation samples had been trained on before" in printed
+    # The next run has the samples of the second one, whose origin has seen some for validation.
+    with pytest.raises(InputError, match=f"got {seen} of 6"):
+        train(changed(config, init_from=str(tmp_path / "second")), tmp_path / "third")
+    assert "seen validation samples" not in train(on_file(path, init_from=str(first)), tmp_path / "same").data
+
+
+def test_a_changed_file_of_a_workload_is_another_workload(trained, tmp_path):
+    path = tmp_path / "volumes.py"
+    config = from_source(path, on_file(trained[0]))
+    record = train(config, tmp_path / "run")
+    assert record.data["number of train samples"] == "22, 10 of them hashed"
+    path.write_text(path.read_text() + "# changed")
+    for known in (registry.load, registry.file_hash):  # as in a new process
+        known.cache_clear()
+    config = changed(config, settings=registry.load(str(path)).Config(**vars(config.settings)))
+    with pytest.raises(InputError, match="where workload file was"):
+        train(config, tmp_path / "run", epochs=2)
+
+
+def test_data_are_compared_to_the_last_bit_and_not_by_the_names_of_groups():
+    data = registry.build(small()).load()
+    same = fingerprint.of("nodules", data)
+    density, groups = data.train.copy(), data.groups
+    assert groups is not None
+    renamed = {split: [f"new {name}" for name in names] for split, names in groups.items()}
+    assert fingerprint.of("nodules", dataclasses.replace(data, groups=renamed)) == same
+    joined = {split: ["one"] * len(names) for split, names in groups.items()}
+    density.flat[-1] = np.nextafter(density.flat[-1], np.float32(9))
+    for changes, part in (({"train": density}, "train samples"), ({"groups": joined}, "train groups")):
+        other = fingerprint.of("nodules", dataclasses.replace(data, **changes))
+        with pytest.raises(DisagreementError, match=rf"got {part} [0-9a-f]{{12}} on process 0 and"):
+            assert_equal([same.digests, other.digests])
+
+
+def test_labels_count_and_a_sample_is_known_without_them():
+    images, labels = np.arange(48.0).reshape(3, 4, 4), np.array([0, 1, 0])
+    one = fingerprint.of("nodules", Splits({"image": images, "label": labels}, images))
+    other = fingerprint.of("nodules", Splits({"image": images, "label": 1 - labels}, images))
+    assert one.train == other.train == one.validation
+    assert [name for name in one.digests if one.digests[name] != other.digests[name]] == ["train labels or other arrays"]
