@@ -58,7 +58,7 @@ def _positive(values: tuple[float, ...]) -> bool:
 
 
 Place = Annotated[Text | None, FINGERPRINTED, PATH]
-"""Where data or a run are."""
+"""The place of data, or of a run."""
 
 Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
 EpochsOrMeasured = Epochs | Literal["measured"]

@@ -232,14 +232,14 @@ def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_p
                 "no intervals: they need at least 2 groups (patients, or scans where none is named); the 6 samples are of one",
             ],
         ),
-        (["--last", "nan"], ["loss         nan (1 of 6 values is not finite)"]),
-        (["--last", "inf"], ["loss         inf (1 of 6 values is not finite)"]),
+        (["--last", "nan"], ["unseen:", "loss         nan (1 of 1 values is not finite)"]),
+        (["--last", "inf"], ["unseen:", "loss         inf (1 of 1 values is not finite)"]),
     ],
 )
 def test_one_patient_or_a_loss_that_is_not_finite_gives_no_interval(distances, tmp_path, capsys, options, lines):
     code, printed, _ = evaluate(capsys, distances, "--split", "validation", *options, "--out", tmp_path / "out.csv")
     assert code == 0
-    assert printed.splitlines()[1 : 1 + len(lines)] == lines
+    assert "\n".join(lines) in printed
 
 
 @pytest.mark.parametrize("damage", ["numbers", "index"])
