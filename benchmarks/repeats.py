@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from benchmarks.options import Parser, at_least, guarded
+from benchmarks.options import Parser, at_least, guarded, new_file
 from gmmae.multihost import environment
 from gmmae.training import compilation
 from gmmae.workloads.configuration import configure
@@ -61,8 +61,8 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--devices", nargs="+", type=at_least(1), default=[1, 2, 4, 8])
     parser.add_argument("--calls", type=at_least(1), default=10_000)
-    parser.add_argument("--minutes", type=float, default=10.0, help="longest time of a cell")
-    parser.add_argument("--out", type=Path, help="a CSV file, which further cells are appended to")
+    parser.add_argument("--minutes", type=at_least(1), default=10, help="longest time of a cell")
+    parser.add_argument("--out", type=new_file, help="a CSV file")
     parser.add_argument("--cell", action="store_true", help="measure the one cell in this process")
     arguments = parser.parse_args()
     if arguments.cell:

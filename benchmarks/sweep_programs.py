@@ -25,7 +25,7 @@ from gmmae.config.schema import LOSS, Config
 from gmmae.plotting.tables import Table, markdown
 from gmmae.sweep.grid import SweepConfig, run_config, run_groups
 from gmmae.system.errors import InputError
-from gmmae.training import compilation, multi_epoch
+from gmmae.training import compilation, fingerprint, multi_epoch
 from gmmae.training.parallel import Devices
 from gmmae.training.run_cache import RunCache
 from gmmae.workloads import registry

@@ -34,12 +34,17 @@ GROUPS = "patients, or scans where none is named"
 
 COLUMNS = {
     "name": "name of the sample, or its number from 0",
-    "split": "what the sample was to the run: train, validation, test or unseen; unknown for other data of a source",
+    "split": "what the sample was to the run: train, validation, test or unseen; unknown for a source, or another cut",
     "group": "group of the sample, such as its patient; only if the workload names groups",
     "loss": "loss of the sample",
     "NAME": "a metric of the workload, one column each",
 }
 """The columns of the CSV with their meanings."""
+
+
+DIVIDING = ("seed", "validation", "folds", "fold", "category_column", "group_column")
+DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", *DIVIDING)}
+"""Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
 
 def command(options: EvaluateArguments, config: Config) -> int:
@@ -59,10 +64,12 @@ def command(options: EvaluateArguments, config: Config) -> int:
         fingerprint.require_same(known.digests, dict(digests), options.run)
     if split == "test" and data.test is None:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
+    changes = {key for key, value in _data_settings(config).items() if value != _data_settings(own).get(key)}
+    unmatched = "unknown" if any(key.startswith("data.") for key in changes - DIVISION) else "unseen"
     rows = []
     for name in [name for name in SPLITS if getattr(data, name) is not None] if split == "all" else [split]:
         samples = getattr(data, name)
-        rows += _rows(data, name, model.evaluate(samples), _kinds(known, samples, name, other))
+        rows += _rows(data, name, model.evaluate(samples), _kinds(known, samples, name, other, unmatched))
     by_kind = {kind: [row for row in rows if row["split"] == kind] for kind in dict.fromkeys(row["split"] for row in rows)}
     *first, last = (f"{len(of_kind)} {kind}" for kind, of_kind in by_kind.items())
     counts = " and ".join([", ".join(first), last] if first else [last])
@@ -75,7 +82,7 @@ def command(options: EvaluateArguments, config: Config) -> int:
     return 0
 
 
-def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool) -> list[str]:
+def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
     """Returns what each sample was to a run: train, validation, or unseen. Samples of sources are not all known.
 
     Args:
@@ -83,12 +90,15 @@ def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool)
       samples: of a split.
       split: its name.
       other: whether the data may be others than those of the run.
+      unmatched: what a sample is that the run does not know.
     """
     names, total = hashes(samples)[0], count(samples)
     if known is None or len(names) < total or len(known.train) < known.samples:
         return ["unknown" if other else split] * total
+    if not other:
+        return ["train" if name in known.seen else split for name in names]
     kinds = dict.fromkeys(known.validation, "validation") | dict.fromkeys([*known.train, *known.seen], "train")
-    return [kinds.get(name, "test" if split == "test" else "unseen") for name in names]
+    return [kinds.get(name, "test" if split == "test" else unmatched) for name in names]
 
 
 def _data_settings(config: Config) -> dict[str, Any]:

@@ -17,16 +17,16 @@ REPORT_PARTS = ("report", "as Markdown", "TensorBoard")
 def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, verbose: bool = False) -> int:
     """Runs the missing runs of a sweep, then writes its report. Returns the exit code."""
     clusters = [read_cluster(find(name, "clusters")) for name in config.clusters]
-    # The processes that start Slurm's jobs, or time steps, need no data.
-    loads = only_print or config.mode == "virtual" or (config.mode == "measured" and config.executor == "processes")
+    # The process that starts Slurm's jobs needs no data, but for the grid.
+    loads = only_print or config.mode == "virtual" or config.executor == "processes"
     known = fingerprint.load(config.run) if loads else None
-    samples, digests = (known.samples, known.digests) if known else (0, {})
+    samples = known.samples if known else 0
     if only_print:
         print(grid_table(dry_run(config, samples)), *left_out(config), sep="\n")
         return 0
     display = sweep_display(verbose=verbose)
     references = {cluster.reference_batch for cluster in clusters}
-    code = engine.sweep(config, workdir, display, samples=samples, data=digests, retry=retry, reference_batches=references)
+    code = engine.sweep(config, workdir, display, samples=samples, data=known, retry=retry, reference_batches=references)
     if not engine.interrupted(code):
         for name, path in zip(REPORT_PARTS, outcome.write_report(config, workdir, clusters), strict=False):
             display.say(f"{name:<{max(map(len, REPORT_PARTS))}}  {path}")

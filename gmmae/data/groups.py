@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gmmae.data.extraction.annotations import patient_key
 from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.integrity import data_file_or_header
 from gmmae.data.extraction.tasks import Plan, Task
@@ -80,6 +81,7 @@ def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, s
         name, volume = item.name, volumes[item.part or 0] if stack else ""
         # Not the file's name: a renamed copy of a file of volumes is divided as the file is.
         yield name, "", item.group or (volume and f"volume {volume[:12]}") or name
+        yield name, "group", patient_key(item.group)
         yield name, "patient", item.patient
         yield name, "scan", scan
         yield name, "scan", item.series

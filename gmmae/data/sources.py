@@ -12,7 +12,7 @@ from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
-from gmmae.data.volumes import Nodules, central_section, joined
+from gmmae.data.volumes import DataError, Nodules, central_section, joined
 
 
 def _synthetic(config: DataConfig) -> Nodules:
@@ -51,9 +51,21 @@ def load(config: DataConfig) -> SplitNodules:
     divided = divide(nodules, config)
     if config.augment_with:
         more = _sections(prepare.load(of_generated(config, config.augment_with)), config.ndim)
+        _require_apart(nodules.take(divided.validation), more, config)
         divided = divided._replace(train=np.concatenate([divided.train, len(nodules.names) + np.arange(len(more.names))]))
         nodules = joined(nodules, more)
     return SplitNodules(nodules, divided)
+
+
+def _require_apart(held_out: Nodules, more: Nodules, config: DataConfig) -> None:
+    """Refuses further training nodules that belong to those for validation, by patient or voxel for voxel."""
+    known = {*held_out.groups, *(volume.tobytes() for volume in held_out.values)}
+    shared = [i for i, volume in enumerate(more.values) if known & {more.groups[i], volume.tobytes()}]
+    if shared and not config.allow_seen:
+        raise DataError(
+            f"nodules of data.augment_with must belong to no validation nodule; {len(shared)} of {len(more.names)} do, such as "
+            f"{more.names[shared[0]]}, by patient or voxels: leave them out, or set data.allow_seen"
+        )
 
 
 def of_generated(config: DataConfig, root: Path | str) -> DataConfig:

@@ -26,7 +26,8 @@ from gmmae.sweep.supervisor import Callbacks
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import write_text
-from gmmae.training.fingerprint import require_same
+from gmmae.training import fingerprint
+from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import Record, read_history
 from gmmae.training.run_logger import storage
 from gmmae.training.stopping import finished
@@ -45,7 +46,7 @@ def sweep(
     display: SweepDisplay,
     *,
     samples: int,
-    data: Mapping[str, str] | None = None,
+    data: Fingerprint | None = None,
     retry: bool = False,
     reference_batches: Collection[int] = (),
 ) -> int:
@@ -56,7 +57,7 @@ def sweep(
       root: the work directory.
       display: shows the progress.
       samples: the size of the training set. It is used in virtual mode only.
-      data: the digests of the fingerprint of its data, where they are loaded.
+      data: the fingerprint of its data, where they are loaded.
       retry: whether crashed and timed-out runs are computed again.
       reference_batches: batches of the clusters that times are projected to. Their steps are timed too.
 
@@ -72,7 +73,9 @@ def sweep(
     grid = run_keys(config) if config.mode != "throughput" else []
     with _claimed(config, folder), storage(folder.root):
         for record in folder.read_all(grid):
-            _require_same_result(config, folder, record, data or {})
+            _require_same_result(config, folder, record)
+        if data:
+            fingerprint.write(fingerprint.checked(folder.root, data), folder.root)
         write_text(folder.config, to_toml(config))  # a refused call leaves it as it was
         reason = _train(config, folder, display, samples, retry) if grid else None
         records = list(folder.read_all(grid))
@@ -208,12 +211,11 @@ def _is_finished(record: Record, run: WorkDir, stop: StopConfig) -> bool:
     return finished(record, stop, run.read_rows() if record.stop_reason == stop_reasons.STALLED else None)
 
 
-def _require_same_result(config: SweepConfig, folder: SweepDir, saved: RunRecord, data: Mapping[str, str]) -> None:
-    """Refuses runs of other data, and those of earlier versions, which scaled the learning rate of a capped batch."""
+def _require_same_result(config: SweepConfig, folder: SweepDir, saved: RunRecord) -> None:
+    """Refuses runs of earlier versions, which scaled the learning rate of a capped batch."""
     run = saved.record
     if run is None:
         return
-    require_same(run.data, data, folder.run(saved.path).root)
     strategy = strategies.resolve(saved.scaling, config.run.optim, saved.devices, run.train_samples)
     if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.learning_rate.peak):
         raise InputError(

@@ -21,6 +21,8 @@ BUILT_IN = {"nodules": settings.NodulesConfig, "segmentation": settings.Segmenta
 
 DEFAULT = next(iter(BUILT_IN))
 
+SOURCE_HASH = "__gmmae_source_hash__"
+
 
 def is_file(name: str) -> bool:
     """Returns whether a workload's name is that of a file."""
@@ -57,10 +59,11 @@ def _from_file(path: Path) -> ModuleType:
     name = f"gmmae_workload_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    source = path.read_bytes()
+    module.__dict__[SOURCE_HASH] = hashlib.sha256(source).hexdigest()[:12]
+    exec(compile(source, path, "exec"), module.__dict__)  # these bytes, and not those of a cached file of the same second
     return module
 
 
@@ -82,8 +85,17 @@ def _from_name(name: str) -> ModuleType:
 @cache
 def file_hash(name: str) -> str:
     """Returns digits of the SHA-256 of a workload's file, as this process has imported it; empty for those of gmmae."""
-    path = "" if name in BUILT_IN else load(name).__file__
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12] if path else ""
+    module = None if name in BUILT_IN else load(name)
+    if module is None or SOURCE_HASH in module.__dict__:
+        return module.__dict__[SOURCE_HASH] if module else ""
+    return hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()[:12] if module.__file__ else ""
+
+
+def _forget_changed(name: str) -> None:
+    """Lets a file that has changed since its import be imported again, as between two trainings of a notebook."""
+    if Path(name).is_file() and file_hash(name) != hashlib.sha256(Path(name).read_bytes()).hexdigest()[:12]:
+        load.cache_clear()
+        file_hash.cache_clear()
 
 
 def configuration(name: str = DEFAULT, **values: object) -> Config:
@@ -92,6 +104,8 @@ def configuration(name: str = DEFAULT, **values: object) -> Config:
     >>> configuration("nodules", scaling="weak").settings.data.shape
     16
     """
+    if is_file(name):
+        _forget_changed(name)
     settings_type = BUILT_IN[name] if name in BUILT_IN else load(name).Config
     return Config(**{"workload": name, "settings": settings_type(), **values})
 

@@ -19,7 +19,7 @@ from gmmae.system.files import FAILED
 from gmmae.workloads.interface import Samples, Source, WorkloadError
 
 SPREAD_SAMPLES = 10
-"""Samples by which a source is recognised, and a contract is checked: the first, the last, and eight between them."""
+"""Samples by which a source is recognised: the first, the last, and eight between them."""
 
 INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
 """The least and the largest integer of 32 bits, with and without a sign."""
@@ -207,9 +207,9 @@ def one_sample(samples: Samples) -> Samples:
     return samples.first if isinstance(samples, CheckedSource) else jax.tree.map(lambda array: np.asarray(array[0]), samples)
 
 
-def spread(samples: Samples) -> Samples:
+def spread(samples: Samples, most: int = SPREAD_SAMPLES) -> Samples:
     """Returns a few samples, from the first to the last."""
-    index = np.linspace(0, count(samples) - 1, min(count(samples), SPREAD_SAMPLES)).astype(np.int64)
+    index = np.linspace(0, count(samples) - 1, min(count(samples), most)).astype(np.int64)
     return take_on_host(samples, index)
 
 

@@ -60,9 +60,9 @@ def anisotropic(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """A run on volumes of 1 mm without masks, whose CSV has files and diameters only."""
+    """A run on volumes of 1 mm without masks, whose CSV has files, patients and diameters only."""
     root = tmp_path_factory.mktemp("bare")
-    return trained(root, write_cubes(root / "cubes", (1.0, 1.0, 1.0), HEAD[:3:2], masks=False))
+    return trained(root, write_cubes(root / "cubes", (1.0, 1.0, 1.0), HEAD[:3], masks=False))
 
 
 def rows(out):

@@ -253,6 +253,7 @@ def test_a_sweep_is_followed_by_its_report_unless_it_was_interrupted(tmp_path, s
     )
     [((config, root, _), options)] = ran
     assert (config.devices, root) == ((1, 3), tmp_path / "here")
+    assert options.pop("data").samples == 22
     assert options == {"samples": 22, "retry": True, "reference_batches": {32}}
     assert len(written) == reported
     if reported:

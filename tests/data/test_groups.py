@@ -106,3 +106,22 @@ def test_where_no_patient_is_known_every_split_says_so(tmp_path, capsys):
     table.write_text(table.read_text().replace("P3", "P2").replace("somebody", "patient", 1).replace("P0", ""))
     assert "by scan for 1 nodules" in sources.load(config).nodules.by
     assert "no patient" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("patients", [True, False], ids=["by patient", "by voxels"])
+def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, patients):
+    """The other folder has the same volumes under other names, and other voxels or other patients."""
+
+    def other(case, i):
+        values = case.values + 1 if patients else case.values
+        return case._replace(row=[f"new_{case.row[0]}", case.row[1] if patients else f"new {i}", *case.row[2:]], values=values)
+
+    roots = [folders.write(tmp_path / name, spoil=spoil) for name, spoil in (("cubes", lambda case, i: case), ("more", other))]
+    for path in [*roots[1].glob("*.mha"), *roots[1].glob("*/*.mha")]:
+        path.rename(path.with_name(f"new_{path.name}"))
+    config = DataConfig(
+        source="cubes", root=str(roots[0]), augment_with=str(roots[1]), cache=str(tmp_path / "cache"), validation=1
+    )
+    with pytest.raises(DataError, match=r"augment_with must belong to no validation nodule; 1 of 4 do"):
+        sources.load(config)
+    assert len(sources.load(dataclasses.replace(config, allow_seen=True)).split.train) == 7

@@ -29,7 +29,7 @@ def test_groups_stay_whole_and_the_count_is_the_nearest_possible(samples, asked,
     groups = [f"g{g}" for g, _ in samples]
     if len(set(groups)) < 2 or asked >= len(samples):
         return
-    train, validation = split(groups, [c for _, c in samples], asked, seed)
+    train, validation = split(groups, [c for _, c in samples], asked, seed, whole=False)
     assert sorted([*train, *validation]) == list(range(len(samples)))
     assert not {groups[i] for i in train} & {groups[i] for i in validation}
     sums = reachable([groups.count(g) for g in set(groups)]) - {0, len(samples)}
@@ -44,8 +44,8 @@ def test_the_order_of_the_rows_does_not_matter(samples, random):
         return
     order = list(range(len(samples)))
     random.shuffle(order)
-    here = split(groups, categories, 0.3, 7)
-    there = split([groups[i] for i in order], [categories[i] for i in order], 0.3, 7)
+    here = split(groups, categories, 0.3, 7, whole=False)
+    there = split([groups[i] for i in order], [categories[i] for i in order], 0.3, 7, whole=False)
     assert {groups[i] for i in here.validation} == {groups[order[i]] for i in there.validation}
 
 

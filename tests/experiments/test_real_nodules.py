@@ -41,7 +41,10 @@ def clone(root, rows=ROWS, head=HEAD):
     for patient, number, *_ in rows:
         z, y, x = np.indices((6, 20, 24))
         ball = (x - 12) ** 2 + (y - 10) ** 2 + 4 * (z - 3) ** 2 < 16
-        for folder, values in (("images", np.where(ball, 20, -850)), ("masks", ball)):
+        for folder, values in (
+            ("images", np.where(ball, int(str(patient)[-4:]) if str(patient)[-4:].isdigit() else 20, -850)),
+            ("masks", ball),
+        ):
             image = sitk.GetImageFromArray(values.astype(np.int16))
             image.SetSpacing((0.7, 0.7, 1.4))
             image.SetOrigin((CENTRE[0] - 12 * 0.7, CENTRE[1] - 10 * 0.7, CENTRE[2] - 3 * 1.4))

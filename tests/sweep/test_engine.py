@@ -21,6 +21,7 @@ from gmmae.sweep.runs import CRASHED, TIMED_OUT, SweepDir
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import write_text
+from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import to_json, write_history
 from gmmae.workloads.registry import configuration
 from tests.sweep.fake_runs import NAMES, PATHS, ROOT, Fake, Watch, grid, without_clocks
@@ -454,9 +455,10 @@ def test_a_run_of_another_versions_rule_is_refused(fake):
 def test_runs_of_other_data_are_refused_before_the_next_ones_begin(undisturbed):
     fake, _, _ = undisturbed
     saved, begun = (fake.root / "sweep.toml").read_text(), fake.events("start")
-    assert fake.sweep(grid(), data={"train samples": "some"})[0] == 0
+    some = Fingerprint([], [], 640, {"train samples": "some"}, [])
+    assert fake.sweep(grid(), data=some)[0] == 0
     with pytest.raises(InputError, match=r'data and workload must be .* train samples was "some", now "others"'):
-        fake.sweep(grid(seeds=(0, 1)), data={"train samples": "others"})
+        fake.sweep(grid(seeds=(5,)), data=some._replace(digests={"train samples": "others"}))
     assert ((fake.root / "sweep.toml").read_text(), fake.events("start")) == (saved, begun)
 
 

@@ -150,3 +150,14 @@ def test_names_and_groups_must_be_as_many_as_the_samples(monkeypatch, what):
     monkeypatch.setattr(load(config.workload), "build", lambda _: workload)
     with pytest.raises(InputError, match=f"{what} of a workload .*; got 3 for 2 validation samples"):
         registry.build(config).load()
+
+
+def test_a_file_that_has_changed_is_imported_again_for_a_new_configuration(tmp_path):
+    """Also within a second and with an equal size, as in two cells of a notebook: Python's own cache would not notice."""
+    path, values = tmp_path / "mine.py", []
+    for value in ("1", "2"):
+        fields = f"@dataclass(frozen=True)\nclass Config:\n    width: int = {value}\n"
+        path.write_text(f"from dataclasses import dataclass\n\n\n{fields}\n\ndef build(config): ...\n")
+        values.append((registry.configuration(str(path)).settings.width, registry.file_hash(str(path))))
+    assert [width for width, _ in values] == [1, 2]
+    assert values[0][1] != values[1][1]

@@ -4,6 +4,7 @@ import csv
 import math
 import os
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -191,7 +192,7 @@ def patient_key(text: str) -> str:
     >>> patient_key(" P3 "), patient_key("12.0"), patient_key("nan")
     ('p3', '12', '')
     """
-    word = text.strip().casefold()
+    word = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return "" if word == "nan" else re.sub(r"^(\d+)\.0+$", r"\1", word)
 
 

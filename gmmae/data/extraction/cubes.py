@@ -175,7 +175,8 @@ def _plan_arrays(root: Path, ndim: int) -> Plan:
             raise DataError(f"{root}: {key} must have the shape {(samples, *axes)}, as volumes has; got {values.shape}")
         return values
 
-    names, groups, categories = (_texts(root, key, column(key)) for key in ("names", "groups", "categories"))
+    named = "groups" if "groups" in keys else "patient"
+    names, groups, categories = (_texts(root, key, column(key)) for key in ("names", named, "categories"))
     diameter_mm = _numbers(root, "diameter_mm", column("diameter_mm"))
     spacing_mm = _numbers(root, "spacing_mm", column("spacing_mm", axes))
     if names is not None and len(set(names.tolist())) < samples:

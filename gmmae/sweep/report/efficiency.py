@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import binom, binomtest
 
 from gmmae.system.errors import InputError
 
@@ -103,7 +102,8 @@ def median_interval(values: Float[np.ndarray, " runs"]) -> Interval | None:
     """Returns the exact interval of a median, the whole range of fewer than 6 values, or None for fewer than `MIN_RUNS`."""
     if len(values) < MIN_RUNS:
         return None
-    ordered, place = np.sort(values), max(1, int(binom.ppf((1 - INTERVAL_LEVEL) / 2, len(values), 0.5)))
+    ordered, runs = np.sort(values), len(values)
+    place = max(1, next(k for k in range(runs) if _share_up_to(k, runs) >= (1 - INTERVAL_LEVEL) / 2))
     return Interval(float(ordered[place - 1]), float(ordered[-place]))
 
 
@@ -187,7 +187,7 @@ def paired(base: Mapping[int, float], other: Mapping[int, float]) -> PairedCompa
         misses=len(base_times) - len(ratios),
         ratio=float(np.median(ratios)) if len(ratios) else math.nan,
         interval=median_interval(ratios),
-        p_value=float(binomtest(faster, faster + slower).pvalue) if faster + slower else None,
+        p_value=min(1.0, 2 * _share_up_to(min(faster, slower), faster + slower)) if faster + slower else None,
     )
 
 
@@ -200,6 +200,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order, count = np.argsort(p_values), len(p_values)
     corrected = np.maximum.accumulate(np.array(p_values)[order] * (count - np.arange(count)))
     return np.minimum(corrected, 1.0)[np.argsort(order)].tolist()
+
+
+def _share_up_to(count: int, runs: int) -> float:
+    """Returns the probability of at most `count` heads in `runs` throws of a coin."""
+    return sum(math.comb(runs, heads) for heads in range(count + 1)) / 2**runs
 
 
 def _ratios(base: np.ndarray, other: np.ndarray) -> np.ndarray:
