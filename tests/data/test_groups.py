@@ -117,8 +117,6 @@ def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, patie
         return case._replace(row=[f"new_{case.row[0]}", case.row[1] if patients else f"new {i}", *case.row[2:]], values=values)
 
     roots = [folders.write(tmp_path / name, spoil=spoil) for name, spoil in (("cubes", lambda case, i: case), ("more", other))]
-    for path in [*roots[1].glob("*.mha"), *roots[1].glob("*/*.mha")]:
-        path.rename(path.with_name(f"new_{path.name}"))
     config = DataConfig(
         source="cubes", root=str(roots[0]), augment_with=str(roots[1]), cache=str(tmp_path / "cache"), validation=1
     )
