@@ -221,7 +221,7 @@ def restore(config: Config, workdir: Path) -> Trained:
 
 def _opened(run: Path) -> WorkDir:
     """Returns the files of a run. Those in an exported file have the names of a folder's."""
-    return WorkDir(cast(Path, zipfile.Path(run)) if zipfile.is_zipfile(run) else run)
+    return WorkDir(cast(Path, zipfile.Path(run)) if run.is_file() and zipfile.is_zipfile(run) else run)
 
 
 def named(params: Params) -> dict[str, Any]:
