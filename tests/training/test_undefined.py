@@ -56,7 +56,7 @@ def test_where_no_sample_defines_it_the_mean_is_undefined():
 def test_several_epochs_in_one_program_judge_by_the_same_mean(defined, best_epoch):
     each = np.sort(largest())
     threshold = float(each[defined - 1]) if defined else -1.0
-    setup = with_metric(threshold, 1, parallel__epochs_per_dispatch=2, stop__monitor="largest")
+    setup = with_metric(threshold, 1, parallel__epochs_per_dispatch=2, stop__monitor="largest", stop__mode="min")
     state = setup.devices.replicate(compilation.initial_state(setup))
     block = compile_epochs(setup, state, list(evaluated(setup)))(state, jax.device_get(state.params), np.inf, range(1, 3))
     mean = each[:defined].mean() if defined else np.nan
