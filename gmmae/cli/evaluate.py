@@ -53,7 +53,9 @@ def command(options: EvaluateArguments, config: Config) -> int:
         claim_output(options.out, b"name,split")
     own = read_config(WorkDir(options.run).config)
     config = on_its_data(config, own)
-    other = _data_settings(config) != _data_settings(own)
+    own_data = _data_settings(own)
+    changes = {key for key, value in _data_settings(config).items() if value != own_data.get(key)}
+    other = bool(changes)
     split: Split = ("all" if other else "validation") if options.split == "auto" else options.split
     keep(config.compilation_cache)
     update_jax()
@@ -64,7 +66,6 @@ def command(options: EvaluateArguments, config: Config) -> int:
         fingerprint.require_same(known.digests, dict(digests), options.run)
     if split == "test" and data.test is None:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
-    changes = {key for key, value in _data_settings(config).items() if value != _data_settings(own).get(key)}
     unmatched = "unknown" if any(key.startswith("data.") for key in changes - DIVISION) else "unseen"
     rows = []
     for name in [name for name in SPLITS if getattr(data, name) is not None] if split == "all" else [split]:
@@ -96,7 +97,8 @@ def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool,
     if known is None or len(names) < total or len(known.train) < known.samples:
         return ["unknown" if other else split] * total
     if not other:
-        return ["train" if name in known.seen else split for name in names]
+        seen = set(known.seen)
+        return ["train" if name in seen else split for name in names]
     kinds = dict.fromkeys(known.validation, "validation") | dict.fromkeys([*known.train, *known.seen], "train")
     return [kinds.get(name, "test" if split == "test" else unmatched) for name in names]
 

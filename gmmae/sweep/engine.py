@@ -73,7 +73,7 @@ def sweep(
     grid = run_keys(config) if config.mode != "throughput" else []
     with _claimed(config, folder), storage(folder.root):
         for record in folder.read_all(grid):
-            _require_same_result(config, folder, record)
+            _require_same_strategy(config, folder, record)
         if data:
             fingerprint.write(fingerprint.checked(folder.root, data), folder.root)
         write_text(folder.config, to_toml(config))  # a refused call leaves it as it was
@@ -211,8 +211,8 @@ def _is_finished(record: Record, run: WorkDir, stop: StopConfig) -> bool:
     return finished(record, stop, run.read_rows() if record.stop_reason == stop_reasons.STALLED else None)
 
 
-def _require_same_result(config: SweepConfig, folder: SweepDir, saved: RunRecord) -> None:
-    """Refuses runs of earlier versions, which scaled the learning rate of a capped batch."""
+def _require_same_strategy(config: SweepConfig, folder: SweepDir, saved: RunRecord) -> None:
+    """Refuses runs of earlier versions, which scaled the learning rate of a capped batch with the devices."""
     run = saved.record
     if run is None:
         return

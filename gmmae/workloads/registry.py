@@ -62,7 +62,7 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     source = path.read_bytes()
-    module.__dict__[SOURCE_HASH] = hashlib.sha256(source).hexdigest()[:12]
+    module.__dict__[SOURCE_HASH] = _digest(source)
     exec(compile(source, path, "exec"), module.__dict__)  # these bytes, and not those of a cached file of the same second
     return module
 
@@ -86,14 +86,18 @@ def _from_name(name: str) -> ModuleType:
 def file_hash(name: str) -> str:
     """Returns digits of the SHA-256 of a workload's file, as this process has imported it; empty for those of gmmae."""
     module = None if name in BUILT_IN else load(name)
-    if module is None or SOURCE_HASH in module.__dict__:
-        return module.__dict__[SOURCE_HASH] if module else ""
-    return hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()[:12] if module.__file__ else ""
+    if module is None or not module.__file__:
+        return ""
+    return getattr(module, SOURCE_HASH, None) or _digest(Path(module.__file__).read_bytes())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def _forget_changed(name: str) -> None:
     """Lets a file that has changed since its import be imported again, as between two trainings of a notebook."""
-    if Path(name).is_file() and file_hash(name) != hashlib.sha256(Path(name).read_bytes()).hexdigest()[:12]:
+    if Path(name).is_file() and file_hash(name) != _digest(Path(name).read_bytes()):
         load.cache_clear()
         file_hash.cache_clear()
 
