@@ -62,7 +62,7 @@ def command(options: EvaluateArguments, config: Config) -> int:
     model = restore(_default_validation(config, own) if other and split == "all" else config, options.run)
     data, known = model.workload.load(), fingerprint.read(options.run)
     if known and not other:
-        _, *digests = fingerprint.of(config.workload, data).digests.items()  # a metric may be new in the workload's file
+        _, *digests = fingerprint.of(config, data).digests.items()  # a metric may be new in the workload's file
         fingerprint.require_same(known.digests, dict(digests), options.run)
     if split == "test" and data.test is None:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")

@@ -153,7 +153,7 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
         config=config,
         workload=workload,
         data=data,
-        fingerprint=cache.get(("hashes", *workload_key(config)), lambda: fingerprint.of(config.workload, data)),
+        fingerprint=cache.get(("hashes", *workload_key(config)), lambda: fingerprint.of(config, data)),
         devices=devices,
         strategy=strategy,
         optimization=stage,
@@ -232,9 +232,12 @@ def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:
 def precision_context(config: Config) -> Iterator[None]:
     """Sets JAX's precision while a run's arrays are made and its programs compiled; outside of it JAX drops float64.
 
-    Products in float32 are computed at full precision by default, and not in TF32 as a GPU would.
+    Products in float32 are computed at full precision by default, and not in TF32 as a GPU would. Random numbers are those of
+    JAX's defaults, whatever its variables say.
     """
     with (
+        jax.default_prng_impl("threefry2x32"),
+        jax.threefry_partitionable(True),
         jax.enable_x64(config.precision == "float64"),
         jax.default_matmul_precision(config.matmul_precision),
     ):

@@ -29,6 +29,7 @@ class Fingerprint(NamedTuple):
       samples: number of training samples.
       digests: what is compared, by name. The workload's file comes first, and the number of seen validation samples last.
       seen: training samples of the runs that this one descends from, by `init_from` or by generated nodules.
+      root: `data.root`; empty where there is none. It is not compared: moved data are the same.
     """
 
     train: list[str]
@@ -36,15 +37,16 @@ class Fingerprint(NamedTuple):
     samples: int
     digests: dict[str, str]
     seen: list[str]
+    root: str = ""
 
 
-def of(workload: str, data: Splits) -> Fingerprint:
-    """Returns the fingerprint of data that a workload, given by its name, has loaded."""
+def of(config: Config, data: Splits) -> Fingerprint:
+    """Returns the fingerprint of data that the workload of a configuration has loaded."""
     from gmmae.workloads.sources import count, digest, hashes  # JAX must not start where a fingerprint is only read
 
     names: dict[str, list[str]] = {}
     groups: dict[str, int] = {}
-    digests = {"workload file": registry.file_hash(workload)}
+    digests = {"workload file": registry.file_hash(config.workload)}
     for split in ("train", "validation"):
         samples = getattr(data, split)
         of_samples, others = hashes(samples)
@@ -54,12 +56,14 @@ def of(workload: str, data: Splits) -> Fingerprint:
         digests[f"number of {split} samples"] = f"{count(samples)}, {len(of_samples)} of them hashed"
         digests |= {f"{split} {part}": digest(values) for part, values in parts.items()}
         names[split] = of_samples
-    return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
+    settings = getattr(config.settings, "data", None)
+    root = str(getattr(settings, "root", None) or "") if hasattr(settings, "allow_seen") else ""
+    return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[], root=root)
 
 
 def load(config: Config) -> Fingerprint:
     """Returns the fingerprint of the data of a configuration as they are now."""
-    return of(config.workload, registry.build(config).load())
+    return of(config, registry.build(config).load())
 
 
 def read(folder: Path) -> Fingerprint | None:
@@ -113,14 +117,21 @@ def descended(config: Config, now: Fingerprint) -> Fingerprint:
     """Returns the fingerprint of a run that begins, with the samples that the runs before it have seen.
 
     Raises:
-      InputError: a validation sample is among them, and `data.allow_seen` is off.
+      InputError: a validation sample is among them, or may be, as one of the same data that were cut in another way. Neither
+        with `data.allow_seen`.
     """
     data = getattr(config.settings, "data", None)
     places = [place for place in (config.init_from, getattr(data, "augment_with", None)) if place]
     before = [known for place in places if (known := read(Path(place)))]
     seen = {name for known in before for name in (*known.train, *known.seen)}
     held_out = sum(name in seen for name in now.validation)
-    if held_out and not getattr(data, "allow_seen", False):
+    allowed = getattr(data, "allow_seen", False)
+    if any(now.root == known.root != "" and seen.isdisjoint(now.train + now.validation) for known in before) and not allowed:
+        raise InputError(
+            f"samples must be cut as those of {' or '.join(places)}, of {now.root} too; got none that is equal, so it "
+            "cannot be known whether validation samples are new to it: keep its options of data, or set data.allow_seen"
+        )
+    if held_out and not allowed:
         raise InputError(
             f"validation samples must be new to what a run begins with; got {held_out} of {len(now.validation)} that the model "
             f"of {' or '.join(places)} was trained on: divide the data as it did, or set data.allow_seen"

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.multihost.distributed import join_processes
-from gmmae.system.errors import InputError
+from gmmae.system.errors import InputError, write_error
 from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, loop, per_sample, terminal
 from gmmae.training.checkpoint import trained
@@ -23,7 +23,7 @@ from gmmae.training.parallel import choose
 from gmmae.training.records import Record
 from gmmae.training.step import take
 from gmmae.training.workdir import WorkDir
-from gmmae.workloads import sources
+from gmmae.workloads import registry, sources
 from gmmae.workloads.configuration import on_its_data, read_config, require_source
 from gmmae.workloads.interface import Params, Samples, Workload
 from gmmae.workloads.sources import CheckedSource
@@ -213,6 +213,9 @@ def restore(config: Config, workdir: Path) -> Trained:
     record = folder.read_record() if folder.config.is_file() else None
     if record is None:
         raise _no_run(folder)
+    known, now = record.data.get("workload file"), registry.file_hash(config.workload)
+    if known not in (None, now):
+        write_error(f"warning: {config.workload} is no longer the file that {workdir} was trained with: results may be wrong\n")
     workload = compilation.workload_on(choose(None), config)
     like = compilation.blank_state(config, workload)
     best = _exported(workdir, like.params) if workdir.is_file() else trained(folder.checkpoints, like).best

@@ -60,7 +60,7 @@ class Laboratory:
     def prepare(self, config: Config, **_: object):
         data = (np.arange(SAMPLES), np.arange(VALIDATION))
         return SimpleNamespace(
-            fingerprint=fingerprint.of("nodules", Splits(*data)),
+            fingerprint=fingerprint.of(config, Splits(*data)),
             train_plan=BatchPlan(SAMPLES, config.optim.batch_size, 1),
             eval_plan=BatchPlan(VALIDATION, VALIDATION, 1),
             devices=SimpleNamespace(kind="cpu"),

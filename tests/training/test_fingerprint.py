@@ -4,9 +4,11 @@ import csv
 import dataclasses
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
+import gmmae
 from gmmae.config.schema import Config, changed
 from gmmae.config.toml import to_toml
 from gmmae.data.synthetic.volumes import synthetic_nodules
@@ -145,6 +147,32 @@ def test_what_a_run_before_was_trained_on_is_no_validation_unless_allowed(traine
     with pytest.raises(InputError, match=f"got {seen} of 6"):
         train(changed(config, init_from=str(tmp_path / "second")), tmp_path / "third")
     assert "seen validation samples" not in train(on_file(path, init_from=str(first)), tmp_path / "same").data
+    with pytest.raises(InputError, match="must be cut as those of"):  # they are the same nodules, and none is equal
+        train(changed(config, data__window=(-900.0, 400.0)), tmp_path / "fourth")
+
+
+@pytest.mark.parametrize("name", ["label", "split"])
+def test_an_array_that_nothing_reads_is_refused_by_name(name, tmp_path):
+    np.savez(tmp_path / "nodules.npz", volumes=VOLUMES, **{name: np.zeros(28)})
+    with pytest.raises(InputError, match=f"arrays must be among .*; got {name}: remove or rename"):
+        registry.build(on_file(tmp_path / "nodules.npz")).load()
+
+
+def test_random_numbers_are_the_same_whatever_the_variables_of_jax_say(tmp_path):
+    plain = train(small(), tmp_path / "plain")
+    with jax.default_prng_impl("rbg"), jax.threefry_partitionable(False):
+        other = train(small(), tmp_path / "other")
+    assert other.best_val_loss == plain.best_val_loss
+
+
+def test_a_model_of_a_changed_file_comes_with_a_warning(trained, tmp_path, capsys):
+    path = tmp_path / "volumes.py"
+    train(from_source(path, on_file(trained[0])), tmp_path / "run")
+    gmmae.load(tmp_path / "run")
+    assert "warning" not in capsys.readouterr().err
+    path.write_text(path.read_text() + "# changed")
+    gmmae.load(tmp_path / "run")
+    assert f"{path} is no longer the file that {tmp_path / 'run'} was trained with" in capsys.readouterr().err
 
 
 def test_a_changed_file_of_a_workload_is_another_workload(trained, tmp_path):
@@ -162,22 +190,22 @@ def test_a_changed_file_of_a_workload_is_another_workload(trained, tmp_path):
 
 def test_data_are_compared_to_the_last_bit_and_not_by_the_names_of_groups():
     data = registry.build(small()).load()
-    same = fingerprint.of("nodules", data)
+    same = fingerprint.of(small(), data)
     density, groups = data.train.copy(), data.groups
     assert groups is not None
     renamed = {split: [f"new {name}" for name in names] for split, names in groups.items()}
-    assert fingerprint.of("nodules", dataclasses.replace(data, groups=renamed)) == same
+    assert fingerprint.of(small(), dataclasses.replace(data, groups=renamed)) == same
     joined = {split: ["one"] * len(names) for split, names in groups.items()}
     density.flat[-1] = np.nextafter(density.flat[-1], np.float32(9))
     for changes, part in (({"train": density}, "train samples"), ({"groups": joined}, "train groups")):
-        other = fingerprint.of("nodules", dataclasses.replace(data, **changes))
+        other = fingerprint.of(small(), dataclasses.replace(data, **changes))
         with pytest.raises(DisagreementError, match=rf"got {part} [0-9a-f]{{12}} on process 0 and"):
             assert_equal([same.digests, other.digests])
 
 
 def test_labels_count_and_a_sample_is_known_without_them():
     images, labels = np.arange(48.0).reshape(3, 4, 4), np.array([0, 1, 0])
-    one = fingerprint.of("nodules", Splits({"image": images, "label": labels}, images))
-    other = fingerprint.of("nodules", Splits({"image": images, "label": 1 - labels}, images))
+    one = fingerprint.of(small(), Splits({"image": images, "label": labels}, images))
+    other = fingerprint.of(small(), Splits({"image": images, "label": 1 - labels}, images))
     assert one.train == other.train == one.validation
     assert [name for name in one.digests if one.digests[name] != other.digests[name]] == ["train labels or other arrays"]

@@ -36,6 +36,8 @@ from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 ENDINGS = ", ".join((*ARRAY_SUFFIXES, *SUFFIXES))
+ARRAYS = {VOLUMES_ARRAY, "masks", "groups", "patient", "categories", "names", "diameter_mm", "spacing_mm"}
+"""The arrays of an `.npz` of volumes."""
 
 
 def plan(config: DataConfig) -> Plan:
@@ -46,6 +48,12 @@ def plan(config: DataConfig) -> Plan:
     """
     root = config.folder
     if root.suffix == ".npz" and root.is_file():
+        if MEDMNIST_ARRAY in array_names(root):
+            raise DataError(f"{root} is a file of MedMNIST, and has no array volumes: give --data.source medmnist")
+        if unknown := sorted({*array_names(root)} - ARRAYS):
+            raise DataError(
+                f"{root}: the arrays must be among {', '.join(sorted(ARRAYS))}; got {', '.join(unknown)}: remove or rename them"
+            )
         return _plan_arrays(root, config.ndim)
     if not config.root or not root.is_dir():
         raise DataError(
@@ -153,8 +161,6 @@ def _numbers(root: Path, key: str, values: np.ndarray | None) -> np.ndarray | No
 
 
 def _plan_arrays(root: Path, ndim: int) -> Plan:
-    if MEDMNIST_ARRAY in array_names(root):
-        raise DataError(f"{root} is a file of MedMNIST, and has no array volumes: give --data.source medmnist")
     shape, _ = array_header(root, VOLUMES_ARRAY)
     samples, axes = (*shape, 0)[0], len(shape) - 1
     if samples < 1 or not ndim <= axes <= 3:
