@@ -54,7 +54,7 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], section:
 def _save(title: str, blocks: Sequence[Block], folder: Path) -> None:
     (folder / "tables").mkdir()
     for table in (block for block in document.unfolded(blocks) if isinstance(block, Table)):
-        for ending, text in (("csv", tables.csv_text), ("tex", tables.latex), ("md", tables.markdown)):
+        for ending, text in (("csv", tables.csv_text), ("md", tables.markdown)):
             write_text(folder / "tables" / f"{table.name}.{ending}", text(table))
     write_text(folder / "report.md", document.markdown(blocks, folder))
     write_text(folder / "report.html", document.html(title, blocks))

@@ -30,7 +30,7 @@ def test_a_sweep_becomes_pages_tables_figures_and_a_board(tmp_path):
         "report.html",
         "report.md",
         "runs.csv",
-        *(f"tables/{name}.{ending}" for name in names for ending in ("csv", "md", "tex")),
+        *(f"tables/{name}.{ending}" for name in names for ending in ("csv", "md")),
         *(f"figures/figure_{number}.{ending}" for number in range(2, 6) for ending in ("png", "svg")),
     }
     text = (place / "report.md").read_text(encoding="utf-8")
