@@ -1,4 +1,4 @@
-"""The tables of a plan: the best three strategies for each number of devices, all of them, and the models an hour."""
+"""The tables of a plan: the best three strategies for each number of devices, and all of them."""
 
 from gmmae.planner.answer import (
     BATCH_MARK,
@@ -9,10 +9,9 @@ from gmmae.planner.answer import (
     time_text,
     times_of,
 )
-from gmmae.planner.plan_content import Plan, alone_s
+from gmmae.planner.plan_content import Plan
 from gmmae.planner.prediction import MAX_TIME_RATIO, Forecast, Measured, Prediction
 from gmmae.plotting.tables import Table
-from gmmae.sweep.report import models_an_hour
 
 CHOICE_MARK = " ←"
 """The mark of the recommended strategy."""
@@ -95,30 +94,3 @@ def marks(cells: list[Prediction], plan: Plan) -> tuple[str, ...]:
     found = {speedup_mark(cell, plan.measurements.measured) for cell in cells}
     kind = plan.measurements.device_kind
     return tuple(f"{mark} {speedup_reason(mark, kind)}" for mark in MACHINE_MARK + BATCH_MARK if mark in found)
-
-
-def several_models(forecast: Forecast, measured: Measured) -> tuple[str, ...]:
-    """Returns a line with the models an hour for each number of devices above one."""
-    alone = alone_s(forecast)
-    first, *others = dict.fromkeys(["strong", *(cell.scaling for cell in _strong_and_best(forecast, 1))])
-    lines = []
-    for n in dict.fromkeys(cell.devices for cell in forecast.cells if cell.devices > 1):
-        side_by_side = f"{n} seeds side by side: {models_an_hour.text(alone[first], at_once=n)} models an hour with {first}"
-        side_by_side += "".join(f", {models_an_hour.text(alone[name], at_once=n)} with {name}" for name in others)
-        on_all = ", ".join(
-            f"{models_an_hour.text(cell.seconds)}{speedup_mark(cell, measured)} with {cell.scaling}"
-            for cell in _strong_and_best(forecast, n)
-        )
-        lines.append(f"{side_by_side}; one after another on all {n}: {on_all}")
-    return tuple(lines)
-
-
-def _strong_and_best(forecast: Forecast, devices: int) -> list[Prediction]:
-    """Returns the predictions of strong scaling and of the strategy with the least expected time on a number of devices.
-
-    One that is both is returned once, and an impossible one not at all.
-    """
-    cells = [cell for cell in forecast.cells if cell.devices == devices]
-    best = min((cell for cell in cells if cell.tested), key=lambda cell: cell.expected_s, default=None)
-    strong = [cell for cell in cells if cell.scaling == "strong"]
-    return strong if best is None or best in strong else [*strong, best]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gmmae.plotting import tables
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep import step_times
-from gmmae.sweep.report import efficiency, models_an_hour, superlinear
+from gmmae.sweep.report import efficiency, superlinear
 from gmmae.sweep.report.efficiency import INTERVAL_LEVEL, TimeSummary
 from gmmae.sweep.report.outcomes import capped_mark, devices_text, listed, reached, seeds_text
 from gmmae.sweep.report.results import Results
@@ -110,8 +110,8 @@ def _next(results: Results, best: Candidate, others: list[Candidate], cell_pairs
 
 
 def comparisons(results: Results) -> list[str]:
-    """Returns the comparison with the paper, and the models an hour."""
-    return [*_paper(results), *_several(results)]
+    """Returns the comparison with the paper."""
+    return _paper(results)
 
 
 def cautions(results: Results) -> list[str]:
@@ -152,28 +152,6 @@ def _paper(results: Results) -> list[str]:
         + f" The paper has one run each, LUNA16, K80 GPUs and the target {PAPER_TARGET:g}. "
         f"Here: data source {run.settings.data.source}, target {run.stop.target:g}, "
         f"times {results.clock.short or results.clock.kind}."
-    ]
-
-
-def _several(results: Results) -> list[str]:
-    """Compares the models an hour on the most devices: seeds side by side, and one run after another on all of them."""
-    found, n = models_an_hour.one_device(results), results.counts[-1]
-    if found is None or not math.isfinite(found[1]) or n == 1:
-        return []
-    scaling, alone_s = found
-    summaries = [(name, results.seconds(name, n)) for name in (scaling, *results.config.scaling)]
-    known = [Candidate(name, n, summary) for name, summary in summaries if summary and math.isfinite(summary.median)]
-    if not known or known[0].scaling != scaling:
-        return []
-    fastest = min(known, key=lambda one: one.summary.median)  # the first of equal ones
-    shown = dict.fromkeys((known[0], fastest))
-    rates = ", ".join(f"{_label(results, one)} {models_an_hour.text(one.summary.median)}" for one in shown)
-    after = f"One run after another on all {n} devices: {rates}"
-    artefact = any(n in superlinear.artefacts(results, one.scaling) for one in shown)
-    cause = f" {superlinear.artefact(results.timings[0].device_kind, n)}" if artefact else ""
-    return [
-        f"**For several models**: {seeds_text(n)} side by side, one on each device, give "
-        f"{models_an_hour.text(alone_s, at_once=n)} models an hour. {results.clock.titled(after)}.{cause}"
     ]
 
 

@@ -80,7 +80,7 @@ def _blocks(by_cluster: Sequence[Results], figures: Path, section: Section) -> l
         return [*lead, *cautions, _grounds(by_cluster)]
     lead += [strategy_figures.time_to_target(found, figures), strategy_tables.endings(found), *cautions, *section(by_cluster)]
     if texts := findings.comparisons(found):
-        lead.append(Folded("The paper, and several models", (Bullets(tuple(texts)),)))
+        lead.append(Folded("The paper", (Bullets(tuple(texts)),)))
     if shown := _tables(by_cluster):
         lead.append(Folded("Tables", shown))
     drawn = (
@@ -102,7 +102,6 @@ def _tables(by_cluster: Sequence[Results]) -> tuple[Table, ...]:
         strategy_tables.step_times(found),
         strategy_tables.times_to_target(found),
         strategy_tables.paired(found),
-        strategy_tables.side_by_side(found),
     )
     return tuple(table for table in possible if table is not None)
 

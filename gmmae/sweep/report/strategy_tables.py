@@ -8,7 +8,7 @@ from dataclasses import asdict
 from gmmae.plotting import tables
 from gmmae.plotting.tables import Table
 from gmmae.sweep.grid import run_keys
-from gmmae.sweep.report import efficiency, models_an_hour, outcomes, superlinear
+from gmmae.sweep.report import efficiency, outcomes, superlinear
 from gmmae.sweep.report.efficiency import Efficiency, Interval
 from gmmae.sweep.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.sweep.report.results import Results, Run
@@ -207,33 +207,6 @@ def paired(results: Results) -> Table | None:
     )
     title = results.clock.titled("Table VIII. Strong scaling against the others, seed by seed")
     return Table("table_8", title, columns, tuple(rows), notes) if rows else None
-
-
-def side_by_side(results: Results) -> Table | None:
-    """Returns Table IX, models an hour, or None with one device only or without times on one device."""
-    alone, rows = models_an_hour.one_device(results), []
-    if alone is None or results.counts[-1] == 1:
-        return None
-    for n in results.counts:
-        row = [str(n), models_an_hour.text(alone[1], at_once=n)]
-        for scaling in results.config.scaling:
-            summary, mark = results.seconds(scaling, n), outcomes.capped_mark(results.group(scaling, n))
-            row.append(f"{models_an_hour.text(summary.median)}{mark}" if summary else MISSING)
-        rows.append(tuple(row))
-    columns = ("devices = n", "n seeds side by side", *results.config.scaling)
-    notes = [
-        f"n seeds side by side, one on each device: n · 3600 s / T1, with the time T1 of {alone[0]}. Each strategy, one run "
-        "after another on all n devices: 3600 s / Tn. T: median time to the target over seeds. A miss counts as infinite. "
-        "–: no run.",
-        models_an_hour.ASSUMPTION,
-        "MLPerf HPC calls the throughput of models side by side weak scaling. Here weak scaling grows the batch with the "
-        "devices.",
-    ]
-    if any(superlinear.artefacts(results, scaling) for scaling in results.config.scaling):
-        notes.append(f"Above the seeds side by side: {superlinear.artefact(results.timings[0].device_kind, None)}")
-    notes += [*results.clock.notes, *_capped(results, results.config.scaling)]
-    title = results.clock.titled("Table IX. Models an hour: seeds side by side, or one after another on all devices")
-    return Table("table_9", title, columns, tuple(rows), tuple(notes))
 
 
 def runs_csv(results: Results) -> str:
