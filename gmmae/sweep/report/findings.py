@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gmmae.plotting import tables
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep import step_times
-from gmmae.sweep.report import efficiency, superlinear
+from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.efficiency import INTERVAL_LEVEL, TimeSummary
 from gmmae.sweep.report.outcomes import capped_mark, devices_text, listed, reached, seeds_text
 from gmmae.sweep.report.results import Results
@@ -66,7 +66,7 @@ def headline(results: Results) -> str:
         text += f" {_next(results, best, others, math.comb(len(candidates), 2))}"
     elif any(run.key.scaling not in winners for run in results.runs):
         text += " No other strategy's median run reached the target."
-    return f"{text}{superlinear.headline(results, best.scaling, best.devices)}"
+    return text
 
 
 def _winner(results: Results, tied: list[Candidate]) -> str:

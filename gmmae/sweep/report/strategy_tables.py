@@ -8,7 +8,7 @@ from dataclasses import asdict
 from gmmae.plotting import tables
 from gmmae.plotting.tables import Table
 from gmmae.sweep.grid import run_keys
-from gmmae.sweep.report import efficiency, outcomes, superlinear
+from gmmae.sweep.report import efficiency, outcomes
 from gmmae.sweep.report.efficiency import Efficiency, Interval
 from gmmae.sweep.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.sweep.report.results import Results, Run
@@ -127,8 +127,7 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
     for results in known:
         columns += [f"{results.clock.cluster}: time (s)", "efficiency (%)"]
     title = "Table IV. Time to the target and efficiency of strong scaling on other clusters, projected"
-    above = dict.fromkeys(note for results in known for note in superlinear.notes(results, ["strong"]))
-    notes = (*(results.clock.note for results in known), *above, *_capped(known[0], ["strong"]))
+    notes = (*(results.clock.note for results in known), *_capped(known[0], ["strong"]))
     return Table("table_4", title, tuple(columns), tuple(rows), notes)
 
 
@@ -238,7 +237,7 @@ def _shared(results: Results) -> tuple[str, ...]:
 
 
 def _notes(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
-    return (EFFICIENCY_NOTE, *superlinear.notes(results, scaling), *results.clock.notes, *_capped(results, scaling))
+    return (EFFICIENCY_NOTE, *results.clock.notes, *_capped(results, scaling))
 
 
 def _capped(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
