@@ -1,4 +1,4 @@
-"""The findings of a sweep in a few sentences: the fastest strategy, the comparison with the paper, and cautions."""
+"""The findings of a sweep in a few sentences: the fastest strategy, and cautions."""
 
 import math
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep import step_times
 from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.efficiency import INTERVAL_LEVEL, TimeSummary
-from gmmae.sweep.report.outcomes import capped_mark, devices_text, listed, reached, seeds_text
+from gmmae.sweep.report.outcomes import capped_mark, devices_text, listed, seeds_text
 from gmmae.sweep.report.results import Results
 from gmmae.sweep.runs import TIMED_OUT
 
@@ -23,9 +23,6 @@ STOPPED = {
     "virtual": "**Stopped by the time limit**, which is one of the simulation: their cells have no median, ratio or p",
 }
 """What runs beyond `run_time_limit_s` count for, by mode."""
-
-PAPER_TARGET = 0.0016384
-"""The paper's target loss."""
 
 
 class Candidate(NamedTuple):
@@ -109,11 +106,6 @@ def _next(results: Results, best: Candidate, others: list[Candidate], cell_pairs
     return f"{text} ({verdict}: sign test, p = {corrected:.2g}{corrections})."
 
 
-def comparisons(results: Results) -> list[str]:
-    """Returns the comparison with the paper."""
-    return _paper(results)
-
-
 def cautions(results: Results) -> list[str]:
     """Returns cautions on few seeds, on seen validation samples and scattering step times, and the failed processes."""
     texts = [_caution(results), *results.runs[0].record.seen_notes] if results.runs else []
@@ -126,33 +118,6 @@ def cautions(results: Results) -> list[str]:
         )
         texts += [f"{title}: {failures}"] if failures else []
     return texts
-
-
-def _paper(results: Results) -> list[str]:
-    """Compares with the paper, for each strategy and number of devices above one, whether the target was reached."""
-    agreeing, differing = 0, []
-    if results.config.run.stop.target is None:
-        return []
-    for scaling, n, runs in results.groups():
-        if n == 1 or n not in results.paper.get(scaling, {}) or results.stopped(scaling, n):
-            continue
-        paper_reached = math.isfinite(results.paper[scaling][n])
-        if (2 * sum(run.reached for run in runs) > len(runs)) == paper_reached:
-            agreeing += 1
-        else:
-            paper = "the paper's run did" if paper_reached else "the paper's run did not"
-            differing.append(f"{STRATEGIES[scaling].label} on {n} ({reached(runs)}; {paper})")
-    if not agreeing + len(differing):
-        return []
-    run = results.config.run
-    return [
-        f"**The paper**: {agreeing} of {agreeing + len(differing)} pairs of a strategy and more than one device agree with its "
-        "Tables I and II on whether the target was reached. Here more than half of the seeds must reach it."
-        + (f" Different: {'; '.join(differing)}." if differing else "")
-        + f" The paper has one run each, LUNA16, K80 GPUs and the target {PAPER_TARGET:g}. "
-        f"Here: data source {run.settings.data.source}, target {run.stop.target:g}, "
-        f"times {results.clock.short or results.clock.kind}."
-    ]
 
 
 def _scatter(results: Results) -> list[str]:

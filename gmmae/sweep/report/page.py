@@ -79,8 +79,6 @@ def _blocks(by_cluster: Sequence[Results], figures: Path, section: Section) -> l
     if not found.runs:
         return [*lead, *cautions, _grounds(by_cluster)]
     lead += [strategy_figures.time_to_target(found, figures), strategy_tables.endings(found), *cautions, *section(by_cluster)]
-    if texts := findings.comparisons(found):
-        lead.append(Folded("The paper", (Bullets(tuple(texts)),)))
     if shown := _tables(by_cluster):
         lead.append(Folded("Tables", shown))
     drawn = (

@@ -1,4 +1,4 @@
-"""The tables of a report of trained runs: Tables I and II with the paper's values, outcomes, clusters and times."""
+"""The tables of a report of trained runs: efficiencies, outcomes, clusters and times."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from gmmae.system.files import csv_text
 MISSING = "–"
 EFFICIENCY_NOTE = (
     "Efficiency: T1 / (n Tn) · 100 %, with the median time T to the target over seeds. A miss counts as infinite. "
-    "NaN: the median run missed the target. –: not computed, or not in the paper."
+    "NaN: the median run missed the target. –: not computed."
 )
 SHARED_NOTE = (
     "The strong runs of a seed are one optimisation path, computed once for all numbers of devices. By construction they take "
@@ -61,8 +61,8 @@ def strong_efficiency(results: Results) -> Table | None:
     for n in results.counts:
         runs, found = results.group("strong", n), results.efficiency("strong", n)
         ours = (*_percents(found), f"{found.reached} of {found.runs}") if found else (MISSING,) * 3
-        rows.append((_devices(runs, n), *ours, *_paper_percent(results, "strong", n)))
-    columns = ("devices", "efficiency (%)", "interval (%)", "reached", *_paper_column(results, "strong"))
+        rows.append((_devices(runs, n), *ours))
+    columns = ("devices", "efficiency (%)", "interval (%)", "reached")
     title = results.clock.titled("Table I. Efficiency of strong scaling")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, ["strong"]))
     return Table("table_1", title, columns, tuple(rows), notes) if any(row[1] != MISSING for row in rows) else None
@@ -71,9 +71,7 @@ def strong_efficiency(results: Results) -> Table | None:
 def other_efficiencies(results: Results) -> Table | None:
     """Returns Table II, or None if no strategy but strong scaling has times."""
     strategies = [scaling for scaling in results.config.scaling if scaling != "strong"]
-    columns = ["devices"]
-    for scaling in strategies:
-        columns += [f"{scaling} (%)", *_paper_column(results, scaling)]
+    columns = ["devices", *(f"{scaling} (%)" for scaling in strategies)]
     rows, known = [], False
     for n in results.counts:
         row = [str(n)]
@@ -82,7 +80,6 @@ def other_efficiencies(results: Results) -> Table | None:
             known |= found is not None
             mark = outcomes.capped_mark(runs)
             row.append(f"{tables.percent(found.percent)}{mark} ({found.reached}/{found.runs})" if found else MISSING)
-            row += _paper_percent(results, scaling, n)
         rows.append(tuple(row))
     title = results.clock.titled("Table II. Efficiency of the other strategies")
     notes = ("In parentheses: seeds that reached the target.", *_notes(results, strategies))
@@ -258,13 +255,3 @@ def _percents(found: Efficiency) -> tuple[str, str]:
 def _interval(interval: Interval | None, number: Callable[[float], str]) -> str:
     """Returns an interval as text, or a dash if both bounds are infinite."""
     return tables.interval_text(None if interval and math.isinf(interval.low) else interval, number)
-
-
-def _paper_column(results: Results, scaling: str) -> list[str]:
-    return ["paper (%)"] if scaling in results.paper else []
-
-
-def _paper_percent(results: Results, scaling: str, devices: int) -> list[str]:
-    """Returns the entries of `_paper_column` in a row."""
-    table = results.paper.get(scaling)
-    return [] if table is None else [tables.percent(table[devices]) if devices in table else MISSING]
