@@ -9,20 +9,9 @@ from gmmae.planner.measure import PlanMeasurements
 from gmmae.planner.prediction import BEST_BATCH, Forecast, Measured, Prediction
 from gmmae.scaling import cost, strategies
 from gmmae.sweep.report.outcomes import devices_text, listed
-from gmmae.sweep.report.superlinear import artefact, fold
 
 AS_MEASURED = "devices as fast as the one that measured"
 """The devices whose times a plan states if no factor to the cluster's own devices is known."""
-
-MIN_EXPLAINED_RATIO = 1.005
-"""The ratio of speed-up to devices above which a speed-up is explained."""
-
-MACHINE_MARK = "‡"
-"""The mark of a speed-up larger than n that is due to the measuring machine."""
-
-BATCH_MARK = "§"
-"""The mark of a speed-up larger than n that is due to the batch and the learning rate."""
-
 
 MAX_SHARE_OF_BASE = 0.8
 """Share of the base batch's expected time on one device below which the answer names a better batch."""
@@ -53,7 +42,7 @@ def answer(forecast: Forecast, measurements: PlanMeasurements, precision: str) -
     """
     source = Source(measurements.device_kind, precision)
     doubts = f"{_failures(forecast)}{_steps_text(forecast.best, measurements.measured)}"
-    return Answer(_choice(forecast, measurements.measured, source), _growth(forecast), doubts)
+    return Answer(_choice(forecast, source), _growth(forecast), doubts)
 
 
 def factor_text(factor: float) -> str:
@@ -105,7 +94,7 @@ def times_of(forecast: Forecast, source: Source) -> str:
     return f"{AS_MEASURED} ({source.device_kind} in {source.precision}), linked as in {cluster.name}"
 
 
-def _choice(forecast: Forecast, measured: Measured, source: Source) -> str:
+def _choice(forecast: Forecast, source: Source) -> str:
     """Returns the recommended strategy and devices, the time with its interval, and whose time it is."""
     best, of = forecast.best, times_of(forecast, source)
     plural = "s" * (best.devices > 1)
@@ -115,11 +104,7 @@ def _choice(forecast: Forecast, measured: Measured, source: Source) -> str:
         noun = "GPU" if {"GPU", "NVIDIA"} & set(forecast.cluster.device.split()) else "device"
         devices = f"{best.devices} {noun}{plural} of {of}"
     interval = interval_text(best.seconds_low, best.seconds_high)
-    text = f"On {devices}: {label(best.scaling).lower()}, about {time_text(best.seconds)} ({interval}, 80 %)."
-    if mark := speedup_mark(best, measured):
-        reason = speedup_reason(mark, source.device_kind, best.devices)
-        text += f" A speed-up of {best.speedup:.3g} is predicted on {devices_text([best.devices])}. {reason}"
-    return text
+    return f"On {devices}: {label(best.scaling).lower()}, about {time_text(best.seconds)} ({interval}, 80 %)."
 
 
 def _growth(forecast: Forecast) -> str:
@@ -201,19 +186,3 @@ def _steps_text(best: Prediction, measured: Measured) -> str:
     runs = sum(one is not None for one in (measured.ratios.weak, measured.ratios.rate_exponent))
     beside = f" and {runs} short run{'s' * (runs > 1)} beside it" if runs else " alone, so they are uncertain"
     return f"The choice takes {steps}, predicted from a run at batch {measured.optim.batch_size}{beside}."
-
-
-def speedup_mark(cell: Prediction, measured: Measured) -> str:
-    """Returns the mark of a speed-up that is larger than the number of devices, otherwise an empty text."""
-    if cell.speedup <= MIN_EXPLAINED_RATIO * cell.devices:
-        return ""
-    share, base = cell.batch / cell.devices, measured.optim.batch_size
-    sample_s, base_sample_s = (float(cost.seconds_at(measured.train, batch)) / batch for batch in (share, base))
-    return MACHINE_MARK if share < base and sample_s < base_sample_s else BATCH_MARK
-
-
-def speedup_reason(mark: str, device_kind: str, devices: int | None = None) -> str:
-    """Returns the sentence behind a mark, for a number of devices or for n."""
-    if mark == MACHINE_MARK:
-        return artefact(device_kind, devices)
-    return f"More than {fold(devices)} comes from a batch and a learning rate that one device did not have."

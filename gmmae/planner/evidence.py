@@ -8,13 +8,6 @@ from gmmae.planner.measure import PlanMeasurements
 from gmmae.planner.plan_content import Plan
 from gmmae.planner.prediction import BEST_BATCH, Forecast, Measured
 from gmmae.sweep import step_times
-from gmmae.sweep.report import models_an_hour
-
-SEVERAL = (
-    "Models an hour: seeds side by side have a device each; runs one after another have all devices. Times are medians of runs "
-    f"that reach the target. {models_an_hour.ASSUMPTION}"
-)
-"""The explanation of the models an hour."""
 
 
 def evidence(plan: Plan) -> list[str]:

@@ -9,10 +9,10 @@ import numpy as np
 from gmmae.config.schema import OptimConfig
 from gmmae.planner import figures, prediction
 from gmmae.planner.answer import label, times_of
-from gmmae.planner.evidence import SEVERAL, evidence
+from gmmae.planner.evidence import evidence
 from gmmae.planner.measure import PlanMeasurements
 from gmmae.planner.plan_content import Plan, plan_content, strict_json
-from gmmae.planner.plan_tables import all_table, best_table, several_models, shown_strategies
+from gmmae.planner.plan_tables import all_table, best_table, shown_strategies
 from gmmae.planner.prediction import BEST_BATCH, Forecast
 from gmmae.plotting import canvas, document
 from gmmae.plotting.document import Block, Bullets, Figure, Folded, Heading, Paragraph
@@ -113,9 +113,6 @@ def _details(plan: Plan, folder: Path) -> list[Block]:
     for place, forecast in enumerate(plan.forecasts, start=1):
         of = f", {forecast.cluster.name}" * (len(plan.forecasts) > 1)
         folds.append(Folded(f"All strategies{of}", (all_table(plan, forecast, place),)))
-        if lines := several_models(forecast, plan.measurements.measured):
-            source = f"Predicted for {times_of(forecast, plan.source)}. {SEVERAL}"
-            folds.append(Folded(f"Several models{of}", (Paragraph(source), Bullets(lines))))
     return [
         *folds,
         Folded("The best strategy by overhead", (_map(plan, folder / "map"),)),

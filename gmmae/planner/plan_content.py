@@ -7,7 +7,6 @@ from typing import NamedTuple
 from gmmae.planner.answer import Source, answer, times_of
 from gmmae.planner.measure import PlanMeasurements
 from gmmae.planner.prediction import BatchRule, Forecast
-from gmmae.sweep.report import models_an_hour
 from gmmae.system.provenance import git_commit, versions
 
 OTHERWISE_IN_JSON = ("optim", "noise_scale", "train", "passes")
@@ -20,7 +19,6 @@ CLUSTER_KEYS = {
     "best_batch": "batch of the strategy best-batch by number of devices",
     "best_batches": "best batches on 1, 2, 4, … devices, the values of `optim.best_batches`",
     "overhead": "overhead of a step and its all-reduce over the time of the base batch, by number of devices",
-    "models_an_hour": "predicted models an hour by number of devices, way of running and strategy",
     "compute_scale": "seconds of computation on the cluster's device for one second measured",
     "scaled_by_user": "whether `--scale-compute` gave that factor",
     "times_of": "the device and the precision that the times are for",
@@ -75,7 +73,6 @@ def plan_content(plan: Plan) -> dict[str, object]:
                 "best_batch": forecast.best_batches,
                 "best_batches": forecast.listed,
                 "overhead": forecast.overheads,
-                "models_an_hour": hourly_models(forecast),
                 "compute_scale": forecast.compute_scale,
                 "scaled_by_user": forecast.scale_given,
                 "times_of": times_of(forecast, plan.source),
@@ -104,28 +101,6 @@ def plan_content(plan: Plan) -> dict[str, object]:
             "versions": versions(),
             "git_commit": git_commit(),
         },
-    }
-
-
-def hourly_models(forecast: Forecast) -> dict[int, dict[str, dict[str, float]]]:
-    """Returns the predicted models an hour by number of devices n and by strategy, from the median times to the target.
-
-    The key "side_by_side" has those of n runs at the same time, one on each device. Without predictions for one device it has
-    strong scaling only. The key "one_after_another" has those of one run at a time on all n devices.
-    """
-    alone, hourly = alone_s(forecast), {}
-    for cell in forecast.cells:
-        side_by_side = {name: models_an_hour.rate(seconds, at_once=cell.devices) for name, seconds in alone.items()}
-        of_count = hourly.setdefault(cell.devices, {"side_by_side": side_by_side, "one_after_another": {}})
-        of_count["one_after_another"][cell.scaling] = models_an_hour.rate(cell.seconds)
-    return hourly
-
-
-def alone_s(forecast: Forecast) -> dict[str, float]:
-    """Returns the median seconds on one device by strategy. Those of strong scaling, as in each speed-up, are always known."""
-    first = forecast.cells[0]
-    return {"strong": first.speedup * first.seconds} | {
-        cell.scaling: cell.seconds for cell in forecast.cells if cell.devices == 1
     }
 
 

@@ -1,18 +1,9 @@
-"""The tables of a plan: the best three strategies for each number of devices, all of them, and the models an hour."""
+"""The tables of a plan: the best three strategies for each number of devices, and all of them."""
 
-from gmmae.planner.answer import (
-    BATCH_MARK,
-    MACHINE_MARK,
-    interval_text,
-    speedup_mark,
-    speedup_reason,
-    time_text,
-    times_of,
-)
-from gmmae.planner.plan_content import Plan, alone_s
-from gmmae.planner.prediction import MAX_TIME_RATIO, Forecast, Measured, Prediction
+from gmmae.planner.answer import interval_text, time_text, times_of
+from gmmae.planner.plan_content import Plan
+from gmmae.planner.prediction import MAX_TIME_RATIO, Forecast, Prediction
 from gmmae.plotting.tables import Table
-from gmmae.sweep.report import models_an_hour
 
 CHOICE_MARK = " ←"
 """The mark of the recommended strategy."""
@@ -34,13 +25,12 @@ def best_table(plan: Plan, forecast: Forecast, place: int) -> Table:
     measured = plan.measurements.measured
     counts = dict.fromkeys(cell.devices for cell in forecast.cells)
     shown = [cell for n in counts for cell in _best_cells(forecast, n)]
-    rows = tuple(_best_row(cell, forecast, measured) for cell in shown)
+    rows = tuple(_best_row(cell, forecast) for cell in shown)
     percent = 100 * (MAX_TIME_RATIO - 1)
     notes = (
         f"{CHOICE_MARK.strip()} The choice: the fewest devices within {percent:.0f} % of the least expected time. Expected "
         "times include runs that fail and start again with strong scaling. A run fails if it diverges, or if it has not "
         f"reached the target after {measured.max_epochs} epochs (stop.max_epochs).",
-        *marks(shown, plan),
     )
     title = f"The best {BEST} for each number of devices: {times_of(forecast, plan.source)}"
     return Table(f"best_{place}", title, BEST_COLUMNS, rows, notes)
@@ -62,20 +52,19 @@ def _best_cells(forecast: Forecast, devices: int) -> list[Prediction]:
     return sorted(distinct.values(), key=ordered.index)[:BEST]
 
 
-def _best_row(cell: Prediction, forecast: Forecast, measured: Measured) -> tuple[str, ...]:
-    scaling, devices, batch, rate, *times, _ = _row(cell, measured)
+def _best_row(cell: Prediction, forecast: Forecast) -> tuple[str, ...]:
+    scaling, devices, batch, rate, *times, _ = _row(cell)
     return devices, scaling + CHOICE_MARK * (cell == forecast.best), *times, batch, rate
 
 
 def all_table(plan: Plan, forecast: Forecast, place: int) -> Table:
     """Returns the table of all predictions for a cluster."""
-    measured = plan.measurements.measured
-    rows = tuple(_row(cell, measured) for cell in forecast.cells)
+    rows = tuple(_row(cell) for cell in forecast.cells)
     title = f"All strategies: {times_of(forecast, plan.source)}"
-    return Table(f"plan_{place}", title, COLUMNS, rows, marks(forecast.cells, plan))
+    return Table(f"plan_{place}", title, COLUMNS, rows)
 
 
-def _row(cell: Prediction, measured: Measured) -> tuple[str, ...]:
+def _row(cell: Prediction) -> tuple[str, ...]:
     return (
         cell.scaling,
         str(cell.devices),
@@ -85,40 +74,6 @@ def _row(cell: Prediction, measured: Measured) -> tuple[str, ...]:
         interval_text(cell.seconds_low, cell.seconds_high),
         f"{100 * cell.probability_of_failure:.0f} %" if cell.tested else "untested",
         time_text(cell.expected_s),
-        f"{cell.speedup:.2f}{speedup_mark(cell, measured)}",
+        f"{cell.speedup:.2f}",
         f"{100 * cell.efficiency:.0f} %",
     )
-
-
-def marks(cells: list[Prediction], plan: Plan) -> tuple[str, ...]:
-    """Returns a line with the meaning of each mark of a speed-up in the rows of some predictions."""
-    found = {speedup_mark(cell, plan.measurements.measured) for cell in cells}
-    kind = plan.measurements.device_kind
-    return tuple(f"{mark} {speedup_reason(mark, kind)}" for mark in MACHINE_MARK + BATCH_MARK if mark in found)
-
-
-def several_models(forecast: Forecast, measured: Measured) -> tuple[str, ...]:
-    """Returns a line with the models an hour for each number of devices above one."""
-    alone = alone_s(forecast)
-    first, *others = dict.fromkeys(["strong", *(cell.scaling for cell in _strong_and_best(forecast, 1))])
-    lines = []
-    for n in dict.fromkeys(cell.devices for cell in forecast.cells if cell.devices > 1):
-        side_by_side = f"{n} seeds side by side: {models_an_hour.text(alone[first], at_once=n)} models an hour with {first}"
-        side_by_side += "".join(f", {models_an_hour.text(alone[name], at_once=n)} with {name}" for name in others)
-        on_all = ", ".join(
-            f"{models_an_hour.text(cell.seconds)}{speedup_mark(cell, measured)} with {cell.scaling}"
-            for cell in _strong_and_best(forecast, n)
-        )
-        lines.append(f"{side_by_side}; one after another on all {n}: {on_all}")
-    return tuple(lines)
-
-
-def _strong_and_best(forecast: Forecast, devices: int) -> list[Prediction]:
-    """Returns the predictions of strong scaling and of the strategy with the least expected time on a number of devices.
-
-    One that is both is returned once, and an impossible one not at all.
-    """
-    cells = [cell for cell in forecast.cells if cell.devices == devices]
-    best = min((cell for cell in cells if cell.tested), key=lambda cell: cell.expected_s, default=None)
-    strong = [cell for cell in cells if cell.scaling == "strong"]
-    return strong if best is None or best in strong else [*strong, best]

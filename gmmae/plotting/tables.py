@@ -1,4 +1,4 @@
-"""A table of text cells, its output as Markdown, CSV and LaTeX, and formats of numbers for its cells.
+"""A table of text cells, its output as Markdown and CSV, and formats of numbers for its cells.
 
 Every output format escapes its special characters, so cells are shown literally.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 class Table(NamedTuple):
     """A table. All output functions raise ValueError for a row with a wrong number of cells."""
 
-    name: str  # file stem and LaTeX label, such as "table_1"
+    name: str  # file stem, such as "table_1"
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -45,31 +45,6 @@ def csv_text(table: Table) -> str:
     return file.getvalue()
 
 
-def latex(table: Table) -> str:
-    """Writes a table as a `table` environment for XeLaTeX or LuaLaTeX with booktabs. Its label is `tab:` and the name."""
-    header, *rows = (" & ".join(map(latex_text, row)) + r" \\" for row in _lines(table))
-    alignment = "".join("r" if numeric else "l" for numeric in _numeric(table))
-    label = re.sub(r"[^A-Za-z0-9-]+", "-", table.name)
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{latex_text(table.title)}}}",
-            rf"  \label{{tab:{label}}}",
-            rf"  \begin{{tabular}}{{{alignment}}}",
-            r"    \toprule",
-            f"    {header}",
-            r"    \midrule",
-            *(f"    {row}" for row in rows),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            *(rf"  \par\smallskip{{\footnotesize {latex_text(note)}\par}}" for note in table.notes),
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
 def markdown_text(text: str) -> str:
     r"""Escapes text for Markdown, on one line, also for tables.
 
@@ -86,16 +61,6 @@ def markdown_start(text: str) -> str:
     1\. Infinite times count.
     """
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", text)
-
-
-def latex_text(text: str) -> str:
-    r"""Escapes text for XeLaTeX and LuaLaTeX, which read UTF-8, on one line.
-
-    >>> print(latex_text("η ≤ 5 %"))
-    η ≤ 5 \%
-    """
-    # LaTeX would join two hyphens into a dash.
-    return re.sub(r"-(?=-)", "-{}", " ".join(text.split()).translate(_LATEX))
 
 
 def percent(value: int | float) -> str:
@@ -171,11 +136,3 @@ def _lines(table: Table) -> list[tuple[str, ...]]:
 
 def _markdown_row(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-_LATEX = str.maketrans(
-    {sign: rf"\{sign}" for sign in "%&#_${}"}
-    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "`": r"\textasciigrave{}"}
-    # At the beginning of a row these would be an argument of the end of the row before.
-    | {"[": "{[}", "*": "{*}"}
-)

@@ -1,8 +1,8 @@
-"""The time on other machines: the paper's law of n devices, the all-reduce by α and β, and clusters as small files.
+"""The time on other machines: the all-reduce by α and β, and clusters as small files.
 
 A projected step is a measured step of one device, scaled to the cluster's device, plus an all-reduce of the gradient. It
 rests on three assumptions: communication does not overlap with computation, nobody else uses the links, and time depends on
-the device's batch only. Fitting the models to measured times is `gmmae.scaling.fits`.
+the device's batch only.
 """
 
 import math
@@ -19,21 +19,6 @@ from gmmae.config.rules import Rule, Section, require
 from gmmae.system.errors import InputError
 
 Collective = Literal["ring", "tree", "fastest"]
-
-
-def law(devices: float | np.ndarray, serial_s: float, parallel_s: float, communication_s: float) -> np.ndarray:
-    """Returns T(n) = T_S + T_P / n + c log2 n, the denominator of the speedup in section IV of the paper.
-
-    Args:
-      devices: n, a number or an array.
-      serial_s: T_S, the work of each device for any number of devices.
-      parallel_s: T_P, the work that the devices share.
-      communication_s: c, added by each doubling of the devices. The paper leaves the base of the logarithm open.
-
-    >>> float(law(4, 1.0, 8.0, 0.5))
-    4.0
-    """
-    return np.asarray(serial_s + parallel_s / devices + communication_s * np.log2(devices))
 
 
 def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:

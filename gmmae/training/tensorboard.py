@@ -126,23 +126,16 @@ class Point(NamedTuple):
     value: float
 
 
-def write_charts(
-    folder: Path, title: str, charts: Mapping[str, str], lines: Mapping[str, Mapping[str, Sequence[Point]]]
-) -> None:
-    """Writes charts for the tab Custom Scalars. TensorBoard draws all lines of a tag in one chart, in a colour for each run.
+def write_charts(folder: Path, lines: Mapping[str, Mapping[str, Sequence[Point]]]) -> None:
+    """Writes charts of several runs. TensorBoard draws all lines of a tag in one chart, in a colour for each run.
 
     Args:
       folder: where each run has a folder.
-      title: above all charts.
-      charts: a tag for each title of a chart.
       lines: by run and tag; points are steps, counted from 0.
     """
     start = time.time()
-    layout = {title: {name: ["Multiline", [f"^{re.escape(tag)}$"]] for name, tag in charts.items()}}
-    for place, (run, by_tag) in enumerate(lines.items()):
+    for run, by_tag in lines.items():
         with SummaryWriter(str(folder / run)) as writer:
-            if not place:
-                writer.add_custom_scalars(layout)
             for tag, points in by_tag.items():
                 for step, point in enumerate(points):
                     writer.add_scalar(tag, point.value, step, start + point.time_s)

@@ -11,7 +11,6 @@ from gmmae.planner.answer import factor_text
 from gmmae.plotting.document import Paragraph
 from gmmae.scaling import strategies
 from tests.commands import run_gmmae
-from tests.planner import laboratory
 from tests.planner.laboratory import Laboratory
 from tests.workloads.test_guide import EXAMPLE
 
@@ -173,26 +172,6 @@ def test_the_times_of_one_device_are_not_called_those_of_another(measured, tmp_p
     scaled = "of H200, NVLink, 400 Gb/s, times scaled by 0.02 from steps measured on cpu in float32 (--scale-compute): "
     assert scaled in answer_of(out)
     assert cells(tmp_path, "strong")[1]["seconds"] == pytest.approx(0.02 * plain)
-
-
-def test_speed_ups_above_the_number_of_devices_are_marked_and_are_the_machine_s(measured, tmp_path, capsys, monkeypatch):
-    """Small batches take less time a sample, because a cache holds them. Rows that are not recommended are marked too."""
-    monkeypatch.setattr(laboratory, "STEP_S", lambda batch: 1e-5 * batch**2)
-    _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, 8)
-    forecast = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]
-    best = forecast["best"]
-    assert best["speedup"] > best["devices"] > 1
-    artefact = "is an artefact of the machine on which the steps were measured (cpu), which takes less time per sample"
-    assert f"A speed-up of {best['speedup']:.3g} is predicted on {best['devices']} devices. " in answer_of(out)
-    assert f"More than {best['devices']}-fold {artefact}" in answer_of(out)
-    page = (tmp_path / "README.md").read_text()
-    for text in (out, page):
-        assert f"‡ More than n-fold {artefact}" in text
-        assert f"{best['speedup']:.2f}‡" in text
-    beyond = {(cell["scaling"], cell["devices"]) for cell in forecast["cells"] if cell["speedup"] > 1.005 * cell["devices"]}
-    assert beyond - {(best["scaling"], best["devices"])}
-    rows = [[cell.strip() for cell in line.split("|")] for line in page.partition("All strategies")[2].splitlines()]
-    assert {(row[1], int(row[2])) for row in rows if len(row) == 12 and row[-3][-1] in "‡§"} == beyond
 
 
 def test_a_factor_of_the_clusters_file_is_told_in_the_answer(measured, tmp_path, capsys):

@@ -26,9 +26,13 @@ from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Splits
 
 SAMPLES, VALIDATION = 100, 40
-STEP_S = lambda batch: 0.01 + 0.001 * batch  # noqa: E731 - tests put others in its place
 FAILS_AT = 8.0
 """The factor of the learning rate whose trial diverges."""
+
+
+def step_s(batch: int) -> float:
+    """The seconds of a training step."""
+    return 0.01 + 0.001 * batch
 
 
 class Laboratory:
@@ -101,7 +105,7 @@ class Laboratory:
 
     def step_times(self, config, batches, validation, timing) -> Timings:
         self.count(sum(batches) * (max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks) / SAMPLES)
-        train = [Timing(batch, batch, *(3 * (STEP_S(batch),))) for batch in batches]
+        train = [Timing(batch, batch, *(3 * (step_s(batch),))) for batch in batches]
         passes = [Timing(count, count, *(3 * (0.002 * count,))) for count in validation]
         return Timings(1, "cpu", False, 1000, train, passes, {}, step_times.settings(timing), {}, None)
 
@@ -115,7 +119,7 @@ def row_of(epoch: int, batch: int, rate: float = 1.0) -> Epoch:
     steps = epoch * math.ceil(SAMPLES / batch)
     progress = rate**0.5 * steps / (1 + 20.0 / batch)
     loss = 1.0 / (1 + progress / 10) * (1 + 0.01 * math.sin(epoch * 7 + batch))
-    seconds = steps * STEP_S(batch)
+    seconds = steps * step_s(batch)
     return Epoch(epoch, steps, epoch * SAMPLES, 0.001, loss, loss, 0.0, seconds, 0.01 * epoch, 0.0, seconds)
 
 

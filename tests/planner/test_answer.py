@@ -6,7 +6,7 @@ import pytest
 
 from gmmae.planner import answer, evidence, prediction
 from gmmae.planner.step_ratios import Ratios
-from tests.planner.test_page import found, write
+from tests.planner.test_page import found
 from tests.planner.test_plan_tables import ALONE, STRONG, UNTESTED, WEAK, forecast_of
 from tests.planner.test_prediction import IDEAL, measured
 
@@ -100,12 +100,3 @@ def test_times_are_those_of_a_named_device(device, reference_step_s, words):
     cluster = replace(IDEAL, name="Mine", device=device, reference_step_s=reference_step_s)
     forecast = prediction.forecast(measured(0.16), cluster, ("strong",), (1, 2))
     assert answer.times_of(forecast, answer.Source("cpu", "float32")) == words
-
-
-def test_a_speed_up_of_another_batch_is_not_called_the_machine_s(tmp_path):
-    """Half of a step is overhead, so one device takes a larger batch than the base batch."""
-    first, second, third, *_ = write(tmp_path, found(measured=measured(0.3)), devices=(1,))
-    assert "More than 1-fold comes from a batch and a learning rate that one device did not have." in first
-    assert "artefact" not in first
-    assert second == "Only one device was planned for, so the batch has no devices to grow with."
-    assert third.startswith("The choice takes ")

@@ -58,7 +58,7 @@ def test_the_page_and_the_markdown_begin_with_the_same_lines(written):
     assert place < html.index("<figure") < html.index("<details")
     assert plain.index("\n## Details\n") > plain.index("(figures/times_2.png)")
     assert "<details" not in markdown
-    for title in ("All strategies, Ideal", "Several models, Slow", "The best strategy by overhead", "Evidence"):
+    for title in ("All strategies, Ideal", "All strategies, Slow", "The best strategy by overhead", "Evidence"):
         assert f"<summary><h2>{title}</h2></summary>" in html
         assert f"**{title}**" in markdown
 
@@ -72,9 +72,9 @@ def test_the_keys_of_the_plan_are_those_that_the_reference_lists(written):
 def test_every_predicted_time_has_its_precision_and_device(tmp_path):
     write(tmp_path, found(), precision="tf32")
     page_text, plan = (tmp_path / "README.md").read_text(), json.loads((tmp_path / "plan.json").read_text())
-    starts = r"\*\*The best 3|\*\*All strategies:|Times of|Predicted for|The strategy with"
+    starts = r"\*\*The best 3|\*\*All strategies:|Times of|The strategy with"
     captions = [line for line in page_text.splitlines() if re.match(starts, line)]
-    assert len(captions) == 5
+    assert len(captions) == 4
     assert all("cpu" in line and "tf32" in line for line in captions)
     assert plan["precision"] == plan["measured"]["precision"] == "tf32"
     assert "cpu in tf32" in plan["clusters"]["Ideal"]["times_of"]
@@ -128,20 +128,3 @@ def test_a_number_that_is_none_is_null(tmp_path):
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert (plan["measured"]["ratios"]["weak"], plan["measured"]["ratios"]["rate_exponent"]) == (None, None)
     assert plan["measured"]["progress"]["2.0"] is None
-
-
-def test_the_page_has_models_an_hour_for_each_number_of_devices_above_one(written):
-    folder, lines = written
-    hourly = json.loads((folder / "plan.json").read_text())["clusters"]["Slow"]["models_an_hour"]
-    assert [*hourly] == [str(n) for n in DEVICES]
-    assert hourly["8"]["side_by_side"]["strong"] == pytest.approx(8 * hourly["1"]["one_after_another"]["strong"])
-    assert "side by side" not in "\n".join(lines)
-    starts = re.findall(r"^- (\d+) seeds side by side: ", (folder / "README.md").read_text(), re.MULTILINE)
-    assert starts == [str(n) for n in DEVICES[1:]] * 2
-
-
-def test_a_plan_of_one_device_has_no_models_side_by_side(tmp_path):
-    assert "side by side" not in "\n".join(write(tmp_path, found(), devices=(1,)))
-    assert "Several models" not in (tmp_path / "README.md").read_text()
-    plan = json.loads((tmp_path / "plan.json").read_text())
-    assert list(plan["clusters"]["Ideal"]["models_an_hour"]) == ["1"]

@@ -20,7 +20,7 @@ TABLE = Table(
     ),
     ("1. NaN: the target was missed.", "3 × 10² runs."),
 )
-WRITERS = [tables.markdown, tables.csv_text, tables.latex]
+WRITERS = [tables.markdown, tables.csv_text]
 
 
 def test_markdown():
@@ -55,46 +55,9 @@ def test_csv_makes_the_round_trip_with_any_text(rows):
     assert list(csv.reader(io.StringIO(text, newline=""))) == [["a", "b"], *map(list, rows)]
 
 
-def test_latex():
-    assert tables.latex(TABLE) == "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            r"  \caption{Efficiency \& time, η = 0.001}",
-            r"  \label{tab:table-1}",
-            r"  \begin{tabular}{lrrr}",
-            r"    \toprule",
-            r"    scaling & GPUs & efficiency (\%) & time \\",
-            r"    \midrule",
-            r"    linear-warmup & 8 & NaN & not reached \\",
-            r"    a|b <c> time\_s & 16 & 58.08 & 12.3 \\",
-            r"""    "x", y & 32 & – & ≥ 40.0 \\""",
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"  \par\smallskip{\footnotesize 1. NaN: the target was missed.\par}",
-            r"  \par\smallskip{\footnotesize 3 × 10² runs.\par}",
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("5 % & #1 $x_y$ {z}", r"5 \% \& \#1 \$x\_y\$ \{z\}"),
-        ("~^\\", r"\textasciitilde{}\textasciicircum{}\textbackslash{}"),
-        ("\\%", r"\textbackslash{}\%"),
-        ("--scaling ---", r"-{}-scaling -{}-{}-"),
-        ("[1, 2] *", "{[}1, 2] {*}"),
-        ("Poincaré,\n  Erdős: σ² ≤ 1", "Poincaré, Erdős: σ² ≤ 1"),
-    ],
+    ("write", "row"), [*((write, ("strong",)) for write in WRITERS), (tables.markdown, ("strong", "8", "9"))]
 )
-def test_latex_escapes(text, expected):
-    assert tables.latex_text(text) == expected
-
-
-@pytest.mark.parametrize(("write", "row"), [*((write, ("strong",)) for write in WRITERS), (tables.latex, ("strong", "8", "9"))])
 def test_a_row_of_the_wrong_length_is_named(write, row):
     with pytest.raises(ValueError, match=rf"each row of table_2 must have 2 cells; got {len(row)}: \('strong'"):
         write(Table("table_2", "", ("scaling", "GPUs"), (("weak", "4"), row)))
@@ -115,7 +78,6 @@ def test_a_row_of_the_wrong_length_is_named(write, row):
 )
 def test_columns_of_numbers_are_aligned_to_the_right(cells, numeric):
     table = Table("t", "", ("a",), tuple((cell,) for cell in cells))
-    assert (r"\begin{tabular}{r}" in tables.latex(table)) == numeric
     assert ("---:" in tables.markdown(table)) == numeric
 
 

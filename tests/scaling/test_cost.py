@@ -1,7 +1,6 @@
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gmmae.scaling import cost
@@ -31,11 +30,6 @@ def written(folder, text):
     path = folder / "mine.toml"
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def test_the_law_against_values_worked_by_hand():
-    # 2 + 60 / n + 0.5 log2 n
-    np.testing.assert_allclose(cost.law(np.array([1, 2, 4, 32]), 2.0, 60.0, 0.5), [62, 32.5, 18, 6.375])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The findings of a sweep in a few sentences: the fastest strategy, the comparison with the paper, and cautions."""
+"""The findings of a sweep in a few sentences: the fastest strategy, and cautions."""
 
 import math
 from typing import NamedTuple
@@ -6,9 +6,9 @@ from typing import NamedTuple
 from gmmae.plotting import tables
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep import step_times
-from gmmae.sweep.report import efficiency, models_an_hour, superlinear
+from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.efficiency import INTERVAL_LEVEL, TimeSummary
-from gmmae.sweep.report.outcomes import capped_mark, devices_text, listed, reached, seeds_text
+from gmmae.sweep.report.outcomes import capped_mark, devices_text, listed, seeds_text
 from gmmae.sweep.report.results import Results
 from gmmae.sweep.runs import TIMED_OUT
 
@@ -23,9 +23,6 @@ STOPPED = {
     "virtual": "**Stopped by the time limit**, which is one of the simulation: their cells have no median, ratio or p",
 }
 """What runs beyond `run_time_limit_s` count for, by mode."""
-
-PAPER_TARGET = 0.0016384
-"""The paper's target loss."""
 
 
 class Candidate(NamedTuple):
@@ -66,7 +63,7 @@ def headline(results: Results) -> str:
         text += f" {_next(results, best, others, math.comb(len(candidates), 2))}"
     elif any(run.key.scaling not in winners for run in results.runs):
         text += " No other strategy's median run reached the target."
-    return f"{text}{superlinear.headline(results, best.scaling, best.devices)}"
+    return text
 
 
 def _winner(results: Results, tied: list[Candidate]) -> str:
@@ -109,11 +106,6 @@ def _next(results: Results, best: Candidate, others: list[Candidate], cell_pairs
     return f"{text} ({verdict}: sign test, p = {corrected:.2g}{corrections})."
 
 
-def comparisons(results: Results) -> list[str]:
-    """Returns the comparison with the paper, and the models an hour."""
-    return [*_paper(results), *_several(results)]
-
-
 def cautions(results: Results) -> list[str]:
     """Returns cautions on few seeds, on seen validation samples and scattering step times, and the failed processes."""
     texts = [_caution(results), *results.runs[0].record.seen_notes] if results.runs else []
@@ -126,55 +118,6 @@ def cautions(results: Results) -> list[str]:
         )
         texts += [f"{title}: {failures}"] if failures else []
     return texts
-
-
-def _paper(results: Results) -> list[str]:
-    """Compares with the paper, for each strategy and number of devices above one, whether the target was reached."""
-    agreeing, differing = 0, []
-    if results.config.run.stop.target is None:
-        return []
-    for scaling, n, runs in results.groups():
-        if n == 1 or n not in results.paper.get(scaling, {}) or results.stopped(scaling, n):
-            continue
-        paper_reached = math.isfinite(results.paper[scaling][n])
-        if (2 * sum(run.reached for run in runs) > len(runs)) == paper_reached:
-            agreeing += 1
-        else:
-            paper = "the paper's run did" if paper_reached else "the paper's run did not"
-            differing.append(f"{STRATEGIES[scaling].label} on {n} ({reached(runs)}; {paper})")
-    if not agreeing + len(differing):
-        return []
-    run = results.config.run
-    return [
-        f"**The paper**: {agreeing} of {agreeing + len(differing)} pairs of a strategy and more than one device agree with its "
-        "Tables I and II on whether the target was reached. Here more than half of the seeds must reach it."
-        + (f" Different: {'; '.join(differing)}." if differing else "")
-        + f" The paper has one run each, LUNA16, K80 GPUs and the target {PAPER_TARGET:g}. "
-        f"Here: data source {run.settings.data.source}, target {run.stop.target:g}, "
-        f"times {results.clock.short or results.clock.kind}."
-    ]
-
-
-def _several(results: Results) -> list[str]:
-    """Compares the models an hour on the most devices: seeds side by side, and one run after another on all of them."""
-    found, n = models_an_hour.one_device(results), results.counts[-1]
-    if found is None or not math.isfinite(found[1]) or n == 1:
-        return []
-    scaling, alone_s = found
-    summaries = [(name, results.seconds(name, n)) for name in (scaling, *results.config.scaling)]
-    known = [Candidate(name, n, summary) for name, summary in summaries if summary and math.isfinite(summary.median)]
-    if not known or known[0].scaling != scaling:
-        return []
-    fastest = min(known, key=lambda one: one.summary.median)  # the first of equal ones
-    shown = dict.fromkeys((known[0], fastest))
-    rates = ", ".join(f"{_label(results, one)} {models_an_hour.text(one.summary.median)}" for one in shown)
-    after = f"One run after another on all {n} devices: {rates}"
-    artefact = any(n in superlinear.artefacts(results, one.scaling) for one in shown)
-    cause = f" {superlinear.artefact(results.timings[0].device_kind, n)}" if artefact else ""
-    return [
-        f"**For several models**: {seeds_text(n)} side by side, one on each device, give "
-        f"{models_an_hour.text(alone_s, at_once=n)} models an hour. {results.clock.titled(after)}.{cause}"
-    ]
 
 
 def _scatter(results: Results) -> list[str]:

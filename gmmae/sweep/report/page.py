@@ -54,7 +54,7 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], section:
 def _save(title: str, blocks: Sequence[Block], folder: Path) -> None:
     (folder / "tables").mkdir()
     for table in (block for block in document.unfolded(blocks) if isinstance(block, Table)):
-        for ending, text in (("csv", tables.csv_text), ("tex", tables.latex), ("md", tables.markdown)):
+        for ending, text in (("csv", tables.csv_text), ("md", tables.markdown)):
             write_text(folder / "tables" / f"{table.name}.{ending}", text(table))
     write_text(folder / "report.md", document.markdown(blocks, folder))
     write_text(folder / "report.html", document.html(title, blocks))
@@ -79,8 +79,6 @@ def _blocks(by_cluster: Sequence[Results], figures: Path, section: Section) -> l
     if not found.runs:
         return [*lead, *cautions, _grounds(by_cluster)]
     lead += [strategy_figures.time_to_target(found, figures), strategy_tables.endings(found), *cautions, *section(by_cluster)]
-    if texts := findings.comparisons(found):
-        lead.append(Folded("The paper, and several models", (Bullets(tuple(texts)),)))
     if shown := _tables(by_cluster):
         lead.append(Folded("Tables", shown))
     drawn = (
@@ -102,7 +100,6 @@ def _tables(by_cluster: Sequence[Results]) -> tuple[Table, ...]:
         strategy_tables.step_times(found),
         strategy_tables.times_to_target(found),
         strategy_tables.paired(found),
-        strategy_tables.side_by_side(found),
     )
     return tuple(table for table in possible if table is not None)
 

@@ -7,7 +7,7 @@ the fast ones.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,15 +15,13 @@ from gmmae.scaling.cost import Cluster
 from gmmae.sweep import step_times
 from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
 from gmmae.sweep.report import efficiency
-from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, TimeSummary
+from gmmae.sweep.report.efficiency import Efficiency, TimeSummary
 from gmmae.sweep.report.projection import EpochTime, Projection
 from gmmae.sweep.runs import FAILED, TIMED_OUT, RunRecord, SweepDir
 from gmmae.sweep.step_times import Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.training.records import Epoch, Record, read_history
-
-PAPER = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
 
 OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores, so this does not measure scaling"
 
@@ -90,11 +88,6 @@ class Results(NamedTuple):
     def total(self) -> int:
         """The number of runs of the grid."""
         return len(run_keys(self.config))
-
-    @property
-    def paper(self) -> Mapping[str, Mapping[int, float]]:
-        """The paper's efficiencies by strategy and devices, if the sweep has the paper's workload."""
-        return PAPER if self.config.run.workload == "nodules" else {}
 
     @property
     def counts(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""The tables of a report of trained runs: Tables I and II with the paper's values, outcomes, clusters and times."""
+"""The tables of a report of trained runs: efficiencies, outcomes, clusters and times."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from gmmae.plotting import tables
 from gmmae.plotting.tables import Table
 from gmmae.sweep.grid import run_keys
-from gmmae.sweep.report import efficiency, models_an_hour, outcomes, superlinear
+from gmmae.sweep.report import efficiency, outcomes
 from gmmae.sweep.report.efficiency import Efficiency, Interval
 from gmmae.sweep.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.sweep.report.results import Results, Run
@@ -17,7 +17,7 @@ from gmmae.system.files import csv_text
 MISSING = "–"
 EFFICIENCY_NOTE = (
     "Efficiency: T1 / (n Tn) · 100 %, with the median time T to the target over seeds. A miss counts as infinite. "
-    "NaN: the median run missed the target. –: not computed, or not in the paper."
+    "NaN: the median run missed the target. –: not computed."
 )
 SHARED_NOTE = (
     "The strong runs of a seed are one optimisation path, computed once for all numbers of devices. By construction they take "
@@ -61,8 +61,8 @@ def strong_efficiency(results: Results) -> Table | None:
     for n in results.counts:
         runs, found = results.group("strong", n), results.efficiency("strong", n)
         ours = (*_percents(found), f"{found.reached} of {found.runs}") if found else (MISSING,) * 3
-        rows.append((_devices(runs, n), *ours, *_paper_percent(results, "strong", n)))
-    columns = ("devices", "efficiency (%)", "interval (%)", "reached", *_paper_column(results, "strong"))
+        rows.append((_devices(runs, n), *ours))
+    columns = ("devices", "efficiency (%)", "interval (%)", "reached")
     title = results.clock.titled("Table I. Efficiency of strong scaling")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, ["strong"]))
     return Table("table_1", title, columns, tuple(rows), notes) if any(row[1] != MISSING for row in rows) else None
@@ -71,9 +71,7 @@ def strong_efficiency(results: Results) -> Table | None:
 def other_efficiencies(results: Results) -> Table | None:
     """Returns Table II, or None if no strategy but strong scaling has times."""
     strategies = [scaling for scaling in results.config.scaling if scaling != "strong"]
-    columns = ["devices"]
-    for scaling in strategies:
-        columns += [f"{scaling} (%)", *_paper_column(results, scaling)]
+    columns = ["devices", *(f"{scaling} (%)" for scaling in strategies)]
     rows, known = [], False
     for n in results.counts:
         row = [str(n)]
@@ -82,7 +80,6 @@ def other_efficiencies(results: Results) -> Table | None:
             known |= found is not None
             mark = outcomes.capped_mark(runs)
             row.append(f"{tables.percent(found.percent)}{mark} ({found.reached}/{found.runs})" if found else MISSING)
-            row += _paper_percent(results, scaling, n)
         rows.append(tuple(row))
     title = results.clock.titled("Table II. Efficiency of the other strategies")
     notes = ("In parentheses: seeds that reached the target.", *_notes(results, strategies))
@@ -127,8 +124,7 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
     for results in known:
         columns += [f"{results.clock.cluster}: time (s)", "efficiency (%)"]
     title = "Table IV. Time to the target and efficiency of strong scaling on other clusters, projected"
-    above = dict.fromkeys(note for results in known for note in superlinear.notes(results, ["strong"]))
-    notes = (*(results.clock.note for results in known), *above, *_capped(known[0], ["strong"]))
+    notes = (*(results.clock.note for results in known), *_capped(known[0], ["strong"]))
     return Table("table_4", title, tuple(columns), tuple(rows), notes)
 
 
@@ -209,33 +205,6 @@ def paired(results: Results) -> Table | None:
     return Table("table_8", title, columns, tuple(rows), notes) if rows else None
 
 
-def side_by_side(results: Results) -> Table | None:
-    """Returns Table IX, models an hour, or None with one device only or without times on one device."""
-    alone, rows = models_an_hour.one_device(results), []
-    if alone is None or results.counts[-1] == 1:
-        return None
-    for n in results.counts:
-        row = [str(n), models_an_hour.text(alone[1], at_once=n)]
-        for scaling in results.config.scaling:
-            summary, mark = results.seconds(scaling, n), outcomes.capped_mark(results.group(scaling, n))
-            row.append(f"{models_an_hour.text(summary.median)}{mark}" if summary else MISSING)
-        rows.append(tuple(row))
-    columns = ("devices = n", "n seeds side by side", *results.config.scaling)
-    notes = [
-        f"n seeds side by side, one on each device: n · 3600 s / T1, with the time T1 of {alone[0]}. Each strategy, one run "
-        "after another on all n devices: 3600 s / Tn. T: median time to the target over seeds. A miss counts as infinite. "
-        "–: no run.",
-        models_an_hour.ASSUMPTION,
-        "MLPerf HPC calls the throughput of models side by side weak scaling. Here weak scaling grows the batch with the "
-        "devices.",
-    ]
-    if any(superlinear.artefacts(results, scaling) for scaling in results.config.scaling):
-        notes.append(f"Above the seeds side by side: {superlinear.artefact(results.timings[0].device_kind, None)}")
-    notes += [*results.clock.notes, *_capped(results, results.config.scaling)]
-    title = results.clock.titled("Table IX. Models an hour: seeds side by side, or one after another on all devices")
-    return Table("table_9", title, columns, tuple(rows), tuple(notes))
-
-
 def runs_csv(results: Results) -> str:
     """Returns CSV with a row for each computed run and each failed process. A missing value is empty.
 
@@ -265,7 +234,7 @@ def _shared(results: Results) -> tuple[str, ...]:
 
 
 def _notes(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
-    return (EFFICIENCY_NOTE, *superlinear.notes(results, scaling), *results.clock.notes, *_capped(results, scaling))
+    return (EFFICIENCY_NOTE, *results.clock.notes, *_capped(results, scaling))
 
 
 def _capped(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
@@ -286,13 +255,3 @@ def _percents(found: Efficiency) -> tuple[str, str]:
 def _interval(interval: Interval | None, number: Callable[[float], str]) -> str:
     """Returns an interval as text, or a dash if both bounds are infinite."""
     return tables.interval_text(None if interval and math.isinf(interval.low) else interval, number)
-
-
-def _paper_column(results: Results, scaling: str) -> list[str]:
-    return ["paper (%)"] if scaling in results.paper else []
-
-
-def _paper_percent(results: Results, scaling: str, devices: int) -> list[str]:
-    """Returns the entries of `_paper_column` in a row."""
-    table = results.paper.get(scaling)
-    return [] if table is None else [tables.percent(table[devices]) if devices in table else MISSING]

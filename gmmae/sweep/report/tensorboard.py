@@ -5,7 +5,6 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
-from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.results import Results, Run
 from gmmae.system.files import ANYTHING, whole_folder
 from gmmae.training.records import Epoch
@@ -24,8 +23,8 @@ def write(results: Results) -> Path | None:
     """Writes `tb/<strategy>/n<NN>/seed<S>` for each run with a history. Returns `tb`, or None if there is none.
 
     Numbers of devices have leading zeros, because TensorBoard sorts alphabetically. Its axis "Relative" shows the time to a
-    loss, starting at the end of the first epoch. If times are projected, the names of tags and logs say so. The tab Custom
-    Scalars shows `tb/compare`: a chart of all strategies for each number of devices.
+    loss, starting at the end of the first epoch. If times are projected, the names of tags and logs say so. `tb/compare` has
+    a chart of all strategies for each number of devices.
 
     Raises:
       InputError: the folder cannot be written, or a history cannot be read.
@@ -87,8 +86,7 @@ def _write_charts(results: Results, folder: Path, digits: int) -> None:
     lines["target"] = (
         {} if target is None else {tags[n]: [Point(0.0, target), Point(end_s, target)] for n, end_s in ends.items()}
     )
-    charts = {devices_text([n]): tags[n] for n in results.counts if n in ends}
-    write_charts(folder, results.clock.titled(f"Validation {stop.monitor}"), charts, lines)
+    write_charts(folder, lines)
 
 
 def _middle(results: Results, scaling: str, devices: int) -> Run | None:

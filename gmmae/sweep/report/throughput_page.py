@@ -1,4 +1,4 @@
-"""The report of a sweep in throughput mode: step times, throughput, efficiencies, and a fitted law of n devices.
+"""The report of a sweep in throughput mode: step times, throughput and efficiencies.
 
 Strong scaling keeps the global batch, weak scaling the device batch.
 
@@ -16,17 +16,12 @@ from gmmae.plotting import canvas, comparison, tables
 from gmmae.plotting.comparison import Measured
 from gmmae.plotting.document import Block, Bullets, Figure, Folded, Paragraph
 from gmmae.plotting.tables import Table
-from gmmae.scaling import fits
 from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.results import Results
 from gmmae.sweep.step_times import Timing
-from gmmae.system.errors import InputError
 
 T = TypeVar("T")
-
-MIN_DEVICE_COUNTS = 4
-"""Minimum number of device counts for a fit of the law with three parameters."""
 
 
 class Family(NamedTuple):
@@ -77,9 +72,7 @@ def blocks(results: Results, folder: Path) -> list[Block]:
     lead += [Bullets(tuple(map(_sentence, measured))), _rates(results, measured, folder)]
     kinds = dict.fromkeys(family.kind for family in measured)
     lead += [Folded(f"{kind.title()} scaling", (_table(results, kind, measured),)) for kind in kinds]
-    lead.append(Folded("Time of a step", (_step_times(results, folder),)))
-    laws = [block for family in measured for block in _law(results, family)]
-    return [*lead, Folded("The law of n devices", tuple(laws))] if laws else lead
+    return [*lead, Folded("Time of a step", (_step_times(results, folder),))]
 
 
 def _sentence(family: Family) -> str:
@@ -136,32 +129,6 @@ def _few(lines: Sequence[T]) -> list[T]:
     """Returns at most as many lines as there are styles, evenly spaced."""
     count = min(len(lines), len(comparison.STYLES))
     return [lines[round(place)] for place in np.linspace(0, len(lines) - 1, count)]
-
-
-def _law(results: Results, family: Family) -> list[Block]:
-    """Returns the fitted law of strong scaling and its predictions of held-out times, if there are enough device counts."""
-    if family.kind != "strong" or len(family.rows) < MIN_DEVICE_COUNTS:
-        return []
-    counts = sorted(family.rows)
-    times_s = [family.rows[n].median_s for n in counts]
-    try:
-        law = fits.fit_law(counts, times_s)
-        held_out = fits.leave_one_out(counts, times_s)
-    except InputError as error:
-        return [Paragraph(f"The law T(n) = T_S + T_P / n + c log2 n is not fitted to {family.label}: {error}")]
-    names = {"serial_s": "T_S", "parallel_s": "T_P", "communication_s": "c"}
-    rows = tuple((names[key], _ms(one.value), f"{_ms(one.low)} to {_ms(one.high)}") for key, one in law.items())
-    title = results.clock.titled(f"The law T(n) = T_S + T_P / n + c log2 n fitted to {family.label}")
-    note = ("Intervals: 95 %, Student's t, for each parameter separately.", *results.clock.notes)
-    fitted = Table(f"law_{family.batch}", title, ("parameter", "estimate (ms)", "interval (ms)"), rows, note)
-    rows = tuple(
-        (str(n), _ms(measured_s), _ms(predicted_s), f"{100 * (predicted_s / measured_s - 1):+.1f}")
-        for n, measured_s, predicted_s in held_out
-    )
-    title = results.clock.titled(f"Predictions of the law for held-out step times, {family.label}")
-    columns = ("devices", "measured (ms)", "predicted (ms)", "error (%)")
-    tested = Table(f"held_out_{family.batch}", title, columns, rows, results.clock.notes)
-    return [fitted, tested] if held_out else [fitted]
 
 
 def _ms(time_s: float) -> str:

@@ -43,7 +43,7 @@ def whole(tmp_path_factory):
 
 
 def test_the_rates_come_first_and_the_tables_are_folded(whole):
-    assert [type(block) for block in whole] == [Bullets, Figure, *[Folded] * 4]
+    assert [type(block) for block in whole] == [Bullets, Figure, *[Folded] * 3]
 
 
 def test_tables_give_medians_quartiles_rates_and_efficiencies(whole):
@@ -60,24 +60,8 @@ def test_figures_are_drawn(whole):
     assert "bars quartiles" in throughput.caption
 
 
-def test_the_law_is_fitted_and_tried_on_held_out_times(whole):
-    by_name = {table.name: table for table in of(Table, whole)}
-    assert [row[:2] for row in by_name["law_32"].rows] == [("T_S", "4"), ("T_P", "32"), ("c", "2")]
-    assert [row[1:3] for row in by_name["held_out_32"].rows] == [("36", "36"), ("22", "22"), ("16", "16"), ("14", "14")]
-
-
-def test_a_law_that_cannot_be_fitted_says_why(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise throughput_page.InputError("counts too alike")
-
-    monkeypatch.setattr(throughput_page.fits, "fit_law", refuse)
-    texts = [block.text for block in of(Paragraph, throughput_page.blocks(measured(tmp_path), tmp_path))]
-    assert "The law T(n) = T_S + T_P / n + c log2 n is not fitted to strong, batch 32: counts too alike" in texts
-
-
-def test_three_numbers_of_devices_have_no_law_and_missing_ones_are_named(tmp_path):
+def test_missing_numbers_of_devices_are_named(tmp_path):
     blocks = throughput_page.blocks(measured(tmp_path, (1, 2, 4)), tmp_path)
-    assert not [table for table in of(Table, blocks) if table.name.startswith("law")]
     assert of(Paragraph, blocks)[0].text == "Not measured yet on these numbers of devices: 8."
 
 
