@@ -179,9 +179,9 @@ def test_an_almost_right_switch_is_told_both_forms():
 
 def test_none_and_auto_are_words():
     """The command line takes the words that the help shows."""
-    parsed = PARSERS["plan"](["--budget-epochs", "none", "--scale-compute", "none", "--workdir", "none"])
-    assert (parsed.budget_epochs, parsed.scale_compute, parsed.workdir) == (None, None, None)
-    assert PARSERS["plan"](["--budget-epochs", "7"]).budget_epochs == 7
+    parsed = PARSERS["plan"](["--scale-compute", "none", "--workdir", "none"])
+    assert (parsed.scale_compute, parsed.workdir) == (None, None)
+    assert PARSERS["plan"](["--scale-compute", "7"]).scale_compute == 7
     assert PARSERS["judge"](["--count", "all"]).count == "all"
 
 

@@ -1,4 +1,4 @@
-"""A plan's measurements: resumable, bounded by a budget, and refused where the base run misses the target."""
+"""A plan's measurements: resumable, and refused where the base run misses the target."""
 
 import json
 import math
@@ -19,9 +19,9 @@ REACHED = 0.05
 """A loss that the first epoch of `small` reaches."""
 
 
-def plan(root, budget_epochs=None, noise_scale=False, tune=False, **changes):
+def plan(root, noise_scale=False, tune=False, **changes):
     with claimed(root) as folder:
-        request = PlanRequest((1, 2), budget_epochs=budget_epochs, noise_scale=noise_scale, tune=tune)
+        request = PlanRequest((1, 2), noise_scale=noise_scale, tune=tune)
         return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, request)
 
 
@@ -62,14 +62,6 @@ def test_rates_are_tuned_batch_by_batch(tuned):
         losses = {name: loss for name, loss in parts.items() if name.endswith(f"of weak on {devices}")}
         assert len(losses) == 6
         assert min(losses, key=lambda name, losses=losses: losses[name]).startswith(f"{factor:g} times")
-
-
-def test_a_budget_leaves_out_short_runs(tmp_path):
-    with Laboratory():
-        measurements = plan(tmp_path, budget_epochs=5, stop__target=0.5)
-    assert sum(measurements.epochs.values()) <= 5
-    assert measurements.measured.ratios.weak is None
-    assert "no short run at batch 16: the budget is spent" in measurements.notes
 
 
 def test_a_base_run_shorter_than_those_of_the_zoo_is_told(tmp_path):
