@@ -19,7 +19,6 @@ CLUSTER_KEYS = {
     "best": "the recommended one of them",
     "best_batch": "batch of the strategy best-batch by number of devices",
     "best_batches": "best batches on 1, 2, 4, … devices, the values of `optim.best_batches`",
-    "overhead": "overhead of a step and its all-reduce over the time of the base batch, by number of devices",
     "models_an_hour": "predicted models an hour by number of devices, way of running and strategy",
     "compute_scale": "seconds of computation on the cluster's device for one second measured",
     "scaled_by_user": "whether `--scale-compute` gave that factor",
@@ -48,7 +47,6 @@ class Plan(NamedTuple):
     measurements: PlanMeasurements
     rule: BatchRule
     forecasts: Sequence[Forecast]
-    devices: Sequence[int]
     precision: str  # of the measured runs
 
     @property
@@ -74,7 +72,6 @@ def plan_content(plan: Plan) -> dict[str, object]:
                 "best": forecast.best._asdict(),
                 "best_batch": forecast.best_batches,
                 "best_batches": forecast.listed,
-                "overhead": forecast.overheads,
                 "models_an_hour": hourly_models(forecast),
                 "compute_scale": forecast.compute_scale,
                 "scaled_by_user": forecast.scale_given,

@@ -64,14 +64,13 @@ def test_a_user_s_own_workload_is_planned(tmp_path, capsys):
     page = (tmp_path / "plan" / "index.html").read_text()
     assert answer.split(":")[0] in page
     assert (tmp_path / "plan" / "README.md").read_text().startswith("# Plan: mine\n")
-    assert "(figures/map.png)" in (tmp_path / "plan" / "README.md").read_text()
+    assert "(figures/times_1.png)" in (tmp_path / "plan" / "README.md").read_text()
 
 
 @pytest.fixture
 def measured(monkeypatch):
     """A workload of 100 samples whose training takes no time; pages have no pictures, which take most of theirs."""
     monkeypatch.setattr(page, "_times", lambda *_: Paragraph("times"))
-    monkeypatch.setattr(page, "_map", lambda *_: Paragraph("map"))
     with Laboratory() as laboratory:
         yield laboratory
 

@@ -52,7 +52,7 @@ def numbers(folder, call, stop):
         found = measure(small(**stop), place, lambda: IDLE, request)
     names = page.planned_strategies(found.measured.optim)
     forecasts = [prediction.forecast(found.measured, cluster, names, call["devices"]) for cluster in call["clusters"]]
-    plan = plan_content.Plan("mine", found, prediction.batch_rule(found.measured), forecasts, (), "float32")
+    plan = plan_content.Plan("mine", found, prediction.batch_rule(found.measured), forecasts, "float32")
     content = json.loads(json.dumps(plan_content.plan_content(plan)))
     del content["measured"]["seconds"]
     return content

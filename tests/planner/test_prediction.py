@@ -145,8 +145,3 @@ def test_the_all_reduce_is_the_cluster_s():
     at = prediction.device_group(measured(), slow, 8)
     assert at.reduce_s == cost.all_reduce_s(slow, 8, 1e6)
     assert at.epoch_s(32) == pytest.approx(64 * (4e-3 + at.reduce_s), rel=1e-3)
-
-
-def test_the_map_has_strong_below_and_weak_above():
-    rows = prediction.overhead_map(measured(), ("strong", "weak"), (2, 8, 32), (0.01, 100.0))
-    assert rows == [["strong"] * 3, ["weak"] * 3]
