@@ -9,8 +9,7 @@ from tests.planner.test_prediction import IDEAL
 
 
 def forecast_of(*cells, best=None):
-    overheads = dict.fromkeys((cell.devices for cell in cells), 0.0)
-    return Forecast(IDEAL, [*cells], best or cells[0], {}, (), overheads, 1.0, False)
+    return Forecast(IDEAL, [*cells], best or cells[0], {}, (), 1.0, False)
 
 
 ALONE = cell("strong", 1, 32, 0.001, 360.0, expected_s=360.0)
@@ -21,7 +20,7 @@ UNTESTED = cell("linear", 4, 128, 0.004, 50.0, speedup=7.2, expected_s=50.0, tes
 
 def best_rows(*cells, best=None):
     forecast = forecast_of(*cells, best=best)
-    plan = Plan("mine", found(), batch_rule(found().measured), [forecast], (1, 4), "float32")
+    plan = Plan("mine", found(), batch_rule(found().measured), [forecast], "float32")
     return [(row[0], row[1]) for row in plan_tables.best_table(plan, forecast, 1).rows]
 
 
