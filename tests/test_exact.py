@@ -55,7 +55,6 @@ def test_twenty_epochs_have_the_same_bits_on_any_number_of_devices(tmp_path, cou
 GROWING = {
     "growing": ({"optim__batch_doubling_epochs": (2, 4)}, [8, 8, 16, 16, 22, 22, 22]),
     "growing, measured": ({"scaling": "growing", "optim__batch_doubling_epochs": "measured"}, [8, 8, 16, 16, 16, 16, 16]),
-    "seesaw": ({"optim__decay_epochs": (2, 4), "optim__decay_factor": 0.5}, [8, 8, 16, 16, 22, 22, 22]),
 }
 """Options of strategies whose batch grows, and their batches by epoch. All 22 samples are 3 slots a shard."""
 

@@ -12,13 +12,11 @@ and VI of the paper. Warmup and step decay are those of Goyal et al., arXiv:1706
 | sqrt, sqrt-warmup | n B | √k η, likewise |
 | sde, sde-warmup | n B | √k η, likewise; Adam's constants follow k too |
 | growing | from B to n B in doublings | η |
-| growing-sqrt | likewise | √k η |
-| seesaw | doubled where the rate would halve, to at most n B | √k × the rate that decays |
 | best-batch | the fastest on n devices by `gmmae plan` | η |
 | tuned | n B | the best of a few in short runs (`gmmae plan --tune`): an upper bound for any rule |
 
-`growing` is the batch-size warmup of Merrill et al., arXiv:2505.23971, `seesaw` that of Meterez et al., arXiv:2510.14717. Their
-batch changes between epochs, and the number of devices does not.
+`growing` is the batch-size warmup of Merrill et al., arXiv:2505.23971. Its batch changes between epochs, and the number of
+devices does not.
 
 A global batch is never larger than the training set. Where it is capped at that, k is smaller than n, and the learning rate
 follows the batch that is taken.
@@ -36,7 +34,7 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from gmmae.config.schema import Config, OptimConfig
-from gmmae.scaling.growth import COSINE_END, Stage, doublings, halvings, no_growth
+from gmmae.scaling.growth import COSINE_END, Stage, doublings, no_growth
 from gmmae.system.errors import InputError
 
 
@@ -271,8 +269,6 @@ STRATEGIES: dict[str, ScalingStrategy] = {
         "SDE rule + warmup", batch_a_device, math.sqrt, warmup=True, optimizer=constants_by_sde, largest_batch=end_of_sde
     ),
     "growing": ScalingStrategy("Growing batch", batch_a_device, growth=doublings),
-    "growing-sqrt": ScalingStrategy("Growing batch, square-root rule", batch_a_device, math.sqrt, growth=doublings),
-    "seesaw": ScalingStrategy("Seesaw", batch_a_device, math.sqrt, growth=halvings),
     "best-batch": ScalingStrategy("Best batch", planned_batch),
     "tuned": ScalingStrategy("Tuned rate", batch_a_device, tuned=tuned_factor),
 }

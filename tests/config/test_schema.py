@@ -348,7 +348,7 @@ def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(k
     assert (key in identity_fields(other)) == (key not in MAY_DIFFER_ON_RESUME)
 
 
-@pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup", "sde", "growing", "seesaw"])
+@pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup", "sde", "growing"])
 def test_devices_determine_a_run_only_where_its_batch_follows_them(scaling):
     """The batch follows the number of simulated devices; with `strong`, above, it follows none."""
     config = changed(DEFAULT, "scaling", scaling)

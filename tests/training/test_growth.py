@@ -7,7 +7,7 @@ import pytest
 from gmmae.config.rules import ConfigError
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling import strategies
-from gmmae.scaling.growth import Stage, decay, doublings, halvings
+from gmmae.scaling.growth import Stage, doublings
 from gmmae.system.errors import InputError
 from gmmae.training import compilation
 from gmmae.training.growth import Growth
@@ -19,7 +19,6 @@ from tests.small import Recorder, checkpoint_epochs, fail, fingerprint, finish, 
 # 22 training samples: batches 8, 16 and 22 have 3, 2 and 1 steps an epoch.
 BY_EPOCHS = {"scaling": "growing", "optim__batch_doubling_epochs": (2, 4)}
 MEASURED = {"scaling": "growing", "optim__batch_doubling_epochs": "measured"}
-SEESAW = {"scaling": "seesaw", "optim__decay_epochs": (2, 4), "optim__decay_factor": 0.5}
 EIGHT = {"parallel__simulate_devices": 8, "stop__max_epochs": 7, "checkpoint__every_epochs": 1}
 
 
@@ -112,15 +111,6 @@ def test_a_run_whose_largest_batch_would_be_another_does_not_go_on(whole):
         require_same_optimization(record, dataclasses.replace(record, devices=2, largest_batch=16))
 
 
-def test_seesaw_replaces_the_decay_of_the_rate(tmp_path):
-    """After two halvings the batch is capped at 22, and the rate is η × √(batch / 8) × the rest of the decay."""
-    _, display = finish(growing(**SEESAW), tmp_path)
-    eta = OptimConfig().learning_rate
-    factors = [1, 1, 2**0.5 / 2, 2**0.5 / 2, (22 / 8) ** 0.5 / 4]
-    assert [row.lr for row in display.rows[:5]] == pytest.approx([eta * factor for factor in factors])
-    assert [row.batch for row in display.rows] == [8, 8, 16, 16, 22, 22, 22]
-
-
 # A stage begins with the epoch after the given one. The last batch is n base batches, whether or not that is a doubling.
 @pytest.mark.parametrize(
     ("epochs", "largest", "stages"),
@@ -136,25 +126,9 @@ def test_doublings(epochs, largest, stages):
     assert doublings(OptimConfig(batch_doubling_epochs=epochs), largest) == stages
 
 
-def test_halvings_follow_a_cosine():
-    """The factor is 1/2 after 10.1 of 20 epochs, 1/4 after 13.4, 1/8 after 15.5, 1/16 after 17."""
-    optim = OptimConfig(cosine_epochs=20)
-    assert halvings(optim, 1024)[:3] == [Stage(12, 64), Stage(15, 128), Stage(17, 256)]
-    for stage in halvings(optim, 1024):
-        assert stage.first_epoch is not None
-        assert decay(optim, stage.first_epoch - 1) <= 32 / stage.batch < decay(optim, stage.first_epoch - 2)
-
-
-@pytest.mark.parametrize(
-    ("scaling", "changes", "message"),
-    [
-        ("growing", {}, r"optim.batch_doubling_epochs must be given .*; got none: give epochs"),
-        ("seesaw", {}, r"optim.decay_epochs or optim.cosine_epochs must be given for the strategy seesaw.*; got neither"),
-    ],
-)
-def test_a_strategy_without_its_epochs_is_refused(scaling, changes, message):
-    with pytest.raises(InputError, match=message):
-        strategies.resolve(scaling, OptimConfig(**changes), 8, 574)
+def test_a_strategy_without_its_epochs_is_refused():
+    with pytest.raises(InputError, match=r"optim.batch_doubling_epochs must be given .*; got none: give epochs"):
+        strategies.resolve("growing", OptimConfig(), 8, 574)
 
 
 @pytest.mark.parametrize("epochs", [(5, 5), (10, 5), (0,), "sometimes"])
