@@ -40,9 +40,6 @@ Mode = Literal["min", "max"]
 
 Number = TypeVar("Number", float, "Array")
 
-MEASURED: Literal["measured"] = "measured"
-"""The value of `optim.batch_doubling_epochs` that leaves the epochs to measurements in the run."""
-
 FINITE = Rule("a finite number", math.isfinite)
 
 LOSS = "loss"
@@ -61,7 +58,6 @@ Place = Annotated[Text | None, FINGERPRINTED, PATH]
 """The place of data, or of a run."""
 
 Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
-EpochsOrMeasured = Epochs | Literal["measured"]
 Batches = Annotated[tuple[int, ...], Rule("positive numbers", _positive)]
 Factors = Annotated[tuple[float, ...], Rule("positive numbers", _positive)]
 
@@ -87,7 +83,7 @@ class OptimConfig(Section, name="optim"):
     momentum_half_life: PositiveFloat | None = None  # samples after which it is half; it then follows the global batch
     weight_decay: NonNegativeFloat | Literal["auto"] = "auto"  # auto: 0.01 for adamw and lamb, 0 for the others
     clip_norm: PositiveFloat | None = None  # largest global norm of the gradient, to which it is clipped
-    batch_doubling_epochs: EpochsOrMeasured = ()  # for growing: the batch doubles after these, or by the critical batch
+    batch_doubling_epochs: Epochs = ()  # for growing: the batch doubles after these
     best_batches: Batches = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
     tuned_factors: Factors = ()  # for tuned: learning-rate factors at 1, 2, 4, 8, … base batches, from `gmmae plan --tune`
 

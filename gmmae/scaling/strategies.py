@@ -294,13 +294,13 @@ class ResolvedStrategy(NamedTuple):
     Attributes:
       wanted_batch: the largest global batch that the strategy asks for.
       stages: the decisions for each global batch of a run, in order. Most strategies have one.
-      first_epochs: of the stages after the first one; None where measurements in the run decide.
+      first_epochs: of the stages after the first one.
       rule_ends: whether the strategy has no value for a larger batch. Otherwise the training samples are the largest one.
     """
 
     wanted_batch: int
     stages: tuple[OptimizationSetup, ...]
-    first_epochs: tuple[int, ...] | None = ()
+    first_epochs: tuple[int, ...] = ()
     rule_ends: bool = False
 
     @property
@@ -351,8 +351,6 @@ class ResolvedStrategy(NamedTuple):
         """
         if len(self.stages) == 1:
             return ""
-        if self.first_epochs is None:
-            return "where the measured critical batch is as large"
         return f"after epoch{'s' * (len(self.first_epochs) > 1)} {', '.join(str(epoch - 1) for epoch in self.first_epochs)}"
 
 
@@ -414,8 +412,7 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
         OptimizationSetup(batch, chosen.learning_rate(optim, batch / optim.batch_size), chosen.optimizer(optim, batch))
         for batch in batches
     )
-    measured = any(stage.first_epoch is None for stage in growth)
-    first_epochs = None if measured else tuple(stage.first_epoch for stage in growth if stage.first_epoch)
+    first_epochs = tuple(stage.first_epoch for stage in growth)
     return ResolvedStrategy(wanted, stages, first_epochs, rule_ends=end < min(wanted, samples))
 
 
