@@ -135,23 +135,16 @@ def linearly(k: float) -> float:
 
 
 def constants(optim: OptimConfig, batch: float) -> OptimizerConstants:
-    """Returns the optimiser's constants as configured. Only those with a half-life in samples depend on the batch.
+    """Returns the optimiser's constants as configured, for every batch.
 
     >>> constants(OptimConfig(), 32)
     OptimizerConstants(name='adam', beta1=0.9, beta2=0.999, epsilon=1e-08, momentum=0.0, weight_decay=0.0)
-    >>> [constants(OptimConfig(name="momentum", momentum_half_life=64), batch).momentum for batch in (32, 64, 128)]
-    [0.7071067811865476, 0.5, 0.25]
     """
-
-    def decay(by_step: float, half_life: float | None) -> float:
-        return by_step if half_life is None else 0.5 ** (batch / half_life)
-
     found = OptimizerConstants(optim.name, weight_decay=optim.weight_decay_rate)
     if optim.name in WITH_BETAS:
-        beta1, beta2 = decay(optim.beta1, optim.beta1_half_life), decay(optim.beta2, optim.beta2_half_life)
-        return found._replace(beta1=beta1, beta2=beta2, epsilon=optim.epsilon)
+        return found._replace(beta1=optim.beta1, beta2=optim.beta2, epsilon=optim.epsilon)
     if optim.name in WITH_MOMENTUM:
-        return found._replace(momentum=decay(optim.momentum, optim.momentum_half_life))
+        return found._replace(momentum=optim.momentum)
     return found
 
 

@@ -73,11 +73,6 @@ BAD = [
         for name in ("beta1", "beta2", "momentum")
         for value in (-0.1, 1.0, NAN)
     ],
-    *[
-        (f"optim.{name}_half_life", value, "none or positive")
-        for name in ("beta1", "beta2", "momentum")
-        for value in (0.0, NAN, INF)
-    ],
     *[("optim.weight_decay", value, "auto or at least 0") for value in (-0.1, NAN, INF, "none")],
     *[("optim.batch_doubling_epochs", value, "increasing epochs from 1") for value in ((3, 2), (0, 2), "measured")],
     *[("optim.clip_norm", value, "none or positive") for value in (0.0, NAN, INF)],
@@ -243,10 +238,7 @@ OTHER = {
     "optim.beta2": 0.99,
     "optim.epsilon": 1e-7,
     "optim.name": "lamb",
-    "optim.beta1_half_life": 320.0,
-    "optim.beta2_half_life": 22000.5,
     "optim.momentum": 0.8,
-    "optim.momentum_half_life": 200.0,
     "optim.weight_decay": 0.1,
     "optim.batch_doubling_epochs": (5, 10),
     "optim.clip_norm": 1.0,
