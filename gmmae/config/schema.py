@@ -191,7 +191,6 @@ class LogConfig(Section, name="log"):
     """What a run writes for TensorBoard and for its figures."""
 
     tensorboard: bool = True  # write TensorBoard events under tb/
-    noise_scale: bool = False  # log the gradient noise scale every every_epochs; it costs up to two epochs' time
     every_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
     figure_epochs: tuple[int, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
     figure_samples: PositiveInt = 4  # validation samples shown in figures and images

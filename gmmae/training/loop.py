@@ -28,7 +28,6 @@ from gmmae.training.fetching import Fetcher
 from gmmae.training.finetune import first_parameters, require_same_origin
 from gmmae.training.growth import Growth
 from gmmae.training.multi_epoch import MultiEpochResult, TrainEpochs, compile_epochs
-from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
 from gmmae.training.records import Epoch, Record, from_plain, plain
 from gmmae.training.run_cache import RunCache
 from gmmae.training.run_logger import RunLogger
@@ -168,7 +167,6 @@ class Run:
         self.describe: Callable[[Params], dict[str, np.ndarray]] | None = None
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
         self.epoch_s: float | None = None  # of the last dispatch
-        self.norms: Callable[[TrainState], Norms] | None = None  # of gradients, for the noise scale
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """Returns the newest checkpoint that the first process can read; all processes go on from it."""
@@ -216,9 +214,6 @@ class Run:
                 self.train_epochs = {i: compile_epochs(of, self.state, self.metrics) for i, of in of_stages}
             self.best = setup.devices.replicate(self.best)
         val_loss = validation[LOSS]
-        if (log := setup.config.log).noise_scale and log.tensorboard and self.group.primary:
-            with self.clock.section("compile_s"):
-                self.norms = gradient_norms(setup, jax.device_get(self.state), self.fetcher)
         self._begin()
         reason, _ = self._agree(self.monitor.reason(), None)
         self._show(val_loss, last=reason is not None)
@@ -305,10 +300,6 @@ class Run:
     def _validate(self) -> dict[str, float]:
         with self.clock.section("eval_s"):
             return self.evaluate(self.state.params)
-
-    def _noise_scale(self) -> float | None:
-        """Returns the gradient noise scale at the newest state, in samples; None in other processes than the first."""
-        return noise_of(self.norms(jax.device_get(self.current()[0]))) if self.norms else None
 
     def _say_growth(self) -> None:
         """Says where the next epoch has another batch."""
@@ -438,8 +429,6 @@ class Run:
         epoch, log = len(self.history), self.setup.config.log
         in_figure = last or epoch in log.figure_epochs
         in_tensorboard = last or epoch % log.every_epochs == 0
-        if log.noise_scale and in_tensorboard and epoch and (scale := self._noise_scale()):
-            self.logger.events(epoch, Events(scalars={"optimiser/noise_scale": scale}))
         if not self.group.primary or self.describe is None or not (in_figure or in_tensorboard):
             return
         arrays = self.describe(self.current()[0].params)

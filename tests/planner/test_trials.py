@@ -11,10 +11,9 @@ import pytest
 from gmmae.config.schema import changed
 from gmmae.planner import trials
 from gmmae.planner.trials import Trial
-from gmmae.training import compilation, loop, noise_scale
+from gmmae.training import compilation, noise_scale
 from gmmae.training.fetching import Fetcher
-from gmmae.training.records import read_history
-from tests.small import Recorder, losses, small
+from tests.small import small
 
 
 @pytest.fixture(scope="module")
@@ -81,19 +80,3 @@ def test_gradient_norms_are_those_of_the_samples():
     gradient = jax.jit(jax.grad(mean_loss))(state.params)
     squares = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient))
     assert found.of_batch[0] == pytest.approx(squares / math.sqrt(10), rel=1e-3)
-
-
-@pytest.mark.slow
-def test_tensorboard_shows_the_noise_scale_where_it_is_asked_for(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    asked = {"log__tensorboard": True, "log__every_epochs": 1, "stop__max_epochs": 2}
-    for on in (False, True):
-        loop.run(small(log__noise_scale=on, **asked), tmp_path / str(on), Recorder())
-    tags = {on: EventAccumulator(str(tmp_path / str(on) / "tb")).Reload() for on in (False, True)}
-    assert "optimiser/noise_scale" not in tags[False].Tags()["scalars"]
-    shown = tags[True].Scalars("optimiser/noise_scale")
-    assert {event.step for event in shown} <= {1, 2}
-    assert all(event.value > 0 for event in shown)
-    plain = {on: losses(read_history(tmp_path / str(on) / "history.csv")) for on in (False, True)}
-    assert plain[True] == plain[False]
