@@ -33,8 +33,8 @@ def _split(arguments: Sequence[str]) -> list[str]:
 def as_words(key: str, value: object) -> list[str]:
     """Returns a key and its value as words of a command line. A boolean is a switch, one word.
 
-    >>> as_words("data.shape", (16, 24)), as_words("log.noise_scale", True), as_words("log.noise_scale", False)
-    (['--data.shape', '16', '24'], ['--log.noise-scale'], ['--log.no-noise-scale'])
+    >>> as_words("data.shape", (16, 24)), as_words("data.allow_seen", True), as_words("data.allow_seen", False)
+    (['--data.shape', '16', '24'], ['--data.allow-seen'], ['--data.no-allow-seen'])
     """
     section, point, name = option_of(key).removeprefix("--").rpartition(".")
     if isinstance(value, bool):

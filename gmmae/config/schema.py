@@ -40,9 +40,6 @@ Mode = Literal["min", "max"]
 
 Number = TypeVar("Number", float, "Array")
 
-MEASURED: Literal["measured"] = "measured"
-"""The value of `optim.batch_doubling_epochs` that leaves the epochs to measurements in the run."""
-
 FINITE = Rule("a finite number", math.isfinite)
 
 LOSS = "loss"
@@ -61,7 +58,6 @@ Place = Annotated[Text | None, FINGERPRINTED, PATH]
 """The place of data, or of a run."""
 
 Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
-EpochsOrMeasured = Epochs | Literal["measured"]
 Batches = Annotated[tuple[int, ...], Rule("positive numbers", _positive)]
 
 
@@ -80,13 +76,10 @@ class OptimConfig(Section, name="optim"):
     beta1: Share = 0.9  # β1 of adam, adamw and lamb
     beta2: Share = 0.999  # β2 of the same
     epsilon: PositiveFloat = 1e-8  # ε of the same
-    beta1_half_life: PositiveFloat | None = None  # samples after which β1's memory is half; β1 then follows the global batch
-    beta2_half_life: PositiveFloat | None = None  # the same for β2
     momentum: Share = 0.9  # of momentum, nesterov and lars
-    momentum_half_life: PositiveFloat | None = None  # samples after which it is half; it then follows the global batch
     weight_decay: NonNegativeFloat | Literal["auto"] = "auto"  # auto: 0.01 for adamw and lamb, 0 for the others
     clip_norm: PositiveFloat | None = None  # largest global norm of the gradient, to which it is clipped
-    batch_doubling_epochs: EpochsOrMeasured = ()  # for growing: the batch doubles after these, or by the critical batch
+    batch_doubling_epochs: Epochs = ()  # for growing: the batch doubles after these
     best_batches: Batches = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
 
     @property
@@ -196,7 +189,6 @@ class LogConfig(Section, name="log"):
     """What a run writes for TensorBoard and for its figures."""
 
     tensorboard: bool = True  # write TensorBoard events under tb/
-    noise_scale: bool = False  # log the gradient noise scale every every_epochs; it costs up to two epochs' time
     every_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
     figure_epochs: tuple[int, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
     figure_samples: PositiveInt = 4  # validation samples shown in figures and images

@@ -12,12 +12,10 @@ and VI of the paper. Warmup and step decay are those of Goyal et al., arXiv:1706
 | sqrt, sqrt-warmup | n B | √k η, likewise |
 | sde, sde-warmup | n B | √k η, likewise; Adam's constants follow k too |
 | growing | from B to n B in doublings | η |
-| growing-sqrt | likewise | √k η |
-| seesaw | doubled where the rate would halve, to at most n B | √k × the rate that decays |
 | best-batch | the fastest on n devices by `gmmae plan` | η |
 
-`growing` is the batch-size warmup of Merrill et al., arXiv:2505.23971, `seesaw` that of Meterez et al., arXiv:2510.14717. Their
-batch changes between epochs, and the number of devices does not.
+`growing` is the batch-size warmup of Merrill et al., arXiv:2505.23971. Its batch changes between epochs, and the number of
+devices does not.
 
 A global batch is never larger than the training set. Where it is capped at that, k is smaller than n, and the learning rate
 follows the batch that is taken.
@@ -35,7 +33,7 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from gmmae.config.schema import Config, OptimConfig
-from gmmae.scaling.growth import COSINE_END, Stage, doublings, halvings, no_growth
+from gmmae.scaling.growth import COSINE_END, Stage, doublings, no_growth
 from gmmae.system.errors import InputError
 
 
@@ -118,23 +116,16 @@ def linearly(k: float) -> float:
 
 
 def constants(optim: OptimConfig, batch: float) -> OptimizerConstants:
-    """Returns the optimiser's constants as configured. Only those with a half-life in samples depend on the batch.
+    """Returns the optimiser's constants as configured, for every batch.
 
     >>> constants(OptimConfig(), 32)
     OptimizerConstants(name='adam', beta1=0.9, beta2=0.999, epsilon=1e-08, momentum=0.0, weight_decay=0.0)
-    >>> [constants(OptimConfig(name="momentum", momentum_half_life=64), batch).momentum for batch in (32, 64, 128)]
-    [0.7071067811865476, 0.5, 0.25]
     """
-
-    def decay(by_step: float, half_life: float | None) -> float:
-        return by_step if half_life is None else 0.5 ** (batch / half_life)
-
     found = OptimizerConstants(optim.name, weight_decay=optim.weight_decay_rate)
     if optim.name in WITH_BETAS:
-        beta1, beta2 = decay(optim.beta1, optim.beta1_half_life), decay(optim.beta2, optim.beta2_half_life)
-        return found._replace(beta1=beta1, beta2=beta2, epsilon=optim.epsilon)
+        return found._replace(beta1=optim.beta1, beta2=optim.beta2, epsilon=optim.epsilon)
     if optim.name in WITH_MOMENTUM:
-        return found._replace(momentum=decay(optim.momentum, optim.momentum_half_life))
+        return found._replace(momentum=optim.momentum)
     return found
 
 
@@ -250,8 +241,6 @@ STRATEGIES: dict[str, ScalingStrategy] = {
         "SDE rule + warmup", batch_a_device, math.sqrt, warmup=True, optimizer=constants_by_sde, largest_batch=end_of_sde
     ),
     "growing": ScalingStrategy("Growing batch", batch_a_device, growth=doublings),
-    "growing-sqrt": ScalingStrategy("Growing batch, square-root rule", batch_a_device, math.sqrt, growth=doublings),
-    "seesaw": ScalingStrategy("Seesaw", batch_a_device, math.sqrt, growth=halvings),
     "best-batch": ScalingStrategy("Best batch", planned_batch),
 }
 
@@ -276,13 +265,13 @@ class ResolvedStrategy(NamedTuple):
     Attributes:
       wanted_batch: the largest global batch that the strategy asks for.
       stages: the decisions for each global batch of a run, in order. Most strategies have one.
-      first_epochs: of the stages after the first one; None where measurements in the run decide.
+      first_epochs: of the stages after the first one.
       rule_ends: whether the strategy has no value for a larger batch. Otherwise the training samples are the largest one.
     """
 
     wanted_batch: int
     stages: tuple[OptimizationSetup, ...]
-    first_epochs: tuple[int, ...] | None = ()
+    first_epochs: tuple[int, ...] = ()
     rule_ends: bool = False
 
     @property
@@ -333,8 +322,6 @@ class ResolvedStrategy(NamedTuple):
         """
         if len(self.stages) == 1:
             return ""
-        if self.first_epochs is None:
-            return "where the measured critical batch is as large"
         return f"after epoch{'s' * (len(self.first_epochs) > 1)} {', '.join(str(epoch - 1) for epoch in self.first_epochs)}"
 
 
@@ -396,8 +383,7 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
         OptimizationSetup(batch, chosen.learning_rate(optim, batch / optim.batch_size), chosen.optimizer(optim, batch))
         for batch in batches
     )
-    measured = any(stage.first_epoch is None for stage in growth)
-    first_epochs = None if measured else tuple(stage.first_epoch for stage in growth if stage.first_epoch)
+    first_epochs = tuple(stage.first_epoch for stage in growth)
     return ResolvedStrategy(wanted, stages, first_epochs, rule_ends=end < min(wanted, samples))
 
 

@@ -56,14 +56,12 @@ class Progress(NamedTuple):
       history: its epochs.
       clocks: seconds by section.
       best_epoch: by the monitored metric.
-      stage_starts: first epochs of the stages after the first one, where the global batch grows.
       inside: the validations inside these epochs.
     """
 
     history: list[Epoch]
     clocks: dict[str, float]
     best_epoch: int
-    stage_starts: list[int]
     inside: Sequence[Validation] = ()
 
 
@@ -292,8 +290,7 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
         Validation(int(step), int(of_epoch), dict(zip((LOSS, *names), values, strict=True)))
         for step, of_epoch, *values in cast.get("inside", np.zeros((0, 3))).tolist()
     ]
-    starts = progress.get("stage_starts", [])
-    progress = Progress(history, progress["clocks"], progress["best_epoch"], starts, tuple(inside))
+    progress = Progress(history, progress["clocks"], progress["best_epoch"], tuple(inside))
     return Checkpoint(cast["state"], cast["best"], progress)
 
 

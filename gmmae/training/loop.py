@@ -28,7 +28,6 @@ from gmmae.training.fetching import Fetcher
 from gmmae.training.finetune import first_parameters, require_same_origin
 from gmmae.training.growth import Growth
 from gmmae.training.multi_epoch import MultiEpochResult, TrainEpochs, compile_epochs
-from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
 from gmmae.training.records import Epoch, Record, from_plain, plain
 from gmmae.training.run_cache import RunCache
 from gmmae.training.run_logger import RunLogger
@@ -160,7 +159,7 @@ class Run:
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
         self.current: Callable[[], tuple[TrainState, Params]] = lambda: (self.state, self.best)
         self.logger: RunLogger = IDLE
-        self.growth = Growth(setup, saved.progress.stage_starts if saved else [])
+        self.growth = Growth(setup)
         self.metrics: list[str] = []  # of a validation, the loss among them
         self.train_part: dict[int, TrainPart] = {}  # by stage
         self.train_epochs: dict[int, TrainEpochs] = {}  # likewise
@@ -168,7 +167,6 @@ class Run:
         self.describe: Callable[[Params], dict[str, np.ndarray]] | None = None
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
         self.epoch_s: float | None = None  # of the last dispatch
-        self.norms: Callable[[TrainState], Norms] | None = None  # of gradients, for the noise scale
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """Returns the newest checkpoint that the first process can read; all processes go on from it."""
@@ -216,10 +214,6 @@ class Run:
                 self.train_epochs = {i: compile_epochs(of, self.state, self.metrics) for i, of in of_stages}
             self.best = setup.devices.replicate(self.best)
         val_loss = validation[LOSS]
-        logs_noise = (log := setup.config.log).noise_scale and log.tensorboard
-        if (logs_noise or self.growth.measured) and self.group.primary:
-            with self.clock.section("compile_s"):
-                self.norms = gradient_norms(setup, jax.device_get(self.state), self.fetcher)
         self._begin()
         reason, _ = self._agree(self.monitor.reason(), None)
         self._show(val_loss, last=reason is not None)
@@ -282,7 +276,7 @@ class Run:
                 result = self.train_epochs[stage](self.state, self.best, self.best_cost, self.next_epochs())
             self.state, self.best = result.state, result.best
             self.add(result, before)
-        self._grow()
+        self._say_growth()
 
     def _advance_in_parts(self, epoch: int) -> Epoch:
         """Trains one epoch, with a validation after each part."""
@@ -307,18 +301,9 @@ class Run:
         with self.clock.section("eval_s"):
             return self.evaluate(self.state.params)
 
-    def _noise_scale(self) -> float | None:
-        """Returns the gradient noise scale at the newest state, in samples; None in other processes than the first."""
-        return noise_of(self.norms(jax.device_get(self.current()[0]))) if self.norms else None
-
-    def _grow(self) -> None:
-        """Measures the critical batch where that is due, and says where the next epoch has another batch."""
+    def _say_growth(self) -> None:
+        """Says where the next epoch has another batch."""
         epoch = len(self.history)
-        if self.growth.due(epoch):
-            with self.clock.section("train_s"):
-                scale = self._noise_scale()
-                if self.group.broadcast_from_root(scale is not None and self.growth.is_exceeded(scale)):
-                    self.growth.starts.append(epoch + 1)
         if epoch + 1 in self.growth.starts and self.monitor.reason() is None:
             self.display.say(f"the global batch is {self.growth.setup(epoch + 1).train_plan.batch} from epoch {epoch + 1} on")
 
@@ -396,7 +381,7 @@ class Run:
             return
         with self.clock.section("checkpoint_s"):
             inside = self.monitor.inside
-            progress = Progress(self.history, self.clock.read(), self.best_epoch, self.growth.starts, inside)
+            progress = Progress(self.history, self.clock.read(), self.best_epoch, inside)
             state, best = jax.device_get(self.current())
             self.checkpoints.save(Checkpoint(state, best, progress))
         self.saved_s = self.clock.read()["total_s"]
@@ -444,8 +429,6 @@ class Run:
         epoch, log = len(self.history), self.setup.config.log
         in_figure = last or epoch in log.figure_epochs
         in_tensorboard = last or epoch % log.every_epochs == 0
-        if log.noise_scale and in_tensorboard and epoch and (scale := self._noise_scale()):
-            self.logger.events(epoch, Events(scalars={"optimiser/noise_scale": scale}))
         if not self.group.primary or self.describe is None or not (in_figure or in_tensorboard):
             return
         arrays = self.describe(self.current()[0].params)

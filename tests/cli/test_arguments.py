@@ -140,7 +140,7 @@ def values(parsed):
 
 
 KNOWN = {
-    "train": {"data.augment", "model.fused", "distributed.auto", "log.tensorboard", "log.noise_scale"},
+    "train": {"data.augment", "model.fused", "distributed.auto", "log.tensorboard"},
     "train --workload segmentation": {"data.empty_slices"},
     "sweep": {"dry_run", "retry", "verbose"},
     "sweep's file": {"keep_checkpoints", "run.data.augment", "run.log.tensorboard"},

@@ -271,7 +271,7 @@ def test_parameters_that_are_not_finite_are_no_model(mixture_run, tmp_path, caps
     broken = jax.tree.map(lambda leaf: np.full_like(leaf, np.inf), state.params)
     history = WorkDir(folder).read_rows()
     checkpoints = Checkpoints(folder / "checkpoints", keep=1)
-    progress = Progress([*history, history[-1]._replace(epoch=3)], {}, record.best_epoch, [])
+    progress = Progress([*history, history[-1]._replace(epoch=3)], {}, record.best_epoch)
     checkpoints.save(Checkpoint(state, broken, progress))
     checkpoints.close()
     code, printed, error = evaluate(capsys, folder)

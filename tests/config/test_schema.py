@@ -72,13 +72,8 @@ BAD = [
         for name in ("beta1", "beta2", "momentum")
         for value in (-0.1, 1.0, NAN)
     ],
-    *[
-        (f"optim.{name}_half_life", value, "none or positive")
-        for name in ("beta1", "beta2", "momentum")
-        for value in (0.0, NAN, INF)
-    ],
     *[("optim.weight_decay", value, "auto or at least 0") for value in (-0.1, NAN, INF, "none")],
-    *[("optim.batch_doubling_epochs", value, "measured or increasing epochs from 1") for value in ((3, 2), (0, 2), "never")],
+    *[("optim.batch_doubling_epochs", value, "increasing epochs from 1") for value in ((3, 2), (0, 2), "measured")],
     *[("optim.clip_norm", value, "none or positive") for value in (0.0, NAN, INF)],
     *[("stop.time_limit_s", value, "none or positive") for value in (0.0, NAN, INF)],
     ("stop.max_epochs", 0, "at least 1"),
@@ -126,7 +121,6 @@ ANY_VALUE = {
     "scaling",
     "parallel.deterministic",
     "log.tensorboard",
-    "log.noise_scale",
     "data.category_column",
     "data.allow_seen",
     "data.augment",
@@ -162,7 +156,6 @@ EDGES = [
     ("model.kernels", (7, 5, 6)),  # 16 - 6 - 4 - 5 = 1 voxel
     ("optim.beta1", 0.0),
     ("optim.weight_decay", 0.0),
-    ("optim.batch_doubling_epochs", "measured"),
     ("optim.scaling_warmup_epochs", 0),
     ("optim.decay_epochs", (1, 2)),
     ("stop.target", 0.0),
@@ -242,10 +235,7 @@ OTHER = {
     "optim.beta2": 0.99,
     "optim.epsilon": 1e-7,
     "optim.name": "lamb",
-    "optim.beta1_half_life": 320.0,
-    "optim.beta2_half_life": 22000.5,
     "optim.momentum": 0.8,
-    "optim.momentum_half_life": 200.0,
     "optim.weight_decay": 0.1,
     "optim.batch_doubling_epochs": (5, 10),
     "optim.clip_norm": 1.0,
@@ -280,7 +270,6 @@ OTHER = {
     "checkpoint.keep": 1,
     "compilation_cache": "./compiled",
     "log.tensorboard": False,
-    "log.noise_scale": True,
     "log.every_epochs": 2,
     "log.figure_epochs": (1, 2),
     "log.figure_samples": 2,
@@ -324,7 +313,6 @@ MAY_DIFFER_ON_RESUME = {
     "checkpoint.keep",
     "compilation_cache",
     "log.tensorboard",
-    "log.noise_scale",
     "log.every_epochs",
     "log.figure_epochs",
     "log.figure_samples",
@@ -346,7 +334,7 @@ def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(k
     assert (key in identity_fields(other)) == (key not in MAY_DIFFER_ON_RESUME)
 
 
-@pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup", "sde", "growing", "seesaw"])
+@pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup", "sde", "growing"])
 def test_devices_determine_a_run_only_where_its_batch_follows_them(scaling):
     """The batch follows the number of simulated devices; with `strong`, above, it follows none."""
     config = changed(DEFAULT, "scaling", scaling)
@@ -368,10 +356,7 @@ def all_changed():
     return config
 
 
-MEASURED = changed(DEFAULT, "optim.batch_doubling_epochs", "measured")
-
-
-@pytest.mark.parametrize("given", [DEFAULT, all_changed(), MEASURED], ids=["defaults", "all changed", "measured"])
+@pytest.mark.parametrize("given", [DEFAULT, all_changed()], ids=["defaults", "all changed"])
 def test_toml_read_back_is_equal(given, tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(to_toml(given), encoding="utf-8")

@@ -33,7 +33,7 @@ def two_checkpoints(tmp_path_factory, state) -> Path:
     rows = [Epoch(epoch, epoch, epoch, 0.1, 0.1, 0.1, 0.0, 1.0, 1.0, 0.0, 2.0) for epoch in (1, 2)]
     checkpoints = Checkpoints(folder, keep=2)
     for epochs in (1, 2):
-        checkpoints.save(Checkpoint(state, state.params, Progress(rows[:epochs], {"total_s": 1.5}, epochs, [])))
+        checkpoints.save(Checkpoint(state, state.params, Progress(rows[:epochs], {"total_s": 1.5}, epochs)))
     checkpoints.close()
     return folder
 

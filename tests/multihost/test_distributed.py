@@ -130,9 +130,8 @@ def test_two_processes_are_one_run(tmp_path, pair, epochs_per_dispatch):
         (20, {}),
         *((4, {"optim__name": name, "optim__learning_rate": rate}) for name, rate in RATES.items() if name != "adam"),
         (5, {"scaling": "growing", "optim__batch_doubling_epochs": (2,)}),
-        (5, {"scaling": "growing", "optim__batch_doubling_epochs": "measured"}),
     ],
-    ids=["adam", *(name for name in RATES if name != "adam"), "growing", "growing, measured"],
+    ids=["adam", *(name for name in RATES if name != "adam"), "growing"],
 )
 def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_path, pair, epochs, changes):
     exact = {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "stop__max_epochs": epochs} | changes

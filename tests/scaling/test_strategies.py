@@ -22,8 +22,8 @@ OPTIM = OptimConfig(
 LARGE = 10_000  # training samples that clip nothing
 
 # Worked manually: the batch, and the learning rates before and after a warmup. 32 devices ask for 1024 of 574 samples:
-# 574 / 32 = 17.9375, its square root 4.23527. The SDE rule ends at 10 base batches, and the root of 10 is 3.16228. Batches that
-# grow are the last ones of a run. Seesaw's doubles with each of the two decays.
+# 574 / 32 = 17.9375, its square root 4.23527. The SDE rule ends at 10 base batches, and the root of 10 is 3.16228. A batch that
+# grows is the last one of a run.
 BY_HAND = [
     ("strong", 4, 32, 0.001, 0.001),
     ("weak", 4, 128, 0.001, 0.001),
@@ -34,8 +34,6 @@ BY_HAND = [
     ("sde", 4, 128, 0.002, 0.002),
     ("sde-warmup", 4, 128, 0.001, 0.002),
     ("growing", 4, 128, 0.001, 0.001),
-    ("growing-sqrt", 4, 128, 0.002, 0.002),
-    ("seesaw", 4, 128, 0.002, 0.002),
     ("best-batch", 4, 80, 0.001, 0.001),
     ("weak", 32, 574, 0.001, 0.001),
     ("linear", 32, 574, 0.0179375, 0.0179375),
@@ -45,8 +43,6 @@ BY_HAND = [
     ("sde", 32, 320, 0.00316228, 0.00316228),
     ("sde-warmup", 32, 320, 0.001, 0.00316228),
     ("growing", 32, 574, 0.001, 0.001),
-    ("growing-sqrt", 32, 574, 0.00423527, 0.00423527),
-    ("seesaw", 32, 128, 0.002, 0.002),
 ]
 
 

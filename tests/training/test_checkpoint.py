@@ -30,7 +30,7 @@ def state():
 def saved(folder, state, epochs: int) -> Checkpoint:
     """Saves after each epoch; returns the last one."""
     history = [row(epoch, 0.1 / 3 / epoch) for epoch in range(1, epochs + 1)]
-    all_saved = [Checkpoint(state, state.params, Progress(history[:n], {"total_s": 1.5}, n, [3])) for n in range(1, epochs + 1)]
+    all_saved = [Checkpoint(state, state.params, Progress(history[:n], {"total_s": 1.5}, n)) for n in range(1, epochs + 1)]
     checkpoints = Checkpoints(folder, keep=2)
     for each in all_saved:
         checkpoints.save(each)
@@ -54,7 +54,7 @@ def test_only_the_newest_are_kept_with_nan_and_an_empty_folder_has_none(tmp_path
     assert checkpoints.restore(state, print) is None
     history = [row(epoch, float("nan")) for epoch in (1, 2, 3, 4)]
     for epoch in (1, 2, 3, 4):
-        checkpoints.save(Checkpoint(state, state.params, Progress(history[:epoch], {}, 0, [])))
+        checkpoints.save(Checkpoint(state, state.params, Progress(history[:epoch], {}, 0)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "4"]
     restored = checkpoints.restore(state, print)
     assert restored is not None
@@ -62,7 +62,7 @@ def test_only_the_newest_are_kept_with_nan_and_an_empty_folder_has_none(tmp_path
 
 
 def test_a_checkpoint_of_a_version_without_a_growing_batch_is_read(tmp_path, state):
-    """Its history has no column for the batch and its progress neither columns nor stages."""
+    """Its history has no column for the batch and its progress no columns."""
     progress = {"clocks": {"total_s": 1.5}, "best_epoch": 1, "metrics": []}
     arrays = {"state": state, "best": state.params, "history": np.array([row(1, 0.25)[:11]], np.float64)}
     checksum = checkpoint._checksum(arrays, progress)
@@ -70,7 +70,7 @@ def test_a_checkpoint_of_a_version_without_a_growing_batch_is_read(tmp_path, sta
     Checkpoints(tmp_path, keep=1)._manager.save(1, args=ocp.args.Composite(**items))
     restored = newest(tmp_path, state)
     assert restored is not None
-    assert repr(restored.progress) == repr(Progress([row(1, 0.25)._replace(batch=0)], {"total_s": 1.5}, 1, []))
+    assert repr(restored.progress) == repr(Progress([row(1, 0.25)._replace(batch=0)], {"total_s": 1.5}, 1))
 
 
 HOOKS = [(threading, "excepthook"), (sys, "unraisablehook"), (sys, "excepthook")]
@@ -98,7 +98,7 @@ def test_a_save_that_fails_prints_nothing_and_leaves_the_hooks(tmp_path, state, 
 
     monkeypatch.setattr(checkpoints._manager, "save", fail)
     with pytest.raises(InputError, match="the checkpoint of epoch 1 must be written to") as caught:
-        checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0, [])))
+        checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0)))
     assert caught.value.exit_code == code
     assert capsys.readouterr().err == ""
     assert all(getattr(module, hook) is getattr(module, f"__{hook}__") for module, hook in HOOKS)
@@ -227,7 +227,7 @@ def test_a_save_that_fails_is_a_storage_error_and_harms_no_other(tmp_path, state
     (tmp_path / "c").write_text("a file, where no folder can be made")
     history = [row(epoch, 0.1) for epoch in (1, 2, 3)]
     with pytest.raises(StorageError, match=r"checkpoint of epoch 3 must be written to .*/c; that failed with \w+: .*: see to"):
-        checkpoints.save(Checkpoint(state, state.params, Progress(history, {}, 3, [])))
+        checkpoints.save(Checkpoint(state, state.params, Progress(history, {}, 3)))
     restored = Checkpoints(tmp_path / "elsewhere", keep=2).restore(state, print)
     assert restored is not None
     assert len(restored.progress.history) == 2

@@ -190,31 +190,9 @@ def test_an_unknown_optimiser_in_a_file_is_refused_by_one_line_with_the_names(tm
     assert str(caught.value) == f"{path}: optim.name must be {names}; got 'rmsprop'"
 
 
-def test_without_half_lives_no_constant_depends_on_the_batch():
+def test_no_constant_depends_on_the_batch():
     for name in NAMES:
         assert constants(optim(name, DECAY), 8) == constants(optim(name, DECAY), 512)
-
-
-# After a half-life of 64 samples the memory is a half: 1/2 a step of 64 samples, its square at 128, its root at 32. With 640
-# samples it is the tenth root of these.
-@pytest.mark.parametrize(
-    ("batch", "beta1", "beta2"), [(64, 0.5, 0.9330329915), (128, 0.25, 0.8705505633), (32, 0.7071067812, 0.9659363289)]
-)
-@pytest.mark.parametrize("name", ["adam", "adamw", "lamb"])
-def test_half_lives_of_both_moments_against_numbers_worked_by_hand(name, batch, beta1, beta2):
-    found = constants(OptimConfig(name=name, beta1_half_life=64, beta2_half_life=640), batch)
-    assert found[1:3] == pytest.approx((beta1, beta2), rel=1e-9)  # the digits above
-    assert found == constants(OptimConfig(name=name), batch)._replace(beta1=found.beta1, beta2=found.beta2)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_half_life_changes_only_optimisers_that_have_its_constant(name):
-    """Otherwise a sweep would compute runs of equal optimisers apart."""
-    usual = constants(OptimConfig(name=name), 64)
-    of_moments = constants(OptimConfig(name=name, beta1_half_life=64, beta2_half_life=64), 64)
-    of_momentum = constants(OptimConfig(name=name, momentum_half_life=64), 64)
-    assert (of_moments != usual) == (name in ("adam", "adamw", "lamb"))
-    assert (of_momentum != usual) == (name in ("momentum", "nesterov", "lars"))
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,6 @@ RUNS = {
     "micro-batches": pytest.param({"parallel__micro_batch_size": 2}, marks=slow),
     "validations inside": pytest.param({"stop__validate_every_steps": 2}, marks=slow),
     "growing": pytest.param({"scaling": "growing", "optim__batch_doubling_epochs": (1, 2), "stop__max_epochs": 4}, marks=slow),
-    "growing, measured": pytest.param(
-        {"scaling": "growing", "optim__batch_doubling_epochs": "measured", "stop__max_epochs": 7}, marks=slow
-    ),
     "several validation steps": pytest.param({"data__samples": 400, "data__validation": 300}, marks=slow),
     "float64": pytest.param({"precision": "float64"}, marks=slow),
     "exact": pytest.param({**EXACT, "parallel__devices": 2}, marks=slow),
