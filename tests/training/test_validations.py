@@ -9,9 +9,7 @@ import pytest
 from gmmae.config.schema import StopConfig
 from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import SweepConfig, TimingConfig
-from gmmae.system.errors import InputError
 from gmmae.training import compilation, loop
-from gmmae.training.population import run_together
 from gmmae.training.records import Epoch, read_history
 from gmmae.training.stopping import StopMonitor
 from gmmae.training.validations import Validation, crossing, read_validations
@@ -219,12 +217,6 @@ def test_tensorboard_has_each_validation_once_also_after_a_kill(tmp_path, whole)
     rows = read_validations(whole[0] / "validations.csv")
     assert [event.step for event in events] == [row.step for row in rows]
     assert [event.value for event in events] == pytest.approx([row.value("loss") for row in rows])
-
-
-def test_runs_that_validate_inside_epochs_do_not_train_together(tmp_path):
-    runs = [(swings(seed=seed), tmp_path / str(seed), Recorder()) for seed in (0, 1)]
-    with pytest.raises(InputError, match=r"must have stop.validate_every_steps = none"):
-        run_together(runs)
 
 
 @pytest.mark.slow
