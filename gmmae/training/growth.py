@@ -44,13 +44,6 @@ class Growth:
         last = len(self._stages) if self.measured else self.stage(self._max_epochs) + 1
         return ((number, self._stages[number]) for number in range(self.stage(epoch), last))
 
-    def epochs_to_next(self, done: int) -> list[int]:
-        """Returns the epochs until the next stage and until the next measurement, where there are such."""
-        found = [start - 1 - done for start in self.starts if start - 1 > done]
-        if self._undecided:
-            found.append(EPOCHS_BETWEEN_MEASUREMENTS - done % EPOCHS_BETWEEN_MEASUREMENTS)
-        return found
-
     def due(self, done: int) -> bool:
         """Returns whether the critical batch is to be measured after an epoch."""
         return self._undecided and done % EPOCHS_BETWEEN_MEASUREMENTS == 0

@@ -14,7 +14,7 @@ from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.training import loop
 from gmmae.training.records import from_json, read_history, to_json
-from tests.small import Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
+from tests.small import RATES, Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
 
 
 def snapshots(workdir) -> list[str]:
@@ -99,6 +99,18 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
     assert snapshots(tmp_path) == snapshots(workdir)
     assert fingerprint(config, tmp_path) == fingerprint(config, workdir)
     assert second.clocks["total_s"] > first.clocks["total_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RATES if name != "adam"])
+def test_each_optimiser_resumes(tmp_path, name):
+    optim = {"optim__name": name, "optim__learning_rate": RATES[name], "model__activation": "silu"}
+    config = small(**optim, stop__max_epochs=4)
+    finish(small(**optim, stop__max_epochs=2), tmp_path / "parts")
+    finish(config, tmp_path / "parts")
+    _, whole = finish(config, tmp_path / "whole")
+    assert losses(read_history(tmp_path / "parts" / "history.csv")) == losses(whole.rows)
+    assert len({row.val_loss for row in whole.rows}) == 4
 
 
 @pytest.mark.slow

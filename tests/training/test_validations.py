@@ -176,16 +176,6 @@ def test_a_target_that_is_given_later_is_found_inside_an_earlier_epoch(tmp_path,
 
 
 @pytest.mark.slow
-def test_a_dispatch_of_several_epochs_is_one_of_parts(tmp_path, whole):
-    finish(swings(parallel__epochs_per_dispatch=4, log__figure_epochs=(0,)), tmp_path)
-    assert table(tmp_path) == table(whole[0])
-    one = small(stop__validate_every_steps=50, parallel__epochs_per_dispatch=4, checkpoint__every_epochs=9)
-    assert compilation.prepare(one).max_epochs_per_dispatch == 4
-    finish(one, tmp_path / "longer")
-    assert places(tmp_path / "longer") == [(3, 1), (6, 2), (9, 3)]
-
-
-@pytest.mark.slow
 def test_a_batch_that_grows_is_validated_inside_the_epochs_of_each_batch(tmp_path):
     """Batches of 8, 16 and 22 have 3, 2 and 1 steps an epoch."""
     growing = {"scaling": "growing", "optim__batch_doubling_epochs": (1, 2), "parallel__simulate_devices": 8}
