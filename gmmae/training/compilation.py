@@ -7,7 +7,7 @@ The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `m
 import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal, NamedTuple, TypeVar
 
 import jax
@@ -288,9 +288,14 @@ def train_program(setup: TrainSetup, state: TrainState) -> Callable[[TrainState,
     samples = data_set(setup, "train")
     compiled = setup.cache.get(setup.program_key("train", *setup.training_key), lambda: compile_epoch(setup, state, samples))
 
+    @lru_cache(maxsize=2)  # of the epoch that is trained, and of the next one
+    def places(epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        return epoch_places(setup, epoch)
+
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
-        arguments = epoch_arguments(setup, epoch)
-        state, losses = jax.block_until_ready(compiled(state, samples, *arguments))
+        results = compiled(state, samples, *epoch_arguments(setup, epoch, places(epoch)))
+        places(epoch + 1)  # while the devices compute
+        state, losses = jax.block_until_ready(results)
         return state, np.asarray(losses)
 
     return train
@@ -368,10 +373,21 @@ def data_set(setup: TrainSetup, split: Literal["train", "validation"]) -> Sample
     return setup.cache.get(key, lambda: setup.devices.replicate(cast(setup.config, getattr(setup.data, split))))
 
 
-def epoch_arguments(setup: TrainSetup, epoch: int) -> tuple[PyTree, ...]:
-    """Returns the arguments of `make_train_epoch`'s function that follow the samples, on the devices."""
-    order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
-    return setup.devices.replicate(epoch_values(setup, epoch)), *_sharded(setup, order, setup.train_plan)
+def epoch_arguments(setup: TrainSetup, epoch: int, places: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[PyTree, ...]:
+    """Returns the arguments of `make_train_epoch`'s function that follow the samples, on the devices.
+
+    Args:
+      setup: of the run.
+      epoch: its number.
+      places: its `epoch_places`, where they are there already.
+    """
+    places = places or epoch_places(setup, epoch)
+    return setup.devices.replicate(epoch_values(setup, epoch)), *_sharded(setup, places, setup.train_plan)
+
+
+def epoch_places(setup: TrainSetup, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the indices and the weights of an epoch's samples on the host, in the epoch's order."""
+    return shard_indices(setup, epoch_order(setup.config.seed, epoch, setup.train_plan.samples), setup.train_plan)
 
 
 def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
@@ -382,12 +398,13 @@ def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
 
 def validation_arguments(setup: TrainSetup) -> tuple[Array, ...]:
     """Returns the arguments of `evaluate` that follow the samples, on the devices."""
-    return _sharded(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
+    places = shard_indices(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
+    return _sharded(setup, places, setup.eval_plan)
 
 
-def _sharded(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> tuple[Array, ...]:
+def _sharded(setup: TrainSetup, places: tuple[np.ndarray, np.ndarray], plan: BatchPlan) -> tuple[Array, ...]:
     """Returns the indices, the weights and the shard range of each device, on the devices."""
-    return setup.devices.shard((*shard_indices(setup, order, plan), setup.devices.shard_ranges(plan.devices)))
+    return setup.devices.shard((*places, setup.devices.shard_ranges(plan.devices)))
 
 
 def shard_indices(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> tuple[np.ndarray, np.ndarray]:
