@@ -49,10 +49,6 @@ LINES = {
     f"sweep_overhead --out {FOLDER}": f"argument --out: must be a file in a folder; got '{FOLDER}'",
     "strong_scaling --epochs 1": "argument --epochs: must be a whole number of at least 2; got '1'",
     "strong_scaling --config nothing": UNKNOWN,
-    "sweep_estimate --seeds -1": "seeds must be one or more different numbers ",
-    "sweep_programs --config nothing": UNKNOWN,
-    "sweep_programs --target k80": "argument --target: invalid choice: 'k80' ",
-    "sweep_programs --target h100 --mode measured": "mode must be virtual with --target, which is one GPU; got measured: ",
 }
 """Command lines of modules, and the beginnings of their error lines."""
 

@@ -38,11 +38,6 @@ FAILURES = {
     "too few data": ({"data__samples": 6}, None, InputError),
     "more devices than samples": ({"parallel__devices": 8, "optim__batch_size": 4}, None, InputError),
     "memory, compiling": ({}, COMPILATION, jax.errors.JaxRuntimeError),
-    "memory, compiling a block": (
-        {"parallel__epochs_per_dispatch": 2},
-        (loop, "compile_epochs", memory_runs_out),
-        jax.errors.JaxRuntimeError,
-    ),
     "memory, at the first validation": (
         {"log__tensorboard": True},
         (compilation, "evaluate_program", lambda *_: memory_runs_out),

@@ -144,7 +144,7 @@ def _run_config(root: Path) -> Config:
 class SweepArguments(Options):
     """Compare scaling strategies: one run for each strategy, device count and seed, then a report.
 
-    Workers compute one run after the other, or several of one batch together. A missed target is a result.
+    Workers compute one run after the other. A missed target is a result.
     Exit code 0: every run has a result. 4: a run crashed or timed out. 2: bad input. 1: a fault of the program. 143, 130, 129:
     interrupted. 74: the work directory failed.
     """

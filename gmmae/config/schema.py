@@ -115,11 +115,6 @@ class StopConfig(Section, name="stop"):
         return self.target if self.monitor == LOSS else None
 
     @property
-    def looks_at_each_epoch(self) -> bool:
-        """Whether a rule compares the losses of single epochs, which the host must do."""
-        return self.collapse_epochs is not None or self.patience_epochs is not None
-
-    @property
     def better(self) -> Mode:
         """The mode, which is min where it is left open."""
         return "min" if self.mode == "auto" else self.mode
@@ -138,7 +133,6 @@ class ParallelConfig(Section, name="parallel"):
     micro_batch_size: PositiveInt | None = None  # most samples of a device at once, to bound memory; none: as the workload says
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
     deterministic_shards: int = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
-    epochs_per_dispatch: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # most epochs in a program
     fetch_threads: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 16  # threads of a process that read a workload's source
     prefetch_mb: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 256.0  # most memory of a process for samples from a source
 

@@ -89,12 +89,12 @@ class SweepDisplay:
         self._name_width = max(len(key.name) for key in run_keys(config))
         self.say(_start_text(self._progress))
 
-    def started(self, *names: str) -> None:
-        """Notes that a job has started, with the names of its computed runs."""
+    def started(self, name: str) -> None:
+        """Notes that a computed run has started."""
         assert self._progress is not None
-        self._progress.start(*names)
+        self._progress.start(name)
         self._next_epochs_s = self._next_epochs_s or time.monotonic() + EPOCH_LINES_S
-        self._show_start(names)
+        self._show_start(name)
 
     def tick(self, running: Mapping[RunKey, str]) -> None:
         """Notes the states of all running runs."""
@@ -124,10 +124,9 @@ class SweepDisplay:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def _show_start(self, names: Sequence[str]) -> None:
+    def _show_start(self, name: str) -> None:
         if self._verbose:
-            for name in names:
-                self.say(f"{name:<{self._name_width}}  started")
+            self.say(f"{name:<{self._name_width}}  started")
 
     def _show_running(self) -> None:
         """Prints the epochs of the running runs, seldom enough for a log."""
@@ -160,7 +159,7 @@ class LiveSweep(SweepDisplay):
     def __exit__(self, *error: object) -> None:
         self._live.__exit__(None, None, None)
 
-    def _show_start(self, names: Sequence[str]) -> None:
+    def _show_start(self, name: str) -> None:
         self._refresh()
 
     def _show_running(self) -> None:

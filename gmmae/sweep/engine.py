@@ -18,8 +18,7 @@ from gmmae.scaling import strategies
 from gmmae.sweep import step_times
 from gmmae.sweep.display import SweepDisplay, duration, outcome_table, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
-from gmmae.sweep.jobs import Request, execute, timing_job
-from gmmae.sweep.populations import Populations
+from gmmae.sweep.jobs import Request, execute, timing_job, training_job
 from gmmae.sweep.processes import Ended, Job, describe, error_line, exception_line, last_line
 from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices, stage_plans
 from gmmae.sweep.supervisor import Callbacks
@@ -123,13 +122,12 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
         if _cannot_resume(folder.run(first.name), config.run.stop):
             display.say(f"{first.name} starts again: its checkpoints were removed when it ended, see keep_checkpoints")
             shutil.rmtree(folder.run(first.name).root)
-    populations = Populations(config, folder, pending, samples)
-    jobs = populations.first_jobs()
+    jobs = [training_job(config, folder, first) for first in pending]
     for line in left_out(config):
         display.say(line)
     display.start(config, {key: outcome_text(record) for key, record in final.items()}, len(pending))
     with display:
-        callbacks = _Training(config, folder, display, groups, populations).callbacks()
+        callbacks = _Training(config, folder, display, groups).callbacks()
         return execute(config, folder, jobs, callbacks, at_once=config.jobs, timed=config.mode != "virtual")
 
 
@@ -141,62 +139,41 @@ class _Training:
       folder: its work directory.
       display: shows the progress.
       groups: the points of the grid that each computed run stands for.
-      populations: knows the runs of each job.
     """
 
     def __init__(
-        self,
-        config: SweepConfig,
-        folder: SweepDir,
-        display: SweepDisplay,
-        groups: Mapping[RunKey, Sequence[RunKey]],
-        populations: Populations,
+        self, config: SweepConfig, folder: SweepDir, display: SweepDisplay, groups: Mapping[RunKey, Sequence[RunKey]]
     ) -> None:
         self._config, self._folder, self._display = config, folder, display
-        self._groups, self._populations = groups, populations
+        self._groups = {first.name: keys for first, keys in groups.items()}
 
     def callbacks(self) -> Callbacks:
         """Returns the functions for the executor."""
         return Callbacks(self._on_start, self._on_end, self._on_tick, self._on_retry)
 
     def _on_start(self, job: Job) -> None:
-        if runs := self._populations.runs_of(job):
-            self._display.started(*(run.name for run in runs))
-        else:
-            self._display.say(f"{job.name}: measuring whether runs train faster together")
+        self._display.started(job.name)
 
-    def _on_end(self, job: Job, ended: Ended) -> list[Job]:
-        runs = self._populations.runs_of(job)
+    def _on_end(self, job: Job, ended: Ended) -> None:
+        keys = self._groups[job.name]
         if ended.interrupted:
-            for run in runs:
-                self._display.ended(run.name, dict.fromkeys(self._groups[run], "interrupted"), ended.seconds / len(runs))
-            return []
+            self._display.ended(job.name, dict.fromkeys(keys, "interrupted"), ended.seconds)
+            return
         if ended.returncode == StorageError.exit_code and not ended.timed_out:
             raise StorageError(_how_its_storage_failed(job, self._folder))
-        if not runs:
-            line, further = self._populations.compared(job, succeeded=ended.returncode == 0)
-            self._display.say(line)
-            return further
-        if ended.returncode and (further := self._populations.one_by_one(job)):
-            self._display.say(f"{job.name}: its runs are tried one by one, {_how_it_failed(job, ended)}")
-            return further
-        for run in runs:
-            written = [_run_record(self._config, self._folder, key, run.name, (job, ended)) for key in self._groups[run]]
-            for record in written:
-                self._folder.write(record)
-            _remove_checkpoints(self._config, self._folder, written)
-            texts = {record.key: outcome_text(record) for record in written}
-            self._display.ended(run.name, texts, ended.seconds / len(runs))
-        return []
+        written = [_run_record(self._config, self._folder, key, job, ended) for key in keys]
+        for record in written:
+            self._folder.write(record)
+        _remove_checkpoints(self._config, self._folder, written)
+        self._display.ended(job.name, {record.key: outcome_text(record) for record in written}, ended.seconds)
 
     def _on_retry(self, job: Job, ended: Ended) -> None:
         self._display.say(f"{job.name} is tried again in a new process: {_how_it_failed(job, ended)}")
 
     def _on_tick(self, running: Sequence[tuple[Job, float]]) -> None:
-        runs = [run for job, _ in running for run in self._populations.runs_of(job)]
         monitor = self._config.run.stop.monitor
-        texts = {run: _progress_text(self._folder, run.name, monitor) for run in runs}
-        self._display.tick({key: text for run, text in texts.items() for key in self._groups[run]})
+        texts = {job.name: _progress_text(self._folder, job.name, monitor) for job, _ in running}
+        self._display.tick({key: text for name, text in texts.items() for key in self._groups[name]})
 
 
 def _is_final(record: RunRecord, folder: SweepDir, stop: StopConfig, retry: bool) -> bool:
@@ -244,26 +221,24 @@ def _cannot_resume(run: WorkDir, stop: StopConfig) -> bool:
     return not run.checkpoints.is_dir() or not any(run.checkpoints.iterdir())
 
 
-def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, path: str, end: tuple[Job, Ended]) -> RunRecord:
+def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, job: Job, ended: Ended) -> RunRecord:
     """Returns the record of a run.
 
     Args:
       config: the sweep.
       folder: its work directory.
       key: the run.
-      path: the folder below runs/ in which it was computed.
-      end: the job that has computed it, and its end.
+      job: has computed it, in the folder of its name below runs/.
+      ended: how the job ended.
     """
-    job, ended = end
+    path = job.name
     try:
         record = folder.run(path).read_record()
         shown = None if record is None else on_devices(record, key, config.run.optim)
     except InputError as error:  # not a record, or fewer samples in the batch than devices
         return RunRecord(key.scaling, key.devices, key.seed, config.mode, CRASHED, path, None, str(error))
     outcome, message = (record.stop_reason if record else None) or CRASHED, ""
-    # A population ends with 0, whatever the ends of its runs.
-    expected = stop_reasons.EXIT_CODES.get(outcome) if job.name == path else 0
-    if ended.timed_out or ended.returncode != expected or outcome in stop_reasons.INTERRUPTED:
+    if ended.timed_out or ended.returncode != stop_reasons.EXIT_CODES.get(outcome) or outcome in stop_reasons.INTERRUPTED:
         outcome = TIMED_OUT if ended.timed_out else CRASHED
         message = _how_it_failed(job, ended)
     return RunRecord(key.scaling, key.devices, key.seed, config.mode, outcome, path, shown, message)

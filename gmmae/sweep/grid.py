@@ -24,7 +24,6 @@ from gmmae.workloads.registry import configuration
 
 Mode = Literal["virtual", "measured", "throughput"]
 Executor = Literal["processes", "slurm"]
-Together = Literal["auto", "on", "off"]
 
 
 def _known_strategies(names: tuple[str, ...]) -> bool:
@@ -99,7 +98,6 @@ class SweepConfig(Section):
     seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # seeds of initial parameters and sample order
     executor: Executor = "processes"  # what runs the jobs: processes of this host, or Slurm
     jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
-    train_together: Together = "auto"  # runs of one batch in one program; auto: where a short measurement finds that faster
     run_time_limit_s: PositiveFloat | None = None  # a run that takes longer is ended and recorded as timed_out
     worker_memory_gb: PositiveFloat | Literal["auto"] = "auto"  # processes above it are replaced; auto: 2 above their first run
     keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
@@ -131,21 +129,6 @@ class SweepConfig(Section):
                 raise ConfigError(
                     f"run.{key} must be left to the sweep, which sets it for each run; got {values[key]!r}: remove it"
                 )
-        if self.train_together == "on" and (reason := self.alone_because):
-            raise ConfigError(f"train_together must be auto or off {reason}; got on: set --train-together off")
-
-    @property
-    def alone_because(self) -> str:
-        """The reason why no runs train together, or an empty text where they may."""
-        reasons = {
-            "where times are measured": self.mode == "measured",
-            "on Slurm": self.executor == "slurm",
-            "with run.parallel.deterministic": self.run.parallel.deterministic,
-            "with run_time_limit_s": self.run_time_limit_s is not None,
-            "with run.stop.validate_every_steps": self.run.stop.validate_every_steps is not None,
-            "with run.stop.time_limit_s": self.run.stop.time_limit_s is not None,
-        }
-        return next((reason for reason, holds in reasons.items() if holds), "")
 
     def concurrent(self, jobs: int) -> int:
         """Returns how many of some jobs may run at the same time."""

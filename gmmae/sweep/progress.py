@@ -17,18 +17,13 @@ class _EndedRun(NamedTuple):
     seconds: float
 
 
-class _RunningJob(NamedTuple):
-    names: tuple[str, ...]
-    started: float
-
-
 class SweepProgress:
     """Counts the runs of a sweep, and estimates the time that is left.
 
     Attributes:
       total: number of runs in the grid.
       computed: number of runs to compute. Each stands for all runs of the grid with its path.
-      concurrent: how many jobs may run at the same time. A job has one computed run, or several that train together.
+      concurrent: how many computed runs may run at the same time.
       running: the states of the running computed runs by name, the oldest first.
     """
 
@@ -38,21 +33,15 @@ class SweepProgress:
         self.running: dict[str, str] = {}
         self._by_name = {key.name: key for key in keys}
         self._done = {key: text for key, text in done.items() if key.name in self._by_name}
-        self._jobs: list[_RunningJob] = []
+        self._started: dict[str, float] = {}  # the running computed runs, by name
         self._active: set[RunKey] = set()
         self._ended: dict[str, _EndedRun] = {}
         self._began = time.monotonic()
 
-    def start(self, *names: str) -> None:
-        """Notes that a job has started, with the names of its computed runs.
-
-        Runs whose common job has failed may be started again, one by one.
-        """
-        for job in [job for job in self._jobs if set(job.names) & set(names)]:
-            self._jobs.remove(job)
-            self.running = {name: text for name, text in self.running.items() if name not in job.names}
-        self.running |= dict.fromkeys(names, "starting")
-        self._jobs.append(_RunningJob(names, time.monotonic()))
+    def start(self, name: str) -> None:
+        """Notes that a computed run has started."""
+        self.running[name] = "starting"
+        self._started[name] = time.monotonic()
 
     def tick(self, states: Mapping[RunKey, str]) -> None:
         """Notes the states of all running runs."""
@@ -62,7 +51,7 @@ class SweepProgress:
     def end(self, name: str, states: Mapping[RunKey, str], seconds: float) -> None:
         """Notes that a computed run has ended, with the states of the runs that it stands for."""
         self.running.pop(name, None)
-        self._jobs = [job for job in self._jobs if self.running.keys() & set(job.names)]
+        self._started.pop(name, None)
         self._active -= states.keys()
         finished = {key: text for key, text in states.items() if text != INTERRUPTED}
         self._done |= finished
@@ -94,9 +83,7 @@ class SweepProgress:
         ended = list(self._ended.values())
         known = _Durations(ended[self.concurrent :] or ended)
         now = time.monotonic()
-        running_s = [
-            max(sum(known.run_s(self._by_name[name]) for name in job.names) - (now - job.started), 0.0) for job in self._jobs
-        ]
+        running_s = [max(known.run_s(self._by_name[name]) - (now - started), 0.0) for name, started in self._started.items()]
         shares = [share for key in self._waiting() if (share := known.share(key)) is not None]
         # The other waiting runs are of strategies and numbers of devices that have had no run yet.
         others = max(self.computed - len(ended) - len(self.running) - sum(share.runs for share in shares), 0.0)

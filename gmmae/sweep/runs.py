@@ -61,10 +61,6 @@ class SweepDir:
         """Returns the path of the measured step times on a number of devices."""
         return self.root / "step_times" / f"step-times-n{devices}.json"
 
-    def speed(self, batch: int) -> Path:
-        """Returns the path of the measured speed of runs that train together."""
-        return self.root / "populations" / f"batch-{batch}.json"
-
     def run(self, name: str) -> WorkDir:
         """Returns the work directory of a computed run."""
         return WorkDir(self.root / "runs" / name)

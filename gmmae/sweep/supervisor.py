@@ -7,7 +7,7 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Literal, NamedTuple
@@ -30,7 +30,7 @@ NO_CRASH = frozenset([*EXIT_CODES.values(), InputError.exit_code, StorageError.e
 """Exit codes after which a job is not tried again: it would end in the same way."""
 
 
-Call = Callable[[], Iterable[Job] | None]
+Call = Callable[[], None]
 
 
 def _nothing(*_: object) -> None:
@@ -41,7 +41,7 @@ class Callbacks(NamedTuple):
     """Functions that are called while jobs run, all in the calling thread."""
 
     on_start: Callable[[Job], None]  # when a job starts, once
-    on_end: Callable[[Job, Ended], Iterable[Job] | None]  # once for each job for which `on_start` was called; returns more jobs
+    on_end: Callable[[Job, Ended], None]  # once for each job for which `on_start` was called
     on_tick: Callable[[Sequence[tuple[Job, float]]], object] = _nothing  # with running jobs and their seconds so far
     on_retry: Callable[[Job, Ended], None] = _nothing  # when a job is tried again, with the end of the attempt before
 
@@ -90,11 +90,9 @@ def supervise(
             next_tick = time.monotonic() + tick_s
             while places.programs or (places.waiting and signals.reason is None):
                 calls = places.wait(signals.count)
-                if not places.waiting:  # the callbacks may add jobs
-                    places.call(calls)
-                    calls = []
                 # The next jobs are sent before the callbacks, which take time.
-                places.call([*calls, *(places.fill() if signals.reason is None else ())])
+                for call in [*calls, *(places.fill() if signals.reason is None else ())]:
+                    call()
                 if time.monotonic() >= next_tick:
                     callbacks.on_tick([(run.job, run.seconds) for run in places.running])
                     next_tick = time.monotonic() + tick_s
@@ -150,11 +148,6 @@ class _Places:
             if program.run:
                 calls.append(self._take_end(program, program.run, returncode))
         return calls
-
-    def call(self, calls: Iterable[Call]) -> None:
-        """Makes the callbacks, and adds the jobs that they return to those that wait."""
-        for call in calls:
-            self.waiting.extend(map(Run, call() or ()))
 
     def fill(self) -> list[Call]:
         """Sends waiting runs to programs, in their order, and ends programs that would be idle."""

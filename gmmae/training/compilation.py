@@ -7,7 +7,7 @@ The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `m
 import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal, NamedTuple, TypeVar
 
 import jax
@@ -29,12 +29,9 @@ from gmmae.training.run_cache import RunCache
 from gmmae.training.step import EpochValues, Losses, Mean, TrainEpoch, TrainState, evaluate, make_train_epoch
 from gmmae.workloads import contract, registry
 from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
-from gmmae.workloads.sources import CheckedSource, count, take_on_host
+from gmmae.workloads.sources import count, take_on_host
 
 T = TypeVar("T")
-
-MAX_EPOCHS_PER_DISPATCH = 100
-"""Default maximum number of epochs per compiled program on a GPU. It amortises the host's work over 100 epochs."""
 
 EVAL_DEVICE_BATCH = 64
 """Validation samples of one device at a time. It bounds memory and changes no result beyond rounding."""
@@ -57,7 +54,6 @@ class TrainSetup(NamedTuple):
       schedule: the learning rate by step.
       optimizer: takes the learning rate of each step.
       eval_plan: of the validation samples, as `train_plan`.
-      max_epochs_per_dispatch: from `epochs_per_dispatch`.
       cache: data and programs for later runs.
     """
 
@@ -73,7 +69,6 @@ class TrainSetup(NamedTuple):
     schedule: optax.Schedule
     optimizer: optax.GradientTransformationExtraArgs
     eval_plan: BatchPlan
-    max_epochs_per_dispatch: int
     cache: RunCache
 
     def program_key(self, *own: Hashable) -> tuple[Hashable, ...]:
@@ -148,7 +143,6 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     stage = strategy.optimization
     strategy_plan = plan_batches(samples, stage.global_batch, strategy_devices)
     train_plan = _train_plan(config, devices, workload, strategy_plan)
-    reads = any(isinstance(split, CheckedSource) for split in (data.train, data.validation))
     return TrainSetup(
         config=config,
         workload=workload,
@@ -162,7 +156,6 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
         schedule=schedules.learning_rate(stage.learning_rate, train_plan.steps),
         optimizer=optimizers.make(stage.optimizer, optim.clip_norm),
         eval_plan=BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers),
-        max_epochs_per_dispatch=1 if reads else epochs_per_dispatch(config, devices.platform, train_plan.steps),
         cache=cache,
     )
 
@@ -195,22 +188,6 @@ def _train_plan(config: Config, devices: Devices, workload: Workload, strategy_p
     if not micro_batch and devices.platform == "cpu":
         micro_batch = dividing_part(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
     return plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
-
-
-def epochs_per_dispatch(config: Config, platform: str, steps: int = 1) -> int:
-    """Returns the most epochs that one program computes without the host. It is 1 if the host validates within `steps` steps.
-
-    Where the configuration leaves it open, this is 1 on a CPU, whose epochs take longer than the host's work between them. On a
-    GPU it is the number of epochs between two tasks of the host: a checkpoint, TensorBoard's pictures, or a stopping rule that
-    looks at each epoch. The loop may ask this one program for fewer epochs, so no bit depends on how many it asks for.
-    """
-    if (config.stop.validate_every_steps or steps) < steps:
-        return 1
-    if config.parallel.epochs_per_dispatch != "auto":
-        return config.parallel.epochs_per_dispatch
-    if platform == "cpu" or config.stop.looks_at_each_epoch:
-        return 1
-    return min(MAX_EPOCHS_PER_DISPATCH, config.stop.max_epochs, config.checkpoint.every_epochs, config.log.every_epochs)
 
 
 def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:
@@ -314,9 +291,14 @@ def train_program(setup: TrainSetup, state: TrainState) -> Callable[[TrainState,
     samples = data_set(setup, "train")
     compiled = setup.cache.get(setup.program_key("train", *setup.training_key), lambda: compile_epoch(setup, state, samples))
 
+    @lru_cache(maxsize=2)  # of the epoch that is trained, and of the next one
+    def places(epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        return epoch_places(setup, epoch)
+
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
-        arguments = epoch_arguments(setup, epoch)
-        state, losses = jax.block_until_ready(compiled(state, samples, *arguments))
+        results = compiled(state, samples, *epoch_arguments(setup, epoch, places(epoch)))
+        places(epoch + 1)  # while the devices compute
+        state, losses = jax.block_until_ready(results)
         return state, np.asarray(losses)
 
     return train
@@ -394,10 +376,21 @@ def data_set(setup: TrainSetup, split: Literal["train", "validation"]) -> Sample
     return setup.cache.get(key, lambda: setup.devices.replicate(cast(setup.config, getattr(setup.data, split))))
 
 
-def epoch_arguments(setup: TrainSetup, epoch: int) -> tuple[PyTree, ...]:
-    """Returns the arguments of `make_train_epoch`'s function that follow the samples, on the devices."""
-    order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
-    return setup.devices.replicate(epoch_values(setup, epoch)), *_sharded(setup, order, setup.train_plan)
+def epoch_arguments(setup: TrainSetup, epoch: int, places: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[PyTree, ...]:
+    """Returns the arguments of `make_train_epoch`'s function that follow the samples, on the devices.
+
+    Args:
+      setup: of the run.
+      epoch: its number.
+      places: its `epoch_places`, where they are there already.
+    """
+    places = places or epoch_places(setup, epoch)
+    return setup.devices.replicate(epoch_values(setup, epoch)), *_sharded(setup, places, setup.train_plan)
+
+
+def epoch_places(setup: TrainSetup, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the indices and the weights of an epoch's samples on the host, in the epoch's order."""
+    return shard_indices(setup, epoch_order(setup.config.seed, epoch, setup.train_plan.samples), setup.train_plan)
 
 
 def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
@@ -408,12 +401,13 @@ def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
 
 def validation_arguments(setup: TrainSetup) -> tuple[Array, ...]:
     """Returns the arguments of `evaluate` that follow the samples, on the devices."""
-    return _sharded(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
+    places = shard_indices(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
+    return _sharded(setup, places, setup.eval_plan)
 
 
-def _sharded(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> tuple[Array, ...]:
+def _sharded(setup: TrainSetup, places: tuple[np.ndarray, np.ndarray], plan: BatchPlan) -> tuple[Array, ...]:
     """Returns the indices, the weights and the shard range of each device, on the devices."""
-    return setup.devices.shard((*shard_indices(setup, order, plan), setup.devices.shard_ranges(plan.devices)))
+    return setup.devices.shard((*places, setup.devices.shard_ranges(plan.devices)))
 
 
 def shard_indices(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> tuple[np.ndarray, np.ndarray]:

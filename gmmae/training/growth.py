@@ -35,10 +35,6 @@ class Growth:
         last = self.stage(self._max_epochs) + 1
         return ((number, self._stages[number]) for number in range(self.stage(epoch), last))
 
-    def epochs_to_next(self, done: int) -> list[int]:
-        """Returns the epochs until each later stage."""
-        return [start - 1 - done for start in self.starts if start - 1 > done]
-
     def batches(self, done: int) -> list[list[int]]:
         """Returns the first epoch and the global batch of each later stage that has begun."""
         return [[start, self._stages[i].train_plan.batch] for i, start in enumerate(self.starts, start=1) if start <= done]

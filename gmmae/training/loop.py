@@ -27,7 +27,6 @@ from gmmae.training.epoch_parts import TrainPart, epoch_parts
 from gmmae.training.fetching import Fetcher
 from gmmae.training.finetune import first_parameters, require_same_origin
 from gmmae.training.growth import Growth
-from gmmae.training.multi_epoch import MultiEpochResult, TrainEpochs, compile_epochs
 from gmmae.training.records import Epoch, Record, from_plain, plain
 from gmmae.training.run_cache import RunCache
 from gmmae.training.run_logger import RunLogger
@@ -40,7 +39,7 @@ from gmmae.training.run_summary import (
     run_summary,
 )
 from gmmae.training.step import TrainState
-from gmmae.training.stopping import StopMonitor, epochs_in_time, finished
+from gmmae.training.stopping import StopMonitor, finished
 from gmmae.training.terminal import Display
 from gmmae.training.validations import Validation, in_order
 from gmmae.training.workdir import WorkDir, begin, claim, writable
@@ -49,9 +48,6 @@ from gmmae.workloads.interface import Events, Params
 
 if TYPE_CHECKING:
     from gmmae.training.tensorboard import TensorBoard
-
-DISPATCH_S = 1.0
-"""Default limit of the seconds of several epochs in one program. A signal, or a row of the history, may be late by these."""
 
 
 def run(config: Config, root: Path, display: Display, group: Group = ALONE, cache: RunCache | None = None) -> Record:
@@ -120,7 +116,6 @@ class Run:
     Attributes:
       state: the newest state.
       best: the parameters of the best epoch.
-      current: returns both; they are elsewhere while another program trains this run together with others.
       growth: the stages of the run, each with its own batch, and the epochs at which they begin.
     """
 
@@ -157,16 +152,13 @@ class Run:
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
-        self.current: Callable[[], tuple[TrainState, Params]] = lambda: (self.state, self.best)
         self.logger: RunLogger = IDLE
         self.growth = Growth(setup)
         self.metrics: list[str] = []  # of a validation, the loss among them
         self.train_part: dict[int, TrainPart] = {}  # by stage
-        self.train_epochs: dict[int, TrainEpochs] = {}  # likewise
         self.evaluate: Callable[[Params], dict[str, float]]
         self.describe: Callable[[Params], dict[str, np.ndarray]] | None = None
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
-        self.epoch_s: float | None = None  # of the last dispatch
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """Returns the newest checkpoint that the first process can read; all processes go on from it."""
@@ -187,20 +179,15 @@ class Run:
             reason = self.after_epochs(interrupts.reason)
         return self.end(reason)
 
-    def begin(self, *, together: bool = False) -> str | None:
-        """Compiles the programs and writes the first files. Returns the reason to stop where there is one already.
-
-        Args:
-          together: whether another program trains this run together with others.
-        """
+    def begin(self) -> str | None:
+        """Compiles the programs and writes the first files. Returns the reason to stop where there is one already."""
         setup, stop, done = self.setup, self.setup.config.stop, len(self.history)
         self.display.start(run_summary(setup, self.record, self.workdir.root, done), max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
             compilation.epoch_values(setup, 1)  # compiles the schedule, also where the cache has the programs
-            if setup.max_epochs_per_dispatch == 1 and not together:
-                self.train_part = {
-                    i: programs.train_part(of, self.state, self.fetcher) for i, of in self.growth.from_epoch(done + 1)
-                }
+            self.train_part = {
+                i: programs.train_part(of, self.state, self.fetcher) for i, of in self.growth.from_epoch(done + 1)
+            }
             self.evaluate = programs.validation(setup, self.state.params, self.fetcher)
             self.describe = compilation.describe_program(setup, self.state.params)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
@@ -208,11 +195,6 @@ class Run:
         validation = self.history[-1].validation if done else self.evaluate(self.state.params)
         require_metric(stop, validation)
         self.metrics = list(validation)
-        if setup.max_epochs_per_dispatch > 1 and not together:
-            with self.clock.section("compile_s"):
-                of_stages = self.growth.from_epoch(done + 1)
-                self.train_epochs = {i: compile_epochs(of, self.state, self.metrics) for i, of in of_stages}
-            self.best = setup.devices.replicate(self.best)
         val_loss = validation[LOSS]
         self._begin()
         reason, _ = self._agree(self.monitor.reason(), None)
@@ -263,19 +245,10 @@ class Run:
         return reasons[of_each[0, 0]], reasons[next((number for _, number in of_each if number), 0)]
 
     def _advance(self) -> None:
-        """Trains one epoch, or several in one program."""
-        epoch = len(self.history) + 1
-        stage = self.growth.stage(epoch)
-        if not self.train_epochs:
-            row = self._advance_in_parts(epoch)
-            if self.monitor.cost(row.epoch) < self.monitor.cost(self.best_epoch):
-                self.best, self.best_epoch = jax.device_get(self.state.params), row.epoch
-        else:
-            before = self.clock.read()
-            with self.clock.section("train_s"):
-                result = self.train_epochs[stage](self.state, self.best, self.best_cost, self.next_epochs())
-            self.state, self.best = result.state, result.best
-            self.add(result, before)
+        """Trains one epoch."""
+        row = self._advance_in_parts(len(self.history) + 1)
+        if self.monitor.cost(row.epoch) < self.monitor.cost(self.best_epoch):
+            self.best, self.best_epoch = jax.device_get(self.state.params), row.epoch
         self._say_growth()
 
     def _advance_in_parts(self, epoch: int) -> Epoch:
@@ -307,30 +280,6 @@ class Run:
         if epoch + 1 in self.growth.starts and self.monitor.reason() is None:
             self.display.say(f"the global batch is {self.growth.setup(epoch + 1).train_plan.batch} from epoch {epoch + 1} on")
 
-    @property
-    def best_cost(self) -> float:
-        """The monitored metric of the best epoch, as something to make small."""
-        return self.monitor.cost(self.best_epoch)
-
-    def next_epochs(self) -> range:
-        """Returns the epochs until the host's next task."""
-        done = len(self.history)
-        return range(done + 1, done + 1 + self._free_epochs(self.clock.read()["total_s"]))
-
-    def add(self, result: MultiEpochResult, before: Mapping[str, float]) -> None:
-        """Adds the rows of several epochs.
-
-        Args:
-          result: of the epochs. Its state and best parameters are not read.
-          before: the clock before them.
-        """
-        self.best_epoch = result.best_epoch or self.best_epoch
-        after, count = self.clock.read(), len(result.validations)
-        self.epoch_s = (after["total_s"] - before["total_s"]) / count
-        for done, (step_losses, validation) in enumerate(zip(result.step_losses, result.validations, strict=True), start=1):
-            clocks = {key: before[key] + (after[key] - before[key]) * done / count for key in after}
-            self._row(step_losses, validation, clocks)
-
     def _row(self, step_losses: np.ndarray, validation: Mapping[str, float], clocks: Mapping[str, float]) -> Epoch:
         epoch = len(self.history) + 1
         setup = self.growth.setup(epoch)
@@ -351,23 +300,6 @@ class Run:
         self.display.epoch(row)
         return row
 
-    def _free_epochs(self, total_s: float) -> int:
-        """Returns the epochs until the host's next task: a checkpoint, a picture, or a rule that looks at each loss."""
-        config, done = self.setup.config, len(self.history)
-        if config.stop.looks_at_each_epoch:
-            return 1
-        next_figure = [epoch - done for epoch in config.log.figure_epochs if epoch > done]
-        regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.every_epochs)]
-        most = min(self.setup.max_epochs_per_dispatch, config.stop.max_epochs - done)
-        count = min(most, *regular, *next_figure, *self.growth.epochs_to_next(done))
-        automatic, limit_s = config.parallel.epochs_per_dispatch == "auto", config.stop.time_limit_s
-        if automatic:
-            count = min(count, epochs_in_time(self.epoch_s, 0.0, DISPATCH_S))
-        if limit_s is not None:
-            count = min(count, epochs_in_time(self.epoch_s, total_s, limit_s))
-        # The first process's clock decides.
-        return int(self.group.all_gather([count])[0, 0]) if automatic or limit_s is not None else count
-
     def _saves(self, reason: str | None) -> bool:
         """Returns whether a checkpoint is due. Without one the record says nothing of these epochs, as they may be lost."""
         config = self.setup.config.checkpoint
@@ -382,7 +314,7 @@ class Run:
         with self.clock.section("checkpoint_s"):
             inside = self.monitor.inside
             progress = Progress(self.history, self.clock.read(), self.best_epoch, inside)
-            state, best = jax.device_get(self.current())
+            state, best = jax.device_get((self.state, self.best))
             self.checkpoints.save(Checkpoint(state, best, progress))
         self.saved_s = self.clock.read()["total_s"]
 
@@ -431,7 +363,7 @@ class Run:
         in_tensorboard = last or epoch % log.every_epochs == 0
         if not self.group.primary or self.describe is None or not (in_figure or in_tensorboard):
             return
-        arrays = self.describe(self.current()[0].params)
+        arrays = self.describe(self.state.params)
         if in_tensorboard and self.events:
             self.logger.events(epoch, self.events(arrays))
         if in_figure:

@@ -138,12 +138,3 @@ def finished(record: Record, stop: StopConfig, history: list[Epoch] | None = Non
     if reason == MAX_EPOCHS:
         return record.epochs >= stop.max_epochs
     return reason != TIME_LIMIT or _time_is_over(stop, record.clocks.get("total_s", 0.0))
-
-
-def epochs_in_time(epoch_s: float | None, total_s: float, time_limit_s: float) -> int:
-    """Returns the number of epochs after which at most one more passes the time limit; 1 where an epoch's seconds are unknown.
-
-    >>> [epochs_in_time(epoch_s, 5.0, 10.0) for epoch_s in (None, 2.0, 30.0)]
-    [1, 2, 1]
-    """
-    return max(1, int((time_limit_s - total_s) / epoch_s)) if epoch_s else 1

@@ -116,11 +116,6 @@ def standard_output() -> Console:
     return Console(file=cast(TextIO, Outlasting(sys.stdout)))
 
 
-def plain(file: TextIO) -> Plain:
-    """Returns a display that prints lines to a file."""
-    return Plain(Console(file=file))
-
-
 def display(console: Console | None = None) -> Display:
     """Returns the display for standard output: live on a terminal, plain elsewhere."""
     console = console or standard_output()

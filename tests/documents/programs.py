@@ -38,10 +38,6 @@ ON_A_RUN = {"evaluate", "describe", "classify", "export"}
 """Commands whose options are those of the run that they are given."""
 
 
-ON_A_SWEEP = {"python -m benchmarks.sweep_programs", "python -m benchmarks.sweep_estimate"}
-"""Benchmarks whose further options are those of a sweep."""
-
-
 class Parsed(BaseException):
     """The command line was found to be right: nothing may run after that."""
 
@@ -69,11 +65,6 @@ def listed(default: Any) -> set[str]:
 def _training() -> set[str]:
     """Returns the options of `train` with each of our workloads."""
     return set().union(*(listed(arguments.TrainArguments(run=registry.configuration(name))) for name in registry.BUILT_IN))
-
-
-def _sweep() -> set[str]:
-    """Returns the options of `sweep`."""
-    return listed(arguments.SweepArguments())
 
 
 @contextlib.contextmanager
@@ -105,10 +96,8 @@ def parsing_only(listing: bool = False) -> Iterator[None]:
         if inside:
             return parse_known(self, args, namespace)
         if listing:
-            raise Listed(set(self._option_string_actions) | (_sweep() if self.prog in ON_A_SWEEP else _training()))
-        found, rest = parse_known(self, args, namespace)
-        if self.prog in ON_A_SWEEP:  # it parses the rest itself
-            return found, rest
+            raise Listed(set(self._option_string_actions) | _training())
+        _, rest = parse_known(self, args, namespace)
         arguments.parse_train(rest, "train.py")  # whatever is left is meant for it
         raise Parsed
 

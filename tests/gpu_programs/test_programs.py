@@ -1,18 +1,14 @@
 """The programs of a run, compiled for H100s that are not there, hold what was promised of them."""
 
-import jax
-import numpy as np
 import pytest
 
-from benchmarks import hlo
 from benchmarks.device_programs import compiled, in_mode, read, topology
 from gmmae.config.schema import changed
 from gmmae.config.toml import find
 from gmmae.models import autoencoder
-from gmmae.training import compilation, multi_epoch, optimizers
-from gmmae.training.parallel import Devices
+from gmmae.training import compilation, optimizers
 from gmmae.workloads.configuration import read_config
-from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, PLAIN, Asked, Bound, faults, validation_faults
+from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, PLAIN, Asked, faults, validation_faults
 from tests.small import small
 
 STEPS = 5
@@ -50,48 +46,6 @@ def test_the_last_stage_of_a_growing_batch_meets_once_a_step_and_keeps_to_its_me
         state = devices.replicate(compilation.blank_state(growing, setup.workload))
         program = compilation.compile_epoch(setup, state, compilation.data_set(setup, "train"))
     assert faults(read(program, STEPS), Asked("float32", 8, PARAMETERS, GROWN)) == []
-
-
-@pytest.fixture
-def kept(monkeypatch) -> list[jax.stages.Compiled]:
-    """The programs that `Devices.compile` gives from here on."""
-    programs = []
-    real = Devices.compile
-    monkeypatch.setattr(Devices, "compile", lambda *given, **options: programs.append(real(*given, **options)))
-    return programs
-
-
-def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(kept):
-    """Whether there is another; the steps of an epoch, and those of its validation, do without it."""
-    devices = topology("h100", 1, 1)
-    setup = compilation.prepare(PAPER, devices)
-    assert setup.max_epochs_per_dispatch == 10, "by default, on a GPU; checkpoints come every ten epochs"
-    with compilation.precision_context(PAPER):
-        multi_epoch.compile_epochs(setup, devices.replicate(compilation.blank_state(PAPER, setup.workload)), ["loss"])
-    [program] = kept
-    text = hlo.parse(program.as_text())
-    [_] = hlo.open_loops(text, text.entry)
-    bound = BOUNDS["float32", 1, 1]
-    # The best parameters and the rates of ten epochs take 0.9 MB; the rest is XLA's packing.
-    with_the_best = bound._replace(temporary_mb=bound.temporary_mb + 1.6)
-    assert faults(read(program, STEPS), Asked("float32", 1, PARAMETERS, with_the_best)) == []
-
-
-def test_four_runs_together_take_the_launches_of_fewer_than_two(kept):
-    """A launch works on all of them. Some are added, which move the runs' axis before and after a product of all runs."""
-    count, devices = 4, topology("h100", 1, 1)
-    setup = compilation.prepare(PAPER, devices)
-    state = compilation.blank_state(PAPER, setup.workload)
-    with compilation.precision_context(PAPER):
-        states = devices.replicate(jax.tree.map(lambda leaf: np.stack([leaf] * count), state))
-        multi_epoch.compile_together([setup] * count, states, ["loss"])
-    [program] = kept
-    reading = read(program, STEPS)
-    assert sum(reading.kernels.values()) < 2 * BOUNDS["float32", 1, 1].launches
-    ample = Bound(launches=1000, temporary_mb=count * 60.0)
-    assert faults(reading, Asked("float32", 1, PARAMETERS, ample)) == []
-    text = hlo.parse(program.as_text())
-    [_] = hlo.open_loops(text, text.entry)
 
 
 def epoch_of_small(target: str) -> str:

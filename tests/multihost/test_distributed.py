@@ -105,11 +105,9 @@ def alone(config: Config, workdir: Path) -> list[Epoch]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epochs_per_dispatch", [1, 3])
-def test_two_processes_are_one_run(tmp_path, pair, epochs_per_dispatch):
-    options = {"parallel__devices": 4, "stop__max_epochs": 5, "log__tensorboard": True}
-    config, together = small(**options), small(**options, parallel__epochs_per_dispatch=epochs_per_dispatch)
-    (code, out, error), silent = map(finish, pair.start(together, tmp_path / "two"))
+def test_two_processes_are_one_run(tmp_path, pair):
+    config = small(parallel__devices=4, stop__max_epochs=5, log__tensorboard=True)
+    (code, out, error), silent = map(finish, pair.start(config, tmp_path / "two"))
     assert (code, error) == (0, "")
     assert silent == (0, "", "")
     assert "devices          4 × cpu" in out

@@ -35,10 +35,6 @@ jobs_done = 0
 
 def run(what, config, *rest):
     global jobs_done
-    if what == "train_together":
-        for member in json.loads(Path(config).read_text()):
-            run("train", *member[:2])
-        return 0
     out = Path(rest[-1])
     name = out.name if what == "train" else out.stem
     config = Path(config).read_text()
@@ -89,11 +85,6 @@ def run(what, config, *rest):
     if wish == "full memory" or (wish == "full memory after others" and jobs_done):
         print("error: memory must hold what is asked for")
         sys.exit(2)
-    if what == "compare":  # the wish is how many times faster runs are together
-        speed = {"runs": len(json.loads(config)), "alone_s": 1.0, "together_s": 1 / float(wish.split()[0]) if wish else None}
-        speed["compile_s"] = 1.5 if "slow compiler" in wish else 0.1
-        write_text(out, json.dumps(speed))
-        return 0
     if wish == "segfault":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -173,8 +164,8 @@ class Watch(SweepDisplay):
         self.states = {key.name: text for key, text in done.items()}
         self.jobs = computed
 
-    def started(self, *names) -> None:
-        self.begun += names
+    def started(self, name) -> None:
+        self.begun.append(name)
 
     def tick(self, running) -> None:
         pass
@@ -260,7 +251,6 @@ def grid(**changes) -> SweepConfig:
         "jobs": 2,
         "grace_s": 5.0,
         "run": run,
-        "train_together": "off",
     }
     return SweepConfig(**plain | changes)
 

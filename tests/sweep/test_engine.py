@@ -574,9 +574,9 @@ def test_an_interrupted_sweep_ends_its_runs_and_the_next_call_completes_it(fake,
     class Interrupting(Watch):
         """When the third run starts, one is done, and another hangs until it gets a signal."""
 
-        def started(self, *names):
-            super().started(*names)
-            if "linear-n2-seed0" in names:
+        def started(self, name):
+            super().started(name)
+            if name == "linear-n2-seed0":
                 wait_until(lambda: fake.events("hang"))
                 os.kill(os.getpid(), signal.SIGINT)
 

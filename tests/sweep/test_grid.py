@@ -33,7 +33,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "seeds": ((2**32,), "one or more different numbers of 0 to 4294967295"),
     "executor": ("lsf", "one of processes, slurm"),
     "jobs": (0, "at least 1"),
-    "train_together": ("yes", "one of auto, on, off"),
     "run_time_limit_s": (0.0, "none or positive"),
     "worker_memory_gb": (0.0, "auto or positive"),
     "grace_s": (math.nan, "at least 0"),

@@ -97,26 +97,3 @@ def test_counts_are_of_the_grid_and_failures_among_them():
     shown.start("weak-n2-seed1")
     shown.end("weak-n2-seed1", {RunKey("weak", 2, 1): "timed_out"}, 1.0)
     assert (shown.done, shown.failed, shown.left_s()) == (2, 2, None)
-
-
-def test_runs_that_train_together_end_together(clock):
-    """Both seeds took 4 s of their job's 8 s. The other job has two runs, too, and 8 s from its start."""
-    config = SweepConfig(scaling=("weak",), devices=(2, 4), seeds=(0, 1))
-    shown = SweepProgress(config, {}, 4)
-    shown.start("weak-n2-seed0", "weak-n2-seed1")
-    for seed in (0, 1):
-        shown.end(f"weak-n2-seed{seed}", {RunKey("weak", 2, seed): "reached at epoch 3"}, 4.0)
-    assert shown.left_s() == pytest.approx(8)
-    shown.start("weak-n4-seed0", "weak-n4-seed1")
-    assert list(shown.running) == ["weak-n4-seed0", "weak-n4-seed1"]
-    clock[0] += 3
-    assert shown.left_s() == pytest.approx(5)
-
-
-def test_runs_whose_job_failed_start_again_one_by_one():
-    shown = SweepProgress(SweepConfig(scaling=("weak",), devices=(2, 4), seeds=(0, 1)), {}, 4)
-    shown.start("weak-n2-seed0", "weak-n2-seed1")
-    shown.start("weak-n2-seed0")
-    assert list(shown.running) == ["weak-n2-seed0"]
-    shown.end("weak-n2-seed0", {RunKey("weak", 2, 0): "reached at epoch 3"}, 4.0)
-    assert shown.left_s() == pytest.approx(3 * 4)

@@ -80,19 +80,6 @@ def test_a_kill_after_a_change_of_batch_repeats_it(tmp_path, whole):
     assert fingerprint(config, tmp_path) == fingerprint(config, workdir)
 
 
-@pytest.mark.slow
-def test_several_epochs_a_dispatch_end_where_the_batch_grows(tmp_path, whole):
-    _, record, display = whole
-    several = {"parallel__epochs_per_dispatch": 5, "checkpoint__every_epochs": 7, "log__every_epochs": 7}
-    other, shown = finish(growing(**BY_EPOCHS | several), tmp_path)
-    assert [row.batch for row in shown.rows] == [row.batch for row in display.rows]
-    assert other.growth == record.growth
-    # As in test_multi_epoch.py: another program, which rounds otherwise.
-    for row, one in zip(shown.rows, display.rows, strict=True):
-        assert row.val_loss == pytest.approx(one.val_loss, rel=1e-5)
-        assert row.lr == one.lr
-
-
 def test_a_target_within_the_first_batch_ends_the_run_without_growth(tmp_path):
     record, _ = finish(growing(**BY_EPOCHS | {"stop__target": 1.0}), tmp_path)
     assert (record.epochs, record.growth, record.batch_text) == (1, [], "8")

@@ -12,9 +12,9 @@ import pytest
 
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
-from gmmae.training import loop
+from gmmae.training import compilation, loop
 from gmmae.training.records import from_json, read_history, to_json
-from tests.small import Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
+from tests.small import RATES, Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
 
 
 def snapshots(workdir) -> list[str]:
@@ -99,6 +99,18 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
     assert snapshots(tmp_path) == snapshots(workdir)
     assert fingerprint(config, tmp_path) == fingerprint(config, workdir)
     assert second.clocks["total_s"] > first.clocks["total_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RATES if name != "adam"])
+def test_each_optimiser_resumes(tmp_path, name):
+    optim = {"optim__name": name, "optim__learning_rate": RATES[name], "model__activation": "silu"}
+    config = small(**optim, stop__max_epochs=4)
+    finish(small(**optim, stop__max_epochs=2), tmp_path / "parts")
+    finish(config, tmp_path / "parts")
+    _, whole = finish(config, tmp_path / "whole")
+    assert losses(read_history(tmp_path / "parts" / "history.csv")) == losses(whole.rows)
+    assert len({row.val_loss for row in whole.rows}) == 4
 
 
 @pytest.mark.slow
@@ -244,6 +256,16 @@ def test_time_limit(tmp_path):
     assert (record.stop_reason, record.epochs) == ("time_limit", 1)
     assert finish(small(stop__time_limit_s=1e-3, stop__max_epochs=9), tmp_path)[0] == record
     assert finish(small(stop__max_epochs=3), tmp_path)[0].epochs == 3
+
+
+def test_an_epochs_order_is_drawn_while_the_one_before_is_computed(monkeypatch):
+    setup = compilation.prepare(small())
+    state, drawn, draw = setup.devices.replicate(compilation.initial_state(setup)), [], compilation.epoch_order
+    train = compilation.train_program(setup, state)
+    monkeypatch.setattr(compilation, "epoch_order", lambda seed, epoch, of: drawn.append(epoch) or draw(seed, epoch, of))
+    for epoch in (1, 2, 5):
+        state, _ = train(state, epoch)
+    assert drawn == [1, 2, 3, 5, 6], "each once, with the one that follows"
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ import pytest
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.system import stop_reasons
-from gmmae.system.errors import InputError, StorageError
-from gmmae.training import compilation, population
+from gmmae.system.errors import StorageError
+from gmmae.training import compilation
 from gmmae.training.loop import run
 from gmmae.training.run_cache import RunCache
 from gmmae.training.trained import load
@@ -117,16 +117,6 @@ def test_a_trained_model_evaluates_a_source_as_arrays(tmp_path, volumes):
     assert {name: values.tolist() for name, values in of_source.items()} == {
         name: values.tolist() for name, values in of_arrays.items()
     }
-
-
-def test_runs_with_a_source_train_one_by_one(tmp_path, volumes):
-    config = volumes(small(stop__max_epochs=1))
-    runs = [(changed(config, seed=seed), tmp_path / str(seed), Recorder()) for seed in (0, 1)]
-    with pytest.raises(InputError, match="must have all samples on the devices; got a source: train them one by one"):
-        population.run_together(runs)
-    alone_s, together_s, _ = population.measure_speed([config, changed(config, seed=1)], RunCache())
-    assert alone_s > 0
-    assert together_s is None
 
 
 @slow

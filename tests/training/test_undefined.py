@@ -2,13 +2,11 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from gmmae.training import compilation
-from gmmae.training.multi_epoch import compile_epochs
 from gmmae.training.run_cache import RunCache
 from tests.small import small
 
@@ -49,16 +47,3 @@ def test_where_no_sample_defines_it_the_mean_is_undefined():
     found = evaluated(with_metric(-1.0, 1))
     assert np.isnan(found["largest"])
     assert np.isfinite(found["loss"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("defined", "best_epoch"), [(4, 1), (0, 0)])
-def test_several_epochs_in_one_program_judge_by_the_same_mean(defined, best_epoch):
-    each = np.sort(largest())
-    threshold = float(each[defined - 1]) if defined else -1.0
-    setup = with_metric(threshold, 1, parallel__epochs_per_dispatch=2, stop__monitor="largest", stop__mode="min")
-    state = setup.devices.replicate(compilation.initial_state(setup))
-    block = compile_epochs(setup, state, list(evaluated(setup)))(state, jax.device_get(state.params), np.inf, range(1, 3))
-    mean = each[:defined].mean() if defined else np.nan
-    assert [row["largest"] for row in block.validations] == pytest.approx([mean] * 2, rel=1e-6, nan_ok=True)
-    assert block.best_epoch == best_epoch

@@ -9,9 +9,7 @@ import pytest
 from gmmae.config.schema import StopConfig
 from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import SweepConfig, TimingConfig
-from gmmae.system.errors import InputError
 from gmmae.training import compilation, loop
-from gmmae.training.population import run_together
 from gmmae.training.records import Epoch, read_history
 from gmmae.training.stopping import StopMonitor
 from gmmae.training.validations import Validation, crossing, read_validations
@@ -178,16 +176,6 @@ def test_a_target_that_is_given_later_is_found_inside_an_earlier_epoch(tmp_path,
 
 
 @pytest.mark.slow
-def test_a_dispatch_of_several_epochs_is_one_of_parts(tmp_path, whole):
-    finish(swings(parallel__epochs_per_dispatch=4, log__figure_epochs=(0,)), tmp_path)
-    assert table(tmp_path) == table(whole[0])
-    one = small(stop__validate_every_steps=50, parallel__epochs_per_dispatch=4, checkpoint__every_epochs=9)
-    assert compilation.prepare(one).max_epochs_per_dispatch == 4
-    finish(one, tmp_path / "longer")
-    assert places(tmp_path / "longer") == [(3, 1), (6, 2), (9, 3)]
-
-
-@pytest.mark.slow
 def test_a_batch_that_grows_is_validated_inside_the_epochs_of_each_batch(tmp_path):
     """Batches of 8, 16 and 22 have 3, 2 and 1 steps an epoch."""
     growing = {"scaling": "growing", "optim__batch_doubling_epochs": (1, 2), "parallel__simulate_devices": 8}
@@ -219,12 +207,6 @@ def test_tensorboard_has_each_validation_once_also_after_a_kill(tmp_path, whole)
     rows = read_validations(whole[0] / "validations.csv")
     assert [event.step for event in events] == [row.step for row in rows]
     assert [event.value for event in events] == pytest.approx([row.value("loss") for row in rows])
-
-
-def test_runs_that_validate_inside_epochs_do_not_train_together(tmp_path):
-    runs = [(swings(seed=seed), tmp_path / str(seed), Recorder()) for seed in (0, 1)]
-    with pytest.raises(InputError, match=r"must have stop.validate_every_steps = none"):
-        run_together(runs)
 
 
 @pytest.mark.slow

@@ -122,15 +122,6 @@ def test_stopped_and_resumed_is_the_run_that_nobody_stopped(config, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_epochs_in_one_program(config, tmp_path):
-    _, rows = finish(config, tmp_path / "one")
-    several = changed(config, parallel__epochs_per_dispatch=3, log__every_epochs=50, log__figure_epochs=(0,))
-    _, blocks = finish(several, tmp_path / "three")
-    assert [row.metrics for row in blocks] == [row.metrics for row in rows]
-    assert [row.val_loss for row in blocks] == pytest.approx([row.val_loss for row in rows], rel=1e-5)
-
-
-@pytest.mark.slow
 def test_a_sweep_with_its_report_and_an_arm_of_the_files_own(mine, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(EXAMPLE + CUBE_ROOT)

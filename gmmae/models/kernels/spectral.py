@@ -24,7 +24,6 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Float64
 
 from gmmae.models.kernels.precision import FULL
@@ -163,7 +162,7 @@ def _to(
     *volume, rows, columns = x.shape
     for axis, points in _groups(tuple(volume), merged):
         matrices = _matrices(role, period, points, axis, str(x.dtype))
-        x = _transform(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
+        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
     return x.reshape(-1, rows, columns)
 
 
@@ -178,7 +177,7 @@ def _from(
     """Returns Dᵀ, Eᵀ or Rᵀ times x; the transformed axes come first in `shape`."""
     for axis, points in reversed(_groups(shape[: len(period)], min(merged, MERGED_RESULTS))):
         matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
-        x = _transform(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
+        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
     return x.reshape(shape)
 
 
@@ -196,24 +195,6 @@ def _groups(volume: tuple[int, ...], merged: int) -> list[tuple[int, tuple[int, 
         else:
             groups.append((axis, (points,)))
     return groups
-
-
-def _transform(matrices: np.ndarray, x: Array, precision: lax.Precision) -> Array:
-    """Returns the matrices times x.
-
-    `vmap` over x, as for several runs together, gives each entry its own copy of the matrices. Its own rule would make one
-    product with the entries side by side, and XLA would move their axis there and back.
-    """
-
-    @custom_vmap
-    def product(x: Array) -> Array:
-        return _product(matrices, x, precision)
-
-    @product.def_vmap
-    def _(size: int, _: list[bool], x: Array) -> tuple[Array, bool]:
-        return _product(jnp.broadcast_to(matrices, (size, *matrices.shape)), x, precision), True
-
-    return product(x)
 
 
 # Kept, because XLA sees that two results are the same only where the constants are the same object.

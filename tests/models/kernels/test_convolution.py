@@ -68,21 +68,6 @@ def test_the_kernels_gradient_by_tiles_may_have_fewer_features_than_channels():
         assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize(("form", "channels"), [("every axis", 3), ("first axis", 1), ("merged axes", 3)])
-def test_several_runs_together_equal_each_alone_and_their_axis_stays_first(form, channels):
-    x, kernel = arrays(2, 6, 3, channels)
-    xs, kernels = jnp.stack([x, 2 * x]), jnp.stack([kernel, -kernel])
-    gradients = jnp.stack([g := jnp.ones_like(FORMS[form].apply(x, kernel)), 3 * g])
-    for function, arguments in [(FORMS[form].apply, (xs, kernels)), (FORMS[form].gradients, (xs, kernels, gradients))]:
-        alone, together = jax.jit(function), jax.jit(jax.vmap(function))
-        runs = [[array[run] for array in arguments] for run in range(2)]
-        for run, of_run in enumerate(runs):
-            jax.tree.map(lambda ours, theirs, run=run: assert_close(ours[run], theirs), together(*arguments), alone(*of_run))
-        programs = alone.lower(*runs[0]), together.lower(*arguments)
-        alone_moves, together_moves = (program.as_text().count("stablehlo.transpose") for program in programs)
-        assert alone_moves == together_moves
-
-
 # One sample of three channels is convolved tap by tap, 40 in spectra along every axis, one channel in spectra along the first.
 # A GPU takes more samples to be worth the spectra.
 @pytest.mark.parametrize(("channels", "samples", "form"), [(3, 1, "direct"), (3, 38, "every axis"), (1, 2, "first axis")])
