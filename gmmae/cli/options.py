@@ -213,7 +213,6 @@ class JudgeArguments(Options):
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used, such as RUN/config.toml
     out: Path = Path("judgement")  # folder for the page; new, empty, or with an earlier judgement, which is replaced
     count: Count = "all"  # nodules of each set to compare; all: the number in the smallest set
-    network_judge: bool = False  # also train a small network to tell the sets apart, a second opinion that takes minutes
     seed: Seed = 0  # random seed
     data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", padding="replicate"))
 
