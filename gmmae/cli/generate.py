@@ -13,11 +13,10 @@ from gmmae.cli.options import GenerateArguments
 from gmmae.data import sources
 from gmmae.data.extraction.prepare import SOURCES, say_on_stderr
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, Nodules, TransientError
-from gmmae.generation import folder, prior
+from gmmae.data.volumes import Nodules
+from gmmae.generation import folder
 from gmmae.generation import generator as generators
-from gmmae.generation.generator import Generated, Generator, Wanted, resized
-from gmmae.generation.grain import Grain
+from gmmae.generation.generator import Generated, Wanted, resized
 from gmmae.generation.insertion.hosts import require_scans
 from gmmae.generation.insertion.insert import insert
 from gmmae.generation.judging.figures import contact_sheet
@@ -49,11 +48,11 @@ def command(options: GenerateArguments) -> int:
     known = fingerprint.checked(options.run, fingerprint.load(trained.config))
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    wanted = Wanted(options.category, options.diameter_mm, options.malignancy, options.sharpness, options.noise)
-    grain, malignancy = _grain(options, data, training), _malignancy(options, data, training)
-    generators.fitting(wanted, training, grain, malignancy)  # what is asked for in vain is said at once
-    generator = generators.fit(trained, training, validation, grain, malignancy)
-    lines = _keep_prior(generator, options.run)
+    wanted = Wanted(options.category, options.diameter_mm, options.malignancy)
+    malignancy = _malignancy(options, data, training)
+    generators.fitting(wanted, training, malignancy)  # what is asked for in vain is said at once
+    generator = generators.fit(trained, training, validation, malignancy)
+    lines: list[str] = []
     if generator.inactive_units:
         lines.append(f"{generator.inactive_units} latent units of {options.run} are unused, so the nodules vary less")
     strengths = generators.STRENGTHS._replace(bandwidth=options.bandwidth)
@@ -66,29 +65,6 @@ def command(options: GenerateArguments) -> int:
     lines += [str(options.out / name) for name in ("nodules.csv", *SHEETS)]
     print_result(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
     return 0
-
-
-def _grain(options: GenerateArguments, data: DataConfig, training: Nodules) -> Grain | None:
-    """Measures noise and blur of the training nodules' scans, if the data are volumes on the scans' grids with masks.
-
-    Raises:
-      InputError: they are not, and a grain is asked for.
-      TransientError: a volume could not be read for a transient reason.
-    """
-    try:
-        if data.source != "cubes" or not data.hu:
-            raise DataError("these are of another source or unit")
-        return folder.measured_grain(data, training.names)
-    except TransientError:
-        raise
-    except DataError as error:
-        asked = {"--noise": options.noise, "--sharpness": options.sharpness}
-        for option, limits in asked.items():
-            if limits is not None:
-                raise InputError(
-                    f"{option} needs training nodules in HU with masks, in a folder of cubes on their scans' grids; {error}"
-                ) from error
-        return None
 
 
 def _malignancy(options: GenerateArguments, data: DataConfig, training: Nodules) -> Float[np.ndarray, " samples"] | None:
@@ -145,16 +121,6 @@ def _require_memory(count: int, shape: tuple[int, ...], density_bytes: int) -> N
         )
 
 
-def _keep_prior(generator: Generator, run: Path) -> list[str]:
-    """Writes the prior beside the run. Returns a line if its folder is read-only."""
-    place = run / "prior.npz"
-    try:
-        prior.save(generator.prior, place)
-    except OSError as error:
-        return [f"the prior was not kept: {place} cannot be written ({error.strerror or error})"]
-    return []
-
-
 def _write(
     options: GenerateArguments, generated: Generated, validation: Nodules, trained: Trained, known: Fingerprint
 ) -> list[str]:
@@ -166,7 +132,7 @@ def _write(
         if options.insert_into is None:
             return []
         scans = place / SCANS
-        summary = insert(generated.nodules, options.insert_into, scans, options.seed, say_on_stderr, grain=generated.grain)
+        summary = insert(generated.nodules, options.insert_into, scans, options.seed, say_on_stderr)
         return summary._replace(out=options.out / SCANS).lines()
 
 

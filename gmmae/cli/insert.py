@@ -4,7 +4,6 @@ from gmmae.cli.options import InsertArguments
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare, say_on_stderr
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
-from gmmae.generation.folder import read_grain
 from gmmae.generation.insertion.hosts import require_scans
 from gmmae.generation.insertion.insert import insert
 from gmmae.system.files import claim_output, print_result
@@ -24,7 +23,6 @@ def command(options: InsertArguments) -> int:
     )
     prepared = prepare(config, say_on_stderr)
     nodules, _ = load_prepared(prepared)
-    grain = None if options.nodules.suffix == ".npz" else read_grain(config, nodules.names)
-    summary = insert(nodules, options.scans, options.out, options.seed, say_on_stderr, options.per_scan, grain)
+    summary = insert(nodules, options.scans, options.out, options.seed, say_on_stderr, options.per_scan)
     print_result(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
     return 0

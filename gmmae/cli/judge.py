@@ -39,7 +39,6 @@ def command(options: JudgeArguments) -> int:
         options.seed,
         scale=Scale(options.data.window, options.data.hu),
         count=0 if options.count == "all" else options.count,
-        network=options.network_judge,
     )
     notes = _notes(options, origin)
     paths = page.write(options.out, judgement, real, generated, training, options.seed, notes)

@@ -174,8 +174,6 @@ class GenerateArguments(Options):
     category: str | None = None  # category of all nodules; none: as in the training set
     diameter_mm: Limits | None = None  # smallest and largest diameter, mm; none: as in the training set
     malignancy: Limits | None = None  # lowest and highest score of the training nodules behind the shapes (column malignancy)
-    sharpness: Limits | None = None  # lowest and highest sharpness of the scan behind the grain, line pairs per cm
-    noise: Limits | None = None  # lowest and highest noise of the scan behind the grain, HU
     seed: Seed = 0  # random seed of the nodules
     size: Size = "auto"  # voxels along the longest axis of a cube; auto: as in the training set
     bandwidth: Strength = 1.3  # noise of the prior, in standard deviations within a category; 0.6 for classifiers
@@ -208,7 +206,6 @@ class JudgeArguments(Options):
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used, such as RUN/config.toml
     out: Path = Path("judgement")  # folder for the page; new, empty, or with an earlier judgement, which is replaced
     count: Count = "all"  # nodules of each set to compare; all: the number in the smallest set
-    network_judge: bool = False  # also train a small network to tell the sets apart, a second opinion that takes minutes
     seed: Seed = 0  # random seed
     data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", padding="replicate"))
 

@@ -64,7 +64,7 @@ class DataConfig(Section, name="data"):
     source: Literal["synthetic", "luna16", "cubes", "medmnist"] = "synthetic"  # where the nodules come from
     root: Place = None  # luna16, cubes: the folder of the scans or volumes; cubes, medmnist: or one .npz file
     csv: Csv = "auto"  # luna16, cubes: the CSV file, looked for in root; auto: annotations.csv (luna16), nodules.csv (cubes)
-    ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for images, or volumes' central slices; 1 for signals, or central lines
+    ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for arrays [y, x], or volumes' central slices; 1 for [x], or central lines
     shape: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
     validation: int | float = 0.25  # validation volumes: a fraction between 0 and 1, or a count; medmnist: the file has them
@@ -137,7 +137,7 @@ class DataConfig(Section, name="data"):
 
     @property
     def least_axes(self) -> int:
-        """Smallest number of axes of the data. Scans have three; cubes may be images or signals."""
+        """Smallest number of axes of the data. Scans have three; arrays may have fewer."""
         return self.ndim if self.source == "cubes" else 3
 
     @property

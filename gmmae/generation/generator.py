@@ -10,7 +10,7 @@ from scipy import ndimage
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Details, Nodules, from_density, masses, to_density, windowed
 from gmmae.generation import prior as priors
-from gmmae.generation.grain import Grain, fine_bands, spectra, with_spectra
+from gmmae.generation.grain import spectra, with_spectra
 from gmmae.generation.judging.novelty import REJECTION_PERCENTILE, nearest, symmetries
 from gmmae.generation.prior import Prior, Strengths
 from gmmae.generation.texture import (
@@ -46,22 +46,14 @@ class Wanted(NamedTuple):
       category: category of all nodules.
       diameter_mm: smallest and largest diameter.
       malignancy: smallest and largest score of the training nodules behind the shapes.
-      sharpness: smallest and largest sharpness of the scan whose grain a nodule gets, line pairs per cm.
-      noise_hu: smallest and largest noise of that scan, HU.
     """
 
     category: str | None = None
     diameter_mm: Range | None = None
     malignancy: Range | None = None
-    sharpness: Range | None = None
-    noise_hu: Range | None = None
 
 
 NOTHING = Wanted()
-GRAIN_NEIGHBOURS = 5
-"""Number of nodules with the nearest diameters among which a grain that was asked for is drawn.
-
-The voxels of a cube grow with the diameter, and so does the share of a scan's grain that they show."""
 
 
 class Texture(NamedTuple):
@@ -99,7 +91,6 @@ class Generated(NamedTuple):
       shape_donors: names of the training nodules behind the prior's bands.
       texture_donors: names of the training nodules behind the texture's blocks.
       grain_donors: names of the training nodules whose spectra the nodules have.
-      grain: noise and blur of these donors' scans; None if they were not measured.
       rejected: number of samples rejected as copies.
     """
 
@@ -110,7 +101,6 @@ class Generated(NamedTuple):
     shape_donors: Shaped[np.ndarray, "samples bands"]
     texture_donors: Shaped[np.ndarray, "samples blocks"]
     grain_donors: Shaped[np.ndarray, " samples"]
-    grain: Grain | None
     rejected: int
 
 
@@ -128,7 +118,6 @@ class Generator(NamedTuple):
       mask_voxels: number of voxels in each mask; 0 without one.
       min_distance: minimum distance of a sample from the training set in any symmetry; a nearer one is a copy.
       inactive_units: number of latent units that carry no information.
-      grain: noise and blur of the training nodules' scans; None if they were not measured.
       malignancy: malignancy of the training nodules, NaN where not known; None without labels.
     """
 
@@ -142,7 +131,6 @@ class Generator(NamedTuple):
     mask_voxels: Int[np.ndarray, " samples"]
     min_distance: float
     inactive_units: int
-    grain: Grain | None = None
     malignancy: Float[np.ndarray, " samples"] | None = None
 
     @property
@@ -177,12 +165,12 @@ class Generator(NamedTuple):
           InputError: no training nodule is as asked, an axis would be too short, or too many samples are copies or have
             another diameter.
         """
-        allowed, grain_donors = fitting(wanted, self.training, self.grain, self.malignancy)
+        allowed = fitting(wanted, self.training, self.malignancy)
         shape, rng = resized(self.shape, size), np.random.default_rng(seed)
         accepted: list[dict[str, np.ndarray]] = []
         donors, rejected, unfit = rng.choice(allowed, count), 0, 0
         for attempt in range(MAX_ROUNDS):
-            drawn = self._draw(donors, grain_donors, rng, strengths, texture)
+            drawn = self._draw(donors, rng, strengths, texture)
             new = drawn["distance"] >= self.min_distance
             fits = _within(drawn["diameter_mm"], wanted.diameter_mm)
             keep = new & fits
@@ -209,19 +197,9 @@ class Generator(NamedTuple):
             f"copies in {rejected + count - len(donors)} samples: draw with more noise (--bandwidth), or train on more nodules"
         )
 
-    def _nearest_grain(
-        self, donors: Int[np.ndarray, " count"], allowed: Int[np.ndarray, " allowed"], rng: np.random.Generator
-    ) -> Int[np.ndarray, " count"]:
-        """Draws allowed nodules with a diameter near that of each donor."""
-        assert self.training.details is not None
-        sizes = np.log(self.training.details.diameter_mm)
-        order = np.argsort(np.abs(sizes[donors][:, None] - sizes[allowed]), axis=1, kind="stable")[:, :GRAIN_NEIGHBOURS]
-        return allowed[order[np.arange(len(donors)), rng.integers(order.shape[1], size=len(donors))]]
-
     def _draw(
         self,
         donors: Int[np.ndarray, " count"],
-        grain_donors: Int[np.ndarray, " allowed"] | None,
         rng: np.random.Generator,
         strengths: Strengths,
         texture: Texture,
@@ -237,17 +215,13 @@ class Generator(NamedTuple):
         outline = signed_distances(decoded["mask"] > 0.5) + mask_residual
         first = drawn.donors[:, 0]
         outline = _with_voxels(outline, self.mask_voxels[first])
-        grains = first if grain_donors is None else self._nearest_grain(first, grain_donors, rng)
         smooth = from_density(decoded["density"], mass, (0.0, 1.0))
         shares = smooth + residual
         if texture.grey_levels:
             levels, inside = self.grey_levels[first], innermost(outline, self.mask_voxels[first])
             shares = with_grey_levels(shares, levels, inside)
             if texture.grain:
-                # A scan that was asked for gives its grain only. The coarser bands stay the nodule's own.
                 shares = with_spectra(shares, self.spectra[first], levels, inside)
-                if grain_donors is not None:
-                    shares = with_spectra(shares, self.spectra[grains], levels, inside, fine_bands())
         values = to_hu(shares, window_of(self.model))
         neighbours = nearest(values, self.training.values, window_of(self.model), symmetric=True)
         return {
@@ -263,7 +237,7 @@ class Generator(NamedTuple):
             "distance": neighbours.distance,
             "shape_donors": drawn.donors,
             "texture_donors": patches,
-            "grain_donors": grains,
+            "grain_donors": first,
         }
 
     def _finished(self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...]) -> Generated:
@@ -290,7 +264,6 @@ class Generator(NamedTuple):
             name_of[drawn["shape_donors"]],
             name_of[drawn["texture_donors"]],
             name_of[drawn["grain_donors"]],
-            None if self.grain is None else Grain(*(column[drawn["grain_donors"]] for column in self.grain)),
             rejected,
         )
 
@@ -299,7 +272,6 @@ def fit(
     model: Trained,
     training: Nodules,
     held_out: Nodules,
-    grain: Grain | None = None,
     malignancy: Float[np.ndarray, " samples"] | None = None,
 ) -> Generator:
     """Fits a generator to training nodules.
@@ -308,7 +280,6 @@ def fit(
       model: a model trained on them.
       training: the training nodules, with details for their diameters.
       held_out: real nodules of other patients. Their distances from the training set give the threshold for copies.
-      grain: noise and blur of the training nodules' scans, if they were measured.
       malignancy: malignancy of the training nodules, if there are labels.
 
     Raises:
@@ -342,7 +313,6 @@ def fit(
         mask_voxels=masks.reshape(len(masks), -1).sum(1),
         min_distance=min_distance,
         inactive_units=inactive_units,
-        grain=grain,
         malignancy=malignancy,
     )
 
@@ -358,10 +328,9 @@ def _shown(limits: Range) -> str:
 def fitting(
     wanted: Wanted,
     training: Nodules,
-    grain: Grain | None = None,
     malignancy: Float[np.ndarray, " samples"] | None = None,
-) -> tuple[Int[np.ndarray, " allowed"], Int[np.ndarray, " grains"] | None]:
-    """Returns the training nodules whose shapes are as asked, and those whose scans are; None if nothing is asked of scans.
+) -> Int[np.ndarray, " allowed"]:
+    """Returns the training nodules whose shapes are as asked.
 
     Raises:
       InputError: there is none, or the data do not say.
@@ -376,14 +345,8 @@ def fitting(
         "--diameter-mm": (wanted.diameter_mm, None if details is None else details.diameter_mm),
         "--malignancy": (wanted.malignancy, malignancy),
     }
-    scans = {
-        "--sharpness": (wanted.sharpness, None if grain is None else grain.sharpness),
-        "--noise": (wanted.noise_hu, None if grain is None else grain.noise_hu),
-    }
     everyone = np.ones(len(kinds), bool)
-    allowed = _within_all(shapes, everyone if wanted.category is None else kinds == wanted.category)
-    asked = wanted.sharpness is not None or wanted.noise_hu is not None
-    return allowed, _within_all(scans, everyone) if asked else None
+    return _within_all(shapes, everyone if wanted.category is None else kinds == wanted.category)
 
 
 def _within_all(
@@ -400,7 +363,7 @@ def _within_all(
         if values is None or np.isnan(values).all():
             raise InputError(
                 f"{option} needs training nodules whose data say so; got none that do: leave {option} out, or train on a "
-                "folder of cubes with this column (--malignancy), or with scans around masks (--sharpness, --noise)"
+                "folder of cubes with this column"
             )
         others, fits = values[fits & ~np.isnan(values)], fits & _within(values, limits)
         if not fits.any():

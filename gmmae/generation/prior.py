@@ -8,15 +8,12 @@ and no training nodule determines all of a sample.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
-
-from gmmae.system.files import whole_file
 
 
 class Strengths(NamedTuple):
@@ -70,31 +67,6 @@ def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) ->
     rank = int(np.linalg.matrix_rank(centred))
     components = PCA(n_components=rank, whiten=True, svd_solver="full").fit(centred)
     return Prior(components, means, components.transform(centred), tuple(labels))
-
-
-def save(prior: Prior, path: Path) -> None:
-    """Writes the prior: components, their scales, the categories' means, and the training points with their labels.
-
-    They satisfy `points = (x - category mean) @ components.T / scale`. The file is complete at every moment, and several
-    processes may write it at a time.
-
-    Raises:
-      OSError: the file cannot be written.
-    """
-    categories, fitted = sorted(prior.means), prior.components
-    assert fitted.components_ is not None
-    assert fitted.explained_variance_ is not None
-    assert fitted.mean_ is not None
-    with whole_file(path) as part, part.open("wb") as file:
-        np.savez(
-            file,
-            components=fitted.components_,
-            scale=np.sqrt(fitted.explained_variance_),
-            categories=np.array(categories),
-            means=np.stack([prior.means[category] for category in categories]) + fitted.mean_,
-            points=prior.points,
-            labels=np.array(prior.labels),
-        )
 
 
 def draw(prior: Prior, donors: Int[np.ndarray, " count"], strengths: Strengths, rng: np.random.Generator) -> Draw:

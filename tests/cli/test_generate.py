@@ -14,7 +14,6 @@ from gmmae.system.errors import InputError
 from gmmae.training import fingerprint
 from gmmae.workloads.configuration import read_config
 from tests.commands import run_gmmae
-from tests.interrupting import full_disk, moments
 
 
 def generate(capsys, *arguments):
@@ -115,17 +114,6 @@ def test_a_folder_that_holds_something_is_left_as_it_is(lattice_run, tmp_path, c
     assert code == 2
     assert "--out must be a folder that is new or empty; got " in error
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["mine.txt"]
-
-
-def test_the_prior_is_kept_beside_the_run_and_where_it_cannot_be_that_is_said(lattice_run, tmp_path, capsys, monkeypatch):
-    folder = lattice_run.folder
-    assert generate(capsys, folder, "--count", 2, "--out", tmp_path / "one")[0] == 0
-    kept = (folder / "prior.npz").read_bytes()
-    with moments(folder, 1, full_disk, for_good=True):
-        code, printed, _ = generate(capsys, folder, "--count", 2, "--out", tmp_path / "two")
-    assert code == 0
-    assert f"the prior was not kept: {folder / 'prior.npz'} cannot be written (No space left on device)" in printed
-    assert (folder / "prior.npz").read_bytes() == kept
 
 
 def test_a_model_with_the_papers_heads_cannot_generate(mixture_run, tmp_path, capsys):

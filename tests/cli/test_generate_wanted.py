@@ -71,7 +71,7 @@ def rows(out):
 
 
 def test_everything_may_be_asked_for_at_once(anisotropic, tmp_path, capsys):
-    wanted = ("--diameter-mm", 6, 10, "--category", "solid", "--malignancy", 2, 4, "--noise", 40, 90, "--sharpness", 1, 40)
+    wanted = ("--diameter-mm", 6, 10, "--category", "solid", "--malignancy", 2, 4)
     out = tmp_path / "made"
     more = ("--size", 12, "--bandwidth", 0.9, "--count", 6, "--out", out)
     assert run_gmmae("generate", anisotropic.folder, *wanted, *more) == 0, capsys.readouterr().err
@@ -79,9 +79,6 @@ def test_everything_may_be_asked_for_at_once(anisotropic, tmp_path, capsys):
     assert len(made) == 6
     assert {row["category"] for row in made} == {"solid"}
     assert all(6 <= float(row["diameter_mm"]) <= 10 for row in made)
-    assert all(40 <= float(row["noise_hu"]) <= 90 for row in made)
-    assert all(int(row["grain_donor"][1:3]) % 2 == 0 for row in made)
-    assert {row["slice_mm"] for row in made} == {"1.600"}
     for row in made:
         shape = sitk.ReadImage(str(out / "images" / row["file"])).GetSize()
         assert shape == (12, 12, 12)
@@ -96,19 +93,12 @@ def test_everything_may_be_asked_for_at_once(anisotropic, tmp_path, capsys):
         (["--diameter-mm", "6mm", "12mm"], "--diameter-mm"),
         (["--diameter-mm", "6", "12", "mm"], "mm"),
         (["--diameter-mm", "nan", "nan"], "--diameter-mm must be "),
-        (["--noise", "30", "inf"], "--noise must be "),
-        (["--noise", -60, -30], "--noise must hold a training nodule that fits the other options too; got -60 to -30"),
-        (["--sharpness", "5lp/cm", "8lp/cm"], "--sharpness"),
+        (["--diameter-mm", "6", "inf"], "--diameter-mm must be "),
         (["--malignancy", "four", "five"], "--malignancy"),
         (
             ["--diameter-mm", 100, 200],
             "--diameter-mm must hold a training nodule that fits the other options too; got 100 to 200",
         ),
-        (
-            ["--noise", 500, 600],
-            "--noise must hold a training nodule that fits the other options too; got 500 to 600, and",
-        ),
-        (["--noise", 40, 90, "--sharpness", 90, 99], "--sharpness must hold a training nodule that fits the other options too"),
         (["--malignancy", 6, 9], "--malignancy must hold a training nodule that fits the other options too; got 6 to 9"),
         (["--category", "Solid"], "category must be one of ground-glass, solid; got 'Solid'"),
         (["--category", ""], "category must be one of ground-glass, solid; got ''"),
@@ -122,11 +112,6 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(anisotropic, tmp_path, ca
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--noise", 30, 60], "--noise needs training nodules in HU with masks, in a folder of cubes on their scans' grids; "),
-        (
-            ["--sharpness", 5, 8],
-            "--sharpness needs training nodules in HU with masks, in a folder of cubes on their scans' grids; ",
-        ),
         (["--malignancy", 4, 5], "malignancy"),
         (["--category", "solid"], "training nodules must have categories for --category; got none"),
     ],
@@ -136,25 +121,23 @@ def test_what_the_data_do_not_say_cannot_be_asked_for(bare, tmp_path, capsys, ar
     assert not (tmp_path / "made").exists()
 
 
-def test_data_without_masks_and_columns_make_nodules_without_grain(bare, tmp_path, capsys):
+def test_data_without_masks_and_columns_make_nodules(bare, tmp_path, capsys):
     out = tmp_path / "made"
     assert run_gmmae("generate", bare.folder, "--out", out, "--count", 3, "--diameter-mm", 6, 10) == 0, capsys.readouterr().err
-    assert {row["noise_hu"] for row in rows(out)} == {""}
     assert {row["category"] for row in rows(out)} == {""}
 
 
-@pytest.mark.parametrize("option", ["--noise", "--sharpness", "--malignancy"])
-def test_synthetic_data_have_neither_scans_nor_scores(lattice_run, tmp_path, capsys, option):
-    message = refusal(capsys, "generate", lattice_run.folder, "--out", tmp_path / "made", "--count", 2, option, 1, 99)
-    assert f"{option} needs " in message
+def test_synthetic_data_have_no_scores(lattice_run, tmp_path, capsys):
+    message = refusal(capsys, "generate", lattice_run.folder, "--out", tmp_path / "made", "--count", 2, "--malignancy", 1, 99)
+    assert "--malignancy needs " in message
     assert not (tmp_path / "made").exists()
 
 
 def test_a_second_call_with_other_options_leaves_the_first_one_as_it_is(anisotropic, tmp_path, capsys):
     out = tmp_path / "made"
-    assert run_gmmae("generate", anisotropic.folder, "--out", out, "--count", 2, "--noise", 10, 30) == 0
+    assert run_gmmae("generate", anisotropic.folder, "--out", out, "--count", 2) == 0
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     capsys.readouterr()
-    message = refusal(capsys, "generate", anisotropic.folder, "--out", out, "--count", 3, "--noise", 40, 90)
+    message = refusal(capsys, "generate", anisotropic.folder, "--out", out, "--count", 3, "--seed", 1)
     assert "--out must be a folder that is new or empty; got " in message
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before

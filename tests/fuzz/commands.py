@@ -16,7 +16,7 @@ from tests.fuzz.calls import Outcome
 
 Result = dict[str, object]
 
-FORMATS = r"(\.nii|\.nii\.gz|\.mhd|\.mha|\.nrrd|\.npy|\.npz|\.png)$"
+FORMATS = r"(\.nii|\.nii\.gz|\.mhd|\.mha|\.nrrd|\.npy|\.npz)$"
 """Endings of volumes."""
 
 TINY = (

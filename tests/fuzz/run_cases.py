@@ -125,7 +125,6 @@ def cases() -> Iterator[Case]:
         yield Case(f"run: {name}", "nodules", change, on(command, expect), apart=name.startswith("checkpoint: "))
         if number % 3 == 0 and "checkpoint" not in name:
             yield Case(f"generator: {name}", "generator", change, on("generate", expect))
-    yield Case("generator: prior.npz of 0 bytes", "generator", content("prior.npz", ""), on("generate", reads()))
     yield Case("generator: of another model", "nodules", unchanged, on("generate", refused("lattice")))
     yield Case("run: of a segmentation", "unet", unchanged, on("describe with, generate", refused()))
     for name, change, expect in _of_sweeps():

@@ -10,12 +10,10 @@ from gmmae.config.schema import changed
 from gmmae.data import sources
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import joined, windowed
+from gmmae.data.volumes import joined
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
-from gmmae.generation import grain as grains
 from gmmae.generation.generator import TEXTURE, Wanted
-from gmmae.generation.grain import Grain
 from gmmae.generation.judging.novelty import symmetries
 from gmmae.models.settings import ModelConfig
 from gmmae.system.errors import InputError
@@ -106,24 +104,6 @@ def test_diameters_and_scores_are_as_asked_or_no_training_nodule_is(generator, c
         alone.sample(4, Wanted(diameter_mm=above, malignancy=(4.0, 5.0)))
     with pytest.raises(InputError, match=r"--diameter-mm must hold a training nodule that fits the other options too"):
         generator.sample(4, Wanted(diameter_mm=(900.0, 901.0)))
-
-
-def test_the_grain_of_noisy_scans_can_be_asked_for_and_is_on_record(generator, cohorts):
-    """Every other scan is noisy, and its cubes have twice the energy in the fine bands."""
-    count = len(cohorts[0].names)
-    noise = np.where(np.arange(count) % 2, 50.0, 10.0)
-    factor = np.ones(generator.spectra.shape)
-    factor[np.ix_(np.arange(count) % 2 == 1, grains.fine_bands())] = 4
-    known = generator._replace(
-        grain=Grain(noise, np.full(count, 0.5), np.full(count, 2.0)), spectra=generator.spectra.mean(0) * factor
-    )
-    calm, noisy = (known.sample(20, Wanted(noise_hu=limits), seed=3) for limits in ((0.0, 20.0), (40.0, 60.0)))
-    assert noisy.grain is not None
-    assert set(noisy.grain.noise_hu) == {50.0}
-    fine = [grains.spectra(windowed(some.nodules.values, DATA.window))[:, grains.fine_bands()].mean() for some in (calm, noisy)]
-    assert fine[1] > 1.5 * fine[0]
-    with pytest.raises(InputError, match="--sharpness needs training nodules whose data say so"):
-        generator.sample(4, Wanted(sharpness=(4.0, 8.0)))
 
 
 def test_masks_have_as_many_voxels_as_that_of_the_first_donor(generator, cohorts):

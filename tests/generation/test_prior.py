@@ -55,15 +55,3 @@ def test_constant_features_and_fewer_samples_than_features_are_no_trouble():
     found = drawn(priors.fit(training, labels), 50, Strengths(0.5, (0, 2), 10))
     assert np.isfinite(found.points).all()
     np.testing.assert_allclose(found.points[:, 2], 7.0)
-
-
-def test_what_is_saved_maps_the_training_points_as_the_prior_does(tmp_path):
-    training, labels = points(40)
-    prior = priors.fit(training, labels)
-    for _ in range(2):
-        priors.save(prior, tmp_path / "prior.npz")
-    assert [path.name for path in tmp_path.iterdir()] == ["prior.npz"]
-    with np.load(tmp_path / "prior.npz") as saved:
-        means = saved["means"][np.searchsorted(saved["categories"], labels)]
-        np.testing.assert_allclose((training - means) @ saved["components"].T / saved["scale"], prior.points, atol=1e-8)
-        assert saved["labels"].tolist() == labels

@@ -1,4 +1,4 @@
-"""Volumes, images or signals that are cut already: a folder of files with a CSV, or one `.npz` of arrays.
+"""Volumes that are cut already: a folder of files with a CSV, or one `.npz` of arrays.
 
 A folder has a CSV (`nodules.csv`, or `data.csv`) with the column `file`. These columns are optional:
 
@@ -12,7 +12,7 @@ Files lie in the folder itself or in `images/`.
 One file has `volumes [N, z, y, x]`. Optional are `masks`, `groups [N]`, `categories [N]`, `names [N]`, `diameter_mm [N]` and
 `spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
 
-With data.ndim 2 or 1, images `[y, x]` or signals `[x]` are valid too. Of data with more axes the central section is taken.
+With data.ndim 2 or 1, arrays `[y, x]` or `[x]` are valid too. Of data with more axes the central section is taken.
 Coordinates and spacings of the missing axes are then not needed.
 
 An array of data.shape voxels along each axis, without a spacing, stays as it is.

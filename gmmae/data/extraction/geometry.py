@@ -4,7 +4,7 @@ World coordinates are x, y, z in mm, LPS as in ITK. Arrays are z, y, x. A cube i
 direction matrix of the scan, and centred on a world point. Along an axis of S voxels, voxel i lies at
 `centre + (i - (S - 1) / 2) · edge / S` of the longest axis. So voxels are cubic, also where the edges differ.
 
-The "cube" of an image or a signal has its number of axes (`gmmae.data.extraction.grids.Volume.axes`).
+The "cube" of an array of fewer axes has its number of axes (`gmmae.data.extraction.grids.Volume.axes`).
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Volumes before they are read, and the positions of their voxels in the world.
 
-World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. An image is a volume of one slice, and a signal one of a
-single line; `Volume.axes` says so.
+World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. An array `[y, x]` is a volume of one slice, and
+`[x]` one of a single line; `Volume.axes` says so.
 """
 
 import math
@@ -30,7 +30,7 @@ class Volume(NamedTuple):
       read: gives the image of a region, from its first index and its size, both x, y, z. Its voxels are not checked: only
         `gmmae.data.extraction.voxels` calls it.
       one_pass: reading any region costs about as much as reading all (compressed files), so regions are read together.
-      axes: 3, or 2 for an image, or 1 for a signal.
+      axes: 3, or 2 for an array `[y, x]`, or 1 for `[x]`.
     """
 
     frame: sitk.Image
@@ -47,17 +47,12 @@ def as_index(values: Shaped[np.ndarray, " 3"]) -> Index:
 
 
 def frame(spacing_mm: tuple[float, ...], origin_mm: tuple[float, ...], direction: tuple[float, ...]) -> sitk.Image:
-    """Returns an image of one voxel with the geometry of a scan or an image. It transforms between points and indices."""
-    one = sitk.Image([1] * len(spacing_mm), sitk.sitkUInt8)
+    """Returns an image of one voxel with the geometry of a scan. It transforms between points and indices."""
+    one = sitk.Image([1] * 3, sitk.sitkUInt8)
     one.SetSpacing(spacing_mm)
     one.SetOrigin(origin_mm)
     one.SetDirection(direction)
-    return as_volume(one)
-
-
-def as_volume(image: sitk.Image) -> sitk.Image:
-    """Returns a two-dimensional image as a slice at z = 0."""
-    return sitk.JoinSeries(image) if image.GetDimension() == 2 else image
+    return one
 
 
 def middle_mm(volume: Volume) -> Point:

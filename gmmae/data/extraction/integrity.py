@@ -17,7 +17,7 @@ from jaxtyping import Shaped
 from gmmae.data.extraction.headers import Nifti, floating_type, read_meta, read_nifti, read_nrrd, voxel_bytes
 from gmmae.data.volumes import DataError
 
-SUFFIXES = (".mhd", ".mha", ".nii", ".nii.gz", ".nrrd", ".png")
+SUFFIXES = (".mhd", ".mha", ".nii", ".nii.gz", ".nrrd")
 CHUNK_BYTES = 2**20
 
 
@@ -75,8 +75,6 @@ def check_data(path: Path, data: Path, voxels: int, bytes_each: int) -> Checked:
         return Checked(_check_meta(path, data, promised))
     if path.suffix == ".nrrd":
         return Checked(_check_nrrd(path, promised))
-    if path.suffix == ".png":
-        return Checked(True)  # it has checksums, and ITK heeds them
     return _check_nifti(path, voxels)
 
 

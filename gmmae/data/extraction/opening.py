@@ -65,20 +65,18 @@ def open_all(task: Task, least_axes: int) -> Iterator[Opened]:
 
 
 def read_scan(path: Path) -> tuple[Volume, Real[np.ndarray, "z y x"]]:
-    """Reads a whole scan of 3 axes in HU, its axes as they are stored.
+    """Reads a whole scan in HU, its axes as they are stored.
 
     Raises:
       DataError: it cannot be used.
       OSError: the system failed, not the file.
     """
     volume = open_stored(path)
-    if volume.axes != 3:
-        raise DataError(f"a scan must have 3 axes; this one has {volume.axes}")
     return volume, voxels.read_whole(volume, hu=True)
 
 
 def edges_mm(path: Path) -> tuple[float, ...]:
-    """Returns the edges of a volume file along x, y, z in mm. An image has one voxel along z.
+    """Returns the edges of a volume file along x, y, z in mm.
 
     Raises:
       DataError: it cannot be used.

@@ -10,7 +10,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Shaped
 
-from gmmae.data.extraction.grids import Index, Volume, as_index, as_volume, frame
+from gmmae.data.extraction.grids import Index, Volume, as_index, frame
 from gmmae.data.extraction.headers import check_header, listed, require_spacing
 from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, data_file, nifti_values, read_through
 from gmmae.data.volumes import DataError, Point
@@ -31,8 +31,6 @@ T = TypeVar("T")
 def open_scan(path: Path) -> Volume:
     """Opens a volume as `open_stored` does, with its axes in the order and direction of the world's: x, y, z in LPS."""
     stored = open_stored(path)
-    if stored.axes < 3:
-        return stored
     turned = sitk.DICOMOrient(stored.frame)
     last = stored.frame.TransformIndexToPhysicalPoint(as_index(np.array(stored.size) - 1))
     end = np.array(turned.TransformPhysicalPointToIndex(last))  # below 0 along flipped axes
@@ -50,7 +48,7 @@ def open_stored(path: Path) -> Volume:
     """Opens a volume file: reads its header, and checks its data without keeping them.
 
     Raises:
-      DataError: the file, or the data file its header names, is missing, truncated, damaged or no scalar volume or image.
+      DataError: the file, or the data file its header names, is missing, truncated, damaged or no scalar volume.
       OSError: the system failed, not the file.
       MemoryError: likewise.
     """
@@ -66,31 +64,30 @@ def open_stored(path: Path) -> Volume:
     reader.SetFileName(str(path))
     try:
         ask_itk(reader.ReadImageInformation, path, data)
-        if reader.GetDimension() not in (2, 3) or reader.GetNumberOfComponents() != 1:
+        if reader.GetDimension() != 3 or reader.GetNumberOfComponents() != 1:
             kind = f"{reader.GetDimension()} axes and {reader.GetNumberOfComponents()} values a voxel"
-            raise DataError(f"a volume must have 3 axes, an image 2, and 1 value a voxel; this one has {kind}")
+            raise DataError(f"a volume must have 3 axes and 1 value a voxel; this one has {kind}")
         _check_geometry(reader.GetSize(), reader.GetSpacing(), reader.GetOrigin(), reader.GetDirection())
         geometry = frame(reader.GetSpacing(), reader.GetOrigin(), reader.GetDirection())
     except RuntimeError as error:
         check_gzip(path)
         raise DataError(f"the header cannot be read: {itk_reason(error)}") from error
-    x, y, z = (*reader.GetSize(), 1)[:3]
+    x, y, z = reader.GetSize()
     if reader.GetPixelIDValue() not in VOXEL_BYTES:
         raise DataError(f"voxels must be numbers; got {sitk.GetPixelIDValueAsString(reader.GetPixelIDValue())}")
-    axes = reader.GetDimension()
     checked = check_data(path, data, x * y * z, VOXEL_BYTES[reader.GetPixelIDValue()])
     on_disk = functools.cache(lambda: nifti_values(path, (z, y, x)) if checked.hides_nan else None)
 
     def read(start: Index, shape: Index) -> sitk.Image:
-        reader.SetExtractIndex(start[:axes])
-        reader.SetExtractSize(shape[:axes])
+        reader.SetExtractIndex(start)
+        reader.SetExtractSize(shape)
         try:
-            image = as_volume(ask_itk(reader.Execute, path, data))
+            image = ask_itk(reader.Execute, path, data)
         except RuntimeError as error:
             raise DataError(f"the voxels cannot be read: {itk_reason(error)}") from error
         return _with_nan(image, start, on_disk())
 
-    return Volume(geometry, (x, y, z), read, checked.one_pass, axes)
+    return Volume(geometry, (x, y, z), read, checked.one_pass)
 
 
 def _check_geometry(size: Sequence[int], spacing: Sequence[float], origin: Sequence[float], direction: Sequence[float]) -> None:

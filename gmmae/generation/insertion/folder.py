@@ -48,9 +48,6 @@ class InsertionRecord(NamedTuple):
       shift_hu: change of the nodule's mean by blending.
       noise_hu: standard deviation of the added noise.
       scan_noise_hu: standard deviation of the scan's own noise.
-      sharpness: frequency with a tenth of the contrast in the slices that the nodule comes from, line pairs per cm; empty if
-        it is not known.
-      scan_sharpness: the same of this scan, which the nodule has got if both are known.
     """
 
     nodule: str
@@ -72,8 +69,6 @@ class InsertionRecord(NamedTuple):
     shift_hu: float
     noise_hu: float
     scan_noise_hu: float
-    sharpness: float | None
-    scan_sharpness: float | None
 
 
 def write_scan(path: Path, header: Path, voxels: Real[np.ndarray, "z y x"]) -> None:

@@ -10,8 +10,6 @@ from jaxtyping import Bool, Float, Real
 
 from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.volumes import DataError, Nodules
-from gmmae.generation import grain as grains
-from gmmae.generation.grain import Grain
 from gmmae.generation.insertion import noise as noises
 from gmmae.generation.insertion.blending import dense, poisson
 from gmmae.generation.insertion.cubes import Nodule, as_nodule, band_mm
@@ -29,7 +27,6 @@ from gmmae.generation.insertion.hosts import (
 from gmmae.generation.insertion.lungs import PleuralDistances, find_lungs, measure_pleural_distances
 from gmmae.generation.insertion.noise import Noise
 from gmmae.generation.insertion.placing import Placement, Target, find_placement
-from gmmae.generation.insertion.sharpness import Own, with_blur
 from gmmae.plotting.slices import InsertionView, draw_insertions
 from gmmae.system.files import whole_folder
 
@@ -59,7 +56,6 @@ class Summary(NamedTuple):
       unused: number of nodules for which no scan was left.
       faults: a message for each unusable row of annotations.csv, each repeated scan and each unreadable scan.
       pleural_distances: source of the distances to the pleura.
-      own_blur: number of inserted nodules that kept their blur, because theirs or the scan's is not known.
     """
 
     out: Path
@@ -70,15 +66,10 @@ class Summary(NamedTuple):
     unused: int
     faults: tuple[str, ...]
     pleural_distances: str
-    own_blur: int = 0
 
     def lines(self) -> list[str]:
         """Returns the summary as lines for the user."""
         lines = [f"{len(self.records)} nodules in {self.scans} scans: {self.out}", f"places: {self.pleural_distances}"]
-        if self.own_blur:
-            lines.append(
-                f"{self.own_blur} nodules kept their own sharpness, because theirs or the scan's could not be measured"
-            )
         if self.empty:
             lines.append(f"{self.empty} scans got no nodule and are not in the folder")
         if self.unused:
@@ -108,10 +99,9 @@ class Inserted(NamedTuple):
 
 
 class Supply(NamedTuple):
-    """Nodules, the grain of their scans if it is known, and the numbers of those that wait for a place, in their order."""
+    """Nodules, and the numbers of those that wait for a place, in their order."""
 
     nodules: Nodules
-    grain: Grain | None
     waiting: dict[int, str]
 
 
@@ -122,11 +112,10 @@ def insert(
     seed: int,
     say: Say = print,
     per_scan: tuple[int, int] = (1, 3),
-    grain: Grain | None = None,
 ) -> Summary:
     """Inserts nodules, each once, into scans in LUNA16's format. One scan is in memory at a time.
 
-    A nodule gets the noise of the scan, and its blur within slices where its own is known.
+    A nodule gets the noise that it lacks of the scan's. It keeps its own blur.
 
     Args:
       nodules: cubes in HU along the world's axes, with masks, and with details for their edges and diameters.
@@ -135,7 +124,6 @@ def insert(
       seed: seed of places, symmetries and noise.
       say: function for lines to the user.
       per_scan: minimum and maximum number of nodules per scan, as long as nodules are left.
-      grain: noise and blur of the scans that the nodules come from, NaN where not known; None if none is known.
 
     Raises:
       DataError: nodules without masks, a folder without scans, or no place for any nodule.
@@ -146,7 +134,7 @@ def insert(
     faults += annotations.faults
     _require_masks(nodules)
     waiting = dict.fromkeys(np.random.default_rng(seed).permutation(len(nodules.names)).tolist(), "")
-    supply = Supply(nodules, grain, waiting)
+    supply = Supply(nodules, waiting)
     records: list[InsertionRecord] = []
     written: dict[str, Path] = {}
     unreadable: list[str] = []
@@ -186,8 +174,7 @@ def insert(
     unplaced = tuple(f"{nodules.names[number]} found no place: {reason}" for number, reason in waiting.items() if reason)
     empty, unused = len(headers) - len(unreadable) - len(written), len(waiting) - len(unplaced)
     messages = (*faults, *unreadable)
-    own_blur = sum(None in (record.sharpness, record.scan_sharpness) for record in records)
-    return Summary(out, tuple(records), len(written), empty, unplaced, unused, messages, distances.source, own_blur)
+    return Summary(out, tuple(records), len(written), empty, unplaced, unused, messages, distances.source)
 
 
 def _require_masks(nodules: Nodules) -> None:
@@ -218,16 +205,14 @@ def _fill(
 
     A nodule without a place goes to the end, with the reason.
     """
-    label, (nodules, grain, waiting) = 1, supply
+    label, (nodules, waiting) = 1, supply
     for _ in range(min(count + EXTRA_TRIES, len(waiting))):
         if label > count:
             return
         number = next(iter(waiting))
         del waiting[number]
-        own = Own(math.nan, math.nan) if grain is None else Own(float(grain.noise_hu[number]), float(grain.blur_mm[number]))
-        one = _with_blur_of(target, nodules.take(np.array([number])), own)
-        nodule = as_nodule(one, 0)  # one at a time, because a thousand padded nodules take gigabytes
-        inserted = _insert_nodule(rng, nodule, own, target, distances.draw(rng), label, seed)
+        nodule = as_nodule(nodules, number)  # one at a time, because a thousand padded nodules take gigabytes
+        inserted = _insert_nodule(rng, nodule, target, distances.draw(rng), label, seed)
         if isinstance(inserted, str):
             waiting[number] = inserted
             continue
@@ -237,28 +222,13 @@ def _fill(
         yield inserted
 
 
-def _with_blur_of(target: Target, nodule: Nodules, own: Own) -> Nodules:
-    """Returns a nodule with the blur of a scan and without its own noise, if both scans were measured."""
-    assert nodule.details is not None
-    if not _known(own, target):
-        return nodule
-    voxel_mm = float(nodule.details.edge_mm[0]) / max(nodule.values.shape[1:])
-    values = with_blur(nodule.values[0], voxel_mm, own, float(target.host.grid.spacing_mm[2]), target.blur_mm)
-    return nodule._replace(values=values[None])
-
-
-def _known(own: Own, target: Target) -> bool:
-    return bool(np.isfinite([*own, target.blur_mm]).all())
-
-
 def _insert_nodule(
-    rng: np.random.Generator, nodule: Nodule, own: Own, target: Target, gap_mm: float | None, label: int, seed: int
+    rng: np.random.Generator, nodule: Nodule, target: Target, gap_mm: float | None, label: int, seed: int
 ) -> Inserted | str:
     """Inserts a nodule into a scan in memory, or returns the reason if no place was found.
 
     Voxels farther from the nodule's surface than the band stay unchanged. A free nodule's surface is to lie `gap_mm` from the
-    pleura, or anywhere if that is None. `own` is the grain that the nodule
-    came with. Label and seed are for the record.
+    pleura, or anywhere if that is None. Label and seed are for the record.
     """
     placement = find_placement(rng, nodule, target, gap_mm)
     if isinstance(placement, str):
@@ -266,7 +236,7 @@ def _insert_nodule(
     host, inside, (region, nodule_hu, distance_mm) = target.host, placement.label, placement.resampled
     old = host.voxels[region].copy()
     before = old.astype(float)
-    added = target.noise.hu if _known(own, target) else _missing_noise(nodule_hu, distance_mm, target.noise)
+    added = _missing_noise(nodule_hu, distance_mm, target.noise)
     hu = nodule_hu + noises.draw(rng, target.noise._replace(hu=added), nodule_hu.shape)
     hu += dense(before, hu) * (before - hu)
     width = band_mm(host.grid)
@@ -295,14 +265,8 @@ def _insert_nodule(
         shift_hu=round(float((after - hu)[inside].mean()), 1),
         noise_hu=round(added, 1),
         scan_noise_hu=round(target.noise.hu, 1),
-        sharpness=_sharpness(own.blur_mm),
-        scan_sharpness=_sharpness(target.blur_mm),
     )
     return Inserted(region, old, inside, centre_mm, record)
-
-
-def _sharpness(blur_mm: float) -> float | None:
-    return round(grains.SHARPNESS_OF_BLUR / blur_mm, 3) if math.isfinite(blur_mm) else None
 
 
 def _missing_noise(hu: Float[np.ndarray, "z y x"], distance_mm: Float[np.ndarray, "z y x"], noise: Noise) -> float:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Real
 
-from gmmae.generation.grain import blur_mm
 from gmmae.generation.insertion.blending import dense
 from gmmae.generation.insertion.cubes import SYMMETRIES, Nodule, ResampledNodule, Symmetry, reoriented, resample
 from gmmae.generation.insertion.hosts import Host
@@ -57,11 +56,6 @@ class Target(NamedTuple):
     lungs: Lungs
     noise: Noise
     occupied: Sequence[Occupied]
-
-    @property
-    def blur_mm(self) -> float:
-        """The blur within slices in mm; NaN without noise."""
-        return blur_mm(self.noise, float(self.host.grid.spacing_mm[2]))
 
 
 class Placement(NamedTuple):

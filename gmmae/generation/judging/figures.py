@@ -77,51 +77,6 @@ def _alike(sets: Sequence[Real[np.ndarray, "_ _ _"]]) -> Real[np.ndarray, "all r
     return np.concatenate(parts)
 
 
-def value_histograms(
-    real: Real[np.ndarray, "real z y x"],
-    generated: Real[np.ndarray, "generated z y x"],
-    window: tuple[float, float],
-    unit: str,
-    distance: str,
-) -> Figure:
-    """Draws the histograms of both sets' voxels; values beyond the window are in its last bins.
-
-    Args:
-      real: real volumes.
-      generated: generated volumes.
-      window: range of values.
-      unit: unit of the values, for the axis.
-      distance: title of the legend.
-    """
-    figure = canvas.blank(2.6, "")
-    axes = figure.subplots()
-    edges = np.linspace(*window, 71)
-    for some, colour, label in ((real, BLUE, "real"), (generated, VERMILION, "generated")):
-        counts = np.histogram(np.clip(some, *window), edges)[0]
-        axes.stairs(counts / counts.sum(), edges, color=colour, label=label)
-    canvas.dress(axes, unit, "share of voxels")
-    axes.set_yscale("log")
-    axes.legend(loc="upper center", frameon=False, fontsize=8, title=distance, title_fontsize=8)
-    return figure
-
-
-def inside_histograms(features: Sequence[Feature], window: tuple[float, float], unit: str) -> Figure:
-    """Draws the histograms of the voxels inside of real and generated nodules, two in a row, one for each category."""
-    rows = -(-len(features) // 2)
-    figure = canvas.blank(1.9 * rows, "")
-    grid = figure.subplots(rows, min(len(features), 2), squeeze=False)
-    edges = np.linspace(*window, 41)
-    for axes in grid.flat[len(features) :]:
-        axes.axis("off")
-    for axes, (title, real, generated) in zip(grid.flat, features, strict=False):
-        for values, colour in ((real, BLUE), (generated, VERMILION)):
-            counts = np.histogram(np.clip(values, *window), edges)[0]
-            axes.stairs(counts / max(counts.sum(), 1), edges, color=colour)
-        canvas.dress(axes, unit, "share")
-        axes.set_title(title, fontsize=8)
-    return figure
-
-
 def feature_histograms(features: Sequence[Feature]) -> Figure:
     """Draws the densities of the real and the generated features, three in a row."""
     rows = -(-len(features) // 3)

@@ -24,7 +24,6 @@ WORST = 6
 """Number of shown features, those with the largest distance between the distributions."""
 MAX_MIX_DIFFERENCE = 0.05
 """Maximum difference in a category's share without a remark."""
-INSIDE = "Histograms of the voxels inside of the nodules, by category: blue real, orange generated."
 PAIRS = 8
 """Number of generated nodules shown with their nearest training nodules."""
 
@@ -63,13 +62,9 @@ def plain(judgement: Judgement, generated: Nodules) -> dict[str, object]:
         result[name] = {
             "samples": comparison.samples,
             "patients": list(comparison.patients),
-            **{key: list(getattr(comparison, key)) for key in ("c2st", "c2st_rest", "mmd2", "density", "coverage")},
+            **{key: list(getattr(comparison, key)) for key in ("c2st", "c2st_rest", "coverage")},
             "ks_share": ks_tests.share,
             "ks_share_corrected": ks_tests.corrected_share,
-            "c2st_network": None if comparison.c2st_network is None else list(comparison.c2st_network),
-            "frd": comparison.frd,
-            "value_distance": comparison.value_distance,
-            "inside_distance": comparison.inside_distance,
             "ks": {name: [float(d), float(p)] for name, d, p in zip(NAMES, ks_tests.statistic, ks_tests.p, strict=True)},
         }
     if judgement.novelty is not None:
@@ -98,21 +93,9 @@ def table(judgement: Judgement) -> Table:
     rows = [
         row("C2ST, AUC", "0.5: indistinguishable", lambda c: c.c2st),
         row(f"C2ST without {IS_COPIED.sum()} copied features", "0.5", lambda c: c.c2st_rest),
-        row("FRD", "the real one", lambda c: c.frd),
-        row("MMD²", "0", lambda c: c.mmd2),
         row("features with KS p ≥ .05", "0.95", lambda c: c.ks_tests.share),
         row("the same, p corrected", "1", lambda c: c.ks_tests.corrected_share),
-        row("density", "1", lambda c: c.density),
         row("coverage", "0.97", lambda c: c.coverage),
-        row("distance of voxel histograms", f"0, in {unit(judgement.scale)}", lambda c: c.value_distance),
-    ]
-    if judgement.generated.c2st_network is not None:
-        rows.insert(1, row("the same by a network", "0.5", lambda c: c.c2st_network or Estimate(math.nan)))
-    rows += [
-        row(
-            f"distance of histograms inside, {name}", "the real one", lambda c, name=name: c.inside_distance.get(name, math.nan)
-        )
-        for name in judgement.generated.inside_distance
     ]
     if judgement.novelty is not None:
         ratios = ((judgement.novelty.plain, "novelty NN"), (judgement.novelty.symmetric, "novelty NNsym"))
@@ -203,9 +186,6 @@ def _blocks(
     compared = _compared(judgement, real, generated)
     one, two = (nodules.values for nodules in compared)
     sheet, key = pictures.contact_sheet(one, two, window, seed)
-    apart, real_apart = (_shown(c.value_distance) for c in (judgement.generated, judgement.real_vs_real))
-    distance = f"distance {apart} {unit_name} (real: {real_apart})"
-    histograms = pictures.value_histograms(one, two, window, unit_name, distance)
     worst = _worst(judgement, *compared)
     remarks = [*_remarks(judgement, real, generated), *notes]
     blocks: list[Block] = [
@@ -224,7 +204,6 @@ def _blocks(
             f"{IS_COPIED.sum()} features are real by construction: {', '.join(np.array(NAMES)[IS_COPIED])}. It also copies the "
             "spectrum, so gradient, laplacian and spectrum_* are nearly real. C2ST without the copied features judges the rest."
         ),
-        Paragraph("FRD is the Fréchet distance of the 29 features. Inside means the voxels of the nodules' masks."),
         Paragraph(
             "Novelty is the median distance to the nearest training nodule, over that of real nodules outside the training "
             "set. NNsym is the same over 16 rotations and reflections. A nodule nearer than 99 % of the real ones is a copy."
@@ -232,8 +211,6 @@ def _blocks(
         Heading("Which are generated?", 2),
         figure("Slices", sheet, f"Central axial slices, {window[0]:g} to {window[1]:g} in {unit_name}, in random order."),
         Heading("Distributions", 2),
-        figure("Values", histograms, "Histograms of the voxels of the compared nodules."),
-        figure("Inside", pictures.inside_histograms(_inside(judgement, *compared), window, unit_name), INSIDE),
         figure(
             "Features",
             pictures.feature_histograms(worst),
@@ -250,22 +227,10 @@ def _blocks(
     return [*blocks, Heading("Key", 2), Paragraph(f"Generated: {key}.")]
 
 
-def _inside(judgement: Judgement, real: Nodules, generated: Nodules) -> list[pictures.Feature]:
-    """Returns the voxels inside of both sets, for all nodules and for each category."""
-    one, two = (judging.population(nodules, judgement.masks, judgement.scale) for nodules in (real, generated))
-    distances = judgement.generated.inside_distance
-    return [
-        pictures.Feature(
-            f"{name}: distance {distances[name]:.3g}", judging.of_category(one, name), judging.of_category(two, name)
-        )
-        for name in distances
-    ]
-
-
 def _worst(judgement: Judgement, real: Nodules, generated: Nodules) -> list[pictures.Feature]:
     ks_tests = judgement.generated.ks_tests
     columns = np.argsort(-ks_tests.statistic, kind="stable")[:WORST]
-    one, two = (judging.population(nodules, judgement.masks, judgement.scale).sample.features for nodules in (real, generated))
+    one, two = (judging.population(nodules, judgement.masks, judgement.scale).features for nodules in (real, generated))
     return [
         pictures.Feature(f"{NAMES[i]}: D {ks_tests.statistic[i]:.2f}, p {ks_tests.p[i]:.1g}", one[:, i], two[:, i])
         for i in columns

@@ -1,4 +1,4 @@
-"""Two-sample tests: a classifier's AUC, MMD², Fréchet distance, Kolmogorov-Smirnov tests, density and coverage.
+"""Two-sample tests: a classifier's AUC, Kolmogorov-Smirnov tests, and coverage.
 
 All except the classifier standardise by the first set, the real one. So outliers in the second set do not change the scale.
 """
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Real
-from scipy.spatial.distance import cdist, pdist
-from scipy.stats import false_discovery_control, wasserstein_distance
+from jaxtyping import Bool, Float, Real
+from scipy.spatial.distance import cdist
+from scipy.stats import false_discovery_control
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 from sklearn.pipeline import make_pipeline
@@ -22,12 +22,10 @@ FOLDS = 5
 REPETITIONS = 10
 """Number of divisions into folds, which are averaged."""
 NEIGHBOURS = 5
-"""Number of neighbours for density and coverage, as in their paper."""
+"""Number of neighbours for coverage, as in its paper."""
 SIGNIFICANCE = 0.05
 EXCHANGES = 999
 """Number of exchanges of groups between the sets for a p value, which is at least 1/1000."""
-MAX_LEVELS = 65_536
-"""Approximate number of levels in a histogram of voxels. A window with fewer units is divided into fractions."""
 
 
 class Sample(NamedTuple):
@@ -118,66 +116,6 @@ def _standardised(
     return (real.features - centre) / sd, (other.features - centre) / sd
 
 
-def mmd2(real: Sample, other: Sample, seed: int = 0, paired: bool = False) -> Estimate:
-    """Returns the unbiased squared maximum mean discrepancy with a Gaussian kernel.
-
-    `Σ_{i≠j} k(x_i, x_j) / m(m-1) + Σ_{i≠j} k(y_i, y_j) / n(n-1) - 2 Σ_ij k(x_i, y_j) / mn` with k = exp(-d²/2s²). The width s
-    is the median of all distances. The value is near 0 for one population, and may be negative.
-
-    Args:
-      real: the real set.
-      other: the other set.
-      seed: seed of the interval, which resamples groups.
-      paired: whether row i of `other` was made from row i of `real`. Such pairs are not independent, so the third sum leaves
-        them out.
-
-    Source: Gretton et al. 2012, Eq. 3 and 4.
-    """
-    both = np.concatenate(_standardised(real, other))
-    width = np.median(pdist(both)) or 1.0  # 0 where most samples are equal
-    kernel = np.exp(-(cdist(both, both, "sqeuclidean")) / (2 * width**2))
-    m = len(real.features)
-    keep = ~np.eye(len(both), dtype=bool)
-    if paired:
-        keep[:m, m:] = keep[m:, :m] = ~np.eye(m, dtype=bool)
-
-    def of(weight: np.ndarray) -> np.ndarray:
-        """Returns MMD² for each row of weights."""
-
-        def mean(a: slice, b: slice) -> np.ndarray:
-            total, pairs = (((weight[:, a] @ table[a, b]) * weight[:, b]).sum(1) for table in (kernel * keep, keep))
-            return total / np.where(pairs, pairs, np.nan)  # a resample may have a single sample
-
-        one, two = slice(None, m), slice(m, None)
-        return mean(one, one) + mean(two, two) - 2 * mean(one, two)
-
-    # Copies of a sample in a resample form no pairs, because the diagonal is left out.
-    drawn = weights([*real.groups, *other.groups], seed)
-    return estimate(of(np.ones((1, len(both))))[0], of(drawn))
-
-
-def frechet(real: Sample, other: Sample) -> float:
-    """Returns the squared Fréchet distance of normal distributions with the means and covariances of the two sets.
-
-    `|m - n|² + tr(S + T - 2 (S T)^½)` with features standardised by the real set. The value of two sets of one population is
-    not 0, and falls as 1 over the number of samples. So it needs that value of real nodules beside it.
-
-    Source: Konz et al., Fréchet radiomic distance, arXiv 2412.01496. Their features are radiomics', and these are `features`.
-
-    >>> line = np.arange(5.0)[:, None]
-    >>> round(frechet(Sample(line, "abcde"), Sample(2 * line, "fghij")), 3)
-    3.0
-    """
-    one, two = _standardised(real, other)
-    covariances = (np.atleast_2d(np.cov(points, rowvar=False, bias=True)) for points in (one, two))
-    first, second = covariances
-    # The root's trace is that of S^½ T S^½, which is symmetric and has no negative eigenvalues but by rounding.
-    values, vectors = np.linalg.eigh(first)
-    root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-    shared = np.sqrt(np.maximum(np.linalg.eigvalsh(root @ second @ root), 0)).sum()
-    return float(np.square(one.mean(0) - two.mean(0)).sum() + np.trace(first) + np.trace(second) - 2 * shared)
-
-
 class KSTests(NamedTuple):
     """Kolmogorov-Smirnov tests of all features, with p values by patient.
 
@@ -243,37 +181,13 @@ def _ks(values: Float[np.ndarray, " samples"], labels: Bool[np.ndarray, "exchang
     return float(distance[0]), float(np.mean(distance >= distance[0] - 1e-12))  # tolerance of rounding
 
 
-def density_and_coverage(real: Sample, other: Sample, seed: int = 0) -> tuple[Estimate, Estimate]:
-    """Returns density and coverage by balls around the real samples (Naeem et al. 2020, Eq. 3 and 4).
+def coverage(real: Sample, other: Sample, seed: int = 0) -> Estimate:
+    """Returns coverage by balls around the real samples (Naeem et al. 2020, Eq. 4).
 
-    A ball's radius is the distance to the fifth nearest real sample. Density is the mean number of balls around a sample of the
-    other set, over the number of neighbours. It is near 1 for one population, and larger for a set near the centre. Coverage is
-    the share of balls with a sample of the other set. It is about `1 - 2^-k` = 0.97 for one population. The intervals
-    resample the counted samples with fixed balls.
+    A ball's radius is the distance to the fifth nearest real sample. Coverage is the share of balls with a sample of the other
+    set. It is about `1 - 2^-k` = 0.97 for one population. The interval resamples the real samples with fixed balls.
     """
     centres, points = _standardised(real, other)
     radius = np.sort(cdist(centres, centres), axis=1)[:, min(NEIGHBOURS, len(centres) - 1)]
     inside: Bool[np.ndarray, "real other"] = cdist(centres, points) <= radius[:, None]
-    density, coverage = inside.sum(0) / NEIGHBOURS, inside.any(1).astype(float)
-    return mean(density, other.groups, seed), mean(coverage, real.groups, seed)
-
-
-def value_distance(real: Real[np.ndarray, "..."], other: Real[np.ndarray, "..."], window: tuple[float, float]) -> float:
-    """Returns the Wasserstein distance of the histograms of all voxels, in their unit.
-
-    Values are clipped to the window. Integers are compared exactly if the window is at most `MAX_LEVELS` wide.
-    """
-    one, two, steps = _levels(real, window), _levels(other, window), _levels_per_unit(window)
-    return float(wasserstein_distance(np.arange(len(one)), np.arange(len(two)), one, two) / steps)
-
-
-def _levels(values: Real[np.ndarray, "..."], window: tuple[float, float]) -> Int[np.ndarray, " levels"]:
-    """Returns the number of values on each level of the window."""
-    low, high = window
-    return np.bincount(((np.clip(values, low, high) - low) * _levels_per_unit(window)).round().astype(np.int64).ravel())
-
-
-def _levels_per_unit(window: tuple[float, float]) -> float:
-    low, high = window
-    width = high - low
-    return float(max(1, round(MAX_LEVELS / width))) if width <= MAX_LEVELS else MAX_LEVELS / width
+    return mean(inside.any(1).astype(float), real.groups, seed)

@@ -233,17 +233,12 @@ def test_data_of_each_dimension_from_one_npz(config, folder, ndim, axes):
     assert len(divided.split.train) == 3
 
 
-@pytest.mark.parametrize("suffix", [".png", ".mhd", ".nii.gz", ".npy"])
-def test_images_from_files(config, folder, write_csv, suffix):
+def test_images_from_arrays(config, folder, write_csv):
     """30 × 40 pixels; a window of 8 × 16 of them around the pixel (x, y) = (21.5, 11.5), each one voxel."""
     pixels = np.random.default_rng(0).integers(0, 255, (30, 40), np.uint8)
-    name = f"image{suffix}"
-    if suffix == ".npy":
-        np.save(folder / name, pixels)
-    else:
-        sitk.WriteImage(sitk.GetImageFromArray(pixels), str(folder / name))
-    sitk.WriteImage(sitk.GetImageFromArray((pixels > 99).astype(np.uint8)), str(folder / "mask.png"))
-    write_csv(folder / "nodules.csv", [(name, 21.5, 11.5, "mask.png")], ("file", "coordX", "coordY", "mask"))
+    np.save(folder / "image.npy", pixels)
+    np.save(folder / "mask.npy", pixels > 99)
+    write_csv(folder / "nodules.csv", [("image.npy", 21.5, 11.5, "mask.npy")], ("file", "coordX", "coordY", "mask"))
     config = dataclasses.replace(config, ndim=2, shape=(8, 16), crop="16mm", window=(0.0, 255.0))
     nodules, details = load_prepared(prepare(config))
     np.testing.assert_array_equal(nodules.values, pixels[None, 8:16, 14:30])
@@ -252,7 +247,7 @@ def test_images_from_files(config, folder, write_csv, suffix):
     assert details.filled.tolist() == [0]
 
 
-def test_signals_from_files(config, folder, write_csv):
+def test_signals_from_arrays(config, folder, write_csv):
     signal = np.sin(np.arange(64) / 5)
     np.save(folder / "signal.npy", signal)
     rows = [("signal.npy", 19.75, 0.5), ("signal.npy", 2.75, 0.5)]

@@ -103,6 +103,20 @@ def test_prepare_finds_each_nodule_where_its_voxels_changed(done, tmp_path):
         assert nodules.values[found][6:10, 6:10, 6:10].mean() > -200  # and tissue is there
 
 
+def test_a_nodule_gets_the_noise_that_it_lacks(scans, tmp_path):
+    """The scans have noise of 25 HU. The nodules are faint, because an edge is taken for noise in so small ones."""
+    balls = tissue_balls(diameter_mm=12.0)
+    faint = np.where(balls.masks > 0, -780, -800)
+    own = np.random.default_rng(0).normal(0, 90, faint.shape)
+    added = {}
+    for name, values in {"smooth": faint, "noisy": faint + own}.items():
+        made = insert(balls._replace(values=values.astype(np.int16)), scans, tmp_path / name, 3, silent, (2, 2))
+        assert [row.scan_noise_hu for row in made.records] == pytest.approx([25] * 4, rel=0.05)
+        added[name] = [row.noise_hu for row in made.records]
+    assert added["smooth"] == pytest.approx([25] * 4, rel=0.05)
+    assert max(added["noisy"]) < 15
+
+
 def test_old_rows_are_kept_and_new_ones_name_their_nodule(done):
     _, out, summary = done
     rows = table(out / "annotations.csv")

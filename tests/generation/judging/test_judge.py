@@ -36,24 +36,8 @@ def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_a
     assert same.generated.samples == same.real_vs_real.samples == 60
     shifted = judge(REAL, balls(2, 60, "new", shift=80), TRAINING)
     assert shifted.generated.c2st.value > 0.9
-    assert shifted.generated.mmd2.low > same.generated.mmd2.high
-    assert shifted.generated.value_distance == pytest.approx(80, abs=10)
     assert shifted.generated.ks_tests.share < same.generated.ks_tests.share
     assert shifted.real_vs_real.c2st == same.real_vs_real.c2st
-
-
-def test_the_voxels_inside_are_compared_by_category():
-    """Nodules of one category are made brighter, inside of their masks only."""
-    kinds = ("solid", "ground-glass") * 30
-    real, made = (nodules._replace(categories=kinds) for nodules in (REAL, balls(2, 60, "new")))
-    assert made.masks is not None
-    brighter = (made.masks > 0) & np.array([kind == "solid" for kind in kinds])[:, None, None, None]
-    found = judge(real, made._replace(values=(made.values + 200 * brighter).astype(np.int16)), TRAINING).generated
-    assert list(found.inside_distance) == ["all", "ground-glass", "solid"]
-    assert found.inside_distance["solid"] > 150
-    assert found.inside_distance["ground-glass"] < 60
-    assert found.c2st_network is None
-    assert found.frd > judge(real, made, TRAINING).generated.frd
 
 
 def test_copies_are_not_new_and_flipped_ones_only_seem_to_be():
@@ -104,13 +88,13 @@ def test_both_columns_compare_as_many_with_the_same_real_nodules():
     # More generated nodules change nothing in the real column, where as many are compared.
     many = judge(balls(0, 120), balls(2, 200, "new"), TRAINING, count=40)
     assert [len(index) for index in many.sets] == [40, 40, 40]
-    for name in ("c2st", "mmd2", "coverage"):
+    for name in ("c2st", "coverage"):
         assert getattr(many.real_vs_real, name) == getattr(found.real_vs_real, name)
     assert many.novelty is not None
     assert len(many.novelty.nearest.index) == 200  # those that are not compared have their nearest too
 
 
-def test_a_unit_of_their_own_changes_no_figure_but_that_of_the_unit():
+def test_a_unit_of_their_own_changes_no_figure():
     def own(nodules):
         return nodules._replace(values=(np.clip(nodules.values, -1000, 400) / 1400 + 1000 / 1400).astype(np.float32))
 
@@ -118,12 +102,10 @@ def test_a_unit_of_their_own_changes_no_figure_but_that_of_the_unit():
     known = judge(REAL, made, TRAINING)
     found = judge_scaled(own(REAL), own(made), own(TRAINING), scale=Scale((0.0, 1.0), hu=False))
     assert found.generated.c2st.value == pytest.approx(known.generated.c2st.value, abs=0.01)  # features are of float32
-    assert found.generated.mmd2.value == pytest.approx(known.generated.mmd2.value, rel=1e-2)
     assert found.generated.coverage == pytest.approx(known.generated.coverage, abs=0.05)
     assert found.novelty is not None
     assert known.novelty is not None
     assert found.novelty.symmetric == pytest.approx(known.novelty.symmetric, rel=1e-4)
-    assert found.generated.value_distance == pytest.approx(known.generated.value_distance / 1400, rel=1e-3)
 
 
 def test_real_nodules_that_the_training_set_holds_are_no_measure():
@@ -148,7 +130,7 @@ def test_a_single_copy_in_the_training_set_or_among_the_generated_refuses_the_se
 def test_features_that_generating_copies_are_left_out_of_the_second_c2st():
     """The mean in HU tells the sets apart, and nothing else does."""
     real, other = (population(nodules, True, HU) for nodules in (REAL, balls(2, 60, "new")))
-    other.sample.features[:, NAMES.index("hu_mean")] += 1000
+    other.features[:, NAMES.index("hu_mean")] += 1000
     found = compare(real, other)
     assert found.c2st.value > 0.95
     assert found.c2st_rest.value == pytest.approx(0.5, abs=0.15)
@@ -203,9 +185,7 @@ def test_what_cannot_be_judged_is_told(real, generated, training, message):
 @pytest.mark.parametrize(("patients", "training"), [(5, TRAINING), (10, None)])
 def test_as_many_patients_as_are_needed_give_finite_figures(patients, training):
     found = judge(of_patients(REAL, patients), balls(2, 40, "new"), training)
-    figures = [
-        figure for one in (found.generated, found.real_vs_real) for figure in (one.c2st, one.mmd2, one.density, one.coverage)
-    ]
+    figures = [figure for one in (found.generated, found.real_vs_real) for figure in (one.c2st, one.coverage)]
     assert np.isfinite(figures).all()
     assert all(low <= high for _, low, high in figures)
 
