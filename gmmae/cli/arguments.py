@@ -284,8 +284,6 @@ def _require_paths(default: object, arguments: Sequence[str]) -> None:
 
 def parse(default: T, arguments: Sequence[str], prog: str) -> T:
     """Parses the arguments of a dataclass with tyro, and turns its framed message into one line."""
-    if bad_word := next((word for word in arguments if "\0" in word), None):
-        raise InputError(f"a value must have no NUL character, which no path can have; got {bad_word!r}: remove it")
     _require_paths(default, arguments)
     message = io.StringIO()
     try:

@@ -279,22 +279,22 @@ def _write_tables(out: Path, names: list[str], cubes: Cubes, mass: np.ndarray, r
 
 
 def _names(names: Sequence[str]) -> list[str]:
-    """Returns file names: the names of the volumes without their endings, different on every file system.
+    """Returns file names: the names of the volumes without their endings, each different.
 
     The first volume of a name keeps it. Each other one gets the smallest number that makes it unique.
     """
     stems = [_stem(name) for name in names]
-    used_names = {_folded(stem) for stem in stems}
+    used_names = set(stems)
     without_number = set(used_names)
     file_names: list[str] = []
     for stem in stems:
         name = stem
-        if _folded(stem) in without_number:
-            without_number.remove(_folded(stem))
+        if stem in without_number:
+            without_number.remove(stem)
         else:
             numbered = (f"{stem}_{number}" for number in itertools.count(1))
-            name = next(candidate for candidate in numbered if _folded(candidate) not in used_names)
-            used_names.add(_folded(name))
+            name = next(candidate for candidate in numbered if candidate not in used_names)
+            used_names.add(name)
         file_names.append(name)
     return file_names
 
@@ -302,11 +302,6 @@ def _names(names: Sequence[str]) -> list[str]:
 def _stem(name: str) -> str:
     stem = re.sub(r"[^\w.-]", "_", unicodedata.normalize("NFC", ENDING.sub("", name)))
     return stem.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or "volume"
-
-
-def _folded(name: str) -> str:
-    """Returns a form of a name that is equal for names that some file system does not tell apart."""
-    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def _components(

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from gmmae.models.kernels.convolution import Conv
-from gmmae.models.kernels.precision import dense_product, matmul, tf32_wanted
+from gmmae.models.kernels.precision import dense_product, matmul, wanted
 from gmmae.models.mixture import head_planes
 
 
@@ -113,7 +113,7 @@ class Heads(nn.Module):
             return jnp.concatenate(heads, axis=1)
 
         kernel, bias = self.param("kernel", initial), self.param("bias", nn.initializers.zeros, (size,))
-        logits: Array = matmul(latent, kernel, tf32_wanted())
+        logits: Array = matmul(latent, kernel, wanted())
         return (logits + bias).reshape(len(latent), -1, self.components)
 
 

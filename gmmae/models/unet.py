@@ -21,7 +21,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from gmmae.models.kernels.convolution import Conv
-from gmmae.models.kernels.precision import matmul, tf32_wanted
+from gmmae.models.kernels.precision import matmul, wanted
 
 EPSILON = 1e-5
 """The number added to a variance."""
@@ -137,7 +137,7 @@ class Linear(nn.Module):
     def __call__(self, x: Float[Array, "*voxels channels"]) -> Float[Array, "*voxels features"]:
         """Returns the function's values."""
         kernel = self.param("kernel", _KERNEL_INIT, (x.shape[-1], self.features))
-        rows: Array = matmul(x.reshape(-1, x.shape[-1]), kernel, tf32_wanted())
+        rows: Array = matmul(x.reshape(-1, x.shape[-1]), kernel, wanted())
         product = rows.reshape(*x.shape[:-1], self.features)
         return product + self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else product
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from gmmae.config.schema import StopConfig, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
-from gmmae.scaling import strategies
 from gmmae.sweep import step_times
 from gmmae.sweep.display import SweepDisplay, duration, outcome_table, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
@@ -64,15 +63,12 @@ def sweep(
       The exit code: 0, `RUNS_FAILED`, or 143, 130 and 129 when interrupted.
 
     Raises:
-      InputError: the work directory cannot be written, belongs to another sweep, or is in use by another process. Or it has
-        a run whose batch or learning rate differs from its strategy's.
+      InputError: the work directory cannot be written, belongs to another sweep, or is in use by another process.
       StorageError: the work directory cannot be written any more.
     """
     folder = SweepDir(root)
     grid = run_keys(config) if config.mode != "throughput" else []
     with _claimed(config, folder), storage(folder.root):
-        for record in folder.read_all(grid):
-            _require_same_strategy(config, folder, record)
         if data:
             fingerprint.write(fingerprint.checked(folder.root, data), folder.root)
         write_text(folder.config, to_toml(config))  # a refused call leaves it as it was
@@ -186,20 +182,6 @@ def _is_final(record: RunRecord, folder: SweepDir, stop: StopConfig, retry: bool
 def _is_finished(record: Record, run: WorkDir, stop: StopConfig) -> bool:
     """Returns whether a run is finished under these rules. A plateaued run is checked again, as the patience may change."""
     return finished(record, stop, run.read_rows() if record.stop_reason == stop_reasons.STALLED else None)
-
-
-def _require_same_strategy(config: SweepConfig, folder: SweepDir, saved: RunRecord) -> None:
-    """Refuses runs of earlier versions, which scaled the learning rate of a capped batch with the devices."""
-    run = saved.record
-    if run is None:
-        return
-    strategy = strategies.resolve(saved.scaling, config.run.optim, saved.devices, run.train_samples)
-    if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.learning_rate.peak):
-        raise InputError(
-            f"{folder.record(saved.key)} must have its strategy's batch and learning rate, {strategy.global_batch} and "
-            f"{strategy.learning_rate.peak:g}; got {run.global_batch} and {run.learning_rate:g}, from another version's rule: "
-            f"delete it and {folder.run(saved.path).root}, or give another --workdir"
-        )
 
 
 def _remove_checkpoints(config: SweepConfig, folder: SweepDir, written: Iterable[RunRecord]) -> None:

@@ -306,8 +306,6 @@ class Program:
 
     def has_ended(self) -> bool:
         """Returns whether the process has ended. It is not reaped."""
-        if not hasattr(os, "waitid"):  # macOS before Python 3.13
-            return self._process.poll() is not None
         try:
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
         except ChildProcessError:  # the calling program reaps all its children itself
@@ -331,8 +329,7 @@ class Program:
 
     def kill(self) -> None:
         """Kills the process and its group."""
-        # If only the ended leader is left of a group, Linux reports no error and macOS PermissionError.
-        with suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def reap(self) -> int:

@@ -120,15 +120,9 @@ def _send_output_to(log: str) -> None:
 
 
 def resident_bytes() -> int:
-    """Returns the resident memory of this process, or the largest that it had where the system tells only that."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+    """Returns the resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def start(arguments: Sequence[str]) -> int:

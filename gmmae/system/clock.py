@@ -16,8 +16,6 @@ PAUSE_S = 2.0
 WAKE_UPS_PER_S = 20
 """A thread that waits for the interpreter, and not for the end of a pause, wakes up more often: every 5 ms."""
 
-THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts the whole process
-
 
 class RunningSeconds:
     """The seconds in which this process runs, without those in which it is stopped (SIGSTOP, `scontrol suspend`, a freezer).
@@ -38,7 +36,7 @@ class RunningSeconds:
     def _tick(self) -> None:
         before = 0
         while True:
-            now, waits = time.perf_counter(), resource.getrusage(THREAD).ru_nvcsw
+            now, waits = time.perf_counter(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
             gap_s = now - self._last
             if gap_s > PAUSE_S and waits - before < gap_s * WAKE_UPS_PER_S:
                 self._paused_s += gap_s - TICK_S

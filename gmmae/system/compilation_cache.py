@@ -7,7 +7,6 @@ because bits depend on it, it has a folder of its own.
 
 import os
 import re
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, MutableMapping
@@ -25,13 +24,12 @@ _WARNING = r"Error (?P<what>reading|writing) persistent compilation cache entry 
 
 
 def user_cache() -> Path:
-    """Returns `gmmae` in the folder for data that programs can make again: $XDG_CACHE_HOME, or the system's custom.
+    """Returns `gmmae` in the folder for data that programs can make again: $XDG_CACHE_HOME, or `~/.cache`.
 
     Raises:
       RuntimeError: the user has no home.
     """
-    custom = "Library/Caches" if sys.platform == "darwin" else ".cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / custom) / "gmmae"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gmmae"
 
 
 def keep(setting: str, environ: MutableMapping[str, str] = os.environ) -> None:

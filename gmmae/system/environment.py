@@ -45,8 +45,6 @@ def update_jax() -> None:
 
 def cores() -> int:
     """Cores that this process may run on; threads of one core count once, where the system tells."""
-    if not hasattr(os, "sched_getaffinity"):  # macOS
-        return os.cpu_count() or 1
     return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
 
 

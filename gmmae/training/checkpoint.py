@@ -33,9 +33,6 @@ from gmmae.training.validations import Validation
 from gmmae.workloads import sources
 from gmmae.workloads.interface import Params
 
-PLAIN_BEFORE_BATCH = tuple(name for name in PLAIN if name != "batch")
-"""The columns of a history in checkpoints of versions without a growing batch."""
-
 
 class CheckpointError(InputError):
     """A checkpoint that cannot be read, or that is another model's."""
@@ -276,7 +273,7 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
     with redirect_stderr(io.StringIO()):
         progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
         checksum = progress.pop("checksum")
-        names, columns = progress["metrics"], progress.get("columns", PLAIN_BEFORE_BATCH)
+        names, columns = progress["metrics"], progress["columns"]
         wanted = {"state": like, "best": like.params, "history": np.zeros((epoch, len(columns) + len(names)))}
         if "inside" in progress:
             wanted["inside"] = np.zeros((progress["inside"], 3 + len(names)))

@@ -67,7 +67,7 @@ def load(config: Config) -> Fingerprint:
 
 
 def read(folder: Path) -> Fingerprint | None:
-    """Returns the fingerprint in a folder; None where an earlier version has left none.
+    """Returns the fingerprint in a folder; None where there is none.
 
     Raises:
       InputError: it cannot be read.
@@ -85,7 +85,7 @@ def write(fingerprint: Fingerprint, folder: Path) -> None:
 
 
 def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Path) -> None:
-    """Refuses other data than those of a run. Where its digests are empty, an earlier version wrote none.
+    """Refuses other data than those of a run.
 
     Args:
       earlier: the digests of the run.
@@ -95,7 +95,7 @@ def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Pat
     Raises:
       InputError: they differ.
     """
-    if earlier and (changes := differences(earlier, now)):
+    if changes := differences(earlier, now):
         raise InputError(
             f"data and workload must be those that {folder} began with; got others, where {changes}: bring them back, or give "
             "another work directory"
@@ -103,7 +103,7 @@ def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Pat
 
 
 def checked(folder: Path, now: Fingerprint) -> Fingerprint:
-    """Returns the fingerprint of a run, whose data must be the same. For a run of an earlier version it is that of the data.
+    """Returns the fingerprint of a run, whose data must be the same. Where there is none yet, it is that of the data.
 
     Raises:
       InputError: the data are others, or the file cannot be read.

@@ -75,11 +75,10 @@ def require_same_optimization(earlier: Record | None, now: Record) -> None:
         )
     if all(getattr(earlier, key) == getattr(now, key) for key in ("global_batch", "largest_batch", "learning_rate")):
         return
-    remedy = "use as many devices as before, or" if earlier.devices != now.devices else "another version's rule chose them:"
     was, new = (f"{record.largest_batch or record.global_batch} and {record.learning_rate:g}" for record in (earlier, now))
     raise InputError(
         f"a resumed run of strategy {now.scaling} must keep its global batch and learning rate, {was} on {earlier.devices} "
-        f"devices; got {new} on {now.devices}: {remedy} give another workdir"
+        f"devices; got {new} on {now.devices}: use as many devices as before, or give another workdir"
     )
 
 

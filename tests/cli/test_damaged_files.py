@@ -75,22 +75,6 @@ def test_a_link_to_itself_for_data(run, tmp_path, capsys):
     assert "workload file not found" in refusal(capsys, "train", "--workload", tmp_path / "nodules.py")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("evaluate", "RUN", "--data.root", "a\0b"),
-        ("judge", "a\0b", "other"),
-        ("data", "prepare", "--data.source", "cubes", "--data.root", "a\0b"),
-        ("sweep", "--run.data.root", "a\0b"),
-    ],
-    ids=lambda words: words[0],
-)
-def test_a_nul_in_a_path(run, capsys, arguments):
-    error = refusal(capsys, *(run if word == "RUN" else word for word in arguments))
-    assert "must have no NUL character" in error
-    assert r"got 'a\x00b'" in error
-
-
 def test_a_nul_in_a_path_of_a_file(run, tmp_path, capsys):
     (run / "config.toml").write_text(to_toml(small()).replace('root = "none"', 'root = "a\\u0000b"'))
     assert "config.toml: data.root must be without a NUL character" in refusal(capsys, "evaluate", run)

@@ -13,7 +13,6 @@ from benchmarks.device_programs import Reading, compiled, in_mode, read, topolog
 from gmmae.config.schema import Config, changed
 from gmmae.config.toml import find
 from gmmae.models import mixture
-from gmmae.models.kernels import line_loss
 from gmmae.training import compilation, parallel, per_sample, step
 from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import Asked, Bound, faults
@@ -132,8 +131,7 @@ def traced_anew() -> Iterator[None]:
 
 @pytest.mark.usefixtures("traced_anew")
 def test_tf32_in_the_density_is_found(monkeypatch, parameters):
-    """Compiles the form of long lines, because the fused kernel has no products, and shorter lines have none."""
-    monkeypatch.setattr(line_loss, "LONGEST", 0)
+    """Compiles the plain form, because the fused kernel has no products."""
     monkeypatch.setattr(mixture, "FULL", lax.Precision.DEFAULT)
     for mode in ("float32", "tf32"):
         [fault] = faults(epoch(in_mode(small(model__fused=False), mode, 1)), Asked(mode, 1, parameters, AMPLE))

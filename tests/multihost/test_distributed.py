@@ -311,7 +311,6 @@ def strangers(address: str, port: int) -> Iterator[socket.socket]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_strangers_at_every_port_change_no_bit_and_the_service_listens_on_the_loopback_interface_alone(tmp_path, pair):
     config = small(parallel__devices=4, stop__max_epochs=200, checkpoint__every_epochs=200)
     assert [code for code, _, _ in map(finish, pair.start(config, tmp_path / "quiet"))] == [0, 0]

@@ -104,7 +104,6 @@ def test_a_device_a_core_has_bounds(monkeypatch):
     assert counts == {1: [1, 1, 1, 1], 3: [3, 2, 2, 1], 64: [4, 2, 4, 4]}
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux")
 def test_cores_are_those_that_the_process_may_use_and_no_threads(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5})
     monkeypatch.setattr("gmmae.system.environment._siblings", lambda cpu: "0-1" if cpu < 2 else str(cpu))

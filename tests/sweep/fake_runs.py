@@ -47,8 +47,6 @@ def run(what, config, *rest):
     def write_record(reason, loss, epochs):
         batch = 32 if strategy == "strong" else 32 * n
         rate = 0.00105 * (n if strategy == "linear" else 1)
-        if wish == "clipped":  # as before the learning rate followed the batch
-            batch = min(batch, 640)
         clocks = {"train_s": time.time(), "total_s": time.time()}
         write_text(out / "record.json", to_json(Record(
             run_id="0", scaling=strategy, seed=int(seed), devices=n, processes=1, device_kind="fake", oversubscribed=False,

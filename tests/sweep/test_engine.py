@@ -435,23 +435,6 @@ def test_a_raised_limit_goes_on_from_checkpoints_that_were_kept_and_begins_again
     assert any("weak-n2-seed0 starts again" in line for line in watch.lines) != kept
 
 
-def test_a_run_of_another_versions_rule_is_refused(fake):
-    """A batch of 640 on 32 devices, but 32 times the learning rate, where 640 / 32 = 20."""
-    config = grid(scaling=("linear",), devices=(32,))
-    fake.wish({"linear-n32-seed0": "clipped"})
-    fake.sweep(config)
-    path = SweepDir(fake.root).record(RunKey("linear", 32, 0))
-    with pytest.raises(InputError) as caught:
-        fake.sweep(config)
-    message = str(caught.value)
-    assert message.startswith(f"{path} must have its strategy's batch and learning rate, 640 and 0.021; got 640 and 0.0336, ")
-    assert str(SweepDir(fake.root).run("linear-n32-seed0").root) in message
-    saved = (fake.root / "sweep.toml").read_text()
-    with pytest.raises(InputError):
-        fake.sweep(dataclasses.replace(config, seeds=(0, 1)))
-    assert (fake.root / "sweep.toml").read_text() == saved
-
-
 def test_runs_of_other_data_are_refused_before_the_next_ones_begin(undisturbed):
     fake, _, _ = undisturbed
     saved, begun = (fake.root / "sweep.toml").read_text(), fake.events("start")

@@ -53,10 +53,7 @@ def test_the_users_cache_folder(monkeypatch, tmp_path):
     assert user_cache() == tmp_path / "gmmae"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "platform", "linux")
     assert user_cache() == tmp_path / ".cache" / "gmmae"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert user_cache() == tmp_path / "Library" / "Caches" / "gmmae"
 
 
 def test_on_is_the_users_folder_which_no_other_user_may_write(monkeypatch, tmp_path):

@@ -96,7 +96,7 @@ def test_moved_data_are_the_same_and_another_file_of_that_name_is_not(trained, t
     assert losses(WorkDir(tmp_path / "run").read_rows()) == losses(WorkDir(tmp_path / "whole").read_rows())
 
 
-def test_a_run_of_an_earlier_version_goes_on_uncompared(copied):
+def test_a_run_without_its_fingerprint_goes_on_uncompared(copied):
     path, workdir = copied
     (workdir / fingerprint.FILE).unlink()
     written(path, VOLUMES[::-1])

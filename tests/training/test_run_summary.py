@@ -46,11 +46,10 @@ def test_the_start_table_names_devices_batch_warmup_and_an_unused_gpu(monkeypatc
     assert (facts["devices"], facts["GPU"]) == (devices, "not used by cpu")
 
 
-@pytest.mark.parametrize(("devices", "remedy"), [(32, "another version's rule chose them:"), (2, "use as many devices")])
-def test_a_run_does_not_go_on_with_another_batch_or_rate(devices, remedy):
+def test_a_run_does_not_go_on_with_another_batch_or_rate():
     now = dataclasses.replace(RECORD, scaling="linear", devices=32, global_batch=574, learning_rate=0.01883437)
-    earlier = dataclasses.replace(now, devices=devices, learning_rate=0.0336)
-    message = f"linear must keep .*, 574 and 0.0336 on {devices} devices; got 574 and 0.0188344 on 32: {remedy}"
+    earlier = dataclasses.replace(now, devices=2, learning_rate=0.0336)
+    message = "linear must keep .*, 574 and 0.0336 on 2 devices; got 574 and 0.0188344 on 32: use as many devices"
     with pytest.raises(InputError, match=message):
         require_same_optimization(earlier, now)
 

@@ -27,7 +27,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from gmmae.models.kernels import spectral, winograd
-from gmmae.models.kernels.precision import FULL, operands, precision, tf32_wanted
+from gmmae.models.kernels.precision import FULL, wanted
 from gmmae.models.kernels.spectral import Gradients, bias_gradient
 
 T = TypeVar("T")
@@ -56,14 +56,14 @@ class Conv(nn.Module):
         if self.padding == "SAME":
             x = jnp.pad(x, [*[((self.kernel - 1) // 2, self.kernel // 2)] * ndim, (0, 0), (0, 0)])
         bias = self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
-        return convolve(x, kernel, bias, tf32_wanted())
+        return convolve(x, kernel, bias, wanted())
 
 
 def convolve(
     x: Float[Array, "*volume samples channels"],
     kernel: Float[Array, "*edge channels features"],
     bias: Float[Array, " features"] | None = None,
-    tf32: bool = False,
+    precision: lax.Precision = FULL,
 ) -> Float[Array, "*out samples features"]:
     """Returns the cross-correlation without padding: `out[p] = bias + Σ_q x[p + q] kernel[q]`, for 1, 2 or 3 axes.
 
@@ -71,34 +71,36 @@ def convolve(
       x: any number of volumes, their axes first, then the samples.
       kernel: the same size k along every axis. The result is k - 1 smaller along each.
       bias: a number of each feature, or None.
-      tf32: as in `gmmae.models.kernels.precision`.
+      precision: of all products, also of the gradients.
     """
-    out: Array = _convolve(x, kernel, bias, tf32)
+    out: Array = _convolve(x, kernel, bias, precision)
     return out
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _convolve(x: Array, kernel: Array, bias: Array | None, tf32: bool) -> Array:
-    x, kernel = operands(x, kernel, tf32=tf32)
-    out = _by_platform(lambda form: form.apply, tf32, x, kernel)
+def _convolve(x: Array, kernel: Array, bias: Array | None, precision: lax.Precision) -> Array:
+    out = _by_platform(lambda form: form.apply, precision, x, kernel)
     return out if bias is None else out + bias
 
 
-def _forward(x: Array, kernel: Array, bias: Array | None, tf32: bool) -> tuple[Array, tuple[Array, Array, Array | None]]:
-    return _convolve(x, kernel, bias, tf32), (x, kernel, bias)
+def _forward(
+    x: Array, kernel: Array, bias: Array | None, precision: lax.Precision
+) -> tuple[Array, tuple[Array, Array, Array | None]]:
+    return _convolve(x, kernel, bias, precision), (x, kernel, bias)
 
 
-def _backward(tf32: bool, saved: tuple[Array, Array, Array | None], g: Array) -> tuple[Array, Array, Array | None]:
-    *factors, bias = saved
-    to_x, to_kernel, to_bias = _by_platform(lambda form: form.gradients, tf32, *operands(*factors, g, tf32=tf32))
+def _backward(
+    precision: lax.Precision, saved: tuple[Array, Array, Array | None], g: Array
+) -> tuple[Array, Array, Array | None]:
+    x, kernel, bias = saved
+    to_x, to_kernel, to_bias = _by_platform(lambda form: form.gradients, precision, x, kernel, g)
     return to_x, to_kernel, None if bias is None else to_bias
 
 
-def _by_platform(part: Callable[["Form"], Callable[..., T]], tf32: bool, x: Array, kernel: Array, *g: Array) -> T:
-    """Applies a part of each platform's fastest form; a CPU's products are in full precision."""
-    on = {platform: part(form_of(x, kernel, platform, tf32)) for platform in ("cpu", "cuda", "default")}
-    precisions = {"cpu": FULL, "cuda": precision(tf32), "default": precision(tf32)}
-    return lax.platform_dependent(x, kernel, *g, **{name: partial(on[name], precision=precisions[name]) for name in on})
+def _by_platform(part: Callable[["Form"], Callable[..., T]], precision: lax.Precision, x: Array, kernel: Array, *g: Array) -> T:
+    """Applies a part of each platform's fastest form."""
+    on = {name: partial(part(form_of(x, kernel, name)), precision=precision) for name in ("cpu", "cuda", "default")}
+    return lax.platform_dependent(x, kernel, *g, **on)
 
 
 _convolve.defvjp(_forward, _backward)
@@ -177,64 +179,11 @@ def _patches(x: Array, edge: int) -> Array:
     return jnp.concatenate([x[(slice(None), *window)] for window in itertools.product(*slices)], axis=-1)
 
 
-def _banded(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
-    rows, others = _windows(x, kernel)
-    out = _product(rows, _band(x, kernel), precision)
-    return jnp.moveaxis(out.reshape(*others, x.shape[-2], -1, kernel.shape[-1]), -3, -2)
-
-
-def _banded_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
-    """The sum of g is the row of the result that belongs to the ones of `_windows`."""
-    rows, _ = _windows(x, kernel)
-    to_band = _product(rows.T, jnp.moveaxis(g, -3, -2).reshape(len(rows), -1), precision)
-    inner, edge, features = rows.shape[1] - ONES, kernel.shape[-3], kernel.shape[-1]
-    bands = to_band[:inner].reshape(*kernel.shape[:-3], x.shape[-3], x.shape[-1], -1, features)
-    axis = kernel.ndim - 3
-    taps = [lax.slice_in_dim(bands[..., p, :], p, p + edge, axis=axis) for p in range(bands.shape[-2])]
-    to_bias = to_band[inner].reshape(-1, features).sum(0)
-    return _input_gradient(kernel, g, precision), sum(taps[1:], start=taps[0]), to_bias
-
-
-ONES = 16
-"""Columns of ones beside the windows, as many as keep the rows aligned."""
-
-
-def _windows(x: Array, kernel: Array) -> tuple[Float[Array, "rows inner"], tuple[int, ...]]:
-    """Returns the windows of x along every axis but the last, with all of the last, and the number of windows of each axis."""
-    edges = kernel.shape[:-3]
-    others = tuple(size - edge + 1 for size, edge in zip(x.shape, edges, strict=False))
-    places = [
-        jnp.arange(count).reshape(*(1,) * axis, count, *(1,) * (2 * len(edges) - axis - 1))
-        + jnp.arange(edge).reshape(*(1,) * (len(edges) + axis), edge, *(1,) * (len(edges) - axis - 1))
-        for axis, (count, edge) in enumerate(zip(others, edges, strict=True))
-    ]
-    lines = jnp.moveaxis(x, -2, -3)  # (other axes, samples, last axis, channels)
-    windows = lines.at[tuple(places)].get(mode="promise_in_bounds") if places else lines
-    windows = jnp.moveaxis(windows, -3, len(edges))  # (windows, samples, taps, last axis, channels)
-    rows = windows.reshape(math.prod(others) * x.shape[-2], -1)
-    return jnp.pad(rows, ((0, 0), (0, ONES)), constant_values=1), others
-
-
-def _band(x: Array, kernel: Array) -> Float[Array, "inner columns"]:
-    """Returns the kernel at each position along the last axis, zeros beside it; zeros for the ones of `_windows`."""
-    axis, count = kernel.ndim - 3, x.shape[-3] - kernel.shape[-3] + 1
-    pads = [(0, 0)] * kernel.ndim
-    placed = [jnp.pad(kernel, [*pads[:axis], (p, count - 1 - p), *pads[axis + 1 :]]) for p in range(count)]
-    band = jnp.stack(placed, axis=-2).reshape(-1, count * kernel.shape[-1])
-    return jnp.pad(band, ((0, ONES), (0, 0)))
-
-
-def _product(a: Array, b: Array, precision: lax.Precision) -> Array:
-    return jnp.matmul(a, b, precision=precision)
-
-
 FORMS = {
     "library": Form(_library, _library_gradients),
     "direct": Form(_direct, _direct_gradients),
     "first axis": Form(spectral.first_axis, spectral.first_axis_gradients),
     "every axis": Form(spectral.every_axis, spectral.every_axis_gradients),
-    "merged axes": Form(spectral.merged_axes, spectral.merged_axes_gradients),
-    "banded": Form(_banded, _banded_gradients),
     "tiles": Form(winograd.tiles, winograd.tiles_gradients),
 }
 
@@ -248,7 +197,7 @@ MIN_CHANNELS_OF_TILES = 16 * 32
 """The smallest product of channels and features for which transformed tiles pay on a CPU."""
 
 
-def form_of(x: Array, kernel: Array, platform: str, tf32: bool = False) -> Form:
+def form_of(x: Array, kernel: Array, platform: str) -> Form:
     """Returns the fastest of `FORMS` on a platform, as JAX calls it; `default` stands for all others.
 
     Few samples do not pay for the transforms of the kernel. For a kernel of few taps no number of samples does. On a CPU tiles
@@ -264,6 +213,5 @@ def form_of(x: Array, kernel: Array, platform: str, tf32: bool = False) -> Form:
     if platform == "cuda" and len(edges) < 3:
         return FORMS["library"]
     if channels == 1:
-        return FORMS["banded" if platform == "cuda" and tf32 else "first axis"]
-    spectra = "merged axes" if platform == "cuda" else "every axis"
-    return FORMS[spectra if x.shape[-2] * math.prod(edges) >= MIN_WORK_OF_SPECTRA[platform] else "direct"]
+        return FORMS["first axis"]
+    return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= MIN_WORK_OF_SPECTRA[platform] else "direct"]

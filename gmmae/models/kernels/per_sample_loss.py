@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from gmmae.models.kernels import line_loss
 from gmmae.models.losses import PointLoss, mean_of_each
 from gmmae.models.mixture import at_once, grid, monomials_at
 
@@ -70,17 +69,12 @@ _by_sample.defvjp(_forward, _backward)
 def of_polynomials(
     coefficients: Float[Array, "samples k monomials"], volumes: Float[Array, "samples *volume"], point_loss: PointLoss
 ) -> Float[Array, " samples"]:
-    """Returns the losses of mixtures whose exponents are polynomials, on a CPU sample by sample, elsewhere by lines of voxels.
+    """Returns the losses of mixtures whose exponents are polynomials.
 
     Args:
       coefficients: of the components' exponents, in the order of `mixture.monomials`.
       volumes: densities at voxel centres, which are constants.
       point_loss: differentiable, element by element.
     """
-
-    def by_sample(coefficients: Array, volumes: Array) -> Array:
-        monomials = monomials_at(grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype))
-        return losses(at_once, coefficients, volumes.reshape(len(volumes), -1), point_loss, monomials)
-
-    by_lines = partial(line_loss.losses, point_loss=point_loss) if volumes.shape[-1] <= line_loss.LONGEST else by_sample
-    return lax.platform_dependent(coefficients, volumes, cpu=by_sample, default=by_lines)
+    monomials = monomials_at(grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype))
+    return losses(at_once, coefficients, volumes.reshape(len(volumes), -1), point_loss, monomials)

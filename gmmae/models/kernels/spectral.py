@@ -12,9 +12,6 @@ would be transforms of the result.
 
 Arrays are `*volume samples channels`, so that a transform along any axis multiplies a matrix from the left and moves nothing.
 The signal is real, so half the frequencies along its first axis determine the rest.
-
-`merged_axes` transforms several axes in one product, whose matrix is the product of theirs. A GPU then moves fewer
-intermediate numbers and starts fewer products, for more operations.
 """
 
 import math
@@ -41,76 +38,47 @@ _FACTORS: dict[Role, list[list[int]]] = {
 }
 """The last stage's factors of a real and an imaginary part: (factor, part)."""
 
-ONE_BY_ONE = 1
-"""No axis is merged with another."""
-
-MERGED_POINTS = {lax.Precision.DEFAULT: 256, FULL: 100}
-"""The most points that a merged transform takes, by precision: an operation in TF32 takes a seventh of the time."""
-
-MERGED_RESULTS = 100
-"""The most points that a merged transform makes. XLA divides a product of long sums with few results, and writes the parts."""
-
 
 def _product(a: Array | np.ndarray, b: Array, precision: lax.Precision) -> Array:
     return jnp.matmul(a, b, precision=precision)
 
 
-def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL, merged: int = ONE_BY_ONE) -> Array:
+def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     """Returns `out[p] = Σ_q x[p + q] kernel[q]`; shapes are as in `gmmae.models.kernels.convolution.convolve`.
 
     Args:
       x: the signal.
       kernel: the kernel.
       precision: of all products.
-      merged: the most points that one transform takes. More than one axis is then transformed at once.
     """
     period = x.shape[:-2]
-    product = _product(_to("data", x, period, precision, merged), _to("kernel", kernel, period, precision, merged), precision)
-    return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision, merged)
+    product = _product(_to("data", x, period, precision), _to("kernel", kernel, period, precision), precision)
+    return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision)
 
 
-def every_axis_gradients(
-    x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL, merged: int = ONE_BY_ONE
-) -> Gradients:
+def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
     """Returns the gradients of `every_axis`. XLA computes the spectra of x and kernel once for both passes.
 
     Small products with a transposed factor take twice as long, so only g and the results are transposed.
     """
-    to_x, to_kernel, _ = _gradients(x, kernel, g, precision, merged)
-    return to_x, to_kernel, bias_gradient(g)
-
-
-def merged_axes(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
-    """Returns `every_axis`, with several axes in one product."""
-    return every_axis(x, kernel, precision, MERGED_POINTS[precision])
-
-
-def merged_axes_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
-    """Returns the gradients of `merged_axes`. The sum of g is a number of its spectrum, so g is not read again for it."""
-    to_x, to_kernel, of_g = _gradients(x, kernel, g, precision, MERGED_POINTS[precision])
-    return to_x, to_kernel, of_g[0].sum(-1) * math.prod(x.shape[:-2])
+    period = x.shape[:-2]
+    of_x, of_kernel, of_g = (
+        _to("data", x, period, precision),
+        _to("kernel", kernel, period, precision),
+        _to("result", g.mT, period, precision),
+    )
+    to_x, to_kernel = _product(of_kernel, of_g, precision), _product(of_g, of_x, precision)
+    edges, (samples, channels), features = kernel.shape[:-2], x.shape[-2:], kernel.shape[-1]
+    return (
+        _from("data", to_x, period, (*period, channels, samples), precision).mT,
+        _from("kernel", to_kernel, period, (*edges, features, channels), precision).mT,
+        bias_gradient(g),
+    )
 
 
 def bias_gradient(g: Array) -> Float[Array, " features"]:
     """Returns the gradient of a number that is added to all results of a feature."""
     return g.sum(tuple(range(g.ndim - 1)))
-
-
-def _gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision, merged: int) -> Gradients:
-    """Returns the gradients of x and kernel, and the spectrum of g."""
-    period = x.shape[:-2]
-    of_x, of_kernel, of_g = (
-        _to("data", x, period, precision, merged),
-        _to("kernel", kernel, period, precision, merged),
-        _to("result", g.mT, period, precision, merged),
-    )
-    to_x, to_kernel = _product(of_kernel, of_g, precision), _product(of_g, of_x, precision)
-    edges, (samples, channels), features = kernel.shape[:-2], x.shape[-2:], kernel.shape[-1]
-    return (
-        _from("data", to_x, period, (*period, channels, samples), precision, merged).mT,
-        _from("kernel", to_kernel, period, (*edges, features, channels), precision, merged).mT,
-        of_g,
-    )
 
 
 def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
@@ -155,63 +123,33 @@ def _shifts(x: Array, axis: int, edge: int) -> Array:
     return jnp.stack([lax.slice_in_dim(x, tap, tap + size, axis=axis) for tap in range(edge)], axis=1)
 
 
-def _to(
-    role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision, merged: int = ONE_BY_ONE
-) -> Float[Array, "factors rows columns"]:
+def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision) -> Float[Array, "factors rows columns"]:
     """Returns D, E or R times x, along its leading axes."""
     *volume, rows, columns = x.shape
-    for axis, points in _groups(tuple(volume), merged):
+    for axis, points in enumerate(volume):
         matrices = _matrices(role, period, points, axis, str(x.dtype))
         x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
     return x.reshape(-1, rows, columns)
 
 
-def _from(
-    role: Role,
-    x: Array,
-    period: tuple[int, ...],
-    shape: tuple[int, ...],
-    precision: lax.Precision,
-    merged: int = ONE_BY_ONE,
-) -> Array:
+def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...], precision: lax.Precision) -> Array:
     """Returns Dᵀ, Eᵀ or Rᵀ times x; the transformed axes come first in `shape`."""
-    for axis, points in reversed(_groups(shape[: len(period)], min(merged, MERGED_RESULTS))):
+    for axis, points in reversed(list(enumerate(shape[: len(period)]))):
         matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
         x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
     return x.reshape(shape)
 
 
-def _groups(volume: tuple[int, ...], merged: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Returns the axes that are transformed at once: the first one's number, and the points along each.
-
-    >>> _groups((10, 10, 10), 100), _groups((5, 5, 5), 1)
-    ([(0, (10, 10)), (2, (10,))], [(0, (5,)), (1, (5,)), (2, (5,))])
-    """
-    groups: list[tuple[int, tuple[int, ...]]] = []
-    for axis, points in enumerate(volume):
-        if groups and math.prod(groups[-1][1]) * points <= merged:
-            first, others = groups.pop()
-            groups.append((first, (*others, points)))
-        else:
-            groups.append((axis, (points,)))
-    return groups
-
-
 # Kept, because XLA sees that two results are the same only where the constants are the same object.
 @cache
 def _matrices(
-    role: Role, period: tuple[int, ...], points: tuple[int, ...], axis: int, dtype: str
+    role: Role, period: tuple[int, ...], points: int, axis: int, dtype: str
 ) -> Float[np.ndarray, "copies rows columns"]:
-    """Returns the matrix of an axis and those that are merged with it, for each frequency along the axes before it.
+    """Returns the matrix of an axis, for each frequency along the axes before it.
 
     With a single matrix XLA would move these axes to the end and back.
     """
-    last = len(period) - 1
-    matrix = _matrix(role, period[axis], points[0], first=axis == 0, last=axis == last)
-    for number, size in enumerate(points[1:], start=axis + 1):
-        other = _matrix(role, period[number], size, first=False, last=number == last)
-        pairs, others = matrix.reshape(-1, 2, matrix.shape[1]), other.reshape(-1, 2, size)  # of real and imaginary parts
-        matrix = np.einsum("fpc,rpx->frcx", pairs, others).reshape(len(pairs) * len(others), -1)
+    matrix = _matrix(role, period[axis], points, first=axis == 0, last=axis == len(period) - 1)
     copies = math.prod([period[0] // 2 + 1, *period[1:]][:axis])
     return np.ascontiguousarray(np.broadcast_to(matrix.astype(dtype), (copies, *matrix.shape)))
 
