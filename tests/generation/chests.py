@@ -20,13 +20,12 @@ def write_chest(
     shape=(40, 80, 72),
     compressed=False,
     lung=True,
-    reach_pixels=0.0,
 ) -> Path:
     """Writes one scan: a lung, an ellipsoid that the scan's upper end crops, in a wall; noise of 25 HU."""
     rng = np.random.default_rng(len(path.stem))
     z, y, x = (np.arange(n) / n for n in shape)
     squared = ((z[:, None, None] - 0.8) / 0.6) ** 2 + ((y[:, None] - 0.5) / 0.45) ** 2 + ((x - 0.5) / 0.45) ** 2
-    voxels = np.where((squared < 1) & lung, LUNG_HU, WALL_HU) + draw(rng, Noise(25.0, reach_pixels), shape)
+    voxels = np.where((squared < 1) & lung, LUNG_HU, WALL_HU) + draw(rng, Noise(25.0, 0.0), shape)
     image = sitk.GetImageFromArray(np.rint(voxels).astype(np.int16))
     image.SetSpacing(spacing)
     image.SetDirection(np.diag(direction).astype(float).ravel().tolist())
