@@ -7,11 +7,10 @@ from functools import partial
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from gmmae.system.errors import InputError, StorageError
-from gmmae.training import checkpoint, compilation
+from gmmae.training import compilation
 from gmmae.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, Progress, newest, restore_epoch
 from gmmae.training.records import Epoch
 from tests.faults.damages import rewrite
