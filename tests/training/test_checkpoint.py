@@ -7,11 +7,10 @@ from functools import partial
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from gmmae.system.errors import InputError, StorageError
-from gmmae.training import checkpoint, compilation
+from gmmae.training import compilation
 from gmmae.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, Progress, newest, restore_epoch
 from gmmae.training.records import Epoch
 from tests.faults.damages import rewrite
@@ -59,18 +58,6 @@ def test_only_the_newest_are_kept_with_nan_and_an_empty_folder_has_none(tmp_path
     restored = checkpoints.restore(state, print)
     assert restored is not None
     assert np.isnan(restored.progress.history[3].val_loss)
-
-
-def test_a_checkpoint_of_a_version_without_a_growing_batch_is_read(tmp_path, state):
-    """Its history has no column for the batch and its progress no columns."""
-    progress = {"clocks": {"total_s": 1.5}, "best_epoch": 1, "metrics": []}
-    arrays = {"state": state, "best": state.params, "history": np.array([row(1, 0.25)[:11]], np.float64)}
-    checksum = checkpoint._checksum(arrays, progress)
-    items = {"arrays": ocp.args.StandardSave(arrays), "progress": ocp.args.JsonSave(progress | {"checksum": checksum})}
-    Checkpoints(tmp_path, keep=1)._manager.save(1, args=ocp.args.Composite(**items))
-    restored = newest(tmp_path, state)
-    assert restored is not None
-    assert repr(restored.progress) == repr(Progress([row(1, 0.25)._replace(batch=0)], {"total_s": 1.5}, 1))
 
 
 HOOKS = [(threading, "excepthook"), (sys, "unraisablehook"), (sys, "excepthook")]
