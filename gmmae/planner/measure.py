@@ -9,10 +9,8 @@ from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-
 from gmmae.config.schema import Config, changed
-from gmmae.planner import learning_rate, stability, step_ratios, trials
+from gmmae.planner import stability, step_ratios, trials
 from gmmae.planner.measurements import Measurements, PlanDir, TargetRun
 from gmmae.planner.prediction import Measured, runnable
 from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
@@ -33,12 +31,6 @@ T = TypeVar("T")
 
 MIN_BASE_EPOCHS = 2
 """Epochs of a base run below which the zoo says nothing of the steps."""
-
-NUM_TUNED_RATES = 6
-"""Number of learning rates that are tried at each batch, from half the base rate to twice that of the linear rule."""
-
-TUNING_SHARE = 0.3
-"""Share of the steps to the target that each tuning trial takes."""
 
 FIRST_STEPS_DEVICES = (2, 4)
 """Numbers of devices whose first steps under the linear rule are tried. More devices cost more epochs and show the same."""
@@ -61,7 +53,6 @@ class PlanMeasurements(NamedTuple):
     base_s: float  # training and validation seconds of the base run
     curves: dict[int, list[float]]  # metric after each epoch, by batch
     notes: list[str]  # sentences on measurements that failed or were left out
-    tuned_factors: tuple[float, ...] = ()  # best factors of the learning rate at 1, 2, 4, … base batches; empty unless tuned
     step_spread: float = 0.0  # largest relative distance of a quartile of a step's seconds from their median
     norms: Norms | None = None  # norms of gradients at the end of the base run, for the noise scale
 
@@ -71,7 +62,6 @@ class PlanRequest(NamedTuple):
 
     devices: Collection[int]  # numbers of devices to predict for
     reference_batches: Collection[int] = ()  # batches of the clusters, whose steps are timed too
-    tune: bool = False  # whether to look for the best learning rate at 1, 2, 4, … base batches
     noise_scale: bool = False  # whether to measure the gradient's noise scale at the target; no prediction depends on it
 
 
@@ -130,7 +120,6 @@ class _Measuring:
         ratios = self._ratios(base, steps, *runs)
         progress, active_unit_fractions = self._tried(base) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})
         curves = [base, *(run for run in runs if run)]
-        factors = self._tuned(steps) if self.request.tune else ()
         norms = self._noise(base) if self.request.noise_scale else None
         measured = Measured(
             samples=self.parts.samples,
@@ -158,7 +147,6 @@ class _Measuring:
             base_s=base.rows[-1].train_s + base.rows[-1].eval_s,
             curves={base.record.global_batch: [row.value(stop.monitor) for row in base.rows]},
             notes=self.notes,
-            tuned_factors=factors,
             step_spread=step_times.spread(times.train),
             norms=norms,
         )
@@ -306,28 +294,6 @@ class _Measuring:
             name = f"first steps of linear on {n}"
             trials_of[factor] = Trial(*self._part(name, epochs, name, partial(self._trial, config, 1.0)))
         return trials_of
-
-    def _tuned(self, steps: float) -> tuple[float, ...]:
-        """Returns the factor of the learning rate with the lowest training loss, at 1, 2, 4, … base batches."""
-        samples, best = self.parts.samples, []
-        count = math.ceil(TUNING_SHARE * steps)
-        for n in (2**i for i in range(self.max_devices.bit_length())):
-            batch = min(n * self.config.optim.batch_size, samples)
-            epochs = trials.count_epochs(self.config, samples, batch, count)
-            config = changed(self.config, scaling="weak", parallel__simulate_devices=n)
-            losses = {}
-            for factor in (float(f"{factor:.3g}") for factor in np.geomspace(0.5, 2 * n, NUM_TUNED_RATES)):
-                name = f"{factor:g} times the learning rate in {count} steps of weak on {n}"
-                make = partial(self._late_loss, config, factor, count)
-                losses[factor] = self._part(f"rates at batch {batch}", epochs, name, make)
-            finite = {factor: loss for factor, loss in losses.items() if math.isfinite(loss)}
-            best.append(min(finite, key=lambda factor: finite[factor], default=1.0))
-        return tuple(best)
-
-    def _late_loss(self, config: Config, factor: float, steps: int) -> float:
-        """Returns the mean training loss over the last third of some steps."""
-        losses = self.compiled_trials(config, steps)(factor).losses
-        return float(np.mean(losses[learning_rate.last_third(losses)]))
 
     def _noise(self, base: TargetRun) -> Norms:
         """Measures the norms of the gradients where the base run reaches the target."""

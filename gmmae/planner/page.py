@@ -4,7 +4,6 @@ import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from gmmae.config.schema import OptimConfig
 from gmmae.planner import figures, prediction
 from gmmae.planner.answer import label, times_of
 from gmmae.planner.evidence import SEVERAL, evidence
@@ -49,7 +48,7 @@ def write(
       InputError: the folder cannot be written, or a cluster's link between nodes is not known.
     """
     measured = measurements.measured
-    names = planned_strategies(measured.optim)
+    names = planned_strategies()
     forecasts = [prediction.forecast(measured, cluster, names, devices, compute_scale) for cluster in clusters]
     if left_out := sorted(n for n in devices if n > measured.samples):
         note = f"{', '.join(map(str, left_out))} devices are left out: there are {measured.samples} training samples"
@@ -65,15 +64,14 @@ def write(
     return [*_terminal_lines(plan), "", *(str(root / file) for file in (JSON, HTML))]
 
 
-def planned_strategies(optim: OptimConfig) -> list[str]:
-    """Returns the strategies of a plan, whose settings are known.
+def planned_strategies() -> list[str]:
+    """Returns the strategies of a plan.
 
     The law of the steps is for one batch and one optimiser. So strategies whose batch grows, or whose constants of the
     optimiser follow the batch, are left out.
     """
     known = strategies.STRATEGIES.items()
-    predictable = [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.constants]
-    return [name for name in predictable if name != "tuned" or optim.tuned_factors]
+    return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.constants]
 
 
 def _terminal_lines(plan: Plan) -> list[str]:
@@ -127,7 +125,7 @@ def _after_a_heading(folds: Sequence[Block]) -> list[Block]:
 def _times(forecast: Forecast, plan: Plan, stem: Path) -> Figure:
     shown = shown_strategies(forecast)
     cells = {label(name): [cell for cell in forecast.cells if cell.scaling == name] for name in shown}
-    labels = [label(name) for name in planned_strategies(plan.measurements.measured.optim)]
+    labels = [label(name) for name in planned_strategies()]
     source = times_of(forecast, plan.source)
     figure = figures.times(cells, labels, title=f"Predicted time to the target: {source}", choice=forecast.best)
     caption = (

@@ -96,7 +96,6 @@ def plan_content(plan: Plan) -> dict[str, object]:
             "epochs": measurements.epochs,
             "seconds": measurements.seconds,
             "notes": measurements.notes,
-            "tuned_factors": measurements.tuned_factors,
             "norms": measurements.norms,
             "versions": versions(),
             "git_commit": git_commit(),

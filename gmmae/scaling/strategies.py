@@ -15,7 +15,6 @@ and VI of the paper. Warmup and step decay are those of Goyal et al., arXiv:1706
 | growing-sqrt | likewise | √k η |
 | seesaw | doubled where the rate would halve, to at most n B | √k × the rate that decays |
 | best-batch | the fastest on n devices by `gmmae plan` | η |
-| tuned | n B | the best of a few in short runs (`gmmae plan --tune`): an upper bound for any rule |
 
 `growing` is the batch-size warmup of Merrill et al., arXiv:2505.23971, `seesaw` that of Meterez et al., arXiv:2510.14717. Their
 batch changes between epochs, and the number of devices does not.
@@ -106,24 +105,6 @@ def planned_batch(optim: OptimConfig, devices: int) -> int:
         raise InputError("optim.best_batches must be given for the strategy best-batch; got none: take those of `gmmae plan`")
     place = min(devices.bit_length(), len(listed)) - 1
     return round(listed[place] * math.sqrt(devices / 2**place))
-
-
-def tuned_factor(optim: OptimConfig, k: float) -> float:
-    """Returns the factor of the learning rate that short runs have found for k base batches.
-
-    Between the tried batches it is linear in logarithms.
-
-    >>> [round(tuned_factor(OptimConfig(tuned_factors=(1.0, 1.0, 4.0)), k), 3) for k in (1, 2, 8**0.5, 4, 32)]
-    [1.0, 1.0, 2.0, 4.0, 4.0]
-    """
-    listed = optim.tuned_factors
-    if not listed:
-        raise InputError(
-            "optim.tuned_factors must be given for the strategy tuned; got none: take those of `gmmae plan --tune`"
-        )
-    place = min(max(math.log2(k), 0.0), len(listed) - 1.0)
-    low, share = math.floor(place), place - math.floor(place)
-    return listed[low] ** (1 - share) * listed[math.ceil(place)] ** share
 
 
 def unscaled(k: float) -> float:
@@ -221,7 +202,6 @@ class ScalingStrategy(NamedTuple):
       factor: of the learning rate, by k.
       warmup: whether the learning rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
       optimizer: the optimiser's constants by the base values and the global batch.
-      tuned: the factor by the base values and k; it replaces `factor`.
       largest_batch: for which the strategy has a value; it asks for no larger one.
       growth: the stages after the first one, by the base values and the largest batch.
     """
@@ -231,7 +211,6 @@ class ScalingStrategy(NamedTuple):
     factor: Callable[[float], float] = unscaled
     warmup: bool = False
     optimizer: Callable[[OptimConfig, float], OptimizerConstants] = constants
-    tuned: Callable[[OptimConfig, float], float] | None = None
     largest_batch: Callable[[OptimConfig], float] = no_end
     growth: Callable[[OptimConfig, int], list[Stage]] = no_growth
 
@@ -251,7 +230,7 @@ class ScalingStrategy(NamedTuple):
     def learning_rate(self, optim: OptimConfig, k: float) -> LearningRateSpec:
         """Returns the learning rate for a batch of k times the base batch."""
         eta = optim.learning_rate
-        peak = eta * (self.tuned(optim, k) if self.tuned else self.factor(k))
+        peak = eta * self.factor(k)
         warmup = optim.scaling_warmup_epochs if self.warmup and peak != eta else 0
         first = eta if warmup else peak
         return LearningRateSpec(
@@ -274,7 +253,6 @@ STRATEGIES: dict[str, ScalingStrategy] = {
     "growing-sqrt": ScalingStrategy("Growing batch, square-root rule", batch_a_device, math.sqrt, growth=doublings),
     "seesaw": ScalingStrategy("Seesaw", batch_a_device, math.sqrt, growth=halvings),
     "best-batch": ScalingStrategy("Best batch", planned_batch),
-    "tuned": ScalingStrategy("Tuned rate", batch_a_device, tuned=tuned_factor),
 }
 
 

@@ -89,12 +89,12 @@ class Laboratory:
         workdir.record.write_text(to_json(record))
         return from_json(workdir.record.read_text())
 
-    def trials(self, config: Config, steps: int = 10):
+    def trials(self, config: Config):
         def attempt(factor: float) -> Trial:
-            self.count(config.optim.warmup_epochs + math.ceil(steps / math.ceil(SAMPLES / config.optim.batch_size)))
+            self.count(config.optim.warmup_epochs + math.ceil(10 / math.ceil(SAMPLES / config.optim.batch_size)))
             speed = min(factor, 3.0) if factor < FAILS_AT else -5.0
             virtual = config.parallel.simulate_devices or 1
-            losses = [float(np.exp(-speed * step / 40)) for step in range(steps)]
+            losses = [float(np.exp(-speed * step / 40)) for step in range(10)]
             return Trial(losses, [1.0 / virtual, 0.9])
 
         return attempt

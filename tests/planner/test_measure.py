@@ -19,21 +19,21 @@ REACHED = 0.05
 """A loss that the first epoch of `small` reaches."""
 
 
-def plan(root, noise_scale=False, tune=False, **changes):
+def plan(root, noise_scale=False, **changes):
     with claimed(root) as folder:
-        request = PlanRequest((1, 2), noise_scale=noise_scale, tune=tune)
+        request = PlanRequest((1, 2), noise_scale=noise_scale)
         return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, request)
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory):
+def planned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plan")
-    return folder, plan(folder, noise_scale=True, tune=True)
+    return folder, plan(folder, noise_scale=True)
 
 
 @pytest.mark.slow
-def test_measurements_are_stored_and_not_made_again(tuned, monkeypatch):
-    folder, first = tuned
+def test_measurements_are_stored_and_not_made_again(planned, monkeypatch):
+    folder, first = planned
     assert set(first.measured.steps) == {8}
     assert first.measured.ratios.weak is not None
     assert not any("short run" in note for note in first.notes)
@@ -48,20 +48,9 @@ def test_measurements_are_stored_and_not_made_again(tuned, monkeypatch):
     assert set(first.epochs) == set(first.seconds)
     for module, name in ((trials, "learning_rate_trials"), (noise_scale, "gradient_norms"), (throughput, "measure")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured again"))
-    again = plan(folder, noise_scale=True, tune=True)
+    again = plan(folder, noise_scale=True)
     assert again.measured == first.measured
     assert again.epochs == first.epochs
-
-
-@pytest.mark.slow
-def test_rates_are_tuned_batch_by_batch(tuned):
-    folder, measurements = tuned
-    assert len(measurements.tuned_factors) == 2
-    parts = json.loads((folder / "measured.json").read_text())["parts"]
-    for factor, devices in zip(measurements.tuned_factors, (1, 2), strict=True):
-        losses = {name: loss for name, loss in parts.items() if name.endswith(f"of weak on {devices}")}
-        assert len(losses) == 6
-        assert min(losses, key=lambda name, losses=losses: losses[name]).startswith(f"{factor:g} times")
 
 
 def test_a_base_run_shorter_than_those_of_the_zoo_is_told(tmp_path):
