@@ -72,7 +72,6 @@ class PlanArguments(TrainArguments):
     clusters: Clusters = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
     devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
     scale_compute: PositiveFloat | None = None  # seconds on a cluster's device for one second measured; none: as its file says
-    noise_scale: bool = False  # also measure the gradient's noise scale at the target, for comparison with other formulas
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.report.projection import step_table
 from gmmae.sweep.step_times import Timings
 from gmmae.system.errors import InputError
-from gmmae.training.noise_scale import NORM_STEPS, Norms, noise_of
 from gmmae.training.terminal import Display
 
 T = TypeVar("T")
@@ -54,7 +53,6 @@ class PlanMeasurements(NamedTuple):
     curves: dict[int, list[float]]  # metric after each epoch, by batch
     notes: list[str]  # sentences on measurements that failed or were left out
     step_spread: float = 0.0  # largest relative distance of a quartile of a step's seconds from their median
-    norms: Norms | None = None  # norms of gradients at the end of the base run, for the noise scale
 
 
 class PlanRequest(NamedTuple):
@@ -62,7 +60,6 @@ class PlanRequest(NamedTuple):
 
     devices: Collection[int]  # numbers of devices to predict for
     reference_batches: Collection[int] = ()  # batches of the clusters, whose steps are timed too
-    noise_scale: bool = False  # whether to measure the gradient's noise scale at the target; no prediction depends on it
 
 
 def measure(config: Config, folder: PlanDir, display: Callable[[], Display], request: PlanRequest) -> PlanMeasurements:
@@ -120,7 +117,6 @@ class _Measuring:
         ratios = self._ratios(base, steps, *runs)
         progress, active_unit_fractions = self._tried(base) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})
         curves = [base, *(run for run in runs if run)]
-        norms = self._noise(base) if self.request.noise_scale else None
         measured = Measured(
             samples=self.parts.samples,
             validation=self.parts.validation,
@@ -128,7 +124,6 @@ class _Measuring:
             max_epochs=stop.max_epochs,
             steps={base.record.global_batch: steps},
             ratios=ratios,
-            noise_scale=norms and noise_of(norms),
             train=as_in_runs(step_table(times.train), {curve.record.global_batch: curve.step_s for curve in curves}),
             passes=step_table(times.validation),
             gradient_bytes=float(base.record.parameters * (8 if self.config.precision == "float64" else 4)),
@@ -148,7 +143,6 @@ class _Measuring:
             curves={base.record.global_batch: [row.value(stop.monitor) for row in base.rows]},
             notes=self.notes,
             step_spread=step_times.spread(times.train),
-            norms=norms,
         )
 
     def _part(self, group: str, epochs: float, name: str, make: Callable[[], T]) -> T:
@@ -294,13 +288,6 @@ class _Measuring:
             name = f"first steps of linear on {n}"
             trials_of[factor] = Trial(*self._part(name, epochs, name, partial(self._trial, config, 1.0)))
         return trials_of
-
-    def _noise(self, base: TargetRun) -> Norms:
-        """Measures the norms of the gradients where the base run reaches the target."""
-        record, name, last_epoch = base.record, "noise of the gradient", len(base.rows)
-        epochs = 2 * min(1.0, NORM_STEPS * record.global_batch / record.train_samples)
-        make = partial(self.parts.norms, base.batch, last_epoch)
-        return Norms(*self._part(name, epochs, f"{name} after epoch {last_epoch}", make))
 
 
 def _whole_seconds(seconds: float) -> str:

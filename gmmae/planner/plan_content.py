@@ -10,7 +10,7 @@ from gmmae.planner.prediction import BatchRule, Forecast
 from gmmae.sweep.report import models_an_hour
 from gmmae.system.provenance import git_commit, versions
 
-OTHERWISE_IN_JSON = ("optim", "noise_scale", "train", "passes")
+OTHERWISE_IN_JSON = ("optim", "train", "passes")
 """Fields of the measurements that `plan.json` holds under other names."""
 
 CLUSTER_KEYS = {
@@ -31,7 +31,6 @@ KEYS = {
     "precision": "precision of the measured runs",
     "clusters": "the predictions by the name of the cluster",
     "rule": "the numbers that decide between dividing the batch and growing it",
-    "noise_scale": "gradient noise scale in samples, with `--noise-scale`",
     "target": "value of the metric to reach",
     "metric": "name of the metric",
     "curves": "loss curves of the measured runs",
@@ -80,7 +79,6 @@ def plan_content(plan: Plan) -> dict[str, object]:
             for forecast in plan.forecasts
         },
         "rule": plan.rule._asdict(),
-        "noise_scale": measured.noise_scale,
         "target": measurements.target,
         "metric": measurements.metric,
         "curves": measurements.curves,
@@ -96,7 +94,6 @@ def plan_content(plan: Plan) -> dict[str, object]:
             "epochs": measurements.epochs,
             "seconds": measurements.seconds,
             "notes": measurements.notes,
-            "norms": measurements.norms,
             "versions": versions(),
             "git_commit": git_commit(),
         },

@@ -53,7 +53,6 @@ class Measured(NamedTuple):
     max_epochs: int  # after which a run has missed the target
     steps: Mapping[int, float]  # to the target at the base rate, by batch
     ratios: Ratios  # of two short runs (`gmmae.planner.step_ratios`)
-    noise_scale: float | None  # the gradient's noise scale in samples, for display only; None if it was not measured
     train: StepTimes  # seconds of a training step by its samples
     passes: StepTimes  # seconds of a validation pass by its samples
     gradient_bytes: float  # that an all-reduce adds up

@@ -11,7 +11,7 @@ from gmmae.planner.measurements import PlanDir, PlanInterruptedError, claimed
 from gmmae.sweep import throughput
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
-from gmmae.training import loop, noise_scale
+from gmmae.training import loop
 from tests.planner.laboratory import Laboratory
 from tests.small import small
 
@@ -19,16 +19,15 @@ REACHED = 0.05
 """A loss that the first epoch of `small` reaches."""
 
 
-def plan(root, noise_scale=False, **changes):
+def plan(root, **changes):
     with claimed(root) as folder:
-        request = PlanRequest((1, 2), noise_scale=noise_scale)
-        return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, request)
+        return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, PlanRequest((1, 2)))
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plan")
-    return folder, plan(folder, noise_scale=True)
+    return folder, plan(folder)
 
 
 @pytest.mark.slow
@@ -44,11 +43,10 @@ def test_measurements_are_stored_and_not_made_again(planned, monkeypatch):
     rows = PlanDir(folder).run(8).read_rows()
     took = rows[-1].train_s / rows[-1].steps  # as the run itself took
     assert first.measured.train.at(8) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
-    assert first.norms is not None
     assert set(first.epochs) == set(first.seconds)
-    for module, name in ((trials, "learning_rate_trials"), (noise_scale, "gradient_norms"), (throughput, "measure")):
+    for module, name in ((trials, "learning_rate_trials"), (throughput, "measure")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured again"))
-    again = plan(folder, noise_scale=True)
+    again = plan(folder)
     assert again.measured == first.measured
     assert again.epochs == first.epochs
 
@@ -82,14 +80,6 @@ def test_the_runs_tell_the_time_of_larger_batches(tmp_path):
     with Laboratory():
         train = plan(tmp_path, stop__target=0.1, stop__max_epochs=200).measured.train
     assert train.batches == (1, 2, 8, 16, 32)
-
-
-@pytest.mark.slow
-def test_the_noise_scale_at_an_easier_target_is_that_of_a_fresh_plan(tmp_path):
-    """The run has gone on to the harder target, so its newest checkpoint is of a later epoch."""
-    plan(tmp_path / "used", stop__target=0.02, stop__max_epochs=20)
-    again, fresh = (plan(tmp_path / name, noise_scale=True).norms for name in ("used", "fresh"))
-    assert again == fresh
 
 
 def test_a_target_that_is_not_reached_is_told_with_the_best_value(tmp_path):

@@ -84,7 +84,7 @@ def test_every_predicted_time_has_its_precision_and_device(tmp_path):
 
 def test_the_json_has_what_others_read(written):
     plan = json.loads((written[0] / "plan.json").read_text())
-    assert set(plan) >= {"config", "clusters", "rule", "noise_scale", "target", "metric", "measured"}
+    assert set(plan) >= {"config", "clusters", "rule", "target", "metric", "measured"}
     assert set(plan["rule"]) == {"smin", "bn", "overhead_s", "sample_s"}
     one = plan["clusters"]["Ideal"]
     keys = {"scaling", "devices", "batch", "learning_rate", "steps", "steps_low", "steps_high", "seconds", "seconds_low"}

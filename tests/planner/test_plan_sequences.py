@@ -27,7 +27,6 @@ CALLS = st.fixed_dictionaries(
         "max_epochs": st.sampled_from((10, 60)),
         "patience": st.sampled_from((0, 3)),
         "clusters": st.sampled_from(((FAST,), (SLOW,), (FAST, SLOW), (SLOW, FAST))),
-        "noise": st.booleans(),
         "breaks_at": st.sampled_from((0, 0, 1, 2, 3, 5, 9, 17)),
     }
 )
@@ -47,7 +46,7 @@ def numbers(folder, call, stop):
     """What the page and `plan.json` rest on, without the seconds that measuring took."""
     with claimed(folder) as place:
         references = {cluster.reference_batch for cluster in call["clusters"] if cluster.reference_step_s}
-        request = PlanRequest(call["devices"], references, call["noise"])
+        request = PlanRequest(call["devices"], references)
         found = measure(small(**stop), place, lambda: IDLE, request)
     names = page.planned_strategies()
     forecasts = [prediction.forecast(found.measured, cluster, names, call["devices"]) for cluster in call["clusters"]]

@@ -28,7 +28,6 @@ def measured(overhead_s=0.0, sample_s=1e-3, **changes) -> Measured:
         "max_epochs": 400,
         "steps": {32: SMIN * (1 + BN / 32)},
         "ratios": Ratios(WEAK, -0.5),
-        "noise_scale": BN / 3,
         "train": StepTimes(batches, tuple(overhead_s + sample_s * batch for batch in batches)),
         "passes": StepTimes((1, 100), (1e-9, 1e-9)),
         "gradient_bytes": 1e6,
