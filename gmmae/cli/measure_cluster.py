@@ -1,187 +1,97 @@
-"""`gmmae measure-cluster`: time the links between devices, and write the file that `--clusters` reads."""
+"""`gmmae measure-cluster`: time all-reduces over the devices of a launch, and write the file that `--clusters` reads."""
 
 import datetime
-import itertools
-import signal
+import json
 import socket
+import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Mapping
 
 import jax
+import numpy as np
 
 from gmmae.cli.options import MeasureClusterArguments
 from gmmae.config.schema import Config
 from gmmae.multihost.distributed import join_processes
-from gmmae.multihost.peers import Group, Peers
+from gmmae.multihost.peers import Group
 from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog
-from gmmae.scaling import cluster_file
-from gmmae.scaling.cost import Cluster
-from gmmae.scaling.link_fit import LinkFit, fit_links
-from gmmae.system.errors import InputError, Interrupted, exit_code, write_error
+from gmmae.scaling.cost import StepTimes, affine, ring_s
+from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, output_file, print_result
-from gmmae.system.interrupts import twice_as_once
-from gmmae.system.provenance import machine, versions
-from gmmae.training.collective_times import CollectiveTimes, Overhead, measure
-from gmmae.training.parallel import Devices, choose
+from gmmae.system.provenance import machine
+from gmmae.training.parallel import Devices, choose, pmean, repeat
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""The signals that end all processes. SIGUSR1 is the one that mpirun passes on."""
-
-BAD_RESIDUAL = 0.3
-"""The relative error of the fit above which a line warns."""
+TURNS, BLOCKS = 100, 5
+"""All-reduces of a block, one after the other in a compiled loop as in training, and blocks, whose median is a time."""
 
 
 def command(options: MeasureClusterArguments, command_line: str, parent: Watchdog = NO_WATCHDOG) -> int:
-    """Measures, writes the file, and prints what was measured. Returns the exit code."""
+    """Times the devices of a node and all devices, writes the file and prints it. Returns the exit code."""
     if not options.force:
         claim_output(options.out, b"")
     with join_processes(Config(distributed=options.distributed), command_line, parent) as group:
-        group.assert_equal({name: str(getattr(options, name)) for name in ("devices", "devices_per_node", "sizes", "blocks")})
-        with _interrupts_end_all(group):
-            _measure(options, group)
+        group.assert_equal({name: str(getattr(options, name)) for name in ("devices_per_node", "sizes")})
+        every, per_node = choose(None), options.devices_per_node
+        per_node = min(_devices_of_a_host(group) if per_node == "auto" else per_node, every.count)
+        if every.count == 1:
+            raise InputError("a link needs 2 devices or more; got 1: nothing was written, use more devices or processes")
+        times = {
+            n: {size: _all_reduce_s(Devices(every.devices[:n]), size) for size in options.sizes}
+            for n in sorted({per_node, every.count} - {1})
+        }
+        if group.primary:
+            _write(options, every, per_node, times)
     return 0
 
 
-@contextmanager
-def _interrupts_end_all(group: Group) -> Iterator[None]:
-    """Ends the other processes too where a signal ends one, and says in a line that nothing was written."""
-    if not isinstance(group, Peers):
-        yield
-        return
-    handler = twice_as_once(_stop)
-    for number in STOPPING:  # the start of several processes leaves them to the system
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        write_error("interrupted; nothing was written\n")
-        group.fail("it was interrupted", exit_code(error))
-
-
-def _stop(number: int, _: object) -> NoReturn:
-    raise Interrupted(code=128 + number)
-
-
-def _measure(options: MeasureClusterArguments, group: Group) -> None:
-    every = choose(None)
-    per_node = options.devices_per_node
-    per_node = min(_devices_of_a_host(group) if per_node == "auto" else per_node, every.count)
-    counts = _counts(options.devices, every, per_node)
-    if group.primary:
-        print(f"{_devices_text(every)}; {machine(every.kind)}", flush=True)
-    times = measure([Devices(every.devices[:count]) for count in counts], options.sizes, options.blocks, group)
-    if group.primary:
-        _finish(options, every, per_node, times)
-
-
-def _finish(options: MeasureClusterArguments, every: Devices, per_node: int, times: CollectiveTimes) -> None:
-    """Fits the links, writes the file and prints the lines."""
-    print(*map(_overhead_text, times.overheads), sep="\n", flush=True)
-    if not times.all_reduces:
-        raise InputError("a link needs 2 devices or more; got 1: nothing was written, use more devices or processes")
-    fit = fit_links(times.all_reduces, per_node)
-    named = options.name if options.name is not None else _devices_text(every)
-    unfitted = Cluster(named, every.kind, per_node, *fit.inside, sources=f"gmmae measure-cluster, {_today()}")
-    cluster = fit.cluster(unfitted)
-    with output_file(options.out) as part:
-        part.write_text(
-            cluster_file.cluster_text(cluster, _facts(options, every, times, fit), times.all_reduces), encoding="utf-8"
-        )
-    powers = " ".join(str(2**i) for i in range(per_node.bit_length()))
-    devices = "" if cluster.beta_inter_bytes_per_s else f" --devices {powers}"  # the default ones are more than a node has
-    lines = ["", *cluster_file.times_table(cluster, times.all_reduces), "", *_links_text(cluster, fit)]
-    print_result(options.out, [*lines, str(options.out), f"    gmmae plan --clusters {options.out}{devices}"])
-
-
 def _devices_of_a_host(group: Group) -> int:
-    """Returns the number of devices on each host.
-
-    Raises:
-      InputError: hosts differ in it, or the processes of a host do not follow each other.
-    """
-    hosts = group.all_gather([zlib.crc32(socket.gethostname().encode()) & 0x7FFFFFFF])[:, 0].tolist()
-    of_devices = [hosts[device.process_index] for device in jax.devices()]
-    counts = [len(list(same)) for _, same in itertools.groupby(of_devices)]
-    alike = len(set(counts)) == 1 and len(counts) == len(set(of_devices))
-    if not alike:
-        raise InputError(
-            "hosts must have the same number of devices, and their processes consecutive numbers; got "
-            f"{', '.join(map(str, counts))} devices host by host: start the processes so, or give --devices-per-node"
-        )
+    hosts = group.all_gather([zlib.crc32(socket.gethostname().encode()) & 0x7FFFFFFF])[:, 0]
+    counts = np.unique([hosts[device.process_index] for device in jax.devices()], return_counts=True)[1].tolist()
+    if len(set(counts)) > 1:
+        raise InputError(f"hosts must have the same number of devices; got {counts}: give --devices-per-node")
     return counts[0]
 
 
-def _counts(given: Sequence[int] | None, every: Devices, per_node: int) -> list[int]:
-    """Returns the numbers of devices to time. By default these are powers of two, a node, and all.
-
-    Several processes can only be timed whole.
-
-    Raises:
-      InputError: a number is larger than the number of devices, or divides a process.
-    """
-    own = every.count // every.processes
-    powers = [2**i for i in range(1, every.count.bit_length())]
-    default = {*powers, per_node, every.count} - ({1} if every.count > 1 else set())
-    counts = sorted(given or default)
-    if counts[-1] > every.count:
-        virtual = every.platform == "cpu" and every.processes == 1
-        change = f"set JAX_NUM_CPU_DEVICES={counts[-1]} for virtual devices" if virtual else "use fewer"
-        raise InputError(f"--devices must be at most the {_devices_text(every)} that JAX sees; got {counts[-1]}: {change}")
-    whole = [count for count in counts if count < own or count % own == 0]
-    if given and (divided := [count for count in counts if count not in whole]):
-        raise InputError(
-            f"--devices must be below the {own} of a process, or whole processes; got {divided[0]}: use a multiple of {own}"
-        )
-    return whole
-
-
-def _devices_text(every: Devices) -> str:
-    """Returns the devices in words, such as "2 × cpu" or "16 × NVIDIA H100 in 2 processes"."""
-    return f"{every.count} × {every.kind}" + (f" in {every.processes} processes" if every.processes > 1 else "")
-
-
-def _overhead_text(overhead: Overhead) -> str:
-    plural = "s" * (overhead.devices > 1)
-    return (
-        f"overhead on {overhead.devices} device{plural}: {cluster_file.microseconds(overhead.dispatch_s)} µs for a dispatch, "
-        f"{cluster_file.microseconds(overhead.step_s)} µs for an empty step inside a compiled loop"
+def _all_reduce_s(devices: Devices, size_bytes: int) -> float:
+    """Returns the seconds of the mean of float32 vectors over devices; 0 where this process has none of the devices."""
+    if not devices.own:
+        return 0.0
+    arguments = devices.replicate(np.int32(TURNS)), devices.shard(np.ones((devices.count, size_bytes // 4), np.float32))
+    loop = devices.compile(
+        lambda turns, vector: repeat(lambda now: pmean(lambda own, _: own, now, now), vector, turns), *arguments, sharded=1
     )
+    blocks_s = []
+    for _ in range(1 + BLOCKS):  # the first one may start threads and connections
+        began = time.perf_counter()
+        jax.block_until_ready(loop(*arguments))
+        blocks_s.append((time.perf_counter() - began) / TURNS)
+    return float(np.median(blocks_s[1:]))
 
 
-def _links_text(cluster: Cluster, fit: LinkFit) -> list[str]:
-    """Returns the links, and how well the model fits."""
-    lines = []
-    for where, link in (("inside a node", fit.inside), ("between nodes", fit.between)):
-        if link is not None and not (where == "inside a node" and cluster.devices_per_node == 1):
-            numbers = f"α = {cluster_file.microseconds(link.alpha_s)} µs, β = {1e-9 * link.beta_bytes_per_s:.3g} GB/s"
-            lines.append(f"{where}: {numbers} ({fit.collective}, {cluster.devices_per_node} a node)")
-    lines.append(f"the fit is off by {100 * abs(fit.worst_residual):.0f} % at most")
-    if abs(fit.worst_residual) > BAD_RESIDUAL:
-        lines.append(
-            "warning: these times do not follow the model; end other programs and measure again, or give the sizes of gradients"
-        )
-    if fit.between is None:
-        lines.append(f"the link between nodes is not known; a plan by this file has at most {cluster.devices_per_node} devices")
-    return lines
+def _link(devices: int, times: Mapping[int, float]) -> tuple[float, float]:
+    """Returns α and β of a ring (`cost.ring_s`) by least squares of the relative residuals, with four digits."""
+    fixed_s, byte_s = affine(StepTimes(tuple(times), tuple(times.values())))
+    if not byte_s > 0:
+        took = ", ".join(f"{1e6 * s:.3g} µs for {size}" for size, s in times.items())
+        raise InputError(f"all-reduces must take longer the larger they are; got {took} bytes: add larger --sizes")
+    messages = 2 * (devices - 1)
+    return float(f"{fixed_s / messages:.4g}"), float(f"{messages / devices / byte_s:.4g}")
 
 
-def _facts(options: MeasureClusterArguments, every: Devices, times: CollectiveTimes, fit: LinkFit) -> list[str]:
-    """Returns the paragraphs at the head of the file."""
-    facts = [
-        f"Measured by `gmmae measure-cluster` on {_today()}: {_devices_text(every)}, {machine(every.kind)}.",
-        ", ".join(f"{name} {version}" for name, version in versions().items()) + ".",
-        f"Means of float32 vectors inside one compiled loop, medians of {options.blocks} blocks. The time of an empty step is "
-        f"subtracted. The largest relative error of the fit is {100 * abs(fit.worst_residual):.0f} %.",
-        *(f"{_overhead_text(overhead).capitalize()}." for overhead in times.overheads),
-        "A plan measures the overhead of its own steps. So no key has these numbers.",
-    ]
-    if every.platform == "cpu":
-        facts.append("These are devices of a CPU. Their times say nothing of a GPU's.")
-    return facts
-
-
-def _today() -> str:
-    return datetime.datetime.now().astimezone().date().isoformat()
+def _write(options: MeasureClusterArguments, every: Devices, per_node: int, times: Mapping[int, Mapping[int, float]]) -> None:
+    links = {n: _link(n, of_sizes) for n, of_sizes in times.items()}
+    devices = f"{every.count} × {every.kind}" + (f" in {every.processes} processes" if every.processes > 1 else "")
+    made = f"gmmae measure-cluster, {datetime.date.today()}"
+    keys: dict[str, object] = {"name": options.name or devices, "device": every.kind, "devices_per_node": per_node}
+    inside = links.get(per_node, links[every.count])  # a node of one device has the link between nodes only
+    keys |= zip(("alpha_intra_s", "beta_intra_bytes_per_s"), inside, strict=True)
+    if every.count > per_node:
+        keys |= zip(("alpha_inter_s", "beta_inter_bytes_per_s"), links[every.count], strict=True)
+    keys |= {"collective": "ring", "sources": made}
+    lines = [f"# {made}: {devices}, {machine(every.kind)}; α in seconds, β in bytes per second."]
+    for n, size, s in ((n, size, s) for n, of_sizes in times.items() for size, s in of_sizes.items()):
+        lines.append(f"# {n} devices, {size} bytes: {1e6 * s:.1f} µs, by these links {1e6 * ring_s(n, size, *links[n]):.1f} µs")
+    lines += ["", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())]
+    with output_file(options.out) as part:
+        part.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    print_result(options.out, [*lines, "", str(options.out)])

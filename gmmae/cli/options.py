@@ -76,7 +76,7 @@ class PlanArguments(TrainArguments):
 
 @dataclass(frozen=True)
 class MeasureClusterArguments(Options):
-    """Time all-reduces and empty steps on the devices that JAX sees, and write the cluster's file for `--clusters`.
+    """Time all-reduces over the devices that JAX sees, and write the cluster's file for `--clusters`.
 
     Several processes are started as for `gmmae train`. All of them are timed together, and process 0 writes.
     """
@@ -84,10 +84,8 @@ class MeasureClusterArguments(Options):
     out: Path = MISSING  # the TOML file to write
     force: bool = False  # replace the file if it exists
     name: Text | None = None  # name of the cluster in tables; none: its devices
-    devices: Devices | None = None  # numbers of devices to time; none: powers of two, a node, and all
     devices_per_node: PositiveInt | Literal["auto"] = "auto"  # devices of a node; auto: those of a host
-    sizes: Annotated[tuple[int, ...], SIZES] = tuple(4**i for i in range(5, 13))  # bytes to reduce on each device
-    blocks: Annotated[int, between(1, 1000)] = 7  # timed blocks of each size; a time is their median
+    sizes: Annotated[tuple[int, ...], SIZES] = (1024, 16384, 262144, 4194304)  # bytes to reduce on each device
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
 
 
