@@ -36,7 +36,7 @@ def command(options: MeasureClusterArguments, command_line: str, parent: Watchdo
         if every.count == 1:
             raise InputError("a link needs 2 devices or more; got 1: nothing was written, use more devices or processes")
         times = {
-            n: {size: _all_reduce_s(Devices(every.devices[:n]), size) for size in options.sizes}
+            n: {size: all_reduce_s(Devices(every.devices[:n]), size) for size in options.sizes}
             for n in sorted({per_node, every.count} - {1})
         }
         if group.primary:
@@ -52,7 +52,7 @@ def _devices_of_a_host(group: Group) -> int:
     return counts[0]
 
 
-def _all_reduce_s(devices: Devices, size_bytes: int) -> float:
+def all_reduce_s(devices: Devices, size_bytes: int) -> float:
     """Returns the seconds of the mean of float32 vectors over devices; 0 where this process has none of the devices."""
     if not devices.own:
         return 0.0

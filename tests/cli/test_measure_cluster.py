@@ -23,7 +23,7 @@ MADE_UP = Cluster("", "", 4, 2e-5, 1e9, 5e-4, 1e8, collective="ring")
 @pytest.fixture
 def made_up(monkeypatch):
     monkeypatch.setattr(
-        measure_cluster, "_all_reduce_s", lambda devices, size: cost.all_reduce_s(MADE_UP, devices.count, float(size))
+        measure_cluster, "all_reduce_s", lambda devices, size: cost.all_reduce_s(MADE_UP, devices.count, float(size))
     )
 
 
@@ -67,7 +67,7 @@ def test_one_device_has_no_link_and_no_file(tmp_path, capsys, monkeypatch):
 
 
 def test_times_that_do_not_grow_with_the_size_are_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measure_cluster, "_all_reduce_s", lambda devices, size: 1.0 / size)
+    monkeypatch.setattr(measure_cluster, "all_reduce_s", lambda devices, size: 1.0 / size)
     error = refusal(capsys, "measure-cluster", "--out", tmp_path / "mine.toml")
     assert "all-reduces must take longer the larger they are; got 977 µs for 1024, " in error
     assert tree(tmp_path) == {}
