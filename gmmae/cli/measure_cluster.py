@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import math
 import socket
 import time
 import zlib
@@ -10,14 +9,13 @@ from collections.abc import Mapping
 
 import jax
 import numpy as np
-from scipy.optimize import nnls
 
 from gmmae.cli.options import MeasureClusterArguments
 from gmmae.config.schema import Config
 from gmmae.multihost.distributed import join_processes
 from gmmae.multihost.peers import Group
 from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog
-from gmmae.scaling.cost import ring_s
+from gmmae.scaling.cost import StepTimes, affine, ring_s
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, output_file, print_result
 from gmmae.system.provenance import machine
@@ -71,15 +69,13 @@ def all_reduce_s(devices: Devices, size_bytes: int) -> float:
 
 
 def _link(devices: int, times: Mapping[int, float]) -> tuple[float, float]:
-    """Returns α and β of a ring by least squares of the relative residuals, with four digits."""
-    rows = [(ring_s(devices, size, 1.0, math.inf) / s, ring_s(devices, size, 0.0, 1.0) / s) for size, s in times.items()]
-    law = np.array(rows)
-    widths = np.linalg.norm(law, axis=0)  # α and 1 / β differ by orders of magnitude
-    (alpha, inverse_beta), _ = nnls(law / widths, np.ones(len(law)))
-    if not inverse_beta > 0:
+    """Returns α and β of a ring (`cost.ring_s`) by least squares of the relative residuals, with four digits."""
+    fixed_s, byte_s = affine(StepTimes(tuple(times), tuple(times.values())))
+    if not byte_s > 0:
         took = ", ".join(f"{1e6 * s:.3g} µs for {size}" for size, s in times.items())
         raise InputError(f"all-reduces must take longer the larger they are; got {took} bytes: add larger --sizes")
-    return float(f"{alpha / widths[0]:.4g}"), float(f"{widths[1] / inverse_beta:.4g}")
+    messages = 2 * (devices - 1)
+    return float(f"{fixed_s / messages:.4g}"), float(f"{messages / devices / byte_s:.4g}")
 
 
 def _write(options: MeasureClusterArguments, every: Devices, per_node: int, times: Mapping[int, Mapping[int, float]]) -> None:
