@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import shutil
+from typing import Any
 
 import jax
 import numpy as np
@@ -153,7 +154,8 @@ def test_what_a_run_before_was_trained_on_is_no_validation_unless_allowed(traine
 
 @pytest.mark.parametrize("name", ["label", "split"])
 def test_an_array_that_nothing_reads_is_refused_by_name(name, tmp_path):
-    np.savez(tmp_path / "nodules.npz", volumes=VOLUMES, **{name: np.zeros(28)})
+    arrays: dict[str, Any] = {"volumes": VOLUMES, name: np.zeros(28)}
+    np.savez(tmp_path / "nodules.npz", **arrays)
     with pytest.raises(InputError, match=f"arrays must be among .*; got {name}: remove or rename"):
         registry.build(on_file(tmp_path / "nodules.npz")).load()
 

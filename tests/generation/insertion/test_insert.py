@@ -106,6 +106,7 @@ def test_prepare_finds_each_nodule_where_its_voxels_changed(done, tmp_path):
 def test_a_nodule_gets_the_noise_that_it_lacks(scans, tmp_path):
     """The scans have noise of 25 HU. The nodules are faint, because an edge is taken for noise in so small ones."""
     balls = tissue_balls(diameter_mm=12.0)
+    assert balls.masks is not None
     faint = np.where(balls.masks > 0, -780, -800)
     own = np.random.default_rng(0).normal(0, 90, faint.shape)
     added = {}
