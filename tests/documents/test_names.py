@@ -21,7 +21,9 @@ USERS |= {f"{name}mnist3d.npz" for name in ("adrenal", "fracture", "nodule", "or
 """Files that a user has or names."""
 
 GONE = {"stop.target_loss", "log.figure_nodules", "data.hu_window", "optim.tuned_factors"}
-"""Keys of earlier versions, which CHANGELOG.md names."""
+GONE |= {"parallel.epochs_per_dispatch", "training/multi_epoch.py"}
+GONE |= {"benchmarks.populations", "benchmarks.sweep_programs", "benchmarks.sweep_estimate"}
+"""Keys, modules and files of earlier versions, which CHANGELOG.md names."""
 
 OUTSIDE = re.compile(r"(jax|lax|torch|scipy|hvd|Model|model|net|Config|Workload|Devices)\.")
 """Names of libraries, and of what an example has made."""
@@ -37,10 +39,10 @@ def is_there(path: str) -> bool:
     first, inside, _ = name.partition("/")
     if any(any(folder.glob(name)) for folder in (ROOT, ROOT / "gmmae")):
         return True
-    if inside:  # in a folder that a command writes
+    if inside and path not in GONE:  # in a folder that a command writes
         return not any((folder / first).is_dir() for folder in (ROOT, ROOT / "gmmae"))
     written = any(re.search(rf"[\"'/]{re.escape(name)}[\"'/]", text) for text in TEXT.values())
-    return name in USERS or written or any(ROOT.glob(f"[!.]*/**/{name}"))
+    return name in USERS | GONE or written or any(ROOT.glob(f"[!.]*/**/{name}"))
 
 
 def is_known(name: str) -> bool:
