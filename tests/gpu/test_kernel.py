@@ -1,18 +1,17 @@
-"""The kernel and the form by lines as the GPU computes them, against float64 and beside the product."""
+"""The kernel as the GPU computes it, against float64 and beside the product."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks.kernel import RANGES, errors, lines, problems, product, with_gradient
 from gmmae.models.kernels import loss_kernel
 from gmmae.models.losses import msle
+from tests.models.kernels.by_product import RANGES, errors, problems, product, with_gradient
 
 
-@pytest.mark.parametrize("form", [loss_kernel.losses, lines], ids=["kernel", "lines"])
 @pytest.mark.parametrize("spread", [1.0, 2.0])
-def test_losses_and_gradients_are_those_of_float64(gpus, spread, form):
-    forms = with_gradient(product), with_gradient(form)
+def test_losses_and_gradients_are_those_of_float64(gpus, spread):
+    forms = with_gradient(product), with_gradient(loss_kernel.losses)
     for planes, targets in problems(20, spread):
         with jax.enable_x64(True):
             exact = forms[0](*(jnp.asarray(x, jnp.float64) for x in (planes, targets)), msle, RANGES)
