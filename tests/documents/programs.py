@@ -28,7 +28,7 @@ from tests.documents.reading import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report", "STUDY": "experiments.frameworks"}
+PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report"}
 """Variables of the Makefile that hold options of a program."""
 
 OTHERS = {"head", "tensorboard", "unzip", "source", "ssh", "git", "pre-commit", "md5sum"}
@@ -36,10 +36,6 @@ OTHERS = {"head", "tensorboard", "unzip", "source", "ssh", "git", "pre-commit", 
 
 ON_A_RUN = {"evaluate", "describe", "classify", "export"}
 """Commands whose options are those of the run that they are given."""
-
-
-ON_A_SWEEP = {"python -m benchmarks.sweep_programs", "python -m benchmarks.sweep_estimate"}
-"""Benchmarks whose further options are those of a sweep."""
 
 
 class Parsed(BaseException):
@@ -71,11 +67,6 @@ def _training() -> set[str]:
     return set().union(*(listed(arguments.TrainArguments(run=registry.configuration(name))) for name in registry.BUILT_IN))
 
 
-def _sweep() -> set[str]:
-    """Returns the options of `sweep`."""
-    return listed(arguments.SweepArguments())
-
-
 @contextlib.contextmanager
 def parsing_only(listing: bool = False) -> Iterator[None]:
     """Whatever parses a command line here raises `Parsed` where it is right; with `listing`, `Listed` before it is read."""
@@ -105,10 +96,8 @@ def parsing_only(listing: bool = False) -> Iterator[None]:
         if inside:
             return parse_known(self, args, namespace)
         if listing:
-            raise Listed(set(self._option_string_actions) | (_sweep() if self.prog in ON_A_SWEEP else _training()))
-        found, rest = parse_known(self, args, namespace)
-        if self.prog in ON_A_SWEEP:  # it parses the rest itself
-            return found, rest
+            raise Listed(set(self._option_string_actions) | _training())
+        _, rest = parse_known(self, args, namespace)
         arguments.parse_train(rest, "train.py")  # whatever is left is meant for it
         raise Parsed
 
