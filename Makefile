@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 GPU_VENV ?= .venv-gpu
-FRAMEWORKS ?= .venv-frameworks
 # Processes that run the tests.
 TEST_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
@@ -12,7 +11,7 @@ TESTS ?=
 # The extras to install, with those that JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/system/nvidia.py test)
 
-.PHONY: train sweep test test-all test-gpu-programs test-cluster test-install test-faults test-faults-quick bench gpu-report study-frameworks docs notebooks lint format
+.PHONY: train sweep test test-all test-gpu-programs test-cluster test-install test-faults test-faults-quick bench gpu-report docs notebooks lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -51,17 +50,13 @@ test-faults: $(VENV)/ready
 test-faults-quick: $(VENV)/ready
 	$(BIN)/python -m tests.faults --seed 3 --quick
 
-# Compares with PyTorch and Keras, which it installs. `make bench BENCH="--parts peers --turns 3"` runs a part.
+# Compares with PyTorch, which it installs. `make bench BENCH="--parts peers --turns 3"` runs a part.
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
 # The first command on a new GPU. It writes runs/gpu_report.md, to send back. `make gpu-report REPORT="--sections environment"` runs a part.
 gpu-report: $(VENV)/bench
 	$(BIN)/python -m benchmarks.gpu_report $(REPORT)
-
-# One job in gmmae, PyTorch, Horovod and Keras, each in an environment of its own. Horovod is built, in about five minutes. docs/study.md, section 5.
-study-frameworks: $(VENV)/ready $(FRAMEWORKS)/torch/ready $(FRAMEWORKS)/horovod/ready $(FRAMEWORKS)/keras/ready
-	$(BIN)/python -m experiments.frameworks --out results/study/frameworks --environments $(FRAMEWORKS) $(STUDY)
 
 # The site, in docs/_build/html. A warning is an error. Notebooks show the outputs that they were committed with.
 docs: $(VENV)/docs
@@ -84,18 +79,6 @@ format: $(VENV)/ready
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
-	touch $@
-
-$(FRAMEWORKS)/torch/ready: PACKAGES := torch
-$(FRAMEWORKS)/horovod/ready: PACKAGES := torch cffi cloudpickle psutil pyyaml packaging setuptools wheel
-$(FRAMEWORKS)/keras/ready: PACKAGES := keras tensorflow-cpu
-
-$(FRAMEWORKS)/horovod/ready: experiments/horovod.sh
-
-$(FRAMEWORKS)/%/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . $(PACKAGES)
-	$(if $(findstring /horovod/,$@),experiments/horovod.sh $(@D)/bin/python)
 	touch $@
 
 $(VENV)/bench: $(VENV)/ready

@@ -1,6 +1,6 @@
-"""Compares our training with other frameworks, and measures its parts, its cost and its time to the target.
+"""Compares our training with other frameworks, and measures its parts and its cost.
 
-    python -m benchmarks [--parts peers processes breakdown cost target] [--config paper] [--turns 7]
+    python -m benchmarks [--parts peers breakdown cost] [--config paper] [--turns 7]
 
 `make bench` runs it. Frameworks that are not installed are left out, with a line. Each part prints its tables and replaces
 its section of `results/bench/<hardware>.json`. The exit code is 1 if a reference implementation disagrees with gmmae.
@@ -45,7 +45,6 @@ class Bench:
         self.args, self.folder = args, folder
         found = self.problem(args.config, SAMPLES["cpu"], VALIDATION, args.precision)
         self.platform, self.kind, self.batch = found["platform"], found["kind"], found["batch"]
-        self.workload = found["workload"]
         self.steps = STEPS[self.platform]
         self.samples = enough(self.batch, self.steps, SAMPLES[self.platform])
         self.settings: dict[str, tuple[str, ...]] = {}
@@ -59,18 +58,18 @@ class Bench:
 
     def compared(self, names: tuple[str, ...]) -> Section:
         """Measures agreement, then times. The processes live side by side but work one at a time."""
-        found, lines = backends.available(names, self.platform, self.workload)
+        found, lines = backends.available(names, self.platform)
         print("".join(f"{line}\n" for line in lines), flush=True)
         if self.args.peers:
             found = [name for name in found if name == names[0] or name in self.args.peers]
         agreed = {self.args.precision: self.agreed(found, self.args.precision)}
-        losses = compare.disagreeing(agreed[self.args.precision]["agreement"], self.tolerance, ["losses"])
+        losses = compare.disagreeing(agreed[self.args.precision]["agreement"], compare.TOLERANCE, ["losses"])
         left_out = agreed[self.args.precision]["steps"] < compare.CHECKED or agreed[self.args.precision]["without"]
         if (losses or left_out) and self.args.precision != "float64":
             agreed["float64"] = self.agreed(backends.models(found), "float64")
             print("".join(f"{line}: rounding, if float64 agrees\n" for line in losses), end="", flush=True)
             losses = compare.disagreeing(agreed["float64"]["agreement"], compare.TOLERANCE)
-        if wrong := losses + compare.disagreeing(agreed[self.args.precision]["agreement"], self.tolerance, ["gradient"]):
+        if wrong := losses + compare.disagreeing(agreed[self.args.precision]["agreement"], compare.TOLERANCE, ["gradient"]):
             raise SystemExit("\n".join(wrong))
         self.problem(self.args.config, self.samples, VALIDATION, self.args.precision)
         tried = self.tried(found)
@@ -86,18 +85,12 @@ class Bench:
         about = {"agreed": agreed, "precision": self.args.precision, "settings": self.settings, "trials": tried}
         return about | times, compare.timing_tables(times, self.settings)
 
-    @property
-    def tolerance(self) -> float:
-        """Returns the largest difference at which two backends agree."""
-        return compare.tolerance(self.workload, self.args.precision)
-
     def agreed(self, found: list[str], precision: str) -> dict[str, Any]:
         """Compares gradients and losses, over as many steps as rounding allows."""
         self.problem(self.args.config, self.samples, VALIDATION, precision)
         apart = ask("benchmarks.peers.rounding", str(self.folder), str(self.samples), str(compare.CHECKED))
-        tolerance = compare.tolerance(self.workload, precision)
-        steps = compare.comparable(apart["losses"], tolerance)
-        without = compare.ambiguous(apart["gradient"], tolerance)
+        steps = compare.comparable(apart["losses"], compare.TOLERANCE)
+        without = compare.ambiguous(apart["gradient"], compare.TOLERANCE)
         with start_workers(found, self.folder) as workers:
             agreement = compare.agreement(workers, self.folder, self.samples, steps, without)
         print(markdown(compare.agreement_table(agreement, precision, steps, without)), flush=True)
@@ -111,26 +104,15 @@ class Bench:
         self.settings = dict.fromkeys(torch, given)
         tried = {}
         for name in torch if asked == ["auto"] else ():
-            trials = torch_trial.trials(name, self.folder, torch_settings.TRIED, batch=self.batch, steps=self.steps)
+            trials = torch_trial.trials(name, self.folder, tuple(torch_settings.SETTINGS), batch=self.batch, steps=self.steps)
             print(markdown(torch_trial.table(name, trials)), flush=True)
             self.settings[name], tried[name] = torch_trial.chosen(trials), [trial._asdict() for trial in trials]
         return tried
 
 
 def peers(bench: Bench) -> Section:
-    """Compares the frameworks that run in one process."""
-    return bench.compared(backends.ALONE)
-
-
-def processes(bench: Bench) -> Section:
-    """Compares the frameworks that run in two processes."""
-    if (cores := len(os.sched_getaffinity(0))) < 2 or bench.platform != "cpu":
-        print(f"two processes: left out, they need two cores and no GPU; got {cores} and {bench.kind}")
-        return {}, []
-    if bench.batch % 2:
-        print(f"two processes: left out, they need an even batch; got {bench.batch}")
-        return {}, []
-    return bench.compared(backends.TOGETHER)
+    """Compares the frameworks."""
+    return bench.compared(tuple(backends.BACKENDS))
 
 
 def uncounted(bench: Bench, part: str) -> bool:
@@ -160,39 +142,15 @@ def cost(bench: Bench) -> Section:
     return found, cost.tables(found)
 
 
-def target(bench: Bench) -> Section:
-    """Measures the time to the target."""
-    from benchmarks import target
-
-    args = bench.args
-    wanted = args.reference or compare.fastest_reference(bench.sections.get("peers", {}))
-    references, lines = backends.available((wanted,), bench.platform, "nodules")
-    print(*lines, sep="\n", flush=True)
-    if not references:
-        print("target: left out, it needs a reference implementation")
-        return {}, []
-    found = bench.problem(args.target_config, 0, 0, "float32")
-    if found["workload"] != "nodules":
-        print(f"target: left out, it needs the workload nodules; got {found['workload']}")
-        return {}, []
-    bench.batch = found["batch"]
-    tried = bench.tried(references)
-    found = target.measure(args.target_config, references[0], bench.folder, args.rounds, bench.settings.get(references[0], ()))
-    found |= {"settings": bench.settings, "trials": tried}
-    return found, [target.table(found)]
-
-
 PARTS: dict[str, Callable[[Bench], Section]] = {
     "peers": peers,
-    "processes": processes,
     "breakdown": breakdown,
     "cost": cost,
-    "target": target,
 }
 
 
 def enough(batch: int, steps: int, least: int) -> int:
-    """Returns the samples of an epoch: at least a number of full steps, and a partial one that two processes can divide.
+    """Returns the samples of an epoch: at least a number of full steps, and a partial one.
 
     >>> enough(32, 4, 330), enough(512, 4, 330)
     (330, 2218)
@@ -228,13 +186,7 @@ def main() -> None:
     """Runs the parts of the benchmark."""
     parser = Parser(__doc__, "python -m benchmarks")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--config", default="paper", help="configuration of all parts but the target")
-    parser.add_argument("--target-config", default="quickstart")
-    parser.add_argument(
-        "--reference",
-        choices=list(backends.BACKENDS),
-        help="reference implementation of the part target; default: PyTorch's fastest",
-    )
+    parser.add_argument("--config", default="paper")
     parser.add_argument(
         "--peers", nargs="+", choices=list(backends.BACKENDS), help="backends besides gmmae; default: all that are installed"
     )
@@ -248,13 +200,11 @@ def main() -> None:
         default=["auto"],
         help="settings of PyTorch on a CPU; default: those that a trial finds faster",
     )
-    parser.add_argument("--rounds", type=at_least(1), default=1, help="number of pairs of runs to the target")
     parser.add_argument("--out", type=new_folder, default=ROOT / "results" / "bench")
     args = parser.parse_args()
     if len(args.settings) > 1 and {"auto", "none"} & {*args.settings}:
         parser.error(f"argument --settings: auto and none must stand alone; got {' '.join(args.settings)}")
-    for name in (args.config, args.target_config):
-        read_config(find(name))
+    read_config(find(args.config))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
         print(f"{machine(bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}")

@@ -1,9 +1,7 @@
 """Runs measurements in their own processes, by modules that print one line of JSON at their end."""
 
-import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +10,6 @@ from typing import Any
 from gmmae.system.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns free ports of this host."""
-    with contextlib.ExitStack() as probes:
-        return [probes.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
 
 
 def ask(module: str, *words: str, devices: int = 1) -> Any:

@@ -1,7 +1,7 @@
 """Compares training with a device's limits: steps at many batches with their floor, and long runs of short epochs.
 
     python -m benchmarks.limits                                     # on a GPU: batches 1 to 1024, 300 epochs of paper.toml
-    python -m benchmarks.limits --batches 8 32 --epochs 5 --dispatch 1 5
+    python -m benchmarks.limits --batches 8 32 --epochs 5
 
 The floor of a step is the largest of three times: those of its operations, its bytes and its launches. They are taken at the
 throughput of a large matrix product, of a large copy and of empty launches, measured in the same process. Formulas count
@@ -10,6 +10,7 @@ operations and bytes. Launches are counted in XLA's program.
 
 import dataclasses
 import json
+import math
 import re
 import time
 from collections.abc import Callable
@@ -21,13 +22,13 @@ import jax.numpy as jnp
 from benchmarks import flops
 from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.options import Parser, at_least, guarded, new_file
+from benchmarks.peers.gmmae_backend import GmmaeBackend
 from benchmarks.spread import spread
-from gmmae.config.schema import LOSS, Config
+from gmmae.config.schema import Config
 from gmmae.config.toml import find
 from gmmae.plotting.tables import Table, markdown
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
-from gmmae.training.multi_epoch import compile_epochs
 from gmmae.workloads.configuration import read_config
 
 PAPER_EPOCHS = 65_536
@@ -90,26 +91,19 @@ def launched(program: str) -> int:
     return max((sum(" = " in line and not re.search(idle, line) for line in body.splitlines()) for body in bodies), default=0)
 
 
-def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
-    """Measures the epochs a second with validation, `dispatch` in each dispatch, as `loop` runs them without its files."""
-    parallel = dataclasses.replace(config.parallel, epochs_per_dispatch=dispatch)
-    config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target=None))
-    setup, done = compilation.prepare(config), 0
-    with compilation.precision_context(config):
-        state = setup.devices.replicate(compilation.initial_state(setup))
-        best = jax.tree.map(jnp.copy, state.params)
-        names = list(compilation.evaluate_program(setup, state.params)(state.params))
-        run = compile_epochs(setup, state, names)
-        block = run(state, best, float("inf"), range(1, 1 + dispatch))
-        began = time.perf_counter()
-        while done < count:
-            lowest = min(validation[LOSS] for validation in block.validations)
-            block = run(block.state, block.best, lowest, range(1 + done, 1 + done + dispatch))
-            done += len(block.validations)
-            if len(block.validations) < dispatch:
-                raise SystemExit(f"the loss is not finite after {done} epochs")
-        spent = time.perf_counter() - began
-    return {"epochs": done, "a dispatch": dispatch, "steps": setup.train_plan.steps, "epochs_per_s": done / spent}
+def epochs(config: Config, count: int) -> dict[str, Any]:
+    """Measures the epochs a second with validation, as `loop` runs them without its files."""
+    ours = GmmaeBackend(config)
+    plan = ours.setup.train_plan
+    ours.train(plan.samples, 1)
+    ours.evaluate()
+    began = time.perf_counter()
+    for epoch in range(2, 2 + count):
+        ours.train(plan.samples, epoch)
+        if not math.isfinite(ours.evaluate()):
+            raise SystemExit(f"the loss is not finite after {epoch} epochs")
+    spent = time.perf_counter() - began
+    return {"epochs": count, "steps": plan.steps, "epochs_per_s": count / spent}
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
@@ -125,7 +119,6 @@ def tables(found: dict[str, Any]) -> list[Table]:
     long = [
         (
             str(run["epochs"]),
-            str(run["a dispatch"]),
             f"{run['epochs_per_s']:.4g}",
             f"{PAPER_EPOCHS / run['epochs_per_s'] / 3600:.2f}",
         )
@@ -137,7 +130,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
         Table(
             "epochs",
             "Epochs",
-            ("measured", "a dispatch", "epochs a second", f"{PAPER_EPOCHS} epochs, h, projected"),
+            ("measured", "epochs a second", f"{PAPER_EPOCHS} epochs, h, projected"),
             tuple(long),
             notes,
         ),
@@ -151,7 +144,6 @@ def main() -> None:
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
     parser.add_argument("--batches", type=at_least(1), nargs="+", default=[2**i for i in range(11)])
     parser.add_argument("--epochs", type=at_least(0), default=300, help="epochs of a long run; 0 leaves them out")
-    parser.add_argument("--dispatch", type=at_least(1), nargs="+", default=[1, 10, 100])
     parser.add_argument("--out", type=new_file, help="a JSON file to write")
     args = parser.parse_args()
     config = dataclasses.replace(flops.counted(read_config(find(args.config))), precision=args.precision)
@@ -163,7 +155,7 @@ def main() -> None:
         "precision": args.precision,
         "rates": best,
         "steps": [steps(config, batch, best) for batch in args.batches],
-        "epochs": [epochs(config, args.epochs, dispatch) for dispatch in args.dispatch if args.epochs],
+        "epochs": [epochs(config, args.epochs)] if args.epochs else [],
     }
     print(f"{found['device']}; " + ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
     print("; ".join(f"{name} {value:.3g} a second" for name, value in best.items()) + "\n")

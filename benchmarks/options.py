@@ -38,14 +38,6 @@ def at_least(least: int) -> Callable[[str], int]:
     return read
 
 
-def power_of_two(text: str) -> int:
-    """Reads 1, 2, 4, 8 and so on."""
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value.bit_count() != 1:
-        raise argparse.ArgumentTypeError(f"must be a power of two; got {text!r}")
-    return value
-
-
 def new_file(text: str) -> Path:
     """Reads the path of a file to write, whose folder need not exist yet."""
     path = Path(text)

@@ -1,12 +1,11 @@
 """Measures what a sweep takes beside its training: wall time over the sum of training and validation.
 
-    python -m benchmarks.sweep_overhead [--only tiny sweep_quick train] [--turns 3] [--jobs 1] [--out FILE.json]
+    python -m benchmarks.sweep_overhead [--only tiny sweep_quick] [--turns 3] [--jobs 1] [--out FILE.json]
     python -m benchmarks.sweep_overhead --only tiny --sweep-options="--scaling weak --seeds 0"
 
-The part `tiny` is a sweep of 30 computed runs of an MLP. The part `sweep_quick` is the sweep of that configuration. The part
-`train` is the start-up of `train.py` with the MLP, without compiled programs and with them. All parts call the commands as a
-user does. Each turn of a sweep starts without compiled programs. The workers alone are the time from the first run's start to
-the last record. The start of the command comes before it, and step times and report come after it.
+The part `tiny` is a sweep of 30 computed runs of an MLP. The part `sweep_quick` is the sweep of that configuration. Both
+call the command as a user does. Each turn starts without compiled programs. The workers alone are the time from the first run's
+start to the last record. The start of the command comes before it, and step times and report come after it.
 """
 
 import json
@@ -35,8 +34,6 @@ SWEEPS: Mapping[str, tuple[str, ...]] = {
     "sweep_quick": ("--config", "sweep_quick"),
 }
 """The options of each sweep."""
-TRAIN = "train"
-TRAIN_EPOCHS = 30
 MAX_ERROR_CHARACTERS = 2000
 
 
@@ -53,19 +50,10 @@ class SweepTimes(NamedTuple):
     about: dict[str, Any]  # device, versions and commit of the records
 
 
-class TrainTimes(NamedTuple):
-    """Seconds of one run of `train.py`."""
-
-    wall_s: float
-    trained_s: float  # training and validation
-    about: dict[str, Any]
-
-
 def main() -> None:
     """Measures the parts and prints the tables."""
     parser = Parser(__doc__, "python -m benchmarks.sweep_overhead")
-    parts = (*SWEEPS, TRAIN)
-    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="parts to measure; default: all")
+    parser.add_argument("--only", nargs="+", choices=list(SWEEPS), default=list(SWEEPS), help="parts to measure; default: all")
     parser.add_argument("--turns", type=at_least(1), default=1, help="number of times that each part is measured")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs of a sweep at the same time")
     parser.add_argument("--tree", type=_tree, default=ROOT, help="checkout whose commands are measured; default: this one")
@@ -73,23 +61,16 @@ def main() -> None:
     parser.add_argument("--sweep-options", type=shlex.split, default=[], metavar="OPTIONS", help="more options of sweep.py")
     args = parser.parse_args()
     sweeps: dict[str, list[SweepTimes]] = {}
-    trains: dict[str, list[TrainTimes]] = {}
     for part in dict.fromkeys(args.only):
         for _ in range(args.turns):
             with tempfile.TemporaryDirectory(prefix="sweep_overhead_") as folder:
-                if part == TRAIN:
-                    for start in ("no compiled programs", "compiled programs kept"):
-                        trains.setdefault(start, []).append(measure_train(args.tree, Path(folder)))
-                else:
-                    words = (*SWEEPS[part], "--jobs", str(args.jobs), *args.sweep_options)
-                    sweeps.setdefault(part, []).append(measure_sweep(args.tree, Path(folder), words))
-    tables = [*([sweep_table(sweeps, args.jobs)] if sweeps else []), *([train_table(trains)] if trains else [])]
-    abouts = [turns[0].about for turns in (*sweeps.values(), *trains.values())]
-    print(_about_text(abouts[0]), *map(markdown, tables), sep="\n\n", end="")
+                words = (*SWEEPS[part], "--jobs", str(args.jobs), *args.sweep_options)
+                sweeps.setdefault(part, []).append(measure_sweep(args.tree, Path(folder), words))
+    about = next(iter(sweeps.values()))[0].about
+    print(_about_text(about), markdown(sweep_table(sweeps, args.jobs)), sep="\n\n", end="")
     if args.out:
         found = {"jobs": args.jobs, "options": args.sweep_options, "load_after": os.getloadavg()[0]}
         found |= {name: [times._asdict() for times in turns] for name, turns in sweeps.items()}
-        found |= {f"{TRAIN}, {name}": [times._asdict() for times in turns] for name, turns in trains.items()}
         args.out.parent.mkdir(parents=True, exist_ok=True)
         write_text(args.out, json.dumps(found, indent=1) + "\n")
 
@@ -122,17 +103,6 @@ def measure_sweep(tree: Path, folder: Path, options: Sequence[str]) -> SweepTime
         trained_s=sum(map(_trained_s, computed.values())),
         about=_about(next(iter(computed.values()))),
     )
-
-
-def measure_train(tree: Path, folder: Path) -> TrainTimes:
-    """Runs `train.py` once with the tiny workload, with caches in the folder. Raises as `measure_sweep`."""
-    workdir = Path(tempfile.mkdtemp(dir=folder)) / "run"
-    options = ("--workload", str(TINY_WORKLOAD), "--stop.max-epochs", str(TRAIN_EPOCHS), "--workdir", str(workdir))
-    began = time.time()
-    _run(tree, folder, "train.py", options)
-    wall_s = time.time() - began
-    record = json.loads((workdir / "record.json").read_text(encoding="utf-8"))
-    return TrainTimes(wall_s, _trained_s(record), _about(record))
 
 
 def _run(tree: Path, folder: Path, program: str, options: Sequence[str]) -> float:
@@ -185,16 +155,6 @@ def sweep_table(sweeps: Mapping[str, Sequence[SweepTimes]], jobs: int) -> Table:
     columns += ("step times and report, s", "wall / training", "workers / training")
     notes = (f"Runs at the same time: {jobs}. Training and validation are summed over the computed runs.",)
     return Table("sweep_overhead", "Overhead of a sweep", columns, tuple(rows), notes)
-
-
-def train_table(trains: Mapping[str, Sequence[TrainTimes]]) -> Table:
-    """Returns the table of `train.py`: a row for each state of the caches."""
-    rows = tuple(
-        (name, *(_text([getattr(times, key) for times in turns]) for key in ("trained_s", "wall_s")))
-        for name, turns in trains.items()
-    )
-    columns = ("start", "training and validation, s", "wall, s")
-    return Table("train_start", f"train.py with the tiny workload, {TRAIN_EPOCHS} epochs", columns, rows)
 
 
 def _text(values: Sequence[float]) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 FILES = "*.thunk_sequence_after_thunk_passes.txt"
 """The list's file in the folder of XLA's option `xla_dump_to`."""
 
-GRAPH, LOOP = "kCommandBuffer", "kWhile"
+LOOP = "kWhile"
 _WAITING = "kAsyncDone"
 _CONTAINERS = (LOOP, "kConditional", "kSequential")
 

@@ -1,3 +1,3 @@
-"""Files without doctests: one adds strategies when it is imported, the others need other frameworks."""
+"""Files without doctests: one adds strategies when it is imported."""
 
-collect_ignore = ["nodules_arms.py", "minimal"]
+collect_ignore = ["nodules_arms.py"]

@@ -1,77 +1,69 @@
 """Compares each way of making nodules with the held-out real ones, by likeness and novelty, a row each."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from experiments import baselines
 from experiments.cohorts import WINDOW
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging import judge
 from gmmae.generation.judging.judge import Comparison, Novelty, Scale
+from gmmae.generation.judging.novelty import symmetries
 from gmmae.generation.judging.two_samples import c2st
 from gmmae.system.errors import InputError
 
 SCALE = Scale(WINDOW, hu=True)
-INSIDE = ("all", "solid", "part-solid", "ground-glass")
-COLUMNS = (
-    *("c2st", "c2st_network", "c2st_masks", "frd", "mmd2", "ks", "ks_corrected", "density", "coverage", "hu"),
-    *(f"inside_{name}" for name in INSIDE),
-    *("nn", "nn_sym", "copies"),
-)
-BY_NETWORK = ("real", "copy_paste", "generated")
-"""Entries that the network judges too, which takes a minute or more for each."""
+COLUMNS = ("c2st", "c2st_masks", "ks", "ks_corrected", "coverage", "nn", "nn_sym", "copies")
 
 
-class Entry(NamedTuple):
-    """Nodules to evaluate. `paired` means that each was made from the real nodule of its number."""
-
-    nodules: Nodules
-    paired: bool = False
-
-
-def made(training: Nodules, judged: Nodules, seed: int) -> dict[str, Entry]:
-    """Returns equally many other real nodules, and nodules of each baseline, without a model."""
+def made(training: Nodules, judged: Nodules, seed: int) -> dict[str, Nodules]:
+    """Returns equally many other real nodules, and copies of training nodules."""
     count = len(judged.names)
     # Not the donors of the baselines' copies, whose features are those of the nodules themselves: symmetries change none.
     rest = np.sort(np.random.default_rng([seed, 1]).permutation(len(training.names))[:count])
     return {
-        "real": Entry(training.take(rest)),
-        "copy_paste": Entry(baselines.copy_paste(training, count, seed)),
-        "moved": Entry(baselines.copy_paste(training, count, seed, shift=1)),
-        "carved": Entry(baselines.carved(training, count, seed)),
-        "cutmix": Entry(baselines.cutmix(training, count, seed)),
-        "mosaic": Entry(baselines.mosaic(training, count, seed)),
-        "smote": Entry(baselines.smote(training, count, seed)),
+        "real": training.take(rest),
+        "copy_paste": copy_paste(training, count, seed),
     }
 
 
-def rows(
-    entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: int, network: bool = False
-) -> dict[str, dict[str, list[float]]]:
+def copy_paste(training: Nodules, count: int, seed: int) -> Nodules:
+    """Returns training nodules, flipped and rotated within their plane.
+
+    Each one is used once before any is repeated.
+    """
+    rng = np.random.default_rng(seed)
+    samples = len(training.names)
+    donors = np.concatenate([rng.permutation(samples) for _ in range(-(-count // samples))])[:count]
+    assert training.masks is not None
+    turned = []
+    for pair in np.stack([training.values, training.masks], axis=1)[donors]:
+        turns = list(symmetries(pair))
+        turned.append(turns[rng.integers(len(turns))])
+    values, masks = np.moveaxis(np.stack(turned), 1, 0)
+    names = tuple(f"copy_{i}" for i in range(count))
+    return training.take(donors)._replace(names=names, values=values.astype(np.int16), masks=masks.astype(np.uint8))
+
+
+def rows(made: dict[str, Nodules], training: Nodules, judged: Nodules, seed: int) -> dict[str, dict[str, list[float]]]:
     """Returns the figures of each entry: the value, and the bounds of its interval if it has one.
 
-    All are compared by the shapes of their intensity, because reconstructions have no masks. `c2st_masks` uses the shapes of
-    masks if both have them. Training nodules themselves have no novelty. `network` adds the network for `BY_NETWORK`.
+    All are compared by the shapes of their intensity, and `c2st_masks` by those of their masks. Training nodules themselves
+    have no novelty.
 
     Raises:
       InputError: an entry has another number of nodules than the real ones, on which most figures depend.
     """
     real, real_masks = (judge.population(judged, masks, SCALE) for masks in (False, True))
     found = {}
-    for name, (nodules, paired) in entries.items():
+    for name, nodules in made.items():
         if len(nodules.names) != len(judged.names):
             raise InputError(
                 f"each way of making nodules must give as many as are judged, {len(judged.names)}; got {len(nodules.names)} of "
                 f"{name}: judge fewer"
             )
-        by_network = network and name in BY_NETWORK
-        comparison = judge.compare(real, judge.population(nodules, False, SCALE), seed, paired, network=by_network)
-        row = _row(comparison)
-        if nodules.masks is not None:
-            other = judge.population(nodules, True, SCALE)
-            row["c2st_masks"] = list(c2st(real_masks.sample, other.sample, seed))
-            row |= {f"inside_{key}": [value] for key, value in judge.inside_distances(real_masks, other).items()}
+        row = _row(judge.compare(real, judge.population(nodules, False, SCALE), seed))
+        row["c2st_masks"] = list(c2st(real_masks.sample, judge.population(nodules, True, SCALE).sample, seed))
         if name != "real":
             row |= _novelty(judge.measure_novelty(judged, nodules, training, WINDOW, seed))
         found[name] = row
@@ -80,12 +72,10 @@ def rows(
 
 def _row(found: Comparison) -> dict[str, list[float]]:
     return {
-        **{name: list(getattr(found, name)) for name in ("c2st", "mmd2", "density", "coverage")},
-        **({} if found.c2st_network is None else {"c2st_network": list(found.c2st_network)}),
-        "frd": [found.frd],
+        "c2st": list(found.c2st),
+        "coverage": list(found.coverage),
         "ks": [found.ks_tests.share],
         "ks_corrected": [found.ks_tests.corrected_share],
-        "hu": [found.value_distance],
     }
 
 

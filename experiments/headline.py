@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from benchmarks.options import Parser, guarded
 from experiments import machines
 from experiments import plan as plans
-from experiments.other_strategies import seconds, sooner, time_ratios
-from experiments.outcomes import Row, by_arm, cells, middle, on_one_device, reached
+from experiments.outcomes import Row, arrived_epochs, by_arm, cells, middle, on_one_device, reached
+from gmmae.planner.prediction import DeviceGroup
 from gmmae.plotting import comparison
 from gmmae.plotting.comparison import Measured
 from gmmae.scaling.strategies import STRATEGIES
@@ -68,6 +68,53 @@ def lines(times: Mapping[tuple[str, int], Sequence[float]], of: Sequence[Row]) -
             )
         )
     return found
+
+
+def stages(row: Row) -> list[tuple[int, int]]:
+    """Returns the first epoch and the batch of each stage of a run.
+
+    >>> stages({"global_batch": "32", "growth": "6:64 11:128"})
+    [(1, 32), (6, 64), (11, 128)]
+    """
+    later = (text.split(":") for text in row.get("growth", "").split())
+    return [(1, int(row["global_batch"])), *((int(first), int(batch)) for first, batch in later)]
+
+
+def seconds(row: Row, at: DeviceGroup) -> float:
+    """Returns the time of a run to its target on a machine, or infinity for a miss."""
+    epochs = arrived_epochs(row)
+    if math.isinf(epochs):
+        return math.inf
+    firsts = [first for first, _ in stages(row)]
+    ends = [*firsts[1:], epochs + 1]
+    counts = (max(min(end, epochs + 1) - first, 0) for first, end in zip(firsts, ends, strict=True))
+    return sum(count * float(at.epoch_s(batch)) for count, (_, batch) in zip(counts, stages(row), strict=True))
+
+
+def time_ratios(rows: Sequence[Row], against: Sequence[Row], arm: str, n: int) -> dict[str, list[float]]:
+    """Returns the time of a strategy over that of another one, seed by seed, by machine.
+
+    Args:
+      rows: runs of the strategy, among others.
+      against: runs to compare with: of as many devices where there are such, otherwise of one device.
+      arm: the strategy.
+      n: number of devices.
+    """
+    other = {(int(row["devices"]), row["seed"]): row for row in against}
+    pairs = [(row, other.get((n, row["seed"]), other.get((1, row["seed"])))) for row in by_arm(rows, (arm,))[arm, n]]
+    return {
+        name: [seconds(row, at) / seconds(base, at) for row, base in pairs if base is not None]
+        for name, at in machines.machines(machines.paper_measurements(), n).items()
+    }
+
+
+def sooner(ratios: Sequence[float]) -> str:
+    """Returns in how many seeds a strategy takes less time than the other.
+
+    >>> sooner([0.9, 1.1, float("inf")])
+    '1 of 3'
+    """
+    return f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}"
 
 
 def ratios() -> dict[tuple[str, int, str], list[float]]:

@@ -6,6 +6,7 @@ from functools import cache
 from benchmarks.child import ROOT
 from experiments import plan as plans
 from experiments import tables
+from experiments.policies import hypothetical_group
 from gmmae.config.toml import find
 from gmmae.planner import prediction
 from gmmae.planner.prediction import Measured
@@ -24,22 +25,20 @@ EARLIER_CODE = "cuDNN's convolutions and the loss's first kernel"
 """Code of the H100's two timed steps (`results/bench/h100_steps.csv`). Later code has one timed step, of 32 samples."""
 
 
-def h100_steps(code: str) -> StepTimes:
-    """Returns the times of steps on an H100 with one version of the code: `EARLIER_CODE`, or any other for later code."""
-    rows = tables.read(H100_STEPS)
-    of = [row for row in rows if (row["code"] == EARLIER_CODE) == (code == EARLIER_CODE)]
+def h100_steps() -> StepTimes:
+    """Returns the times of steps on an H100 with `EARLIER_CODE`."""
+    of = [row for row in tables.read(H100_STEPS) if row["code"] == EARLIER_CODE]
     return StepTimes(tuple(int(row["samples"]) for row in of), tuple(float(row["seconds"]) for row in of))
 
 
-def h100_overhead(measured: Measured, devices: int, steps: StepTimes | None = None) -> float:
+def h100_overhead(measured: Measured, devices: int) -> float:
     """Returns the overhead and the projected all-reduce relative to a base batch's samples, by two steps on an H100.
 
     Args:
       measured: measurements of the workload.
       devices: number of devices of the all-reduce.
-      steps: times of the steps, by default those of the earlier code.
     """
-    a, b = cost.affine(steps or h100_steps(EARLIER_CODE))
+    a, b = cost.affine(h100_steps())
     reduce_s = all_reduce_s(read_cluster(find("h200_nvlink", "clusters")), devices, measured.gradient_bytes)
     return (a + reduce_s) / (b * measured.optim.batch_size)
 
@@ -52,7 +51,7 @@ def longer_epoch(at: prediction.DeviceGroup, batch: int) -> float:
 def machines(measured: Measured, devices: int) -> dict[str, prediction.DeviceGroup]:
     """Returns clusters of `devices` devices, and H100s with their own overhead and no time for validation."""
     found = {name: prediction.device_group(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
-    return found | {H100: prediction.hypothetical_group(measured, h100_overhead(measured, devices), devices)}
+    return found | {H100: hypothetical_group(measured, h100_overhead(measured, devices), devices)}
 
 
 @cache

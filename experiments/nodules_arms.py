@@ -1,14 +1,9 @@
-"""Workload of the nodules with the strategies of the study, named by `experiments/configs/rates.toml`."""
+"""Workload of the nodules with two more learning rates, named by `experiments/configs/rates.toml`."""
 
-import sys
-from pathlib import Path
-
-from gmmae.scaling.strategies import STRATEGIES
+from gmmae.scaling.strategies import STRATEGIES, ScalingStrategy, batch_a_device
 from gmmae.workloads.nodules import Config, build, draw, events
-
-sys.path.append(str(Path(__file__).parents[1]))
-from experiments.more_arms import MORE
 
 __all__ = ["Config", "build", "draw", "events"]
 
-STRATEGIES.update(MORE)
+STRATEGIES["fourth-root"] = ScalingStrategy("Fourth-root rule", batch_a_device, lambda k: k**0.25)
+STRATEGIES["three-quarters"] = ScalingStrategy("Three-quarter rule", batch_a_device, lambda k: k**0.75)

@@ -1,12 +1,10 @@
-"""Compares the predictions of `gmmae plan` with results of unseen runs, other policies, MLPerf and the paper.
+"""Compares the predictions of `gmmae plan` with results of unseen runs, and with other policies.
 
     python -m experiments.plan collect FOLDER...     # work directories of plans, WORKLOAD-SEED: results/plan/measured.json
-    python -m experiments.plan                       # reads results/plan, prints the tables, writes summary.csv and paper.csv
+    python -m experiments.plan                       # reads results/plan, prints the table and writes summary.csv
 
-The plans to collect are made with `gmmae plan --noise-scale`. The true results are in `results/plan/cells.csv`: workload,
-strategy, devices, batch, learning_rate, seed, outcome, epochs, steps, train_s. The file `results/plan/mlperf.csv` has the mean
-reference convergence points of github.com/mlcommons/logging, commit 7bbf792 (`mlperf_logging/rcp_checker/*/rcps_*.json`,
-Apache 2.0). It has each benchmark's round with the most batches, at least three.
+The true results are in `results/plan/cells.csv`: workload, strategy, devices, batch, learning_rate, seed, outcome, epochs,
+steps, train_s. The gradients' norms in `results/plan/measured.json` are of plans up to commit 0455873.
 """
 
 import itertools
@@ -23,14 +21,12 @@ from benchmarks.options import Parser, guarded
 from experiments import policies, tables
 from experiments.policies import Situation, Truth
 from gmmae.config.schema import OptimConfig
-from gmmae.planner import prediction, steps
+from gmmae.planner import prediction
 from gmmae.planner.prediction import Measured, Prediction
 from gmmae.planner.step_ratios import Ratios
 from gmmae.scaling import strategies
-from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
+from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.sweep.display import grid_table
-from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II
-from gmmae.system.errors import InputError
 from gmmae.system.stop_reasons import TARGET_REACHED
 
 PLACE = Path(__file__).parent.parent / "results" / "plan"
@@ -50,7 +46,8 @@ class Case(NamedTuple):
 
     workload: str
     measured: Measured
-    published: float | None  # noise scale, as AdaptDL takes it
+    noise: float | None  # the gradient's noise scale, where the plan measured it
+    published: float | None  # the same, as AdaptDL takes it
     cost: float  # of measuring, in base runs, by epochs
     cost_s: float  # by seconds, compiling and all
     cells: list[Truth]  # with n > 1
@@ -77,7 +74,7 @@ def restore(found: Mapping[str, Any]) -> Measured:
         max_epochs=m["max_epochs"],
         steps={int(batch): count for batch, count in m["steps"].items()},
         ratios=Ratios(**m["ratios"]),
-        noise_scale=found["noise_scale"],
+        noise_scale=None,
         train=table("step_s"),
         passes=table("validation_s"),
         gradient_bytes=m["gradient_bytes"],
@@ -92,12 +89,7 @@ def collect(folders: Iterable[Path]) -> None:
     kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for folder in sorted(folders):
         found = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        if found["measured"]["norms"] is None:
-            raise InputError(
-                f"{folder} must hold a plan with the gradient's noise scale; got none: plan again with --noise-scale"
-            )
-        kept[folder.name] = {key: found[key] for key in ("measured", "noise_scale", "rule", "target", "metric", "curves")}
-        kept[folder.name]["norms"] = found["measured"]["norms"]
+        kept[folder.name] = {key: found[key] for key in ("measured", "rule", "target", "metric", "curves")}
     file.write_text(json.dumps(dict(sorted(kept.items()))) + "\n", encoding="utf-8")
 
 
@@ -124,8 +116,9 @@ def read() -> list[Case]:
         }
         cost, cost_s = (sum(m[unit].values()) / m["base_run"][unit] for unit in ("epochs", "seconds"))
         if cells:
-            published = policies.published_scale(found["norms"])
-            cases.append(Case(workload, restore(found), published, cost, cost_s, cells, list(of_a_plan.values())))
+            published = policies.published_scale(norms) if (norms := found.get("norms")) else None
+            noise = found.get("noise_scale")
+            cases.append(Case(workload, restore(found), noise, published, cost, cost_s, cells, list(of_a_plan.values())))
     return cases
 
 
@@ -218,7 +211,7 @@ def regrets(cases: Sequence[Case], policy: str) -> list[policies.Outcome]:
             if "weak" not in truths or n > base:
                 continue
             for ratio in RATIOS:
-                now = Situation(case.measured, case.published, float(ratio), n, tuple(truths))
+                now = Situation(case.measured, case.noise, case.published, float(ratio), n, tuple(truths))
                 found.append(policies.outcome(now, policies.POLICIES[policy](now), truths))
     return found
 
@@ -283,58 +276,8 @@ def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tup
     return rows
 
 
-def mlperf() -> list[tuple[str, ...]]:
-    """Returns each benchmark's fitted hyperbola, and the prediction of each point by a fit of the others."""
-    points: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in tables.read(PLACE / "mlperf.csv"):
-        points[row["benchmark"]][int(row["batch"])] = float(row["epochs"]) / int(row["batch"])
-    fits = {name: _rms(steps.fit(of), of) for name, of in points.items()}
-    inside, ends = [], []
-    for of in points.values():
-        for batch in of:
-            others = {b: count for b, count in of.items() if b != batch}
-            error = _rms(steps.fit(others), {batch: of[batch]})
-            (ends if batch in (min(of), max(of)) else inside).append(error)
-    worst = max(fits, key=lambda name: fits[name])
-    return [
-        ("benchmarks", str(len(fits))),
-        ("rms log error of the fit, median", f"{np.median(list(fits.values())):.3f}"),
-        (f"the worst, {worst}", f"{fits[worst]:.2f}"),
-        ("leave one out, inside, median", f"{np.median(inside):.3f}"),
-        ("leave one out, at the ends, median", f"{np.median(ends):.3f}"),
-    ]
-
-
-def _rms(law: tuple[float, float], of: Mapping[int, float]) -> float:
-    smin, bn = law
-    return math.sqrt(np.mean([math.log(count / (smin * (1 + bn / batch))) ** 2 for batch, count in of.items()]))
-
-
-def paper(cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """Returns efficiencies on the paper's cluster by the plans of the real nodules, beside Tables I and II.
-
-    The cluster file's step has all samples: 1.04 s for 32. So nothing is overhead. A probable failure is NaN, as in the
-    paper.
-    """
-    cluster = read_cluster(Path(__file__).parent.parent / "configs" / "clusters" / "k80_1gbe.toml")
-    printed = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
-    said: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for case in (case for case in cases if case.workload == PAPER_DATA):
-        ideal = StepTimes((1, 64), (cluster.reference_step_s / 32, 2 * cluster.reference_step_s))
-        m = case.measured._replace(train=ideal, passes=StepTimes((1, 2), (1e-9, 1e-9)))
-        for cell in prediction.forecast(m, cluster, tuple(printed), PAPER_TABLE_I).cells:
-            fails = cell.probability_of_failure > 0.5
-            said[cell.scaling, cell.devices].append(math.nan if fails else 100 * cell.efficiency)
-    rows = [("scaling", *(f"n = {n}" for n in PAPER_TABLE_I))]
-    for scaling, table in printed.items():
-        middle = {n: sorted(said[scaling, n], key=lambda x: (math.isnan(x), x)) for n in table}
-        texts = (f"{values[len(values) // 2]:.1f} ({table[n]:.1f})" if values else "" for n, values in middle.items())
-        rows.append((scaling, *texts))
-    return rows
-
-
 def main() -> None:
-    """Collects plans, or prints and writes the tables."""
+    """Collects plans, or prints and writes the table."""
     parser = Parser(__doc__)
     parser.add_argument("command", nargs="?", choices=("judge", "collect"), default="judge")
     parser.add_argument("folders", nargs="*", type=Path)
@@ -342,12 +285,10 @@ def main() -> None:
     if args.command == "collect":
         collect(args.folders)
         return
-    cases = read()
-    for name, rows in {"summary": summary(cases), "paper": paper(cases)}.items():
-        head, *below = rows
-        tables.write(PLACE / f"{name}.csv", [dict(zip(head, row, strict=True)) for row in below])
-        print(grid_table(rows) + "\n")
-    print(grid_table([("MLPerf's reference points", ""), *mlperf()]))
+    rows = summary(read())
+    head, *below = rows
+    tables.write(PLACE / "summary.csv", [dict(zip(head, row, strict=True)) for row in below])
+    print(grid_table(rows))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Policies that choose a strategy, and their cost on hypothetical clusters with measured steps and any overhead."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gmmae.planner import prediction
-from gmmae.planner.prediction import Measured
-from gmmae.training import noise_scale
-from gmmae.training.noise_scale import Norms
+from gmmae.planner.prediction import DeviceGroup, Measured
+from gmmae.scaling import strategies
+from gmmae.scaling.cost import StepTimes
 
 
 class Truth(NamedTuple):
@@ -26,13 +27,15 @@ class Situation(NamedTuple):
 
     Attributes:
       measured: the plan's measurements.
-      published: the noise scale as AdaptDL estimates it, or None if it is not positive.
+      noise: the gradient's noise scale, or None.
+      published: the same as AdaptDL estimates it, or None if it is not positive.
       ratio: (a + c) / (b B) of the cluster.
       devices: their number.
       strategies: those to choose from.
     """
 
     measured: Measured
+    noise: float | None
     published: float | None
     ratio: float
     devices: int
@@ -45,9 +48,35 @@ class Situation(NamedTuple):
 
 def planned(now: Situation) -> str:
     """Returns the strategy with the least expected time by the plan."""
-    at = prediction.hypothetical_group(now.measured, now.ratio, now.devices)
-    found = prediction.expected_seconds(at, now.scaling)
+    at = hypothetical_group(now.measured, now.ratio, now.devices)
+    strong_s = _expected_s(at, "strong", math.inf)
+    found = {scaling: _expected_s(at, scaling, strong_s) for scaling in now.scaling}
     return min(found, key=lambda scaling: found[scaling])
+
+
+def hypothetical_group(measured: Measured, ratio: float, devices: int) -> DeviceGroup:
+    """Returns hypothetical devices with a given ratio (a + c) / (b B).
+
+    The unit of time is b, and validation takes no time.
+    """
+    overhead = ratio * measured.optim.batch_size
+    unit = StepTimes((1, 2), (overhead + 1, overhead + 2))
+    return DeviceGroup(measured._replace(train=unit, passes=StepTimes((1, 2), (1e-9, 1e-9))), 1.0, 0.0, devices)
+
+
+def _expected_s(at: DeviceGroup, scaling: str, strong_s: float) -> float:
+    """Returns the expected time of a strategy, as a plan does: a run that fails is followed by one of strong scaling."""
+    path = strategies.resolve(scaling, at.measured.optim, at.devices, at.measured.samples).optimization
+    if path.global_batch < at.devices:
+        return math.inf
+    run, epoch_s = prediction.draw_run(at.measured, path), float(at.epoch_s(path.global_batch))
+    noise = np.random.default_rng([at.devices, path.global_batch]).normal(size=len(run.epochs))
+    times = run.epochs * epoch_s * np.exp(prediction.TIME_SIGMA * noise)
+    if math.isinf(strong_s):
+        return float(times.mean())
+    late_s = run.late * at.measured.max_epochs * epoch_s
+    failed_s = (run.failure - run.late) * np.quantile(times, (1 + prediction.INTERVAL_LEVEL) / 2) + late_s
+    return float((1 - run.failure) * times.mean() + failed_s + run.failure * strong_s)
 
 
 def by_goodput(now: Situation, scale: float | None, grown: str = "weak") -> str:
@@ -73,7 +102,7 @@ POLICIES: dict[str, Callable[[Situation], str]] = {
     "ideal speed-up, linear rule with warmup": _scaled,
     "AdaptDL's goodput, base rate": lambda now: by_goodput(now, now.published),
     "AdaptDL's goodput, linear rule with warmup": lambda now: by_goodput(now, now.published, _scaled(now)),
-    "the noise scale alone": lambda now: by_goodput(now, now.measured.noise_scale),
+    "the noise scale alone": lambda now: by_goodput(now, now.noise),
 }
 
 
@@ -99,7 +128,11 @@ def outcome(now: Situation, choice: str, truths: Mapping[str, Truth]) -> Outcome
 
 
 def published_scale(norms: Sequence[Any]) -> float | None:
-    """Returns the ratio of the means of variance and squared gradient over all steps, as AdaptDL does."""
-    batch, of_one, of_batch = norms
-    signal, noise = (float(part.mean()) for part in noise_scale.signal_and_noise(Norms(batch, of_one, of_batch)))
+    """Returns the noise scale as AdaptDL does: the ratio of the means of variance and squared gradient over all steps.
+
+    Args:
+      norms: the batch, and for each step the squared norms of gradients of one sample and of the batch.
+    """
+    batch, of_one, of_batch = norms[0], np.mean(norms[1]), np.mean(norms[2])
+    signal, noise = float((batch * of_batch - of_one) / (batch - 1)), float((of_one - of_batch) / (1 - 1 / batch))
     return noise / signal if signal > 0 else None

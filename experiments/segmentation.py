@@ -1,6 +1,6 @@
 """Measures how well a U-Net segments real nodules: Dice on a nodule's own grid, by cross-validation over patients.
 
-    python -m experiments.segmentation --data FOLDER --out DIR [--folds 5] [--only 0 1] [--epochs 14] [--nodules 60] [OPTIONS]
+    python -m experiments.segmentation --data FOLDER --out DIR [--folds 5] [--epochs 14] [OPTIONS]
 
 The project's own loop trains one network a fold on slices that hold nodule (all: `--data.empty-slices`). OPTIONS are those of
 train.py. A network is evaluated after its last epoch, so no fold chooses its epoch. Patches are cropped at a random offset
@@ -15,7 +15,6 @@ DIR gets nodules.csv, summary.csv, segmentations.png, and the runs. Finished run
 """
 
 import argparse
-import csv
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,11 +117,9 @@ def best(by_nodule: Sequence[dict[str, list[Judged]]], training: np.ndarray) -> 
 
 def configured(args: argparse.Namespace, more: Sequence[str], fold: int) -> Config:
     """Returns the configuration of a fold: the prototype's recipe with the options of the command line."""
-    csv_file = subset(args.data, args.out, args.nodules) if args.nodules else ""
     recipe = {
         "data.source": "cubes",
         "data.root": args.data.resolve(),
-        "data.csv": csv_file,
         "data.folds": args.folds,
         "data.fold": fold,
         "optim.learning-rate": 0.003,
@@ -141,18 +138,6 @@ def configured(args: argparse.Namespace, more: Sequence[str], fold: int) -> Conf
 
     arguments = ["--workload", "segmentation", *(word for key, value in recipe.items() for word in as_words(key, value))]
     return parse_train([*arguments, *more], "experiments.segmentation")[0]
-
-
-def subset(data: Path, out: Path, nodules: int) -> Path:
-    """Writes a CSV file with `nodules` rows of the folder's, evenly spaced."""
-    with (data / "nodules.csv").open(newline="", encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
-    path = out.resolve() / f"nodules_{nodules}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    chosen = np.unique(np.linspace(0, len(rows) - 1, min(nodules, len(rows))).round().astype(int))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([head, *(rows[i] for i in chosen)])
-    return path
 
 
 def train(config: Config, workdir: Path) -> Trained:
@@ -275,9 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of volumes with masks and nodules.csv")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--only", type=int, nargs="+", help="numbers of the folds to do, from 0")
     parser.add_argument("--epochs", type=int, default=14)
-    parser.add_argument("--nodules", type=int, default=0, help="number of nodules; 0: all")
     args, more = parser.parse_known_args(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
@@ -287,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{len(volumes)} nodules read, and baselines tried, in {time.perf_counter() - start:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []
     seen: dict[str, Seen] = {}
-    for fold in args.only if args.only is not None else range(args.folds):
+    for fold in range(args.folds):
         start = time.perf_counter()
         config = configured(args, more, fold)
         own, shown = run_fold(config, args.out / f"fold_{fold}", by_nodule)

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.child import ROOT
 from benchmarks.options import Parser, guarded
 from experiments import slices, tables
-from experiments.real_times import example
 from gmmae.config.schema import Config, changed
 from gmmae.planner import steps
 from gmmae.sweep.display import grid_table
@@ -86,6 +86,13 @@ class Data(NamedTuple):
             options = {"data__source": "cubes", "data__root": str(file), "data__window": (0, 255)}
             options |= {"data__validation": 256, "stop__target": 0.018}
         return configure("quickstart", parallel__micro_batch_size=32, **options, **stop)
+
+
+def example(folder: Path) -> Path:
+    """Returns the example of docs/workload.md as a file."""
+    text = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    (folder / "images.py").write_text(text, encoding="utf-8")
+    return folder / "images.py"
 
 
 def some_shapes(file: Path, count: int, folder: Path) -> Path:

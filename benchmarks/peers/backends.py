@@ -9,21 +9,8 @@ import numpy as np
 
 from benchmarks.peers.problem import Arrays, Problem
 
-
-class Place(NamedTuple):
-    """Position among the processes that train together, each on its own core. A single process has all cores.
-
-    `cores` are counted before a framework starts. OpenMP with pinned threads leaves one core to the thread that asks.
-    """
-
-    rank: int = 0
-    processes: int = 1
-    port: int = 0
-    cores: int = len(os.sched_getaffinity(0))
-
-
-Last = tuple[Arrays, list[list[int]]]
-"""Gradient of an epoch's last step by gmmae's names, and the samples of this process in each step."""
+CORES = len(os.sched_getaffinity(0))
+"""Counted before a framework starts. OpenMP with pinned threads leaves one core to the thread that asks."""
 
 
 class Peer(Protocol):
@@ -53,87 +40,58 @@ class Peer(Protocol):
         """Returns the gradient of the first step's loss at the current parameters, by gmmae's names and shapes."""
         ...
 
-    def reduction(self, times: int) -> None:
-        """Averages the gradient over the processes, `times` times."""
-        ...
-
-    def last(self, recipe: str) -> Last:
-        """Returns the end of an epoch at the fixed initial parameters, divided as `experiments.last_batches` says."""
-        ...
-
 
 class Entry(NamedTuple):
-    """Module and options of a backend: `benchmarks.peers.<module>.start(problem, place, **options)`."""
+    """Module and options of a backend: `benchmarks.peers.<module>.start(problem, **options)`."""
 
     title: str
     package: str  # that must be installed
     module: str
     options: dict[str, Any] = {}  # noqa: RUF012
-    processes: int = 1
     platforms: tuple[str, ...] = ("cpu", "gpu")
-    workloads: tuple[str, ...] = ("nodules", "segmentation")
-    installed_by: str = "pip install '.[bench]'"
 
     @property
     def is_torch(self) -> bool:
         """Returns whether PyTorch computes, so that it has settings."""
-        return self.package in ("torch", "horovod")
+        return self.package == "torch"
 
 
 CPU, GPU = ("cpu",), ("gpu",)
-NODULES = ("nodules",)
 
 BACKENDS = {
     "ours": Entry("gmmae", "jax", "gmmae_backend"),
     "torch": Entry("PyTorch, eager", "torch", "torch_reference", {"mode": ""}),
     "torch-compile": Entry("PyTorch, torch.compile", "torch", "torch_reference", {"mode": "default"}),
-    "torch-graphs": Entry(
-        "PyTorch, torch.compile, CUDA graphs", "torch", "torch_reference", {"mode": "reduce-overhead"}, 1, GPU
-    ),
-    "keras": Entry("Keras on TensorFlow", "tensorflow", "keras_reference", {"jit": False}, 1, CPU, NODULES),
-    "keras-xla": Entry("Keras on TensorFlow, XLA", "tensorflow", "keras_reference", {"jit": True}, 1, CPU, NODULES),
-    "ours-2": Entry("gmmae, two processes", "jax", "gmmae_backend", {}, 2, CPU),
-    "torch-ddp": Entry("PyTorch DDP, eager, two processes", "torch", "torch_reference", {"mode": ""}, 2, CPU),
-    "torch-ddp-compile": Entry(
-        "PyTorch DDP, torch.compile, two processes", "torch", "torch_reference", {"mode": "default"}, 2, CPU
-    ),
-    "horovod": Entry(
-        "Horovod with PyTorch, two processes", "horovod", "horovod_reference", {}, 2, CPU, installed_by="experiments/horovod.sh"
-    ),
-    "keras-2": Entry("Keras on TensorFlow, own loop, two processes", "tensorflow", "keras_pair", {}, 2, CPU, NODULES),
+    "torch-graphs": Entry("PyTorch, torch.compile, CUDA graphs", "torch", "torch_reference", {"mode": "reduce-overhead"}, GPU),
 }
-ALONE = tuple(name for name, entry in BACKENDS.items() if entry.processes == 1)
-TOGETHER = tuple(name for name, entry in BACKENDS.items() if entry.processes == 2)
 
 
 def models(names: Sequence[str]) -> list[str]:
     """Returns the first backend of each module. The others of a module compute the same, compiled otherwise.
 
-    >>> models(["ours", "torch", "torch-compile", "keras"])
-    ['ours', 'torch', 'keras']
+    >>> models(["ours", "torch", "torch-compile"])
+    ['ours', 'torch']
     """
     return [*{BACKENDS[name].module: name for name in reversed(names)}.values()][::-1]
 
 
-def available(names: tuple[str, ...], platform: str, workload: str) -> tuple[list[str], list[str]]:
+def available(names: tuple[str, ...], platform: str) -> tuple[list[str], list[str]]:
     """Returns the backends that can run here, and a line for each of the others."""
     found, lines = [], []
     for name in names:
         entry = BACKENDS[name]
         if platform not in entry.platforms:
             lines.append(f"{entry.title}: left out, it is for {entry.platforms[0]}")
-        elif workload not in entry.workloads:
-            lines.append(f"{entry.title}: left out, it has no {workload}")
         elif importlib.util.find_spec(entry.package) is None:
-            lines.append(f"{entry.title}: left out, {entry.package} is not installed ({entry.installed_by})")
+            lines.append(f"{entry.title}: left out, {entry.package} is not installed (pip install '.[bench]')")
         else:
             found.append(name)
     return found, lines
 
 
-def load(name: str, problem: Problem, place: Place, settings: Sequence[str] = ()) -> Peer:
+def load(name: str, problem: Problem, settings: Sequence[str] = ()) -> Peer:
     """Starts a backend in this process. Only those of PyTorch have `settings`, names of `torch_settings.SETTINGS`."""
     entry = BACKENDS[name]
     module = importlib.import_module(f"benchmarks.peers.{entry.module}")
     options = entry.options | ({"settings": settings} if entry.is_torch else {})
-    return module.start(problem, place, **options)
+    return module.start(problem, **options)

@@ -18,18 +18,12 @@ from gmmae.system.errors import InputError
 
 TOLERANCE = 1e-4
 """Largest relative difference from gmmae, for losses and for arrays of the first gradient."""
-UNET_FLOAT32 = 1e-2
-"""Tolerance of the U-Net in float32, whose norms magnify rounding in the gradients of its coarse stages.
-
-Equality is checked in float64 (`--precision float64`).
-"""
 CHECKED = 20
 """Maximum number of steps whose losses are compared. If rounding allows fewer, float64 is compared too."""
 ROUNDING = 0.1
 """Fraction of the tolerance that rounding alone may use at a compared step."""
 SLOW = 6
 """Factor over gmmae's step above which a backend is timed in one turn only."""
-REDUCTIONS = 20
 NAMED = 3
 """Number of left-out arrays that the table's note names. The JSON file has all."""
 COMPARED = ("gradient", "losses")
@@ -77,22 +71,14 @@ def agreement(
     found = {}
     wanted: tuple[dict[str, np.ndarray], list[float]] | None = None
     for worker in workers:
-        gradient = {}
-        if len(worker.processes) == 1:
-            path = folder / f"{worker.name}.gradient.npz"
-            worker.ask("gradient", path=str(path))
-            gradient = {name: array for name, array in np.load(path).items() if name not in without}
+        path = folder / f"{worker.name}.gradient.npz"
+        worker.ask("gradient", path=str(path))
+        gradient = {name: array for name, array in np.load(path).items() if name not in without}
         losses = first_losses(steps, lambda epoch, ask=worker.ask: ask("losses", samples=samples, epoch=epoch)["losses"])
         wanted = wanted or (gradient, losses)
         found[worker.name] = {"losses": distance(losses, wanted[1])} if steps else {}
-        if gradient:
-            found[worker.name]["gradient"] = array_distance(gradient, wanted[0])
+        found[worker.name]["gradient"] = array_distance(gradient, wanted[0])
     return found
-
-
-def tolerance(workload: str, precision: str) -> float:
-    """Returns the largest difference at which two backends agree."""
-    return UNET_FLOAT32 if (workload, precision) == ("segmentation", "float32") else TOLERANCE
 
 
 def disagreeing(found: dict[str, dict[str, float]], tolerance: float, compared: Sequence[str] = COMPARED) -> list[str]:
@@ -157,19 +143,12 @@ def timings(workers: Sequence[Worker], *, batch: int, steps: int, samples: int, 
                     taken = [worker.ask("train", samples=samples, epoch=turn + 1), worker.ask("evaluate")]
                     found["epoch"][worker.name].append(sum(answer["seconds"] for answer in taken))
     found |= {"processor": processor, "others": others.cores, "load": os.getloadavg()}
-    if len(workers[0].processes) > 1:
-        reductions = {w.name: [w.ask("reduction", times=REDUCTIONS)["seconds"] for _ in range(turns + 1)] for w in workers}
-        found["reduction"] = {name: [value / REDUCTIONS for value in values[1:]] for name, values in reductions.items()}
     return found | {"facts": {worker.name: worker.ask("facts") for worker in workers}}
 
 
 def timing_tables(found: dict[str, Any], settings: Mapping[str, Sequence[str]] | None = None) -> list[Table]:
     """Returns a table for each timed quantity: milliseconds with quartiles, and ratios to gmmae by turns."""
-    titles = {
-        "step": "A training step",
-        "epoch": "An epoch: training and validation",
-        "reduction": "An all-reduce of the gradient",
-    }
+    titles = {"step": "A training step", "epoch": "An epoch: training and validation"}
     tables = []
     for what, title in titles.items():
         if what not in found:
@@ -201,9 +180,3 @@ def timing_tables(found: dict[str, Any], settings: Mapping[str, Sequence[str]] |
         notes += tuple(f"{BACKENDS[name].title} ran on {of}, ours on {own}." for name, of in devices.items() if of != own)
         tables.append(Table(what, title, columns, rows, notes))
     return tables
-
-
-def fastest_reference(found: dict[str, Any]) -> str:
-    """Returns the PyTorch backend with the fastest step, or eager mode if none was timed."""
-    steps = {name: spread(of).median for name, of in found.get("step", {}).items() if BACKENDS[name].package == "torch"}
-    return min(steps, key=lambda name: steps[name]) if steps else "torch"

@@ -20,13 +20,11 @@ class Problem(NamedTuple):
     """Training problem, with the fields of a configuration's section `optim` and the shape of a model.
 
     Attributes:
-      workload: "nodules" or "segmentation".
-      model: the fields of `Autoencoder`, or of a U-Net: `features`.
+      model: the fields of `Autoencoder`.
       train: arguments of the model's loss by name, with the samples along the first axis.
       validation: the same for validation.
     """
 
-    workload: str
     model: dict[str, Any]
     batch: int
     seed: int
@@ -34,8 +32,6 @@ class Problem(NamedTuple):
     beta1: float
     beta2: float
     epsilon: float
-    target_loss: float
-    max_epochs: int
     precision: str
     train: Arrays
     validation: Arrays

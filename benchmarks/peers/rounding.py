@@ -17,7 +17,6 @@ import numpy as np
 
 from benchmarks.options import guarded
 from benchmarks.peers import problem
-from benchmarks.peers.backends import Place
 from benchmarks.peers.gmmae_backend import GmmaeBackend, start
 from benchmarks.spread import array_distance
 from gmmae.training import compilation
@@ -76,7 +75,7 @@ def main() -> None:
     folder, samples, steps = sys.argv[1:]
     known = problem.read(Path(folder))
     exact = known._replace(source=known.source | {"precision": "float64"})
-    peers = start(known, Place()), start(exact, Place())
+    peers = start(known), start(exact)
     gradient = gradient_apart(*peers, known.samples)
     print(json.dumps({"gradient": gradient, "losses": apart(*peers, int(samples), int(steps))}))
 

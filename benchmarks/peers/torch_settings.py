@@ -9,12 +9,10 @@ class Setting(NamedTuple):
     Attributes:
       meaning: what it does.
       environ: variables that a process starts with. `TorchPeer` makes the other changes.
-      tried: whether each comparison tries it. The others only explain PyTorch's speed.
     """
 
     meaning: str
     environ: dict[str, str] = {}  # noqa: RUF012
-    tried: bool = True
 
 
 _NEVER = str(1 << 40)
@@ -29,8 +27,4 @@ SETTINGS = {
     "pinned": Setting("each thread stays on a core", {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}),
     "passive": Setting("threads sleep while they wait", {"OMP_WAIT_POLICY": "passive"}),
     "avx2": Setting("no AVX-512", {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}),
-    "one-thread": Setting("one thread", tried=False),
-    "no-onednn": Setting("no oneDNN", tried=False),
-    "autotune": Setting("torch.compile measures its kernels", tried=False),
 }
-TRIED = tuple(name for name, setting in SETTINGS.items() if setting.tried)

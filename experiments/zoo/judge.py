@@ -1,6 +1,6 @@
 """Judges predictions of steps on the zoo, each workload by constants that were set on the others.
 
-    python -m experiments.zoo.judge     # prints the tables; writes results/zoo/summary.csv, designs.csv and constants.json
+    python -m experiments.zoo.judge     # prints the tables; writes results/zoo/summary.csv and constants.json
 
 An error is that of the logarithm of the steps, against the median of the seeds that were not measured. The floor is the same
 error of the cell's own run with the measured seed. Cells have 2 to 16 times the base batch. Intervals are judged at the base
@@ -12,7 +12,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -21,12 +21,13 @@ from benchmarks.options import Parser, guarded
 from experiments import tables
 from experiments.zoo import cases as zoo
 from experiments.zoo.cases import CASES, Case, Point
-from experiments.zoo.noise import NOISE
 from gmmae.planner import stability, step_ratios
 from gmmae.planner.prediction import INTERVAL_LEVEL
 from gmmae.planner.step_ratios import INTERVAL_NORMAL, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Constants, Ratios
 from gmmae.sweep.display import grid_table
 
+NOISE = CASES.with_name("noise.csv")
+"""The gradient's noise scale at the target of each base run; commit 0455873 has the program that measured it."""
 POWERS = {"weak": 0.0, "sqrt": 0.5, "linear": 1.0}
 """Strategies by the power of the batch's factor that is the factor of the learning rate."""
 BATCHES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -45,16 +46,6 @@ OVERHEADS = np.logspace(-2, 2, 25)
 Short = tuple[Point, float]
 """A short run: its batch and learning rate over the base run's, and its largest cost in base runs."""
 CHOSEN: tuple[Short, Short] = ((WEAK_RUN, MAX_COSTS[0]), (LINEAR_RUN, MAX_COSTS[1]))
-WEAK_RUNS: tuple[Short, ...] = (
-    ((2.0, 1.0), 0.6), ((2.0, 1.0), 0.75), ((2.0, 1.0), 1.1), ((4.0, 1.0), 0.8), ((4.0, 1.0), 1.0), ((8.0, 1.0), 1.0)
-)  # fmt: skip
-RATE_RUNS: tuple[Short, ...] = (
-    ((4.0, 4.0), 0.5),
-    ((4.0, 4.0), 0.75),
-    ((8.0, 8.0), 0.8),
-    ((16.0, 16.0), 0.8),
-    ((1.0, 4.0), 0.5),
-)
 
 
 class Cell(NamedTuple):
@@ -91,18 +82,18 @@ class Cell(NamedTuple):
         return float(np.mean([not math.isfinite(one) for one in self.others]))
 
 
-def measured(case: Case, design: tuple[Short, Short] = CHOSEN) -> tuple[Ratios, float]:
+def measured(case: Case) -> tuple[Ratios, float]:
     """Returns the ratios that two short runs give, and the cost of all in base runs."""
-    (first, second), weak = (case.measured[short] for short in design), None
+    (first, second), weak = (case.measured[short] for short in CHOSEN), None
     if first.steps and first.base_steps:
-        weak = step_ratios.weak_ratio(first.steps, first.base_steps, design[0][0][0])
+        weak = step_ratios.weak_ratio(first.steps, first.base_steps, CHOSEN[0][0][0])
     found = (second.steps, second.base_steps) if second.steps and second.base_steps else None
-    exponent = step_ratios.rate_exponent(found, weak, design[1][0])
+    exponent = step_ratios.rate_exponent(found, weak, CHOSEN[1][0])
     return Ratios(weak, exponent, case.steps, case.flatness), 1 + first.cost + second.cost
 
 
-def cells(cases: Sequence[Case], design: tuple[Short, Short] = CHOSEN) -> list[Cell]:
-    """Returns the cells of every case that has these short runs."""
+def cells(cases: Sequence[Case]) -> list[Cell]:
+    """Returns the cells of every case that has the chosen short runs."""
     limits = zoo.misses(list(cases))
     runs: dict[tuple[tuple[str, int, int], Point], dict[int, float]] = defaultdict(dict)
     for case in cases:
@@ -111,9 +102,9 @@ def cells(cases: Sequence[Case], design: tuple[Short, Short] = CHOSEN) -> list[C
             runs[case.setting, point][case.seed] = math.inf if late else steps
     found = []
     for case in cases:
-        if any(short not in case.measured for short in design):
+        if any(short not in case.measured for short in CHOSEN):
             continue
-        ratios, cost = measured(case, design)
+        ratios, cost = measured(case)
         bases = [math.log(steps / case.steps) for seed, steps in runs[case.setting, (1.0, 1.0)].items() if seed != case.seed]
         strong = float(np.median(bases)) if bases else 0.0
         for scaling, power in POWERS.items():
@@ -241,21 +232,6 @@ def judged(of: Sequence[Cell]) -> list[Judged]:
     return found
 
 
-def present(of: Sequence[Cell]) -> list[Judged]:
-    """Returns the same with the earlier law."""
-    rows = {
-        (*(row[name] for name in zoo.KEY), row["scaling"], float(row["batch"])): row
-        for row in tables.read(CASES.with_name("present_law.csv"))
-    }
-    found = []
-    for cell in larger(of):
-        case = cell.case
-        row = rows[case.workload, *map(str, (case.base, case.target, case.seed)), cell.scaling, cell.batch]
-        low, middle, high = (math.log(float(row[name]) / case.steps) for name in ("low", "steps", "high"))
-        found.append(Judged(cell, middle, (high - low) / 2, 0.0))
-    return found
-
-
 class Errors(NamedTuple):
     """Absolute errors, and those of the floor."""
 
@@ -288,8 +264,6 @@ def coverage(of: Sequence[Judged]) -> dict[str, list[bool]]:
 def _held(of: Sequence[Judged]) -> str:
     """Returns the share of runs that intervals hold: of all, the mean of the workloads, and the two worst workloads."""
     held = coverage(of)
-    if not held:
-        return ""
     shares = {name: float(np.mean(inside)) for name, inside in held.items()}
     worst = ", ".join(f"{shares[name]:.2f} ({name})" for name in sorted(shares, key=lambda name: shares[name])[:2])
     return f"{np.mean(np.concatenate(list(held.values()))):.2f}; {np.mean(list(shares.values())):.2f}; {worst}"
@@ -397,32 +371,12 @@ def figures(of: Sequence[Judged]) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def designs(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Returns a row for each pair of short runs."""
-    rows = []
-    for first in WEAK_RUNS:
-        for second in RATE_RUNS:
-            of = larger(cells(cases, (first, second)))
-            found, cost = judged(of), [cell.cost for cell in of]
-            rows.append(
-                {
-                    "first": f"{first[0][0]:g} × batch, at most {first[1]:g}",
-                    "second": f"{second[0][0]:g} × batch, {second[0][1]:g} × rate, at most {second[1]:g}",
-                    "cells": len(of),
-                    "cost, mean (90 %)": f"{np.mean(cost):.2f} ({np.quantile(cost, 0.9):.2f})",
-                    "weak": errors(found, False).text,
-                    "rules": errors(found, True).text,
-                }
-            )
-    return rows
-
-
 def main() -> None:
-    """Prints and writes the tables."""
+    """Prints and writes the table, and writes the constants."""
     Parser(__doc__).parse_args()
     cases = zoo.load()
     of = cells(cases)
-    ours, before = judged(of), present(of)
+    ours = judged(of)
     scales = {zoo.key(row): float(row["noise_scale"]) for row in tables.read(NOISE)}
     known = [one._replace(middle=one.cell.own, failure=float(not math.isfinite(one.cell.own))) for one in ours]
     constant = {
@@ -433,22 +387,18 @@ def main() -> None:
         "AdaptDL's choice by the noise scale, linear rule": regrets(ours, by_goodput(scales, "linear")),
     }
     costs = [cell.cost for cell in of]
-    rows = [("figure", "two short runs", "the earlier law")]
-    rows += [(name, now, old) for (name, now), (_, old) in zip(figures(ours), figures(before), strict=True)]
-    rows.append(("cost in base runs, mean / 90 %", f"{np.mean(costs):.2f} / {np.quantile(costs, 0.9):.2f}", "1.45 and trials"))
+    rows = [("figure", "two short runs"), *figures(ours)]
+    rows.append(("cost in base runs, mean / 90 %", f"{np.mean(costs):.2f} / {np.quantile(costs, 0.9):.2f}"))
     rows += [
-        (f"time of {name} over the best: mean / 95 %", f"{np.mean(times):.2f} / {np.quantile(times, 0.95):.1f}", "")
+        (f"time of {name} over the best: mean / 95 %", f"{np.mean(times):.2f} / {np.quantile(times, 0.95):.1f}")
         for name, times in constant.items()
     ]
     names = sorted({case.workload for case in cases})
     counts = (len(names), len({id(cell.case) for cell in of}), len(of), len(larger(of)))
-    rows.append(("workloads, cases, cells, those above the base batch", ", ".join(map(str, counts)), ""))
+    rows.append(("workloads, cases, cells, those above the base batch", ", ".join(map(str, counts))))
     head, *below = rows
     tables.write(CASES.with_name("summary.csv"), [dict(zip(head, row, strict=True)) for row in below])
-    print(grid_table(rows) + "\n")
-    compared = designs(cases)
-    tables.write(CASES.with_name("designs.csv"), compared)
-    print(grid_table([tuple(compared[0]), *(tuple(map(str, row.values())) for row in compared)]))
+    print(grid_table(rows))
     constants = {name: np.round(of_name, 4).tolist() for name, of_name in fit(of)._asdict().items()}
     CASES.with_name("constants.json").write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
 

@@ -376,10 +376,23 @@ def test_every_field_explains_itself():
     assert [line for line in values if "  # " not in line] == []
 
 
-def test_a_sweep_of_a_workload_with_keys_of_its_own_is_read_back():
+SLICES = """
+from dataclasses import dataclass
+from gmmae.workloads import segmentation
+from gmmae.workloads.segmentation import build
+
+@dataclass(frozen=True)
+class Config(segmentation.Config):
+    slices: int = 0
+"""
+
+
+def test_a_sweep_of_a_workload_with_keys_of_its_own_is_read_back(tmp_path):
     """Such keys come after the workload's sections, and belong to the section above them."""
-    settings = registry.load("experiments/slices.py").Config(slices=16)
-    sweep = SweepConfig(run=dataclasses.replace(SweepConfig().run, workload="experiments/slices.py", settings=settings))
+    workload = tmp_path / "slices.py"
+    workload.write_text(SLICES, encoding="utf-8")
+    settings = registry.load(str(workload)).Config(slices=16)
+    sweep = SweepConfig(run=dataclasses.replace(SweepConfig().run, workload=str(workload), settings=settings))
     table = tomllib.loads(to_toml(sweep))
     assert table["run"]["slices"] == 16
     assert {key for key, _ in flatten_table(table)} == {key for key, _ in flatten(sweep)}

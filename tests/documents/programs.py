@@ -28,7 +28,7 @@ from tests.documents.reading import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report", "STUDY": "experiments.frameworks"}
+PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report"}
 """Variables of the Makefile that hold options of a program."""
 
 OTHERS = {"head", "tensorboard", "unzip", "source", "ssh", "git", "pre-commit", "md5sum"}

@@ -161,7 +161,7 @@ def test_options_within_sentences_exist(known, pieces, holds_options, least):
         ("python -m experiments.plan --outt there", "--outt"),
         ("python -m experiments.segmentation --data a --out b --stop.epochs 3", "--stop.epochs"),
         ("python -m experiments.nothing", "no module experiments.nothing"),
-        ("python benchmarks/equality.py --seed 1", "has no options"),
+        ("python experiments/curves_pytorch.py --seed 1", "has no options"),
         ("make trian", "no target trian"),
         ('make bench BENCH="--part peers"', "--part"),
         ("pip install -e '.[gpu]'", "no extra gpu"),

@@ -7,8 +7,6 @@ from statistics import median
 
 import pytest
 
-from experiments import headline, outcomes
-from experiments.machines import H100
 from tests.documents.reading import PAGES, ROOT
 
 
@@ -108,30 +106,6 @@ def test_the_step_of_an_h100_is_one_number():
     microseconds = f"{1e6 * float(now['seconds']):.0f}"
     assert f"438 µs in float32 and {microseconds} µs in TF32" in USERS
     assert f"| **438** (from a run of 60 epochs) | **{microseconds}** |" in ON_AN_H100
-
-
-def test_the_first_figure_in_numbers():
-    assert [row for row in headline.ratio_rows() if row not in USERS] == []
-    slow, fast = headline.PANELS
-    ratios = headline.ratios()
-    sooner = {key: sum(ratio < 1 for ratio in of) for key, of in ratios.items()}
-    assert [sooner["weak", n, slow] for n in (2, 4, 8, 16, 32)] == [1, 0, 0, 0, 0]
-    assert "faster than weak scaling in all six seeds from 4 devices on, and in five on 2" in README
-    assert fast == H100
-    assert sooner["growing", 32, fast] == 5
-    assert "a growing batch is faster in five of six seeds" in README
-    weak = [f"{median(ratios['weak', 8, machine]):.2f}" for machine in (slow, fast)]
-    assert f"Weak scaling takes {weak[0]} times strong scaling's time on 8 K80s, and {weak[1]} on 8 H100s" in README
-
-
-def test_the_linear_rule_in_the_readme():
-    def came(name, n):
-        rows = outcomes.by_arm(outcomes.cells(name), ("linear",))["linear", n]
-        return f"{sum(map(outcomes.reached, rows))} of {len(rows)}"
-
-    assert {came("nodules_real", n) for n in (4, 8, 16, 32)} == {"0 of 6"}
-    assert f"in {came('nodules_real', 2)} seeds on 2 devices, and in 0 of 6 from 4 on" in README
-    assert f"with SGD and momentum in {came('momentum', 8)} on 8" in README
 
 
 @pytest.mark.parametrize(

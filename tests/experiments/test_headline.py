@@ -1,44 +1,10 @@
-"""The first figure of the README: time to the target on a slow and on a fast machine."""
+"""The first figure of the README: time to the target on a slow and on a fast machine, and its numbers in the documents."""
 
-import math
+from statistics import median
 
-import pytest
-
-from experiments import headline
-from experiments.machines import H100, h100_steps
-from gmmae.scaling import cost
-
-
-def row(scaling, n, seed, epochs, outcome="target_reached"):
-    found = {"scaling": scaling, "devices": n, "seed": seed, "epochs": epochs, "outcome": outcome, "global_batch": 32}
-    return {key: str(value) for key, value in found.items()} | {"path": f"{scaling}-{n}"}
-
-
-def test_times_are_relative_to_the_median_on_one_device_and_a_miss_is_infinite():
-    of = [row("strong", 1, seed, epochs) for seed, epochs in enumerate((10, 20, 40))]
-    of += [row("weak", 1, 0, 30), row("linear", 1, 0, 30, "stalled")]
-    times = headline.relative_times("k80_1gbe", of)
-    assert times["strong", 1] == pytest.approx([0.5, 1, 2])
-    assert times["weak", 1] == pytest.approx([1.5])
-    assert times["linear", 1] == [math.inf]
-
-
-def test_a_line_has_median_range_and_misses():
-    of = [row("strong", 1, seed, 10) for seed in range(4)]
-    of += [row("linear", 2, seed, 10, outcome) for seed, outcome in enumerate(["target_reached"] * 2 + ["stalled"] * 2)]
-    times = {("strong", 1): [3.0, 1.0, 2.0, 4.0], ("linear", 2): [1.0, 2.0, math.inf, math.inf]}
-    strong, _, _, linear, _ = headline.lines(times, of)
-    assert (strong.median, strong.low, strong.high, strong.reached, strong.runs) == ((2.5,), (1.0,), (4.0,), (4,), (4,))
-    assert (linear.median, linear.high, linear.reached, linear.runs) == ((math.inf,), (math.inf,), (2,), (4,))
-
-
-def test_on_the_fast_machine_a_step_takes_its_overhead_and_the_samples_of_a_device():
-    """Two steps were timed on an H100: a strong step of 8 samples on each of 4 devices, over one of 32."""
-    overhead_s, sample_s = cost.affine(h100_steps("cuDNN's convolutions and the loss's first kernel"))
-    of = [row("strong", n, 0, 20) for n in (1, 4)]
-    ratio = headline.relative_times(H100, of)["strong", 4][0]
-    without_links = (overhead_s + 8 * sample_s) / (overhead_s + 32 * sample_s)
-    assert without_links < ratio < 1.1 * without_links
+from experiments import headline, outcomes
+from experiments.machines import H100
+from tests.documents.test_figures import README, USERS
 
 
 def test_the_figure_has_a_panel_for_each_machine_with_one_scale():
@@ -47,3 +13,27 @@ def test_the_figure_has_a_panel_for_each_machine_with_one_scale():
     assert [axes.get_title() for axes in titled] == list(headline.PANELS.values())
     assert titled[0].get_ylim() == titled[1].get_ylim()
     assert "projected" in drawn.get_suptitle()
+
+
+def test_the_first_figure_in_numbers():
+    assert [row for row in headline.ratio_rows() if row not in USERS] == []
+    slow, fast = headline.PANELS
+    ratios = headline.ratios()
+    sooner = {key: sum(ratio < 1 for ratio in of) for key, of in ratios.items()}
+    assert [sooner["weak", n, slow] for n in (2, 4, 8, 16, 32)] == [1, 0, 0, 0, 0]
+    assert "faster than weak scaling in all six seeds from 4 devices on, and in five on 2" in README
+    assert fast == H100
+    assert sooner["growing", 32, fast] == 5
+    assert "a growing batch is faster in five of six seeds" in README
+    weak = [f"{median(ratios['weak', 8, machine]):.2f}" for machine in (slow, fast)]
+    assert f"Weak scaling takes {weak[0]} times strong scaling's time on 8 K80s, and {weak[1]} on 8 H100s" in README
+
+
+def test_the_linear_rule_in_the_readme():
+    def came(name, n):
+        rows = outcomes.by_arm(outcomes.cells(name), ("linear",))["linear", n]
+        return f"{sum(map(outcomes.reached, rows))} of {len(rows)}"
+
+    assert {came("nodules_real", n) for n in (4, 8, 16, 32)} == {"0 of 6"}
+    assert f"in {came('nodules_real', 2)} seeds on 2 devices, and in 0 of 6 from 4 on" in README
+    assert f"with SGD and momentum in {came('momentum', 8)} on 8" in README

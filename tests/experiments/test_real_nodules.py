@@ -1,10 +1,8 @@
 """The folder of the real nodules, made from a copy of the project that cut them, or from a folder of its form."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
-import pytest
 import SimpleITK as sitk
 from openpyxl import Workbook
 
@@ -13,7 +11,6 @@ from experiments import real_nodules
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "luna16_nodules"
 HEAD = [
     *("patient_id", "nodule_id", "seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"),
     *(f"{score.capitalize()}_value" for score in real_nodules.SCORES),
@@ -86,35 +83,3 @@ def test_the_rules_take_what_they_say(monkeypatch, capsys, tmp_path):
     assert printed.startswith("4 of 6 nodules, of 3 patients")
     code, _, error = make(monkeypatch, capsys, origin, "--out", out)
     assert (code, "--out must be a folder that is new or empty" in error) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "text"),
-    [
-        (lambda root: (root / real_nodules.SHEET).unlink(), "CLONE must hold data/MetadatabyNoduleMaxVoting.xlsx"),
-        (lambda root: (root / real_nodules.SHEET).write_text("version https://git-lfs"), "must be a workbook"),
-    ],
-)
-def test_a_folder_of_another_form_is_refused_in_a_line(monkeypatch, capsys, tmp_path, spoil, text):
-    spoil(clone(tmp_path / "clone"))
-    code, _, error = make(monkeypatch, capsys, tmp_path / "clone", "--out", tmp_path / "out")
-    assert (code, error.count("\n")) == (2, 1)
-    assert text in error
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_sheet_of_other_columns_is_refused(monkeypatch, capsys, tmp_path):
-    clone(tmp_path / "clone", head=["patient", *HEAD[1:]])
-    code, _, error = make(monkeypatch, capsys, tmp_path / "clone", "--out", tmp_path / "out")
-    assert (code, "patient_id is missing" in error) == (2, True)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real nodules are not here")
-def test_the_real_folder_has_the_columns_and_categories_of_the_rules():
-    lines = (REAL / "nodules.csv").read_text().splitlines()
-    assert lines[0] == ",".join(real_nodules.COLUMNS)
-    assert len(lines) == 771
-    for line in lines[1:]:
-        cells = dict(zip(real_nodules.COLUMNS, line.split(","), strict=True))
-        assert cells["category"] == real_nodules.category(float(cells["texture"]))
-        assert int(cells["patient"][-4:]) <= real_nodules.LAST_PATIENT

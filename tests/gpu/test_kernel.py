@@ -6,7 +6,7 @@ import pytest
 
 from gmmae.models.kernels import loss_kernel
 from gmmae.models.losses import msle
-from tests.loss_forms import RANGES, errors, problems, product, with_gradient
+from tests.models.kernels.by_product import RANGES, errors, problems, product, with_gradient
 
 
 @pytest.mark.parametrize("spread", [1.0, 2.0])

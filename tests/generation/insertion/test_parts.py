@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.blending import alpha
 from gmmae.generation.insertion import noise
-from gmmae.generation.insertion.blending import dense, poisson
+from gmmae.generation.insertion.blending import blend_weight, dense, poisson
 from gmmae.generation.insertion.cubes import SYMMETRIES, as_nodule, band_mm, resample
 from gmmae.generation.insertion.hosts import read_host
 from gmmae.generation.insertion.lungs import find_lungs
@@ -42,7 +41,7 @@ def test_blending_leaves_what_is_beyond_its_band_and_makes_no_halo():
 def test_blending_passes_to_another_level_of_lung_more_smoothly_than_weights_do():
     distance = shells()
     host, nodule = np.full(distance.shape, -900.0), np.where(distance < 0, 20.0, -700.0)
-    weighted = alpha(host, nodule, distance, 2.0, SPACING)
+    weighted = host + blend_weight(distance, 2.0) * (nodule - host)
     assert weighted[7, 12, 17:20] == pytest.approx([-700, -800, -900])  # half in the middle of the band
     blended = poisson(host, nodule, distance, 2.0, SPACING)
     crossing = (distance[7, 12, 1:-1] >= 1.0) & (distance[7, 12, 1:-1] <= 2.0)

@@ -10,7 +10,7 @@ import pytest
 from gmmae.models.kernels import loss_kernel
 from gmmae.models.losses import LOSSES, msle
 from gmmae.models.mixture import Ranges, head_planes
-from tests.loss_forms import errors, product, with_gradient
+from tests.models.kernels.by_product import errors, product, with_gradient
 
 kernel = with_gradient(partial(loss_kernel.losses, interpret=True))
 reference = with_gradient(product)

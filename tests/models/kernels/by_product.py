@@ -1,4 +1,4 @@
-"""Forms of the loss for tests of its kernel: the product, their gradients, and their errors."""
+"""The loss of mixtures as a product, its gradient, and errors against float64, for the tests of the loss's kernel."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,10 +17,14 @@ Form = Callable[..., Any]
 """Function `(logits, targets, point_loss, ranges) -> losses`, as `loss_kernel.losses`."""
 
 
+def coefficients(planes: jax.Array, ranges: Ranges) -> jax.Array:
+    """Returns the coefficients of the components' exponents."""
+    return jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
+
+
 def product(planes: jax.Array, targets: jax.Array, point_loss: PointLoss, ranges: Ranges) -> jax.Array:
     """Computes the losses one operation after the other, with the exponents as a product of coefficients and monomials."""
-    coefficients = jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
-    density = density_of(coefficients, grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
+    density = density_of(coefficients(planes, ranges), grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
     return mean_of_each(point_loss(density.reshape(targets.shape), targets))
 
 
