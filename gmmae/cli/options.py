@@ -71,10 +71,7 @@ class PlanArguments(TrainArguments):
 
     clusters: Clusters = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
     devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
-    budget_epochs: PositiveInt | None = None  # maximum epochs of all measurements; none: no limit, 2 to 4 runs to the target
     scale_compute: PositiveFloat | None = None  # seconds on a cluster's device for one second measured; none: as its file says
-    tune: bool = False  # also look for the best learning rate at each batch, for the strategy tuned; it takes many runs' time
-    noise_scale: bool = False  # also measure the gradient's noise scale at the target, for comparison with other formulas
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ def command(options: PlanArguments, config: Config, name: str, command_line: str
     config = changed(config, parallel__devices=1, parallel__simulate_devices=None, distributed__auto=False)
     unscaled = [cluster for cluster in clusters if cluster.reference_step_s and options.scale_compute is None]
     references = {cluster.reference_batch for cluster in unscaled}
-    request = PlanRequest(options.devices, references, options.budget_epochs, options.tune, options.noise_scale)
-    if config.scaling not in (planned := page.planned_strategies(config.optim)):
+    request = PlanRequest(options.devices, references)
+    if config.scaling not in (planned := page.planned_strategies()):
         print(f"a plan predicts {', '.join(planned)}; {config.scaling} is left out", flush=True)
     with join_processes(config, command_line), claimed(root) as folder:
         try:

@@ -59,7 +59,6 @@ Place = Annotated[Text | None, FINGERPRINTED, PATH]
 
 Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
 Batches = Annotated[tuple[int, ...], Rule("positive numbers", _positive)]
-Factors = Annotated[tuple[float, ...], Rule("positive numbers", _positive)]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,6 @@ class OptimConfig(Section, name="optim"):
     clip_norm: PositiveFloat | None = None  # largest global norm of the gradient, to which it is clipped
     batch_doubling_epochs: Epochs = ()  # for growing: the batch doubles after these
     best_batches: Batches = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
-    tuned_factors: Factors = ()  # for tuned: learning-rate factors at 1, 2, 4, 8, … base batches, from `gmmae plan --tune`
 
     @property
     def weight_decay_rate(self) -> float:

@@ -38,11 +38,6 @@ def evidence(plan: Plan) -> list[str]:
         for forecast in plan.forecasts
         if times_of(forecast, plan.source).startswith(AS_MEASURED)
     ]
-    if measured.noise_scale is not None:
-        lines.append(f"The gradient's noise scale is {measured.noise_scale:.3g} samples.")
-    if measurements.tuned_factors:
-        factors = " ".join(f"{factor:g}" for factor in measurements.tuned_factors)
-        lines.append(f"For the strategy tuned: --optim.tuned-factors {factors}")
     lines += [*_short_runs(measured), _stable_rates(measured), _effort(measurements)]
     lines += [_options(forecast, len(plan.forecasts) > 1) for forecast in plan.forecasts]
     return [*lines, *(f"warning: {note}" for note in (*_busy(measurements), *measurements.notes))]

@@ -1,18 +1,15 @@
-"""The figures of a plan: times to the target by number of devices, and the best strategy by overhead.
+"""The figure of a plan: times to the target by number of devices.
 
 A plan from curves has two others: the curves with the target, and the steps to the target by batch.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from gmmae.planner.prediction import Prediction
 from gmmae.plotting import canvas
@@ -73,50 +70,6 @@ def times(
     axes.set_ylim(min(cell.seconds_low for cell in all_cells) / 1.2, max(cell.seconds_high for cell in all_cells) * 1.2)
     canvas.log_axis(axes, "x", counts)
     canvas.log_axis(axes, "y")
-    canvas.legend_above(axes, handles)
-    return figure
-
-
-def best_strategies(
-    best: Sequence[Sequence[str]],
-    labels: Sequence[str],
-    devices: Sequence[int],
-    ratios: Sequence[float],
-    overheads: Mapping[str, Sequence[float]],
-    *,
-    title: str,
-) -> Figure:
-    """Draws the best strategy by number of devices and by overhead of a step. Each cluster is a line through the map.
-
-    Args:
-      best: labels, one row for each ratio and one column for each number of devices.
-      labels: all labels, in the order of their colours in `times`.
-      devices: numbers of devices of the columns, increasing.
-      ratios: overheads of the rows, increasing.
-      overheads: a cluster's overheads on these numbers of devices, by its name.
-      title: title of the figure.
-    """
-    shown = [label for label in labels if any(label in row for row in best)]
-    colours = [STYLES[labels.index(label) % len(STYLES)][0] for label in shown]
-    figure = canvas.blank(4.2, title)
-    axes = figure.subplots()
-    canvas.dress(axes, "devices", "overhead of a step / time of the base batch's samples")
-    places = np.arange(len(devices) + 1) - 0.5
-    steps = np.log10(np.asarray(ratios))
-    half = (steps[1] - steps[0]) / 2
-    edges = np.append(steps - half, steps[-1] + half)
-    numbers = np.array([[shown.index(label) for label in row] for row in best])
-    axes.pcolormesh(
-        places, edges, numbers, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(shown) - 0.5, alpha=0.45, rasterized=True
-    )
-    axes.set_xticks(range(len(devices)), [str(n) for n in devices])
-    decades = np.arange(np.ceil(edges[0]), np.floor(edges[-1]) + 1)
-    axes.set_yticks(decades, [canvas.plain(float(10**decade)) for decade in decades])
-    handles: list[Line2D | Patch] = [Patch(color=c, alpha=0.45, label=label) for c, label in zip(colours, shown, strict=True)]
-    for (label, levels), style in zip(overheads.items(), itertools.cycle(("-", "--", ":", "-."))):
-        shown_levels = np.log10(np.clip(levels, 10 ** edges[0], 10 ** edges[-1]))
-        handles += axes.plot(shown_levels, color="black", ls=style, marker="o", ms=4, lw=1.2, label=label)
-    axes.set_ylim(edges[0], edges[-1])
     canvas.legend_above(axes, handles)
     return figure
 

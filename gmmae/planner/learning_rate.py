@@ -2,15 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float
 
 
-def last_third(losses: Sequence[float], count: int | None = None) -> slice:
-    """Returns the last third of a trial's steps, or of its first `count` steps."""
-    count = len(losses) if count is None else count
+def last_third(count: int) -> slice:
+    """Returns the last third of a trial's first `count` steps."""
     return slice(count - max(1, count // 3), count)
 
 

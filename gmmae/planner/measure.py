@@ -9,10 +9,8 @@ from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-
 from gmmae.config.schema import Config, changed
-from gmmae.planner import learning_rate, stability, step_ratios, trials
+from gmmae.planner import stability, step_ratios, trials
 from gmmae.planner.measurements import Measurements, PlanDir, TargetRun
 from gmmae.planner.prediction import Measured, runnable
 from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
@@ -26,7 +24,6 @@ from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.report.projection import step_table
 from gmmae.sweep.step_times import Timings
 from gmmae.system.errors import InputError
-from gmmae.training.noise_scale import NORM_STEPS, Norms, noise_of
 from gmmae.training.terminal import Display
 
 T = TypeVar("T")
@@ -34,22 +31,12 @@ T = TypeVar("T")
 MIN_BASE_EPOCHS = 2
 """Epochs of a base run below which the zoo says nothing of the steps."""
 
-NUM_TUNED_RATES = 6
-"""Number of learning rates that are tried at each batch, from half the base rate to twice that of the linear rule."""
-
-TUNING_SHARE = 0.3
-"""Share of the steps to the target that each tuning trial takes."""
-
 FIRST_STEPS_DEVICES = (2, 4)
 """Numbers of devices whose first steps under the linear rule are tried. More devices cost more epochs and show the same."""
 
-CPU_TIMINGS = ((2, 2, 5), (2, 2, 2), (1, 1, 1))
-GPU_TIMINGS = ((20, 20, 7), (20, 10, 3), (2, 2, 2), (1, 1, 1))
-"""Warm-up steps, steps of a block, and blocks, from the most careful timing to the quickest. On a CPU a step takes long beside
-a dispatch, on a GPU it does not."""
-
-MAX_TIMING_SHARE = 0.25
-"""Maximum share of a budget that step times take, if a quicker timing takes less."""
+CPU_TIMING = TimingConfig(warmup_steps=2, steps=2, blocks=5)
+GPU_TIMING = TimingConfig(warmup_steps=20, steps=20, blocks=7)
+"""The timing of steps. On a CPU a step takes long beside a dispatch, on a GPU it does not."""
 
 
 class PlanMeasurements(NamedTuple):
@@ -65,9 +52,7 @@ class PlanMeasurements(NamedTuple):
     base_s: float  # training and validation seconds of the base run
     curves: dict[int, list[float]]  # metric after each epoch, by batch
     notes: list[str]  # sentences on measurements that failed or were left out
-    tuned_factors: tuple[float, ...] = ()  # best factors of the learning rate at 1, 2, 4, … base batches; empty unless tuned
     step_spread: float = 0.0  # largest relative distance of a quartile of a step's seconds from their median
-    norms: Norms | None = None  # norms of gradients at the end of the base run, for the noise scale
 
 
 class PlanRequest(NamedTuple):
@@ -75,9 +60,6 @@ class PlanRequest(NamedTuple):
 
     devices: Collection[int]  # numbers of devices to predict for
     reference_batches: Collection[int] = ()  # batches of the clusters, whose steps are timed too
-    budget_epochs: int | None = None  # maximum epochs of the training set for all measurements; None sets no limit
-    tune: bool = False  # whether to look for the best learning rate at 1, 2, 4, … base batches
-    noise_scale: bool = False  # whether to measure the gradient's noise scale at the target; no prediction depends on it
 
 
 def measure(config: Config, folder: PlanDir, display: Callable[[], Display], request: PlanRequest) -> PlanMeasurements:
@@ -90,8 +72,8 @@ def measure(config: Config, folder: PlanDir, display: Callable[[], Display], req
       request: what to measure.
 
     Raises:
-      InputError: there is no target, or the base run does not reach it within the budget. Or the batch has more samples than
-        the training set, or no number of devices has a sample for each device. Or the work directory belongs to another plan.
+      InputError: there is no target, or the base run does not reach it. Or the batch has more samples than the training set, or
+        no number of devices has a sample for each device. Or the work directory belongs to another plan.
       PlanInterruptedError: a signal stopped a run.
     """
     if config.stop.target is None:
@@ -111,7 +93,6 @@ class _Measuring:
             )
         self.config, self.parts, self.request = config, parts, request
         self.max_devices = runnable(parts.samples, request.devices)[-1]
-        self.budget = math.inf if request.budget_epochs is None else request.budget_epochs
         self.say = parts.display().say
         self.compiled_trials = lru_cache(maxsize=1)(trials.learning_rate_trials)  # successive trials share a program
         self.notes: list[str] = []
@@ -136,8 +117,6 @@ class _Measuring:
         ratios = self._ratios(base, steps, *runs)
         progress, active_unit_fractions = self._tried(base) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})
         curves = [base, *(run for run in runs if run)]
-        factors = self._tuned(steps) if self.request.tune else ()
-        norms = self._noise(base) if self.request.noise_scale else None
         measured = Measured(
             samples=self.parts.samples,
             validation=self.parts.validation,
@@ -145,7 +124,6 @@ class _Measuring:
             max_epochs=stop.max_epochs,
             steps={base.record.global_batch: steps},
             ratios=ratios,
-            noise_scale=norms and noise_of(norms),
             train=as_in_runs(step_table(times.train), {curve.record.global_batch: curve.step_s for curve in curves}),
             passes=step_table(times.validation),
             gradient_bytes=float(base.record.parameters * (8 if self.config.precision == "float64" else 4)),
@@ -164,21 +142,8 @@ class _Measuring:
             base_s=base.rows[-1].train_s + base.rows[-1].eval_s,
             curves={base.record.global_batch: [row.value(stop.monitor) for row in base.rows]},
             notes=self.notes,
-            tuned_factors=factors,
             step_spread=step_times.spread(times.train),
-            norms=norms,
         )
-
-    @property
-    def _left(self) -> float:
-        """Epochs of the budget that are left."""
-        return self.budget - sum(self.epochs.values())
-
-    def _affords(self, epochs: float, omission: str) -> bool:
-        """Returns whether the budget has that many epochs left. Otherwise it notes what is left out."""
-        if epochs > self._left:
-            self.notes.append(f"{omission}: the budget is spent")
-        return epochs <= self._left
 
     def _part(self, group: str, epochs: float, name: str, make: Callable[[], T]) -> T:
         """Returns a stored part, or announces and makes it. Its epochs and seconds count for a group of parts."""
@@ -190,7 +155,7 @@ class _Measuring:
         return value
 
     def _run(self, batch: int, most_epochs: float, rate: float = 1.0, target: float | None = None) -> TargetRun:
-        """Runs the training at a batch, and takes its epochs from the budget."""
+        """Runs the training at a batch, and counts its epochs."""
         most = int(min(self.config.stop.max_epochs, most_epochs))
         run = self.parts.target_run(batch, most, rate, target)
         name = f"batch {run.record.global_batch}" + f", {rate:g} times the learning rate" * (rate != 1)
@@ -198,24 +163,11 @@ class _Measuring:
         return run
 
     def _timing(self) -> TimingConfig:
-        """Chooses the most careful timing of steps that leaves most of the budget, and takes its epochs.
-
-        Raises:
-          InputError: the budget is too small for the quickest timing.
-        """
-        timings = CPU_TIMINGS if self.parts.device_kind == "cpu" else GPU_TIMINGS
-        samples = sum(self._batches)
-        costs = [samples * (max(warmup, steps) + steps * blocks) / self.parts.samples for warmup, steps, blocks in timings]
-        fitting = (place for place, cost in enumerate(costs) if cost <= MAX_TIMING_SHARE * self.budget)
-        place = next(fitting, len(costs) - 1)
-        if costs[place] + 1 > self.budget:
-            raise InputError(
-                f"--budget-epochs must be at least {math.ceil(costs[place] + 1)}, because timing {samples} samples takes "
-                f"{costs[place]:.1f} epochs of {self.parts.samples}; got {self.budget:g}: set a larger one, or none"
-            )
-        self.epochs["step times"] = costs[place]
-        warmup_steps, steps, blocks = timings[place]
-        return TimingConfig(warmup_steps=warmup_steps, steps=steps, blocks=blocks)
+        """Returns the timing of steps, and counts its epochs."""
+        timing = CPU_TIMING if self.parts.device_kind == "cpu" else GPU_TIMING
+        steps = max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks
+        self.epochs["step times"] = sum(self._batches) * steps / self.parts.samples
+        return timing
 
     @property
     def _batches(self) -> list[int]:
@@ -244,7 +196,7 @@ class _Measuring:
     def _base_run(self) -> TargetRun:
         batch, stop = self.config.optim.batch_size, self.config.stop
         self.say(f"training to the target at the base batch, {batch}")
-        base = self._run(batch, self._left)
+        base = self._run(batch, stop.max_epochs)
         self.epoch_s = (base.rows[-1].train_s + base.rows[-1].eval_s) / len(base.rows)
         if not base.reached:
             values = [value for row in base.rows if math.isfinite(value := row.value(stop.monitor))]
@@ -252,7 +204,7 @@ class _Measuring:
             raise InputError(
                 f"the base run must reach stop.target, {stop.monitor} {stop.target:g}; got {best} at best in "
                 f"{len(base.rows)} epochs ({base.reason}): set an easier --stop.target, another "
-                "--optim.learning-rate, more epochs (--stop.max-epochs, --budget-epochs), or more time (--stop.time-limit-s)"
+                "--optim.learning-rate, more epochs (--stop.max-epochs), or more time (--stop.time-limit-s)"
             )
         return base
 
@@ -262,7 +214,7 @@ class _Measuring:
         return steps if math.isfinite(steps) else base.target_step(self.config.stop)
 
     def _short_runs(self, base: TargetRun, steps: float) -> list[TargetRun | None]:
-        """Returns the two short runs; None where the budget or the samples do not suffice for one.
+        """Returns the two short runs; None where there are too few samples for one.
 
         With fewer samples than the second run's batch, all samples are its batch, and its learning rate is that of the linear
         rule.
@@ -278,11 +230,10 @@ class _Measuring:
             words = f"batch {batch}" + f" and {rate:g} times the learning rate" * (rate != 1)
             if batch > self.parts.samples:
                 self.notes.append(f"no short run at {words}: there are {self.parts.samples} training samples")
-            elif self._affords(epochs, f"no short run at {words}"):
-                self.say(f"training most of the way at {words}, at most {_whole_seconds(epochs * self.epoch_s)}")
-                runs.append(self._run(batch, epochs, rate, level))
+                runs.append(None)
                 continue
-            runs.append(None)
+            self.say(f"training most of the way at {words}, at most {_whole_seconds(epochs * self.epoch_s)}")
+            runs.append(self._run(batch, epochs, rate, level))
         return runs
 
     def _ratios(self, base: TargetRun, steps: float, first: TargetRun | None, second: TargetRun | None) -> Ratios:
@@ -299,11 +250,9 @@ class _Measuring:
 
     def _tried(self, base: TargetRun) -> tuple[dict[float, float], dict[float, float]]:
         """Returns the progress of trials, and the active-unit fractions, by factor of the learning rate."""
-        of_factors, progress = self._trials(base), {1.0: 1.0}
-        if not of_factors:
-            return progress, {}
+        of_factors = self._trials(base)
         first, final_loss = of_factors[1.0], base.rows[-1].train_loss
-        progress |= {factor: trials.progress(first, trial, final_loss) for factor, trial in of_factors.items()}
+        progress = {factor: trials.progress(first, trial, final_loss) for factor, trial in of_factors.items()}
         wide = self._wide_trials(base, stability.max_stable_factor(progress))
         return progress, {factor: trials.active_unit_fraction(first, trial) for factor, trial in wide.items()}
 
@@ -314,8 +263,6 @@ class _Measuring:
         trials_of: dict[float, Trial] = {}
         factor = 1
         while factor < 2 * min(self.max_devices, samples / batch):
-            if not self._affords(epochs, f"no trial of {factor} times the learning rate or more"):
-                break
             make = partial(self._trial, self.config, factor)
             trial = Trial(*self._part("multiples of the rate", epochs, f"{factor:g} times the learning rate", make))
             trials_of[float(factor)] = trial
@@ -337,45 +284,10 @@ class _Measuring:
             if not 1 < factor < stable:
                 continue
             epochs = trials.count_epochs(self.config, samples, path.global_batch)
-            if not self._affords(epochs, f"no trial of the linear rule's first steps on {n} devices"):
-                break
             config = changed(self.config, scaling="linear", parallel__simulate_devices=n)
             name = f"first steps of linear on {n}"
             trials_of[factor] = Trial(*self._part(name, epochs, name, partial(self._trial, config, 1.0)))
         return trials_of
-
-    def _tuned(self, steps: float) -> tuple[float, ...]:
-        """Returns the factor of the learning rate with the lowest training loss, at 1, 2, 4, … base batches."""
-        samples, best = self.parts.samples, []
-        count = math.ceil(TUNING_SHARE * steps)
-        for n in (2**i for i in range(self.max_devices.bit_length())):
-            batch = min(n * self.config.optim.batch_size, samples)
-            epochs = trials.count_epochs(self.config, samples, batch, count)
-            if not self._affords(NUM_TUNED_RATES * epochs, f"no learning rate was tuned from batch {batch} on"):
-                break
-            config = changed(self.config, scaling="weak", parallel__simulate_devices=n)
-            losses = {}
-            for factor in (float(f"{factor:.3g}") for factor in np.geomspace(0.5, 2 * n, NUM_TUNED_RATES)):
-                name = f"{factor:g} times the learning rate in {count} steps of weak on {n}"
-                make = partial(self._late_loss, config, factor, count)
-                losses[factor] = self._part(f"rates at batch {batch}", epochs, name, make)
-            finite = {factor: loss for factor, loss in losses.items() if math.isfinite(loss)}
-            best.append(min(finite, key=lambda factor: finite[factor], default=1.0))
-        return tuple(best)
-
-    def _late_loss(self, config: Config, factor: float, steps: int) -> float:
-        """Returns the mean training loss over the last third of some steps."""
-        losses = self.compiled_trials(config, steps)(factor).losses
-        return float(np.mean(losses[learning_rate.last_third(losses)]))
-
-    def _noise(self, base: TargetRun) -> Norms | None:
-        """Measures the norms of the gradients where the base run reaches the target."""
-        record, name, last_epoch = base.record, "noise of the gradient", len(base.rows)
-        epochs = 2 * min(1.0, NORM_STEPS * record.global_batch / record.train_samples)
-        if not self._affords(epochs, "the gradient's noise scale was not measured"):
-            return None
-        make = partial(self.parts.norms, base.batch, last_epoch)
-        return Norms(*self._part(name, epochs, f"{name} after epoch {last_epoch}", make))
 
 
 def _whole_seconds(seconds: float) -> str:

@@ -24,10 +24,7 @@ from gmmae.sweep.step_times import Timings
 from gmmae.system import json_files, stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
-from gmmae.training import compilation, loop, noise_scale, stopping
-from gmmae.training.checkpoint import newest
-from gmmae.training.fetching import Fetcher
-from gmmae.training.noise_scale import Norms
+from gmmae.training import compilation, loop, stopping
 from gmmae.training.records import Epoch, Record
 from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Display
@@ -57,13 +54,9 @@ class PlanDir:
         self.step_times = root / "step_times.json"
         self.lock = root / ".lock"
 
-    def run(self, batch: int, last_epoch: int = 0, rate: float = 1.0) -> WorkDir:
-        """Returns the work directory of the run at a batch and a factor of the learning rate.
-
-        A copy of the run that ends after an epoch has a folder of its own.
-        """
-        name = f"batch_{batch}" + f"_rate_{rate:g}" * (rate != 1) + f"_epoch_{last_epoch}" * bool(last_epoch)
-        return WorkDir(self.root / "runs" / name)
+    def run(self, batch: int, rate: float = 1.0) -> WorkDir:
+        """Returns the work directory of the run at a batch and a factor of the learning rate."""
+        return WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_rate_{rate:g}" * (rate != 1)))
 
 
 @contextmanager
@@ -83,7 +76,6 @@ def claimed(root: Path) -> Iterator[PlanDir]:
 class TargetRun(NamedTuple):
     """A run at one batch, up to the epoch at which it stops."""
 
-    batch: int
     rows: list[Epoch]
     inside: list[Validation]  # validations inside its epochs
     reason: str  # why it stops there
@@ -171,31 +163,13 @@ class Measurements:
         if record is None or reason is None:
             record = self._train(config, workdir)
             rows, inside, reason = until_stop(workdir, config.stop)
-        return TargetRun(batch, rows, inside, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
+        return TargetRun(rows, inside, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
 
     def _train(self, config: Config, workdir: WorkDir) -> Record:
         record = loop.run(config, workdir.root, self.display(), cache=self._cache)
         if record.stop_reason in stop_reasons.INTERRUPTED:
             raise PlanInterruptedError(record.stop_reason)
         return record
-
-    def norms(self, batch: int, epoch: int) -> Norms:
-        """Measures the norms of gradients after an epoch of the run at a batch, for the noise scale.
-
-        If the newest checkpoint is of a later epoch, the run is trained again up to this one, in a folder of its own.
-        """
-        config = changed(self.config, optim__batch_size=batch)
-        setup, workdir = compilation.prepare(config, cache=self._cache), self.folder.run(batch)
-        like = compilation.initial_state(setup)
-        checkpoint = newest(workdir.checkpoints, like)
-        if checkpoint is None or len(checkpoint.progress.history) != epoch:
-            workdir = self.folder.run(batch, epoch)
-            self._train(changed(config, stop__target=None, stop__max_epochs=epoch), workdir)
-            checkpoint = newest(workdir.checkpoints, like)
-        if checkpoint is None:
-            raise InputError(f"{workdir.checkpoints} must hold the state after epoch {epoch}; got none: delete {workdir.root}")
-        with compilation.precision_context(config), Fetcher(config.parallel) as fetcher:
-            return noise_scale.gradient_norms(setup, like, fetcher)(checkpoint.state)
 
     def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
         """Times training steps and validation passes, unless stored times are as careful."""

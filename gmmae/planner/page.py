@@ -4,16 +4,13 @@ import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from gmmae.config.schema import OptimConfig
 from gmmae.planner import figures, prediction
 from gmmae.planner.answer import label, times_of
 from gmmae.planner.evidence import SEVERAL, evidence
 from gmmae.planner.measure import PlanMeasurements
 from gmmae.planner.plan_content import Plan, plan_content, strict_json
 from gmmae.planner.plan_tables import all_table, best_table, several_models, shown_strategies
-from gmmae.planner.prediction import BEST_BATCH, Forecast
+from gmmae.planner.prediction import Forecast
 from gmmae.plotting import canvas, document
 from gmmae.plotting.document import Block, Bullets, Figure, Folded, Heading, Paragraph
 from gmmae.plotting.tables import Table
@@ -24,9 +21,6 @@ from gmmae.system.files import write_text
 from gmmae.training.workdir import writable
 
 JSON, HTML, MARKDOWN = "plan.json", "index.html", "README.md"
-
-RATIOS = tuple(float(ratio) for ratio in np.logspace(-2, 2, 33))
-"""Overheads of the map's rows."""
 
 
 def write(
@@ -54,32 +48,30 @@ def write(
       InputError: the folder cannot be written, or a cluster's link between nodes is not known.
     """
     measured = measurements.measured
-    names = planned_strategies(measured.optim)
+    names = planned_strategies()
     forecasts = [prediction.forecast(measured, cluster, names, devices, compute_scale) for cluster in clusters]
     if left_out := sorted(n for n in devices if n > measured.samples):
         note = f"{', '.join(map(str, left_out))} devices are left out: there are {measured.samples} training samples"
         measurements = measurements._replace(notes=[*measurements.notes, note])
-    counts = prediction.runnable(measured.samples, devices)
-    plan = Plan(name, measurements, prediction.batch_rule(measured), forecasts, counts, precision)
+    plan = Plan(name, measurements, prediction.batch_rule(measured), forecasts, precision)
     with writable(root):
         write_text(root / JSON, json.dumps(strict_json(plan_content(plan)), indent=1, allow_nan=False) + "\n")
         for earlier in (root / "figures").glob("times_*"):
             earlier.unlink()
-        answer, details = _answer_blocks(plan, root / "figures"), _details(plan, root / "figures")
+        answer, details = _answer_blocks(plan, root / "figures"), _details(plan)
         write_text(root / MARKDOWN, document.markdown([*answer, *_after_a_heading(details)], root))
         write_text(root / HTML, document.html(f"Plan: {name}", [*answer, *details]))
     return [*_terminal_lines(plan), "", *(str(root / file) for file in (JSON, HTML))]
 
 
-def planned_strategies(optim: OptimConfig) -> list[str]:
-    """Returns the strategies of a plan, whose settings are known.
+def planned_strategies() -> list[str]:
+    """Returns the strategies of a plan.
 
     The law of the steps is for one batch and one optimiser. So strategies whose batch grows, or whose constants of the
     optimiser follow the batch, are left out.
     """
     known = strategies.STRATEGIES.items()
-    predictable = [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.constants]
-    return [name for name in predictable if name != "tuned" or optim.tuned_factors]
+    return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.constants]
 
 
 def _terminal_lines(plan: Plan) -> list[str]:
@@ -107,7 +99,7 @@ def _answer_blocks(plan: Plan, folder: Path) -> list[Block]:
     return blocks
 
 
-def _details(plan: Plan, folder: Path) -> list[Block]:
+def _details(plan: Plan) -> list[Block]:
     """Returns the folded sections."""
     folds: list[Block] = []
     for place, forecast in enumerate(plan.forecasts, start=1):
@@ -118,7 +110,6 @@ def _details(plan: Plan, folder: Path) -> list[Block]:
             folds.append(Folded(f"Several models{of}", (Paragraph(source), Bullets(lines))))
     return [
         *folds,
-        Folded("The best strategy by overhead", (_map(plan, folder / "map"),)),
         Folded("Evidence", (Bullets(tuple(evidence(plan))),)),
     ]
 
@@ -134,7 +125,7 @@ def _after_a_heading(folds: Sequence[Block]) -> list[Block]:
 def _times(forecast: Forecast, plan: Plan, stem: Path) -> Figure:
     shown = shown_strategies(forecast)
     cells = {label(name): [cell for cell in forecast.cells if cell.scaling == name] for name in shown}
-    labels = [label(name) for name in planned_strategies(plan.measurements.measured.optim)]
+    labels = [label(name) for name in planned_strategies()]
     source = times_of(forecast, plan.source)
     figure = figures.times(cells, labels, title=f"Predicted time to the target: {source}", choice=forecast.best)
     caption = (
@@ -142,18 +133,3 @@ def _times(forecast: Forecast, plan: Plan, stem: Path) -> Figure:
         "the runs that reach the target; training and validation, without compiling."
     )
     return Figure("Times", caption, *canvas.save_both(figure, stem))
-
-
-def _map(plan: Plan, stem: Path) -> Figure:
-    measured, devices = plan.measurements.measured, plan.devices
-    names = planned_strategies(measured.optim)
-    others = [name for name in names if name != BEST_BATCH]  # it would always be the best
-    best = [[label(name) for name in row] for row in prediction.overhead_map(measured, others, devices, RATIOS)]
-    overheads = {forecast.cluster.name: [forecast.overheads[n] for n in devices] for forecast in plan.forecasts}
-    figure = figures.best_strategies(best, [*map(label, names)], devices, RATIOS, overheads, title="The best strategy")
-    caption = (
-        "The strategy with the least expected time, by the number of devices and by (a + c) / (b B). It is the overhead "
-        f"of a step over the time of the base batch's samples. Black: the clusters of this plan, by steps in {plan.precision} "
-        f"on {plan.measurements.device_kind}."
-    )
-    return Figure("Map", caption, *canvas.save_both(figure, stem))

@@ -10,7 +10,7 @@ from gmmae.planner.prediction import BatchRule, Forecast
 from gmmae.sweep.report import models_an_hour
 from gmmae.system.provenance import git_commit, versions
 
-OTHERWISE_IN_JSON = ("optim", "noise_scale", "train", "passes")
+OTHERWISE_IN_JSON = ("optim", "train", "passes")
 """Fields of the measurements that `plan.json` holds under other names."""
 
 CLUSTER_KEYS = {
@@ -19,7 +19,6 @@ CLUSTER_KEYS = {
     "best": "the recommended one of them",
     "best_batch": "batch of the strategy best-batch by number of devices",
     "best_batches": "best batches on 1, 2, 4, … devices, the values of `optim.best_batches`",
-    "overhead": "overhead of a step and its all-reduce over the time of the base batch, by number of devices",
     "models_an_hour": "predicted models an hour by number of devices, way of running and strategy",
     "compute_scale": "seconds of computation on the cluster's device for one second measured",
     "scaled_by_user": "whether `--scale-compute` gave that factor",
@@ -32,7 +31,6 @@ KEYS = {
     "precision": "precision of the measured runs",
     "clusters": "the predictions by the name of the cluster",
     "rule": "the numbers that decide between dividing the batch and growing it",
-    "noise_scale": "gradient noise scale in samples, with `--noise-scale`",
     "target": "value of the metric to reach",
     "metric": "name of the metric",
     "curves": "loss curves of the measured runs",
@@ -48,7 +46,6 @@ class Plan(NamedTuple):
     measurements: PlanMeasurements
     rule: BatchRule
     forecasts: Sequence[Forecast]
-    devices: Sequence[int]
     precision: str  # of the measured runs
 
     @property
@@ -74,7 +71,6 @@ def plan_content(plan: Plan) -> dict[str, object]:
                 "best": forecast.best._asdict(),
                 "best_batch": forecast.best_batches,
                 "best_batches": forecast.listed,
-                "overhead": forecast.overheads,
                 "models_an_hour": hourly_models(forecast),
                 "compute_scale": forecast.compute_scale,
                 "scaled_by_user": forecast.scale_given,
@@ -83,7 +79,6 @@ def plan_content(plan: Plan) -> dict[str, object]:
             for forecast in plan.forecasts
         },
         "rule": plan.rule._asdict(),
-        "noise_scale": measured.noise_scale,
         "target": measurements.target,
         "metric": measurements.metric,
         "curves": measurements.curves,
@@ -99,8 +94,6 @@ def plan_content(plan: Plan) -> dict[str, object]:
             "epochs": measurements.epochs,
             "seconds": measurements.seconds,
             "notes": measurements.notes,
-            "tuned_factors": measurements.tuned_factors,
-            "norms": measurements.norms,
             "versions": versions(),
             "git_commit": git_commit(),
         },

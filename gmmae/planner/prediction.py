@@ -10,7 +10,7 @@ dividing it exactly if (a + c(n)) / (b B) > B / Bn. This compares overhead with 
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -53,7 +53,6 @@ class Measured(NamedTuple):
     max_epochs: int  # after which a run has missed the target
     steps: Mapping[int, float]  # to the target at the base rate, by batch
     ratios: Ratios  # of two short runs (`gmmae.planner.step_ratios`)
-    noise_scale: float | None  # the gradient's noise scale in samples, for display only; None if it was not measured
     train: StepTimes  # seconds of a training step by its samples
     passes: StepTimes  # seconds of a validation pass by its samples
     gradient_bytes: float  # that an all-reduce adds up
@@ -106,7 +105,6 @@ class Forecast(NamedTuple):
     best: Prediction  # the recommended one
     best_batches: dict[int, int]  # batches of the strategy `BEST_BATCH` by number of devices, derived from `listed`
     listed: tuple[int, ...]  # best batches on 1, 2, 4, … devices at the base rate, the values of `optim.best_batches`
-    overheads: dict[int, float]  # (a + c(n)) / (b B) by number of devices
     compute_scale: float  # seconds of computation on the cluster's device for one second measured
     scale_given: bool  # whether the user gave that factor; otherwise it is the cluster's
 
@@ -262,9 +260,7 @@ def forecast(
     best = min(
         (cell for cell in tested if cell.expected_s <= MAX_TIME_RATIO * least), key=lambda cell: (cell.devices, cell.expected_s)
     )
-    a, b = (machines[1].scale * part for part in cost.affine(measured.train))
-    overheads = {n: (a + machines[n].reduce_s) / (b * measured.optim.batch_size) if b else math.inf for n in devices}
-    return Forecast(cluster, cells, best, batches, listed, overheads, machines[1].scale, compute_scale is not None)
+    return Forecast(cluster, cells, best, batches, listed, machines[1].scale, compute_scale is not None)
 
 
 def _path(name: str, measured: Measured, devices: int, batch: int) -> OptimizationSetup:
@@ -335,42 +331,3 @@ def best_batch(measured: Measured, group: DeviceGroup) -> int:
     scatter = np.exp(np.outer(sigmas, np.random.default_rng(0).normal(size=DRAWS)))
     epochs = np.ceil((steps_to_target / steps_an_epoch)[:, None] * scatter).mean(1)
     return int(candidates[np.argmin(epochs * group.epoch_s(candidates))])
-
-
-def hypothetical_group(measured: Measured, ratio: float, devices: int) -> DeviceGroup:
-    """Returns hypothetical devices with a given ratio (a + c) / (b B).
-
-    The unit of time is b, and validation takes no time.
-    """
-    overhead = ratio * measured.optim.batch_size
-    unit = StepTimes((1, 2), (overhead + 1, overhead + 2))
-    return DeviceGroup(measured._replace(train=unit, passes=StepTimes((1, 2), (1e-9, 1e-9))), 1.0, 0.0, devices)
-
-
-def expected_seconds(group: DeviceGroup, names: Sequence[str]) -> dict[str, float]:
-    """Returns the expected seconds of each strategy that has a sample for each device. Strong scaling is always included.
-
-    Args:
-      group: the devices.
-      names: names of strategies.
-    """
-    measured = group.measured
-    batch = best_batch(measured, group) if BEST_BATCH in names else 0
-    paths = {name: _path(name, measured, group.devices, batch) for name in ("strong", *names)}
-    draws_of = {path: draw_run(measured, path) for path in paths.values()}
-    strong = paths["strong"]
-    fallback_s = _expected(group, draws_of[strong], strong, math.inf)
-    return {name: _expected(group, draws_of[path], path, fallback_s) for name, path in paths.items()}
-
-
-def overhead_map(measured: Measured, names: Sequence[str], devices: Sequence[int], ratios: Sequence[float]) -> list[list[str]]:
-    """Returns the strategy with the least expected time, one row for each ratio and one column for each number of devices.
-
-    The steps are those of the workload. A step takes the overhead (a + c) / (b B) of its row, and one unit of time for each
-    sample of a device.
-    """
-    rows = []
-    for ratio in ratios:
-        expected = [expected_seconds(hypothetical_group(measured, ratio, n), names) for n in devices]
-        rows.append([min(of, key=lambda name, of=of: of[name]) for of in expected])
-    return rows

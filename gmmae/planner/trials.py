@@ -36,12 +36,12 @@ class Trial(NamedTuple):
     active_fractions: list[float]  # share of units that have a gradient, for each array of weights
 
 
-def count_epochs(config: Config, samples: int, batch: int, at_least: int = MIN_STEPS) -> int:
+def count_epochs(config: Config, samples: int, batch: int) -> int:
     """Returns the epochs of a trial: the warmup, and then as many as have the minimum number of steps."""
-    return config.optim.warmup_epochs + math.ceil(at_least / math.ceil(samples / batch))
+    return config.optim.warmup_epochs + math.ceil(MIN_STEPS / math.ceil(samples / batch))
 
 
-def learning_rate_trials(config: Config, at_least: int = MIN_STEPS) -> Callable[[float], Trial]:
+def learning_rate_trials(config: Config) -> Callable[[float], Trial]:
     """Returns a function that runs a trial at a multiple of the configuration's learning rate.
 
     Each trial starts from the initial parameters and takes the minimum number of steps, rounded up to whole epochs.
@@ -50,7 +50,7 @@ def learning_rate_trials(config: Config, at_least: int = MIN_STEPS) -> Callable[
       InputError: as `compilation.prepare`.
     """
     setup = compilation.prepare(config)
-    count = count_epochs(config, setup.train_plan.samples, setup.train_plan.batch, at_least)
+    count = count_epochs(config, setup.train_plan.samples, setup.train_plan.batch)
     with compilation.precision_context(config):
         start = compilation.initial_state(setup)
         active = _compile_active_fractions(setup, start.params)
@@ -108,7 +108,7 @@ def progress(base: Trial, trial: Trial, final_loss: float) -> float:
     >>> progress(base, Trial([1.0, 1.0, 0.75], [1.0]), 0.0), progress(base, base, 0.0)
     (0.5, 1.0)
     """
-    part = last_third(base.losses, min(len(base.losses), len(trial.losses)))
+    part = last_third(min(len(base.losses), len(trial.losses)))
     wanted, got = (np.array(of.losses[part]) for of in (base, trial))
     left = max(0.0, wanted.mean() - final_loss) + wanted.std()
     behind = got.mean() - wanted.mean()

@@ -13,7 +13,6 @@ and VI of the paper. Warmup and step decay are those of Goyal et al., arXiv:1706
 | sde, sde-warmup | n B | √k η, likewise; Adam's constants follow k too |
 | growing | from B to n B in doublings | η |
 | best-batch | the fastest on n devices by `gmmae plan` | η |
-| tuned | n B | the best of a few in short runs (`gmmae plan --tune`): an upper bound for any rule |
 
 `growing` is the batch-size warmup of Merrill et al., arXiv:2505.23971. Its batch changes between epochs, and the number of
 devices does not.
@@ -106,24 +105,6 @@ def planned_batch(optim: OptimConfig, devices: int) -> int:
     return round(listed[place] * math.sqrt(devices / 2**place))
 
 
-def tuned_factor(optim: OptimConfig, k: float) -> float:
-    """Returns the factor of the learning rate that short runs have found for k base batches.
-
-    Between the tried batches it is linear in logarithms.
-
-    >>> [round(tuned_factor(OptimConfig(tuned_factors=(1.0, 1.0, 4.0)), k), 3) for k in (1, 2, 8**0.5, 4, 32)]
-    [1.0, 1.0, 2.0, 4.0, 4.0]
-    """
-    listed = optim.tuned_factors
-    if not listed:
-        raise InputError(
-            "optim.tuned_factors must be given for the strategy tuned; got none: take those of `gmmae plan --tune`"
-        )
-    place = min(max(math.log2(k), 0.0), len(listed) - 1.0)
-    low, share = math.floor(place), place - math.floor(place)
-    return listed[low] ** (1 - share) * listed[math.ceil(place)] ** share
-
-
 def unscaled(k: float) -> float:
     """Returns 1: the learning rate does not follow the batch."""
     return 1.0
@@ -212,7 +193,6 @@ class ScalingStrategy(NamedTuple):
       factor: of the learning rate, by k.
       warmup: whether the learning rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
       optimizer: the optimiser's constants by the base values and the global batch.
-      tuned: the factor by the base values and k; it replaces `factor`.
       largest_batch: for which the strategy has a value; it asks for no larger one.
       growth: the stages after the first one, by the base values and the largest batch.
     """
@@ -222,7 +202,6 @@ class ScalingStrategy(NamedTuple):
     factor: Callable[[float], float] = unscaled
     warmup: bool = False
     optimizer: Callable[[OptimConfig, float], OptimizerConstants] = constants
-    tuned: Callable[[OptimConfig, float], float] | None = None
     largest_batch: Callable[[OptimConfig], float] = no_end
     growth: Callable[[OptimConfig, int], list[Stage]] = no_growth
 
@@ -242,7 +221,7 @@ class ScalingStrategy(NamedTuple):
     def learning_rate(self, optim: OptimConfig, k: float) -> LearningRateSpec:
         """Returns the learning rate for a batch of k times the base batch."""
         eta = optim.learning_rate
-        peak = eta * (self.tuned(optim, k) if self.tuned else self.factor(k))
+        peak = eta * self.factor(k)
         warmup = optim.scaling_warmup_epochs if self.warmup and peak != eta else 0
         first = eta if warmup else peak
         return LearningRateSpec(
@@ -263,7 +242,6 @@ STRATEGIES: dict[str, ScalingStrategy] = {
     ),
     "growing": ScalingStrategy("Growing batch", batch_a_device, growth=doublings),
     "best-batch": ScalingStrategy("Best batch", planned_batch),
-    "tuned": ScalingStrategy("Tuned rate", batch_a_device, tuned=tuned_factor),
 }
 
 

@@ -144,7 +144,7 @@ KNOWN = {
     "train --workload segmentation": {"data.empty_slices"},
     "sweep": {"dry_run", "retry", "verbose"},
     "sweep's file": {"keep_checkpoints", "run.data.augment", "run.log.tensorboard"},
-    "plan": {"tune", "data.augment"},
+    "plan": {"data.augment"},
     "data prepare": {"refresh", "data.augment"},
     "data inspect": {"data.augment"},
     "data synth": {"compressed"},
@@ -179,9 +179,9 @@ def test_an_almost_right_switch_is_told_both_forms():
 
 def test_none_and_auto_are_words():
     """The command line takes the words that the help shows."""
-    parsed = PARSERS["plan"](["--budget-epochs", "none", "--scale-compute", "none", "--workdir", "none"])
-    assert (parsed.budget_epochs, parsed.scale_compute, parsed.workdir) == (None, None, None)
-    assert PARSERS["plan"](["--budget-epochs", "7"]).budget_epochs == 7
+    parsed = PARSERS["plan"](["--scale-compute", "none", "--workdir", "none"])
+    assert (parsed.scale_compute, parsed.workdir) == (None, None)
+    assert PARSERS["plan"](["--scale-compute", "7"]).scale_compute == 7
     assert PARSERS["judge"](["--count", "all"]).count == "all"
 
 
@@ -288,7 +288,7 @@ def report(*arguments):
 
 
 ERRORS_OF_TRAIN = [
-    (["--scaling", "fast"], ["scaling must be one of strong, ", "tuned; got 'fast'"]),
+    (["--scaling", "fast"], ["scaling must be one of strong, ", "best-batch; got 'fast'"]),
     (["--data.shape", "big"], ["--data.shape must be a whole number or a list of ", "; got 'big'"]),
     (["--stop.max-epochs", "1.5"], ["--stop.max-epochs must be a whole number; got '1.5'"]),
     (["--stop.target", "None"], ["--stop.target must be a number or none; got 'None'"]),

@@ -90,7 +90,7 @@ def test_a_hostile_number_is_one_line_that_names_the_option(number, described_ru
     name, *given = COMMANDS[number.owner.__name__]
     given = [places.get(word, word) for word in given]
     option = "--" + number.name.replace("_", "-")
-    any_size = number.name in ("budget_epochs", "devices", "scale_compute")
+    any_size = number.name in ("devices", "scale_compute")
     for value in HOSTILE[number.kind]:
         if any_size and float(value) > 0 and float(value) < float("inf"):
             continue  # as many as anybody likes

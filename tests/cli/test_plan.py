@@ -6,7 +6,7 @@ import re
 import pytest
 
 from gmmae.config.schema import OptimConfig
-from gmmae.planner import page
+from gmmae.planner import measure, page, step_ratios
 from gmmae.planner.answer import factor_text
 from gmmae.plotting.document import Paragraph
 from gmmae.scaling import strategies
@@ -26,7 +26,6 @@ def plan(capsys, *arguments):
     [
         (("--devices", "0"), "--devices must be one or more different numbers of at least 1; got (0,)"),
         (("--clusters", "nowhere"), "--clusters must be a TOML file or one of"),
-        (("--budget-epochs", "-1"), "--budget-epochs must be none or at least 1; got -1"),
         (("--scale-compute", "nan"), "--scale-compute must be none or positive; got nan"),
         (("--clusters", "k80_1gbe", "k80_1gbe"), "clusters must be one or more of different names; got"),
         (("--stop.target", "none"), "stop.target must be given"),
@@ -65,14 +64,13 @@ def test_a_user_s_own_workload_is_planned(tmp_path, capsys):
     page = (tmp_path / "plan" / "index.html").read_text()
     assert answer.split(":")[0] in page
     assert (tmp_path / "plan" / "README.md").read_text().startswith("# Plan: mine\n")
-    assert "(figures/map.png)" in (tmp_path / "plan" / "README.md").read_text()
+    assert "(figures/times_1.png)" in (tmp_path / "plan" / "README.md").read_text()
 
 
 @pytest.fixture
 def measured(monkeypatch):
     """A workload of 100 samples whose training takes no time; pages have no pictures, which take most of theirs."""
     monkeypatch.setattr(page, "_times", lambda *_: Paragraph("times"))
-    monkeypatch.setattr(page, "_map", lambda *_: Paragraph("map"))
     with Laboratory() as laboratory:
         yield laboratory
 
@@ -119,24 +117,10 @@ def test_an_easier_target_after_a_harder_one_is_planned_as_if_alone(measured, tm
     assert read(tmp_path / "used")["measured"]["steps"] == read(tmp_path / "fresh")["measured"]["steps"]
 
 
-@pytest.mark.parametrize("budget", [10, 14, 30])
-def test_the_budget_holds(measured, tmp_path, capsys, budget):
-    code, _, err = small_plan(capsys, tmp_path, "--budget-epochs", budget, target="0.3")
-    assert code == 0, err
-    assert measured.epochs <= budget
-    assert sum(read(tmp_path)["measured"]["epochs"].values()) <= budget
-
-
-def test_a_budget_below_the_step_times_is_refused_before_anything_is_measured(measured, tmp_path, capsys):
-    code, _, err = small_plan(capsys, tmp_path, "--budget-epochs", 1)
-    assert code == 2
-    assert err.startswith("error: --budget-epochs must be at least ")
-    assert measured.epochs == 0
-
-
-def test_what_was_not_tried_is_called_untested(measured, tmp_path, capsys):
-    """The base run takes the whole budget, so no higher learning rate is tried."""
-    _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, "--budget-epochs", 9, target="0.3")
+def test_what_was_not_tried_is_called_untested(measured, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(step_ratios, "is_doubtful", lambda _: True)
+    monkeypatch.setattr(measure._Measuring, "_tried", lambda *_: ({1.0: 1.0}, {}))
+    _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, target="0.3")
     assert re.search(
         r"^No tested strategy is likely to fail\. The linear rule, .* are untested from n = 2 on\. ", out, re.MULTILINE
     )

@@ -152,8 +152,8 @@ def test_options_within_sentences_exist(known, pieces, holds_options, least):
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        ("gmmae plan --tune True", "--tune is a switch without a value: write --tune or --no-tune; got 'True'"),
-        ("gmmae plan --tune --budget 3", "did you mean --budget-epochs?"),
+        ("gmmae plan --log.tensorboard True", "write --log.tensorboard or --log.no-tensorboard; got 'True'"),
+        ("gmmae plan --scale-comput 3", "did you mean --scale-compute?"),
         ("gmmae evaluate runs/one --split nothing", "'nothing'"),
         ("gmmae paln", "must be one of train, sweep"),
         ("python train.py --scaling fast", "scaling must be one of"),

@@ -20,7 +20,6 @@ from gmmae.sweep import step_times
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.training import fingerprint, stopping
-from gmmae.training.noise_scale import Norms
 from gmmae.training.records import Epoch, Record, from_json, to_json, write_history
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Splits
@@ -32,11 +31,10 @@ FAILS_AT = 8.0
 
 
 class Laboratory:
-    """Replaces the modules that measure, counts epochs, and stops when `breaks_at` results are made."""
+    """Replaces the modules that measure, and stops when `breaks_at` results are made."""
 
     def __init__(self, breaks_at: int = 0):
         self.made, self.breaks_at = 0, breaks_at
-        self.epochs = 0.0
 
     def __enter__(self) -> Self:
         self._patch = pytest.MonkeyPatch()
@@ -45,17 +43,15 @@ class Laboratory:
         self._patch.setattr(trials, "learning_rate_trials", self.trials)
         self._patch.setattr(measurements.throughput, "measure", self.step_times)
         self._patch.setattr(prediction, "DRAWS", 50)
-        self._patch.setattr(measurements.Measurements, "norms", lambda _, batch, epoch: self.norms(batch, epoch))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._patch.undo()
 
-    def count(self, epochs: float) -> None:
+    def count(self) -> None:
         self.made += 1
         if self.made == self.breaks_at:
             raise KeyboardInterrupt
-        self.epochs += epochs
 
     def prepare(self, config: Config, **_: object):
         data = (np.arange(SAMPLES), np.arange(VALIDATION))
@@ -77,7 +73,7 @@ class Laboratory:
         while reason is None:
             epoch = len(monitor.rows) + 1
             try:
-                self.count(1)
+                self.count()
             except KeyboardInterrupt:
                 reason = stop_reasons.SIGINT
                 break
@@ -89,25 +85,21 @@ class Laboratory:
         workdir.record.write_text(to_json(record))
         return from_json(workdir.record.read_text())
 
-    def trials(self, config: Config, steps: int = 10):
+    def trials(self, config: Config):
         def attempt(factor: float) -> Trial:
-            self.count(config.optim.warmup_epochs + math.ceil(steps / math.ceil(SAMPLES / config.optim.batch_size)))
+            self.count()
             speed = min(factor, 3.0) if factor < FAILS_AT else -5.0
             virtual = config.parallel.simulate_devices or 1
-            losses = [float(np.exp(-speed * step / 40)) for step in range(steps)]
+            losses = [float(np.exp(-speed * step / 40)) for step in range(10)]
             return Trial(losses, [1.0 / virtual, 0.9])
 
         return attempt
 
     def step_times(self, config, batches, validation, timing) -> Timings:
-        self.count(sum(batches) * (max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks) / SAMPLES)
+        self.count()
         train = [Timing(batch, batch, *(3 * (STEP_S(batch),))) for batch in batches]
         passes = [Timing(count, count, *(3 * (0.002 * count,))) for count in validation]
         return Timings(1, "cpu", False, 1000, train, passes, {}, step_times.settings(timing), {}, None)
-
-    def norms(self, batch: int, epoch: int) -> Norms:
-        self.count(1)
-        return Norms(batch, [10.0 + epoch, 12.0], [1.0, 1.5])
 
 
 def row_of(epoch: int, batch: int, rate: float = 1.0) -> Epoch:

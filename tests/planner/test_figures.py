@@ -1,8 +1,5 @@
-"""The figures of a plan show every strategy and cluster, hollow markers for doubt, and no overlapping texts."""
+"""The figure of a plan shows every strategy, hollow markers for doubt, and no overlapping texts."""
 
-import math
-
-import numpy as np
 from matplotlib.colors import to_rgba
 
 from gmmae.planner import figures
@@ -34,18 +31,3 @@ def test_a_strategy_keeps_its_colour_where_others_are_left_out():
     assert {to_rgba(str(line.get_color())) for line in figure.axes[0].lines if line.get_linestyle() == "-"} == {
         to_rgba(STYLES[1][0])
     }
-
-
-def test_the_map_shows_each_best_strategy_and_where_the_clusters_are():
-    labels, ratios = ["Strong scaling", "Weak scaling", "Linear rule"], (0.01, 1.0, 100.0)
-    best = [["Strong scaling"] * 4, ["Strong scaling", "Strong scaling", "Linear rule", "Linear rule"], ["Linear rule"] * 4]
-    overheads = {"A cluster": (0.0, 0.02, 0.05, math.inf)}
-    figure = figures.best_strategies(best, labels, COUNTS, ratios, overheads, title="The best strategy")
-    assert_texts_fit(figure)
-    axes = figure.axes[0]
-    low, high = axes.get_ylim()
-    line = np.asarray(axes.lines[0].get_ydata())
-    assert ((line >= low) & (line <= high)).all()
-    legend = axes.get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["Strong scaling", "Linear rule", "A cluster"]

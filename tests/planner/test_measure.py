@@ -1,4 +1,4 @@
-"""A plan's measurements: resumable, bounded by a budget, and refused where the base run misses the target."""
+"""A plan's measurements: resumable, and refused where the base run misses the target."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from gmmae.planner.measurements import PlanDir, PlanInterruptedError, claimed
 from gmmae.sweep import throughput
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
-from gmmae.training import loop, noise_scale
+from gmmae.training import loop
 from tests.planner.laboratory import Laboratory
 from tests.small import small
 
@@ -19,21 +19,20 @@ REACHED = 0.05
 """A loss that the first epoch of `small` reaches."""
 
 
-def plan(root, budget_epochs=None, noise_scale=False, tune=False, **changes):
+def plan(root, **changes):
     with claimed(root) as folder:
-        request = PlanRequest((1, 2), budget_epochs=budget_epochs, noise_scale=noise_scale, tune=tune)
-        return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, request)
+        return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, PlanRequest((1, 2)))
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory):
+def planned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plan")
-    return folder, plan(folder, noise_scale=True, tune=True)
+    return folder, plan(folder)
 
 
 @pytest.mark.slow
-def test_measurements_are_stored_and_not_made_again(tuned, monkeypatch):
-    folder, first = tuned
+def test_measurements_are_stored_and_not_made_again(planned, monkeypatch):
+    folder, first = planned
     assert set(first.measured.steps) == {8}
     assert first.measured.ratios.weak is not None
     assert not any("short run" in note for note in first.notes)
@@ -44,32 +43,12 @@ def test_measurements_are_stored_and_not_made_again(tuned, monkeypatch):
     rows = PlanDir(folder).run(8).read_rows()
     took = rows[-1].train_s / rows[-1].steps  # as the run itself took
     assert first.measured.train.at(8) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
-    assert first.norms is not None
     assert set(first.epochs) == set(first.seconds)
-    for module, name in ((trials, "learning_rate_trials"), (noise_scale, "gradient_norms"), (throughput, "measure")):
+    for module, name in ((trials, "learning_rate_trials"), (throughput, "measure")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured again"))
-    again = plan(folder, noise_scale=True, tune=True)
+    again = plan(folder)
     assert again.measured == first.measured
     assert again.epochs == first.epochs
-
-
-@pytest.mark.slow
-def test_rates_are_tuned_batch_by_batch(tuned):
-    folder, measurements = tuned
-    assert len(measurements.tuned_factors) == 2
-    parts = json.loads((folder / "measured.json").read_text())["parts"]
-    for factor, devices in zip(measurements.tuned_factors, (1, 2), strict=True):
-        losses = {name: loss for name, loss in parts.items() if name.endswith(f"of weak on {devices}")}
-        assert len(losses) == 6
-        assert min(losses, key=lambda name, losses=losses: losses[name]).startswith(f"{factor:g} times")
-
-
-def test_a_budget_leaves_out_short_runs(tmp_path):
-    with Laboratory():
-        measurements = plan(tmp_path, budget_epochs=5, stop__target=0.5)
-    assert sum(measurements.epochs.values()) <= 5
-    assert measurements.measured.ratios.weak is None
-    assert "no short run at batch 16: the budget is spent" in measurements.notes
 
 
 def test_a_base_run_shorter_than_those_of_the_zoo_is_told(tmp_path):
@@ -101,14 +80,6 @@ def test_the_runs_tell_the_time_of_larger_batches(tmp_path):
     with Laboratory():
         train = plan(tmp_path, stop__target=0.1, stop__max_epochs=200).measured.train
     assert train.batches == (1, 2, 8, 16, 32)
-
-
-@pytest.mark.slow
-def test_the_noise_scale_at_an_easier_target_is_that_of_a_fresh_plan(tmp_path):
-    """The run has gone on to the harder target, so its newest checkpoint is of a later epoch."""
-    plan(tmp_path / "used", stop__target=0.02, stop__max_epochs=20)
-    again, fresh = (plan(tmp_path / name, noise_scale=True).norms for name in ("used", "fresh"))
-    assert again == fresh
 
 
 def test_a_target_that_is_not_reached_is_told_with_the_best_value(tmp_path):

@@ -11,8 +11,7 @@ from tests.planner.test_prediction import IDEAL
 
 
 def forecast_of(*cells, best=None):
-    overheads = dict.fromkeys((cell.devices for cell in cells), 0.0)
-    return Forecast(IDEAL, [*cells], best or cells[0], {}, (), overheads, 1.0, False)
+    return Forecast(IDEAL, [*cells], best or cells[0], {}, (), 1.0, False)
 
 
 ALONE = cell("strong", 1, 32, 0.001, 360.0, expected_s=360.0)
@@ -63,7 +62,7 @@ def test_models_an_hour_are_in_the_json_by_strategy():
 
 def best_rows(*cells, best=None):
     forecast = forecast_of(*cells, best=best)
-    plan = Plan("mine", found(), batch_rule(found().measured), [forecast], (1, 4), "float32")
+    plan = Plan("mine", found(), batch_rule(found().measured), [forecast], "float32")
     return [(row[0], row[1]) for row in plan_tables.best_table(plan, forecast, 1).rows]
 
 

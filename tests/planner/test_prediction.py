@@ -28,7 +28,6 @@ def measured(overhead_s=0.0, sample_s=1e-3, **changes) -> Measured:
         "max_epochs": 400,
         "steps": {32: SMIN * (1 + BN / 32)},
         "ratios": Ratios(WEAK, -0.5),
-        "noise_scale": BN / 3,
         "train": StepTimes(batches, tuple(overhead_s + sample_s * batch for batch in batches)),
         "passes": StepTimes((1, 100), (1e-9, 1e-9)),
         "gradient_bytes": 1e6,
@@ -145,8 +144,3 @@ def test_the_all_reduce_is_the_cluster_s():
     at = prediction.device_group(measured(), slow, 8)
     assert at.reduce_s == cost.all_reduce_s(slow, 8, 1e6)
     assert at.epoch_s(32) == pytest.approx(64 * (4e-3 + at.reduce_s), rel=1e-3)
-
-
-def test_the_map_has_strong_below_and_weak_above():
-    rows = prediction.overhead_map(measured(), ("strong", "weak"), (2, 8, 32), (0.01, 100.0))
-    assert rows == [["strong"] * 3, ["weak"] * 3]

@@ -15,7 +15,6 @@ OPTIM = OptimConfig(
     learning_rate=0.001,
     batch_size=32,
     best_batches=(32, 50, 80),
-    tuned_factors=(1.0, 1.5, 2.5),
     batch_doubling_epochs=(5, 10, 15, 20, 25),
     decay_epochs=(30, 60),
     decay_factor=0.5,
@@ -36,7 +35,6 @@ BY_HAND = [
     ("sde-warmup", 4, 128, 0.001, 0.002),
     ("growing", 4, 128, 0.001, 0.001),
     ("best-batch", 4, 80, 0.001, 0.001),
-    ("tuned", 4, 128, 0.0025, 0.0025),
     ("weak", 32, 574, 0.001, 0.001),
     ("linear", 32, 574, 0.0179375, 0.0179375),
     ("linear-warmup", 32, 574, 0.001, 0.0179375),
@@ -73,16 +71,9 @@ def test_a_training_set_smaller_than_the_base_batch_lowers_the_rate_of_the_rule(
     assert [resolve(name, OPTIM, 1, 8).learning_rate.peak for name in ("strong", "linear", "sqrt")] == [0.001, 0.00025, 0.0005]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("best-batch", "optim.best_batches must be given for the strategy best-batch; got none"),
-        ("tuned", "optim.tuned_factors must be given for the strategy tuned; got none"),
-    ],
-)
-def test_what_only_a_plan_knows_must_be_given(name, message):
-    with pytest.raises(InputError, match=message):
-        resolve(name, OptimConfig(), 2, LARGE)
+def test_what_only_a_plan_knows_must_be_given():
+    with pytest.raises(InputError, match="best_batches must be given for the strategy best-batch; got none"):
+        resolve("best-batch", OptimConfig(), 2, LARGE)
 
 
 def test_a_planned_batch_grows_with_the_root_beyond_the_planned_devices():
