@@ -145,10 +145,6 @@ class Fetcher:
         parts = [places[first : first + size] for first in range(0, len(places), size)]
         return PendingBlock(jax.tree.unflatten(structure, arrays), [self._pool.submit(fill, part) for part in parts], cancelled)
 
-    def take(self, source: CheckedSource, like: Samples, index: Int[np.ndarray, " samples"]) -> Samples:
-        """Returns some samples, with the samples along the leading axis of every array. Args are those of `read`."""
-        return jax.tree.map(lambda array: array[0], self.read(source, like, index[None]).wait())
-
 
 class PendingBlock(NamedTuple):
     """A block that is read."""

@@ -138,7 +138,7 @@ def test_an_error_of_the_source_reaches_the_run():
 def test_samples_have_the_types_that_are_asked_for():
     source = CheckedSource(Numbers(), "the samples")
     with fetcher() as of:
-        assert of.take(source, np.float64(0), np.array([3, 2], np.int32)).dtype == np.float64
+        assert of.read(source, np.float64(0), np.array([[3, 2]], np.int32)).wait().dtype == np.float64
 
 
 def test_all_samples_in_their_order():
