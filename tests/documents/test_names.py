@@ -20,7 +20,7 @@ USERS = {"mine.py", "my_sweep.toml", "load.py", "model.zip", "a.nii.gz", "b.mhd"
 USERS |= {f"{name}mnist3d.npz" for name in ("adrenal", "fracture", "nodule", "organ", "synapse", "vessel")}
 """Files that a user has or names."""
 
-GONE = {"stop.target_loss", "log.figure_nodules", "data.hu_window", "optim.tuned_factors"}
+GONE = {"stop.target_loss", "log.figure_nodules", "data.hu_window", "log.noise_scale", "optim.tuned_factors"}
 """Keys of earlier versions, which CHANGELOG.md names."""
 
 OUTSIDE = re.compile(r"(jax|lax|torch|scipy|hvd|Model|model|net|Config|Workload|Devices)\.")
