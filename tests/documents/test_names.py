@@ -20,7 +20,7 @@ USERS = {"mine.py", "my_sweep.toml", "load.py", "model.zip", "a.nii.gz", "b.mhd"
 USERS |= {f"{name}mnist3d.npz" for name in ("adrenal", "fracture", "nodule", "organ", "synapse", "vessel")}
 """Files that a user has or names."""
 
-GONE = {"stop.target_loss", "log.figure_nodules", "data.hu_window", "optim.tuned_factors"}
+GONE = {"stop.target_loss", "log.figure_nodules", "data.hu_window", "log.noise_scale", "optim.tuned_factors"}
 GONE |= {"parallel.epochs_per_dispatch", "training/multi_epoch.py"}
 GONE |= {"benchmarks.populations", "benchmarks.sweep_programs", "benchmarks.sweep_estimate"}
 """Keys, modules and files of earlier versions, which CHANGELOG.md names."""
