@@ -91,7 +91,7 @@ PLAIN = {
     ("h100", "float32"): Bound(94, 92.4, 1),
     ("h100", "tf32"): Bound(94, 92.4, 1),
 }
-"""`paper.toml` on one GPU without the loss's kernel, by GPU and mode. JAX 0.10 has one launch fewer on an A100, two on an H100."""
+"""`paper.toml` on one GPU without the loss's kernel, by GPU and mode. JAX 0.10 has 1 or 2 launches fewer on A100 and H100."""
 
 GROWN = Bound(76, 52.1) if jax.__version_info__ >= (0, 12) else Bound(80, 57.2)
 """A stage of `growing` with a batch of 256 on 8 GPUs in float32.
