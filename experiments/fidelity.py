@@ -63,7 +63,7 @@ def rows(made: dict[str, Nodules], training: Nodules, judged: Nodules, seed: int
                 f"{name}: judge fewer"
             )
         row = _row(judge.compare(real, judge.population(nodules, False, SCALE), seed))
-        row["c2st_masks"] = list(c2st(real_masks.sample, judge.population(nodules, True, SCALE).sample, seed))
+        row["c2st_masks"] = list(c2st(real_masks, judge.population(nodules, True, SCALE), seed))
         if name != "real":
             row |= _novelty(judge.measure_novelty(judged, nodules, training, WINDOW, seed))
         found[name] = row

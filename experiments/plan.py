@@ -74,7 +74,6 @@ def restore(found: Mapping[str, Any]) -> Measured:
         max_epochs=m["max_epochs"],
         steps={int(batch): count for batch, count in m["steps"].items()},
         ratios=Ratios(**m["ratios"]),
-        noise_scale=None,
         train=table("step_s"),
         passes=table("validation_s"),
         gradient_bytes=m["gradient_bytes"],
