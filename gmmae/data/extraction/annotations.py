@@ -121,10 +121,6 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: must be a CSV in UTF-8; {error}: save it again in that form") from error
     columns = _columns(path, lines[0][1] if lines else [], config, (file_column, *required))
-    if "split" in columns:
-        raise DataError(
-            f"{path}: the split follows from data.validation and data.seed; got a column split: remove or rename it"
-        )
     table = Table([], [], tuple(columns), tuple(_cells(columns, values) for _, values in lines[1:]))
     first: dict[tuple[str, tuple[float, ...] | None], Row] = {}
     for (number, values), cells in zip(lines[1:], table.lines, strict=True):

@@ -50,10 +50,6 @@ def plan(config: DataConfig) -> Plan:
     if root.suffix == ".npz" and root.is_file():
         if MEDMNIST_ARRAY in array_names(root):
             raise DataError(f"{root} is a file of MedMNIST, and has no array volumes: give --data.source medmnist")
-        if unknown := sorted({*array_names(root)} - ARRAYS):
-            raise DataError(
-                f"{root}: the arrays must be among {', '.join(sorted(ARRAYS))}; got {', '.join(unknown)}: remove or rename them"
-            )
         return _plan_arrays(root, config.ndim)
     if not config.root or not root.is_dir():
         raise DataError(
@@ -205,4 +201,5 @@ def _plan_arrays(root: Path, ndim: int) -> Plan:
         patient = patient_key(group)
         items.append(Item(name, place, group if patient else "", category, None, diameter, spacing, i, patient=patient))
     tasks = (task(root, root.name, tuple(items)),) if items else ()
-    return Plan(tasks, tuple(faults), samples, fingerprint(root.parent, tasks), "")
+    unread = tuple(sorted({*keys} - ARRAYS))
+    return Plan(tasks, tuple(faults), samples, fingerprint(root.parent, tasks), "", unread=unread)

@@ -38,6 +38,8 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
     masks = [cube.mask for cube in cubes if cube.mask is not None]
     percentiles = np.percentile(values, list(PERCENTILES.values())).tolist()
     edges = HU_EDGES if hu else np.linspace(values.min(), values.max(), HISTOGRAM_BINS + 1).tolist()
+    names = ", ".join(plan.unread)
+    unread = [f"nothing reads {names}: the split follows from data.validation and data.seed"] if names else []
     return {
         "annotations": plan.annotations,
         "nodules": len(cubes),
@@ -46,7 +48,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
         "scans": len(plan.tasks),
         "groups": len({groups.names[cube.item.name] for cube in cubes}),
         "split_by": groups.by,
-        "grouping": groups.lines,
+        "grouping": [*groups.lines, *unread],
         "bad_rows": kinds["row"],
         "missing_scans": kinds["missing"],
         "unreadable_scans": kinds["unreadable"],

@@ -151,6 +151,7 @@ class Plan(NamedTuple):
       inputs: the stamp of every file that determines the result, its path relative to the root.
       csv_sha256: of the CSV's bytes; empty where there is none.
       way_out: the user's alternative to a fix, where a fault ends the extraction.
+      unread: arrays of an `.npz`, and a column of a split, that nothing reads.
     """
 
     tasks: tuple[Task, ...]
@@ -159,12 +160,14 @@ class Plan(NamedTuple):
     inputs: tuple[tuple[str, int, int, str], ...]
     csv_sha256: str
     way_out: str = SKIP
+    unread: tuple[str, ...] = ()
 
 
 def plan_of(root: Path, csv: Path, table: Table, tasks: Sequence[Task], faults: Iterable[Fault]) -> Plan:
     """Returns the plan of a folder with a CSV. `faults` are those that are not in the table."""
     annotations = len(table.rows) + len(table.faults)
-    return Plan(tuple(tasks), (*table.faults, *faults), annotations, fingerprint(root, tasks), sha256(csv))
+    unread = tuple(name for name in table.columns if name == "split")
+    return Plan(tuple(tasks), (*table.faults, *faults), annotations, fingerprint(root, tasks), sha256(csv), unread=unread)
 
 
 def stamps(paths: Iterable[Path]) -> tuple[Stamp, ...]:
