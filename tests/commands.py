@@ -1,6 +1,8 @@
 """Commands of the program in this process."""
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 from gmmae.cli import main
@@ -23,3 +25,9 @@ def refusal(capsys, *words: object) -> str:
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     return error
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV by column."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from gmmae.config.rules import (
     FINGERPRINTED,
@@ -31,14 +31,9 @@ from gmmae.config.rules import (
     require,
 )
 
-if TYPE_CHECKING:
-    from jax import Array
-
 Optimizer = Literal["adam", "sgd", "momentum", "nesterov", "adamw", "lamb", "lars"]
 Precision = Literal["float32", "tf32", "float64"]
 Mode = Literal["min", "max"]
-
-Number = TypeVar("Number", float, "Array")
 
 FINITE = Rule("a finite number", math.isfinite)
 
@@ -119,7 +114,7 @@ class StopConfig(Section, name="stop"):
         """The mode, which is min where it is left open."""
         return "min" if self.mode == "auto" else self.mode
 
-    def cost(self, value: Number) -> Number:
+    def cost(self, value: float) -> float:
         """Returns a value of the metric as something to make small: negative where higher values are better."""
         return -value if self.mode == "max" else value
 

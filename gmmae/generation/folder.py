@@ -18,7 +18,6 @@ COLUMNS = {
     "turn": "index of the applied symmetry; 0 is the identity",
     "shape_donors": "training nodules that the shape comes from",
     "texture_donors": "training nodules that the texture comes from",
-    "grain_donor": "training nodule that the spectrum comes from",
 }
 """Columns of `nodules.csv` with their meanings. `gmmae.data.extraction.cubes` reads the first four."""
 
@@ -44,7 +43,7 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
             world_coordinates.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.details.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
         known = (nodules.categories[i], f"{nodules.details.diameter_mm[i]:.6f}", run, seed)
-        origin = (generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors, generated.grain_donors[i])
+        origin = (generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors)
         rows.append([file, nodules.groups[i], *known, *origin])
     with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])

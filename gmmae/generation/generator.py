@@ -90,7 +90,6 @@ class Generated(NamedTuple):
       turn: index of the applied symmetry among `gmmae.generation.judging.novelty.symmetries`; 0 is the identity.
       shape_donors: names of the training nodules behind the prior's bands.
       texture_donors: names of the training nodules behind the texture's blocks.
-      grain_donors: names of the training nodules whose spectra the nodules have.
       rejected: number of samples rejected as copies.
     """
 
@@ -100,7 +99,6 @@ class Generated(NamedTuple):
     turn: Int[np.ndarray, " samples"]
     shape_donors: Shaped[np.ndarray, "samples bands"]
     texture_donors: Shaped[np.ndarray, "samples blocks"]
-    grain_donors: Shaped[np.ndarray, " samples"]
     rejected: int
 
 
@@ -237,7 +235,6 @@ class Generator(NamedTuple):
             "distance": neighbours.distance,
             "shape_donors": drawn.donors,
             "texture_donors": patches,
-            "grain_donors": first,
         }
 
     def _finished(self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...]) -> Generated:
@@ -263,7 +260,6 @@ class Generator(NamedTuple):
             np.zeros(count, np.int64),
             name_of[drawn["shape_donors"]],
             name_of[drawn["texture_donors"]],
-            name_of[drawn["grain_donors"]],
             rejected,
         )
 

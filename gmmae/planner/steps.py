@@ -1,10 +1,7 @@
-"""Steps to a target as a function of the batch, at one learning rate: S(B) = Smin (1 + Bn / B)^p, with its uncertainty.
+"""Steps to a target as a function of the batch, at one learning rate: S(B) = Smin (1 + Bn / B), with its uncertainty.
 
-At the batch Bn training needs twice the minimum number of steps, if p is 1. A larger batch saves less than it costs. The law
-with p = 1 is that of McCandlish et al. (arXiv:1812.06162). Two runs at different batches determine it. A third one tests it.
-
-If the learning rate itself limits training, p is a half. The step length of Adam is then set by the gradient over the root of
-its mean square. With noise in the gradient this is 1 / √(1 + Bn / B). Plans from curves take p as 1.
+At the batch Bn training needs twice the minimum number of steps. A larger batch saves less than it costs. The law is that of
+McCandlish et al. (arXiv:1812.06162). Two runs at different batches determine it. A third one tests it.
 
 The steps of a run vary with its seed, and the law is not exact. So the logarithm of the steps has a normal error. The posterior
 is computed on a grid of log Bn. On it the level log Smin is normal, so no iteration has to converge.
@@ -51,11 +48,10 @@ MAX_RESIDUAL = 0.15
 
 
 class StepsLaw(NamedTuple):
-    """Draws of the law's two numbers, and its power p."""
+    """Draws of the law's two numbers."""
 
     smin: Float[np.ndarray, " draws"]
     bn: Float[np.ndarray, " draws"]
-    power: float = 1.0
 
     def at(self, batch: float) -> Float[np.ndarray, " draws"]:
         """Returns the steps of a run at a batch.
@@ -63,7 +59,7 @@ class StepsLaw(NamedTuple):
         >>> StepsLaw(np.array([100.0]), np.array([20.0])).at(20).tolist()
         [200.0]
         """
-        return self.smin * (1 + self.bn / batch) ** self.power
+        return self.smin * (1 + self.bn / batch)
 
 
 def steps_to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
@@ -102,7 +98,6 @@ def posterior(
     draws: int,
     rng: np.random.Generator,
     sigma: float,
-    power: float = 1.0,
 ) -> StepsLaw:
     """Draws Smin and Bn, given the steps at some batches.
 
@@ -112,24 +107,23 @@ def posterior(
       draws: number of draws.
       rng: random generator.
       sigma: standard deviation over seeds of the logarithm of the steps.
-      power: power of the law.
 
     Raises:
       InputError: there is no point, or one is not a positive number.
     """
     batches, logs = _logs(points)
     grid = LOG_BN_GRID + np.log(batches).mean()
-    levels = logs - power * np.log1p(np.exp(grid)[:, None] / batches)  # log Smin by each point
+    levels = logs - np.log1p(np.exp(grid)[:, None] / batches)  # log Smin by each point
     squares = ((levels - levels.mean(1, keepdims=True)) ** 2).sum(1)
     weight = -squares / (2 * sigma**2) - ((grid - math.log(batch_size)) / PRIOR_SIGMA) ** 2 / 2
     chances = np.exp(weight - weight.max())
     places = rng.choice(len(grid), size=draws, p=chances / chances.sum())
     log_bn = grid[places] + rng.uniform(-0.5, 0.5, draws) * (LOG_BN_GRID[1] - LOG_BN_GRID[0])
     log_smin = levels.mean(1)[places] + rng.normal(0.0, sigma / math.sqrt(len(batches)), draws)
-    return StepsLaw(np.exp(log_smin), np.exp(log_bn), power)
+    return StepsLaw(np.exp(log_smin), np.exp(log_bn))
 
 
-def fit(points: Mapping[int, float], power: float = 1.0) -> tuple[float, float]:
+def fit(points: Mapping[int, float]) -> tuple[float, float]:
     """Returns the Smin and Bn with the least squares of the log residuals. Bn lies within `LOG_BN_GRID` of the batches.
 
     >>> [round(number, 1) for number in fit({8: 350.0, 32: 162.5, 64: 131.25})]
@@ -140,16 +134,16 @@ def fit(points: Mapping[int, float], power: float = 1.0) -> tuple[float, float]:
     batches, logs = _logs(points)
 
     def residual_squares(log_bn: Float[np.ndarray, "*grid"]) -> Float[np.ndarray, "*grid"]:
-        levels = logs - power * np.log1p(np.exp(log_bn)[..., None] / batches)
+        levels = logs - np.log1p(np.exp(log_bn)[..., None] / batches)
         return ((levels - levels.mean(-1, keepdims=True)) ** 2).sum(-1)
 
     grid = LOG_BN_GRID + np.log(batches).mean()
     first, step = grid[np.argmin(residual_squares(grid))], LOG_BN_GRID[1] - LOG_BN_GRID[0]
     log_bn = float(np.asarray(minimize_scalar(residual_squares, bounds=(first - step, first + step), method="bounded").x))
-    return float(np.exp((logs - power * np.log1p(np.exp(log_bn) / batches)).mean())), math.exp(log_bn)
+    return float(np.exp((logs - np.log1p(np.exp(log_bn) / batches)).mean())), math.exp(log_bn)
 
 
-def residual(points: Mapping[int, float], power: float = 1.0) -> float:
+def residual(points: Mapping[int, float]) -> float:
     """Returns the root mean square of the log residuals of `fit`, a mean over the points beyond the first two.
 
     The law passes through two points if it can. It cannot if the larger batch takes more steps.
@@ -158,8 +152,8 @@ def residual(points: Mapping[int, float], power: float = 1.0) -> float:
     (0.0, 0.49)
     """
     batches, logs = _logs(points)
-    smin, bn = fit(points, power)
-    squares = float(((logs - np.log(smin * (1 + bn / batches) ** power)) ** 2).sum())
+    smin, bn = fit(points)
+    squares = float(((logs - np.log(smin * (1 + bn / batches))) ** 2).sum())
     return math.sqrt(squares / max(1, len(batches) - 2))
 
 

@@ -5,7 +5,7 @@ has the usual program. Otherwise the number of steps in a block is a value at ru
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, Int32, PyTree
 
-from gmmae.scaling.batches import BatchPlan, epoch_order
+from gmmae.scaling.batches import BatchPlan
 from gmmae.system.compilation_cache import repairing_cache
 from gmmae.training import compilation
 from gmmae.training.compilation import TrainSetup
@@ -88,9 +88,7 @@ def train_part_program(setup: TrainSetup, state: TrainState, fetcher: Fetcher) -
     of_epoch = [block for part in epoch_parts(setup) for block in blocks(part, own.length)]
     following_block = dict(pairwise(of_epoch))
 
-    @lru_cache(maxsize=2)  # of the epoch that is trained, and of the next one
-    def on_host(epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        return compilation.shard_indices(setup, epoch_order(setup.config.seed, epoch, plan.samples), plan)
+    on_host = lru_cache(maxsize=2)(partial(compilation.epoch_places, setup))  # of this epoch and of the next one
 
     @lru_cache(maxsize=4)
     def rows(block: BlockOfEpoch) -> BlockRows:

@@ -4,13 +4,12 @@ One program trains any part of a run's epochs. It takes the steps that the progr
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int32, PyTree
 
-from gmmae.scaling.batches import epoch_order
 from gmmae.system.compilation_cache import repairing_cache
 from gmmae.training import compilation
 from gmmae.training.compilation import TrainSetup
@@ -46,9 +45,7 @@ def _part_program(setup: TrainSetup, state: TrainState) -> TrainPart:
     devices, plan = setup.devices, setup.train_plan
     shard_ranges = devices.shard(devices.shard_ranges(plan.devices))
 
-    @lru_cache(maxsize=1)
-    def on_host(epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        return compilation.shard_indices(setup, epoch_order(setup.config.seed, epoch, plan.samples), plan)
+    on_host = lru_cache(maxsize=1)(partial(compilation.epoch_places, setup))
 
     def arguments(epoch: int, steps: range) -> tuple[PyTree, ...]:
         places = padded(steps, length)

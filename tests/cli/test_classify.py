@@ -1,6 +1,5 @@
 """`gmmae classify`, and the other commands on data of MedMNIST's form."""
 
-import csv
 import json
 import shutil
 
@@ -16,15 +15,10 @@ from gmmae.system.errors import InputError
 from gmmae.training import fingerprint
 from gmmae.training.loop import run
 from tests import medmnist_files
-from tests.commands import refusal, run_gmmae
+from tests.commands import refusal, rows, run_gmmae
 from tests.small import Recorder, small
 
 KINDS = ("mixture", "latent", "voxels", "all three")
-
-
-def rows(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def config_of(root, **changes):

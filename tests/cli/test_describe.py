@@ -1,6 +1,5 @@
 """`gmmae describe`: mixtures in the world's millimetres, and files that lie over what was described."""
 
-import csv
 import io
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
@@ -16,7 +15,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.training import compilation
 from gmmae.training.loop import run
 from gmmae.training.trained import Trained
-from tests.commands import run_gmmae
+from tests.commands import rows, run_gmmae
 from tests.small import Recorder, small
 
 MIDDLE = np.array([-30.0, 12.0, 250.0])  # x, y, z
@@ -60,11 +59,6 @@ def describe(*arguments):
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
         code = run_gmmae("describe", *arguments, "--data.workers", 1, "--data.scan-time-limit-s", "none")
     return code, out.getvalue(), error.getvalue()
-
-
-def rows(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")

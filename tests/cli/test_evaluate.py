@@ -1,6 +1,5 @@
 """`gmmae evaluate`: means as the run's own validation has them, on whichever samples were asked for."""
 
-import csv
 import re
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ from gmmae.training.loop import run
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 from gmmae.workloads.configuration import on_its_data, without_own_csv
-from tests.commands import run_gmmae
+from tests.commands import rows, run_gmmae
 from tests.faults.damages import rewrite
 from tests.small import Recorder, small
 
@@ -32,11 +31,6 @@ from tests.small import Recorder, small
 def evaluate(capsys, *arguments):
     code = run_gmmae("evaluate", *arguments)
     return code, *capsys.readouterr()
-
-
-def rows(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, capsys):

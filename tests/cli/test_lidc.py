@@ -17,7 +17,7 @@ from gmmae.data.extraction import dicom
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
 from tests import lidc_folders as folders
-from tests.commands import run_gmmae
+from tests.commands import rows, run_gmmae
 from tests.lidc_folders import SCORES, Scan
 
 CENTRES = ((-10.0, 65.0, -180.0), (10.0, 82.0, -160.0))
@@ -43,11 +43,6 @@ def refused(capsys, *words):
 def counted(printed, count, what):
     """Whether a line of the table has this number and name."""
     return any(line.split(maxsplit=1) == [str(count), what] for line in printed)
-
-
-def rows(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def left_out(out):

@@ -1,6 +1,6 @@
 """Two-sample tests: a classifier's AUC, Kolmogorov-Smirnov tests, and coverage.
 
-All except the classifier standardise by the first set, the real one. So outliers in the second set do not change the scale.
+Coverage standardises by the first set, the real one. So outliers in the second set do not change the scale.
 """
 
 from collections.abc import Sequence

@@ -24,16 +24,6 @@ MIN_RUNS = 3
 INTERVAL_LEVEL = 0.95
 """The probability with which an interval holds the median, of 6 runs or more."""
 
-PAPER_TABLE_I: dict[int, float] = {1: 100.00, 2: 105.17, 4: 86.81, 8: 90.09, 16: 58.08, 32: 46.25}
-"""Table I of the paper: the efficiency of strong scaling in percent, by number of GPUs."""
-
-PAPER_TABLE_II: dict[str, dict[int, float]] = {
-    "weak": {1: 100.00, 2: 96.96, 4: 63.86, 8: 42.32, 16: 19.65, 32: 9.45},
-    "linear-warmup": {1: 100.00, 2: 84.95, 4: 75.49, 8: math.nan, 16: math.nan, 32: math.nan},
-    "linear": {1: 100.0, 2: math.nan, 4: math.nan, 8: math.nan, 16: math.nan, 32: math.nan},
-}
-"""Table II of the paper: the efficiencies of its other strategies. NaN: the target of 0.0016384 was not reached."""
-
 
 class Interval(NamedTuple):
     """An interval. A bound may be infinite."""
