@@ -130,7 +130,10 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     both: Any = make_dataclass(kind.__name__, parts, frozen=True)
     both.__doc__ = kind.__doc__
     parsed = parse(both(), arguments, prog)
-    return parsed.own, configuration.require_source(replace(run, settings=parsed.settings), own=run)
+    config = replace(run, settings=parsed.settings)
+    if getattr(parsed.own, "files", ()):  # they are read whatever the run's source is
+        return parsed.own, config
+    return parsed.own, configuration.require_source(config, own=run)
 
 
 def _run_config(root: Path) -> Config:

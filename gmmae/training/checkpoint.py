@@ -14,8 +14,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,9 @@ from gmmae.training.step import TrainState
 from gmmae.training.validations import Validation
 from gmmae.workloads import sources
 from gmmae.workloads.interface import Params
+
+SILENCE_S = 0.5
+"""How long nothing is printed once the threads of a checkpoint that failed have ended."""
 
 
 class CheckpointError(InputError):
@@ -104,7 +108,7 @@ class Checkpoints:
         if epoch in self._manager.all_steps():
             return
         try:
-            with redirect_stderr(io.StringIO()):  # Orbax's threads, asyncio and TensorStore print what is raised here, too
+            with _muted():
                 self._manager.save(
                     epoch,
                     args=ocp.args.Composite(
@@ -263,6 +267,26 @@ def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> dict[str, Any
     return {"dtypes": dtypes, "sha256": sources.digest([arrays, json.dumps(progress, sort_keys=True)])}
 
 
+@contextmanager
+def _muted() -> Iterator[None]:
+    """Within it nothing prints what is raised: not Orbax's threads, asyncio or TensorStore, which do so beside raising it.
+
+    After a failure TensorStore's threads still answer the event loop that Orbax has closed, and print that it is. So the end
+    of the block waits until they have been silent for a while.
+    """
+    printed = io.StringIO()
+    with redirect_stderr(printed):
+        try:
+            yield
+        except CheckpointError:
+            raise
+        except Exception:
+            before = -1
+            while before != (before := printed.tell()):
+                time.sleep(SILENCE_S)
+            raise
+
+
 def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainState) -> Checkpoint:
     """Returns a checkpoint, its arrays with the types of `like`.
 
@@ -270,7 +294,7 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
       OtherModelError: it holds arrays of other shapes than `like`.
       DamagedError: its contents are not those that were saved.
     """
-    with redirect_stderr(io.StringIO()):
+    with _muted():
         progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
         checksum = progress.pop("checksum")
         names, columns = progress["metrics"], progress["columns"]
