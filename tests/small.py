@@ -17,7 +17,7 @@ from gmmae.models.settings import ModelConfig
 from gmmae.training import compilation, loop
 from gmmae.training.checkpoint import Checkpoints
 from gmmae.training.records import Epoch, Record, read_history
-from gmmae.workloads import nodules, registry
+from gmmae.workloads import nodules, registry, segmentation, settings
 
 SMALL_LATTICE = {
     "model__decoder": "lattice",
@@ -40,6 +40,19 @@ SMALL = registry.configuration(
     log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_samples=2),
 )
 
+SMALL_SEGMENTATION = registry.configuration(
+    "segmentation",
+    settings=segmentation.Config(
+        data=settings.PatchConfig(shape=8, jitter=2, samples=6, validation=2),
+        model=settings.UNetConfig(features=(2, 3)),
+    ),
+    optim=OptimConfig(batch_size=8, learning_rate=0.003),
+    stop=StopConfig(monitor="dice", mode="max", max_epochs=2),
+    parallel=ParallelConfig(devices=1),
+    checkpoint=CheckpointConfig(every_epochs=1),
+    log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_samples=2),
+)
+"""The smallest run of the U-Net."""
 
 RATES = {"adam": 0.001, "sgd": 0.5, "momentum": 0.1, "nesterov": 0.1, "adamw": 0.001, "lamb": 0.01, "lars": 1.0}
 """Learning rates by optimiser at which the losses of `SMALL` change in each epoch, and no run diverges."""

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gmmae.config.schema import Config, OptimConfig, StopConfig
-from gmmae.workloads import registry, segmentation, settings
-from tests.small import SMALL_LATTICE, finish, losses
+from gmmae.config.schema import Config, changed
+from tests.small import SMALL_LATTICE, SMALL_SEGMENTATION, finish, losses
 from tests.small import small as relu
 
 pytestmark = pytest.mark.slow
@@ -40,15 +39,7 @@ RUNS = {
     "exact on 1": small(**EXACT),
     "exact on 4": small(**EXACT, **FOUR),
     "lattice": small(**SMALL_LATTICE),
-    "segmentation": registry.configuration(
-        "segmentation",
-        settings=segmentation.Config(
-            data=settings.PatchConfig(shape=8, jitter=2, samples=6, validation=2),
-            model=settings.UNetConfig(features=(2, 3)),
-        ),
-        optim=OptimConfig(batch_size=8, learning_rate=0.003),
-        stop=StopConfig(monitor="dice", mode="max", max_epochs=2),
-    ),
+    "segmentation": changed(SMALL_SEGMENTATION, parallel__devices="all"),
 }
 
 

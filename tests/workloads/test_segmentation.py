@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gmmae.config.rules import ConfigError
-from gmmae.config.schema import CheckpointConfig, LogConfig, OptimConfig, ParallelConfig, StopConfig, changed, flatten
+from gmmae.config.schema import changed, flatten
 from gmmae.data.patches import OUTSIDE
 from gmmae.training import compilation
 from gmmae.training.epoch_parts import part_program
@@ -13,20 +13,8 @@ from gmmae.training.loop import run
 from gmmae.training.validations import read_validations
 from gmmae.workloads import registry, segmentation, settings
 from gmmae.workloads.interface import Snapshot
+from tests.small import SMALL_SEGMENTATION as SMALL
 from tests.small import Recorder, fingerprint, losses
-
-SMALL = registry.configuration(
-    "segmentation",
-    settings=segmentation.Config(
-        data=settings.PatchConfig(shape=8, jitter=2, samples=6, validation=2),
-        model=settings.UNetConfig(features=(2, 3)),
-    ),
-    optim=OptimConfig(batch_size=8, learning_rate=0.003),
-    stop=StopConfig(monitor="dice", mode="max", max_epochs=2),
-    parallel=ParallelConfig(devices=1),
-    checkpoint=CheckpointConfig(every_epochs=1),
-    log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_samples=2),
-)
 
 
 def small(**changes):
