@@ -17,7 +17,7 @@ from gmmae.models.settings import ModelConfig
 from gmmae.training import compilation, loop
 from gmmae.training.checkpoint import Checkpoints
 from gmmae.training.records import Epoch, Record, read_history
-from gmmae.workloads import nodules, registry, segmentation, settings
+from gmmae.workloads import nodules, registry, settings
 
 SMALL_LATTICE = {
     "model__decoder": "lattice",
@@ -42,7 +42,7 @@ SMALL = registry.configuration(
 
 SMALL_SEGMENTATION = registry.configuration(
     "segmentation",
-    settings=segmentation.Config(
+    settings=settings.SegmentationConfig(
         data=settings.PatchConfig(shape=8, jitter=2, samples=6, validation=2),
         model=settings.UNetConfig(features=(2, 3)),
     ),
