@@ -1,6 +1,5 @@
 """The optimisers, from optax. The `update` of each has the argument `learning_rate`, so one program serves all schedules."""
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -26,6 +25,10 @@ def make(constants: OptimizerConstants, clip_norm: float | None = None) -> optax
     """
     optimizer = OPTIMIZERS[constants.name](constants)
     return optax.chain(optax.clip_by_global_norm(clip_norm), optimizer) if clip_norm is not None else optimizer
+
+
+def _adam_step(constants: OptimizerConstants) -> optax.GradientTransformation:
+    return optax.scale_by_adam(constants.beta1, constants.beta2, constants.epsilon)
 
 
 def _adam(constants: OptimizerConstants) -> optax.GradientTransformationExtraArgs:
@@ -93,23 +96,3 @@ def _at_learning_rate(direction: optax.GradientTransformation) -> optax.Gradient
         return jax.tree.map(lambda leaf: -rate * leaf, updates), state
 
     return optax.GradientTransformationExtraArgs(direction.init, update)
-
-
-def _adam_step(constants: OptimizerConstants) -> optax.GradientTransformation:
-    """Returns optax's Adam (Kingma and Ba, arXiv:1412.6980) with another `1 - βᵗ`, which cancels in float32.
-
-    optax's first steps are 1e-5 off, and the losses after them 1e-4.
-    """
-    _, beta1, beta2, epsilon, *_ = constants
-    moments = optax.scale_by_adam(beta1, beta2, epsilon)
-    logs = [math.log(beta) if beta else -math.inf for beta in (beta1, beta2)]
-
-    def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, optax.OptState]:
-        _, state = moments.update(updates, state, params)
-        assert isinstance(state, optax.ScaleByAdamState)
-        first, second = (-jnp.expm1(state.count * log) for log in logs)
-        return jax.tree.map(lambda m, v: m / first / (jnp.sqrt(v / second) + epsilon), state.mu, state.nu), state
-
-    return optax.GradientTransformation(moments.init, update)
