@@ -27,7 +27,7 @@ from gmmae.cli.arguments import parse_train
 from gmmae.config.schema import Config, changed
 from gmmae.plotting.tables import Table, markdown
 from gmmae.system.errors import InputError
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from gmmae.training.parallel import Devices
 
 TARGETS = Path(__file__).parent / "targets"
@@ -170,11 +170,9 @@ def compiled(config: Config, devices: Devices, notes: Path | None = None) -> Ite
     setup = compilation.prepare(config, devices)
     with compilation.precision_context(config):
         state = devices.replicate(compilation.blank_state(config, setup.workload))
-        training, validation = (compilation.data_set(setup, split) for split in ("train", "validation"))
-        epoch = compilation.compile_epoch(setup, state, training)
+        epoch, *_ = programs.compile_training(setup, state)
         yield "epoch", read(epoch, setup.train_plan.steps, notes)
-        arguments = compilation.validation_arguments(setup)
-        program = compilation.compile_validation(setup, state.params, validation, arguments)
+        program, _ = programs.compile_validation(setup, state.params)
         yield "validation", read(program, setup.eval_plan.steps, notes)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from gmmae.config.schema import Config, changed
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 
 
 def of_batches(config: Config, batch: int, steps: int) -> Config:
@@ -18,9 +18,7 @@ def of_batches(config: Config, batch: int, steps: int) -> Config:
 def compiled_epoch(config: Config) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
     """Returns the program and its arguments, with the initial state first. It donates no buffers, so it can run again."""
     setup = compilation.prepare(config)
-    devices = setup.devices
     with compilation.precision_context(config):
-        samples = compilation.data_set(setup, "train")
-        state = devices.replicate(compilation.initial_state(setup))
-        arguments = (state, samples, *compilation.epoch_arguments(setup, 1))
-        return devices.compile(compilation.train_epoch_of(setup), *arguments, sharded=3), arguments
+        state = setup.devices.replicate(compilation.initial_state(setup))
+        compiled, arguments, chunks = programs.compile_training(setup, state, donate=False)
+        return compiled, (state, *arguments(chunks.first))

@@ -16,7 +16,8 @@ from benchmarks.options import Parser, guarded
 from gmmae.plotting.tables import Table, markdown
 from gmmae.system import nvidia
 from gmmae.system.provenance import versions
-from gmmae.training.parallel import Devices, pmean
+from gmmae.training.parallel import Devices
+from gmmae.training.step import pmean
 
 COPIED = 1 << 28
 """Bytes of the array whose copy is timed."""
@@ -55,7 +56,7 @@ def all_reduce_s(group: Sequence[jax.Device], size: int) -> float:  # pyright: i
     devices = Devices(tuple(group))
 
     def loop(vector: jax.Array) -> jax.Array:
-        return jax.lax.fori_loop(0, REDUCTIONS, lambda _, x: pmean(lambda own, _: own, x, x), vector)
+        return jax.lax.fori_loop(0, REDUCTIONS, lambda _, x: pmean(x), vector)
 
     rows = devices.shard(np.repeat(np.arange(devices.count, dtype=np.float32)[:, None], size // 4, axis=1))
     return float(np.median(seconds(devices.compile(loop, rows, sharded=1), rows, turns=BLOCKS))) / REDUCTIONS

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.options import Parser, at_least, guarded, new_file
 from gmmae.multihost import environment
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from gmmae.workloads.configuration import configure
 
 SHARDS, STEPS = 8, 4
@@ -45,7 +45,7 @@ def repeat(name: str, devices: int, calls: int, seconds: float) -> tuple[int, di
     start = compilation.initial_state(setup)
     results: dict[str, int] = {}
     with compilation.precision_context(run):
-        train = compilation.train_program(setup, setup.devices.replicate(start))
+        train = programs.training(setup, setup.devices.replicate(start))
         end = time.monotonic() + seconds
         while sum(results.values()) < calls and time.monotonic() < end:
             state, losses = train(setup.devices.replicate(start), 1)

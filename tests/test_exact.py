@@ -4,6 +4,7 @@ All devices here are of one process whose eight threads stand in conftest.py, as
 """
 
 import dataclasses
+from functools import partial
 
 import jax
 import numpy as np
@@ -12,11 +13,11 @@ import pytest
 from gmmae.config.schema import Config
 from gmmae.system.environment import THREADS
 from gmmae.system.errors import InputError
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from gmmae.training.loop import run
-from gmmae.training.parallel import AXIS, exact_mean
+from gmmae.training.parallel import AXIS
 from gmmae.training.records import from_json, to_json
-from gmmae.training.step import make_train_epoch
+from gmmae.training.step import Algorithm, train_steps
 from tests.small import RATES, Recorder, fingerprint, small
 
 EXACT = {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
@@ -102,11 +103,11 @@ def test_virtual_devices_have_the_bits_of_as_many_real_ones(tmp_path):
 def test_all_replicas_are_equal_after_an_epoch():
     """Seen through a sharded output: a replicated one would show the first only."""
     setup = compilation.prepare(small(parallel__devices=4, **EXACT))
-
-    epoch = make_train_epoch(setup.workload.losses, setup.optimizer, mean=exact_mean)
-    mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, None, 0, 0, 0), devices=list(setup.devices.devices))
+    steps = partial(train_steps, algorithm=Algorithm(setup.workload.losses, setup.optimizer, exact=True))
+    mapped = jax.pmap(steps, AXIS, in_axes=(None, None, None, None, 0), devices=list(setup.devices.devices))
     start = compilation.initial_state(setup)
-    state, _ = mapped(start, setup.data.train, *compilation.epoch_arguments(setup, 1))
+    _, arguments, chunks = programs.compile_training(setup, setup.devices.replicate(start))
+    state, _ = mapped(start, *arguments(chunks.first))
     params = jax.device_get(state.params)
     for leaf, before in zip(jax.tree.leaves(params), jax.tree.leaves(start.params), strict=True):
         assert all(replica.tobytes() == leaf[0].tobytes() for replica in leaf)
@@ -118,7 +119,7 @@ def after_an_epoch(**changes) -> list[np.ndarray]:
     setup = compilation.prepare(small(**changes))
     with compilation.precision_context(setup.config):
         state = setup.devices.replicate(compilation.initial_state(setup))
-        return jax.tree.leaves(jax.device_get(compilation.train_program(setup, state)(state, 1)[0]))
+        return jax.tree.leaves(jax.device_get(programs.training(setup, state)(state, 1)[0]))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from gmmae.system.errors import InputError
-from gmmae.training import compilation, loop
+from gmmae.training import loop, programs
 from tests.interrupting import tree
 from tests.small import Recorder, small
 
@@ -26,7 +26,7 @@ def interrupted(*_: object) -> Any:
     raise KeyboardInterrupt
 
 
-COMPILATION = (compilation, "train_program", memory_runs_out)
+COMPILATION = (programs, "training", memory_runs_out)
 FAILURES = {
     "too many devices": ({"parallel__devices": 64}, None, InputError),
     "devices that do not divide the shards": (
@@ -40,10 +40,10 @@ FAILURES = {
     "memory, compiling": ({}, COMPILATION, jax.errors.JaxRuntimeError),
     "memory, at the first validation": (
         {"log__tensorboard": True},
-        (compilation, "evaluate_program", lambda *_: memory_runs_out),
+        (programs, "validation", lambda *_: memory_runs_out),
         jax.errors.JaxRuntimeError,
     ),
-    "Ctrl-C": ({}, (compilation, "train_program", interrupted), KeyboardInterrupt),
+    "Ctrl-C": ({}, (programs, "training", interrupted), KeyboardInterrupt),
 }
 
 

@@ -18,10 +18,10 @@ from benchmarks.peers import problem
 from benchmarks.peers.problem import Arrays, Problem
 from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.config.toml import find
-from gmmae.scaling.batches import plan_batches
+from gmmae.scaling.batches import epoch_order, plan_batches
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import versions
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from gmmae.workloads.configuration import read_config
 from gmmae.workloads.interface import Params
 
@@ -129,19 +129,19 @@ class GmmaeBackend:
             if samples not in self.trains:
                 count, batch = self.setup.devices.count, self.setup.train_plan.batch
                 sized = self.setup._replace(train_plan=plan_batches(samples, batch, count, self.setup.train_plan.micro_batch))
-                self.trains[samples] = compilation.train_program(sized, self.state)
+                self.trains[samples] = programs.training(sized, self.state)
             self.state, losses = self.trains[samples](self.state, epoch)
         return losses
 
     def evaluate(self) -> float:
         """Returns the validation loss."""
         with self._arithmetic():
-            self.evaluates = self.evaluates or compilation.evaluate_program(self.setup, self.state.params)
+            self.evaluates = self.evaluates or programs.validation(self.setup, self.state.params)
             return self.evaluates(self.state.params)[LOSS]
 
     def gradient(self) -> Arrays:
         """Returns the gradient of the first step's loss."""
-        order = compilation.epoch_order(self.setup.config.seed, 1, self.setup.train_plan.samples)
+        order = epoch_order(self.setup.config.seed, 1, self.setup.train_plan.samples)
         with self._arithmetic():
             return self.gradient_of(jax.device_get(self.state.params), order[: self.setup.train_plan.batch])
 

@@ -19,7 +19,7 @@ from benchmarks.options import guarded
 from benchmarks.peers import problem
 from benchmarks.peers.gmmae_backend import GmmaeBackend, start
 from benchmarks.spread import array_distance
-from gmmae.training import compilation
+from gmmae.scaling.batches import epoch_order
 
 DRAWS = 3
 """Number of trainings that begin one rounding away. Their divergence depends on chance."""
@@ -57,7 +57,7 @@ def gradient_apart(peer: GmmaeBackend, exact: GmmaeBackend, samples: int) -> dic
     An empty part of a volume puts ReLU at its kink while a bias is 0. There rounding decides on the bias's gradient, in any
     precision. So the parameters that are 0 are one rounding error of 1 away in some draws.
     """
-    order = compilation.epoch_order(peer.setup.config.seed, 1, samples)[: peer.setup.train_plan.batch]
+    order = epoch_order(peer.setup.config.seed, 1, samples)[: peer.setup.train_plan.batch]
     params, draw = jax.device_get(peer.start.params), np.random.default_rng(0).choice
     wanted = exact.gradient_of(jax.device_get(exact.start.params), order)
 

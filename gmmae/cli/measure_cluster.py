@@ -19,7 +19,9 @@ from gmmae.scaling.cost import StepTimes, affine, ring_s
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, output_file, print_result
 from gmmae.system.provenance import machine
-from gmmae.training.parallel import Devices, choose, pmean, repeat
+from gmmae.training.exact import repeat
+from gmmae.training.parallel import Devices, choose
+from gmmae.training.step import pmean
 
 TURNS, BLOCKS = 100, 5
 """All-reduces of a block, one after the other in a compiled loop as in training, and blocks, whose median is a time."""
@@ -57,9 +59,7 @@ def all_reduce_s(devices: Devices, size_bytes: int) -> float:
     if not devices.own:
         return 0.0
     arguments = devices.replicate(np.int32(TURNS)), devices.shard(np.ones((devices.count, size_bytes // 4), np.float32))
-    loop = devices.compile(
-        lambda turns, vector: repeat(lambda now: pmean(lambda own, _: own, now, now), vector, turns), *arguments, sharded=1
-    )
+    loop = devices.compile(lambda turns, vector: repeat(pmean, vector, turns), *arguments, sharded=1)
     blocks_s = []
     for _ in range(1 + BLOCKS):  # the first one may start threads and connections
         began = time.perf_counter()

@@ -63,7 +63,7 @@ def learning_rate_trials(config: Config) -> Callable[[float], Trial]:
             at_factor = setup._replace(schedule=schedules.learning_rate(scaled, setup.train_plan.steps))
             losses: list[float] = []
             with Fetcher(config.parallel) as fetcher:
-                train = programs.train_epoch(at_factor, state, fetcher)
+                train = programs.training(at_factor, state, fetcher)
                 for epoch in range(1, 1 + count):
                     state, of_steps = train(state, epoch)
                     losses += of_steps.tolist()

@@ -88,7 +88,7 @@ def _train_block(
     sized = setup._replace(config=endless, train_plan=block, data=resized, cache=RunCache())
     held = [setup.devices.replicate(start)]  # each block reuses the memory of the one before
     epochs = itertools.count(1)  # a source is read in the order of the epochs
-    train = programs.train_epoch(sized, held[0], fetcher)
+    train = programs.training(sized, held[0], fetcher)
 
     def run() -> float:
         started = time.perf_counter()

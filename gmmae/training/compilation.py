@@ -5,31 +5,31 @@ The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `m
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
-from typing import Literal, NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, Int32, PyTree
+from jaxtyping import Array, Int
 
 from gmmae.config.schema import Config, ParallelConfig, changed, flatten
 from gmmae.multihost.environment import default_devices, require_prepared
 from gmmae.scaling import schedules, strategies
-from gmmae.scaling.batches import BatchPlan, dividing_part, epoch_order, plan_batches, shard_samples
+from gmmae.scaling.batches import BatchPlan, dividing_part, plan_batches
 from gmmae.system.compilation_cache import repairing_cache
 from gmmae.system.errors import InputError
 from gmmae.training import fingerprint, optimizers
-from gmmae.training.parallel import Devices, choose, exact_mean, pmean
-from gmmae.training.per_sample import losses, summable_values, validation_means, values
+from gmmae.training.parallel import Devices, choose
+from gmmae.training.per_sample import values
 from gmmae.training.run_cache import RunCache
-from gmmae.training.step import EpochValues, Losses, Mean, TrainEpoch, TrainState, evaluate, make_train_epoch
+from gmmae.training.step import TrainState
 from gmmae.workloads import contract, registry
-from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
-from gmmae.workloads.sources import count, take_on_host
+from gmmae.workloads.interface import Params, Splits, Workload
+from gmmae.workloads.sources import count
 
 T = TypeVar("T")
 
@@ -80,25 +80,6 @@ class TrainSetup(NamedTuple):
         config = self.config
         shared = (config.precision, config.parallel.deterministic, config.optim.clip_norm, self.devices)
         return (*own, *workload_key(config), *shared, tuple(self.data.may_be_undefined))
-
-    @property
-    def training_key(self) -> tuple[Hashable, ...]:
-        """The values that the programs for training depend on, besides those of every program."""
-        return self.train_plan, self.optimization.optimizer
-
-
-class Programs(NamedTuple):
-    """Compiled functions that hold the data set on the devices. None of them ever compiles again.
-
-    Attributes:
-      train: `(state, epoch) -> (state, mean loss of each step)`; takes over the state's memory.
-      evaluate: `params -> {name: mean over the validation samples}`, the loss and the workload's metrics.
-      describe: `params -> {name: array}` for the shown validation samples; None where the workload shows nothing.
-    """
-
-    train: Callable[[TrainState, int], tuple[TrainState, Float[np.ndarray, " steps"]]]
-    evaluate: Callable[[Params], dict[str, float]]
-    describe: Callable[[Params], dict[str, np.ndarray]] | None
 
 
 def workload_key(config: Config) -> tuple[Hashable, ...]:
@@ -274,92 +255,6 @@ def parameter_count(params: Params) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def compile_programs(setup: TrainSetup, state: TrainState) -> Programs:
-    """Puts the data set on the devices and compiles the programs.
-
-    Args:
-      setup: from `prepare`.
-      state: a state on the devices, for its shapes.
-    """
-    train = train_program(setup, state)
-    return Programs(train, evaluate_program(setup, state.params), describe_program(setup, state.params))
-
-
-@repairing_cache()
-def train_program(setup: TrainSetup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
-    """Compiles `Programs.train` alone."""
-    samples = data_set(setup, "train")
-    compiled = setup.cache.get(setup.program_key("train", *setup.training_key), lambda: compile_epoch(setup, state, samples))
-
-    @lru_cache(maxsize=2)  # of the epoch that is trained, and of the next one
-    def places(epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        return epoch_places(setup, epoch)
-
-    def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
-        results = compiled(state, samples, *epoch_arguments(setup, epoch, places(epoch)))
-        places(epoch + 1)  # while the devices compute
-        state, losses = jax.block_until_ready(results)
-        return state, np.asarray(losses)
-
-    return train
-
-
-def compile_epoch(setup: TrainSetup, state: TrainState, samples: Samples) -> jax.stages.Compiled:
-    """Compiles `(state, training samples, *epoch_arguments(setup, epoch))`; it takes over the state's memory."""
-    arguments, deterministic = epoch_arguments(setup, 1), setup.config.parallel.deterministic
-    return setup.devices.compile(
-        train_epoch_of(setup), state, samples, *arguments, sharded=3, donate=(0,), deterministic=deterministic
-    )
-
-
-def train_epoch_of(setup: TrainSetup) -> TrainEpoch:
-    """Returns one device's function of an epoch of this run."""
-    return make_train_epoch(*step_functions(setup))
-
-
-def step_functions(setup: TrainSetup) -> tuple[Losses, optax.GradientTransformationExtraArgs, Mean]:
-    """Returns the functions that make a step of this run: losses, optimiser and mean."""
-    return partial(losses, setup.workload), setup.optimizer, _mean(setup, setup.train_plan)
-
-
-@repairing_cache()
-def evaluate_program(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, float]]:
-    """Compiles `Programs.evaluate` alone."""
-    samples, arguments = data_set(setup, "validation"), validation_arguments(setup)
-    compiled = setup.cache.get(
-        setup.program_key("validation", setup.eval_plan), lambda: compile_validation(setup, params, samples, arguments)
-    )
-
-    def evaluate(params: Params) -> dict[str, float]:
-        return validation_means(jax.device_get(compiled(params, samples, *arguments)), setup.eval_plan)
-
-    return evaluate
-
-
-def compile_validation(
-    setup: TrainSetup, params: Params, samples: Samples, arguments: tuple[Array, ...]
-) -> jax.stages.Compiled:
-    """Compiles `(parameters, validation samples, *arguments)`, which are `validation_arguments(setup)`."""
-    deterministic = setup.config.parallel.deterministic
-    return setup.devices.compile(evaluation_of(setup), params, samples, *arguments, sharded=3, deterministic=deterministic)
-
-
-def evaluation_of(setup: TrainSetup) -> Callable[..., dict[str, Float[Array, " steps"]]]:
-    """Returns one device's function of a validation: the means of each step by name, the loss first."""
-    values, mean = validation_functions(setup)
-    return partial(evaluate, values=values, mean=mean)
-
-
-def validation_functions(setup: TrainSetup) -> tuple[Callable[[Params, Samples], PerSample], Mean]:
-    """Returns the functions that make a step of a validation: values of samples, and mean."""
-    summable = partial(summable_values, setup.workload, setup.data.may_be_undefined)
-    return summable, _mean(setup, setup.eval_plan)
-
-
-def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:
-    return exact_mean if setup.config.parallel.deterministic else partial(pmean, micro_batches=plan.micro_batches)
-
-
 def cast(config: Config, arrays: T) -> T:
     """Returns arrays on the host, the floating ones in the run's precision."""
 
@@ -368,70 +263,3 @@ def cast(config: Config, arrays: T) -> T:
         return array.astype(config.dtype) if np.issubdtype(array.dtype, np.floating) else array
 
     return jax.tree.map(leaf, arrays)
-
-
-def data_set(setup: TrainSetup, split: Literal["train", "validation"]) -> Samples:
-    """Copies all samples of a split to every device."""
-    key = ("data on devices", split, setup.config.precision, setup.devices, *workload_key(setup.config))
-    return setup.cache.get(key, lambda: setup.devices.replicate(cast(setup.config, getattr(setup.data, split))))
-
-
-def epoch_arguments(setup: TrainSetup, epoch: int, places: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[PyTree, ...]:
-    """Returns the arguments of `make_train_epoch`'s function that follow the samples, on the devices.
-
-    Args:
-      setup: of the run.
-      epoch: its number.
-      places: its `epoch_places`, where they are there already.
-    """
-    places = places or epoch_places(setup, epoch)
-    return setup.devices.replicate(epoch_values(setup, epoch)), *_sharded(setup, places, setup.train_plan)
-
-
-def epoch_places(setup: TrainSetup, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the indices and the weights of an epoch's samples on the host, in the epoch's order."""
-    return shard_indices(setup, epoch_order(setup.config.seed, epoch, setup.train_plan.samples), setup.train_plan)
-
-
-def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
-    """Returns the values of an epoch, as NumPy arrays."""
-    rates = schedules.epoch_learning_rates(setup.schedule, epoch, setup.train_plan.steps).astype(setup.config.dtype)
-    return EpochValues(np.uint32(setup.config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
-
-
-def validation_arguments(setup: TrainSetup) -> tuple[Array, ...]:
-    """Returns the arguments of `evaluate` that follow the samples, on the devices."""
-    places = shard_indices(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
-    return _sharded(setup, places, setup.eval_plan)
-
-
-def _sharded(setup: TrainSetup, places: tuple[np.ndarray, np.ndarray], plan: BatchPlan) -> tuple[Array, ...]:
-    """Returns the indices, the weights and the shard range of each device, on the devices."""
-    return setup.devices.shard((*places, setup.devices.shard_ranges(plan.devices)))
-
-
-def shard_indices(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the indices and the weights of an epoch's samples on the host, one entry for each device.
-
-    With the exact reduction every device has those of all shards.
-    """
-    indices, weights = shard_samples(order, plan, setup.config.dtype)
-    if not setup.config.parallel.deterministic:
-        return indices, weights
-    n = setup.devices.count
-    indices, weights = (np.broadcast_to(x.swapaxes(0, 1), (n, plan.steps, *x.shape[::2])) for x in (indices, weights))
-    return indices, weights
-
-
-@repairing_cache()
-def describe_program(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
-    """Compiles `Programs.describe` alone."""
-    if setup.workload.describe is None:
-        return None
-    count = min(setup.config.log.figure_samples, setup.eval_plan.samples)
-    shown = cast(setup.config, take_on_host(setup.data.validation, np.arange(count)))
-    describe = setup.workload.describe
-    compiled = setup.cache.get(
-        setup.program_key("describe", count), lambda: jax.jit(describe).lower(jax.device_get(params), shown).compile()
-    )
-    return lambda params: jax.device_get(compiled(jax.device_get(params), shown))

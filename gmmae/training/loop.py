@@ -23,7 +23,6 @@ from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, fingerprint, per_sample, programs
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.training.compilation import TrainSetup
-from gmmae.training.epoch_parts import TrainPart, epoch_parts
 from gmmae.training.fetching import Fetcher
 from gmmae.training.finetune import first_parameters, require_same_origin
 from gmmae.training.growth import Growth
@@ -155,8 +154,8 @@ class Run:
         self.logger: RunLogger = IDLE
         self.growth = Growth(setup)
         self.metrics: list[str] = []  # of a validation, the loss among them
-        self.train_part: dict[int, TrainPart] = {}  # by stage
-        self.evaluate: Callable[[Params], dict[str, float]]
+        self.train_part: dict[int, programs.Train] = {}  # by stage
+        self.evaluate: programs.Validate
         self.describe: Callable[[Params], dict[str, np.ndarray]] | None = None
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
 
@@ -184,12 +183,10 @@ class Run:
         setup, stop, done = self.setup, self.setup.config.stop, len(self.history)
         self.display.start(run_summary(setup, self.record, self.workdir.root, done), max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
-            compilation.epoch_values(setup, 1)  # compiles the schedule, also where the cache has the programs
-            self.train_part = {
-                i: programs.train_part(of, self.state, self.fetcher) for i, of in self.growth.from_epoch(done + 1)
-            }
+            programs.epoch_values(setup, 1)  # compiles the schedule, also where the cache has the programs
+            self.train_part = {i: programs.training(of, self.state, self.fetcher) for i, of in self.growth.from_epoch(done + 1)}
             self.evaluate = programs.validation(setup, self.state.params, self.fetcher)
-            self.describe = compilation.describe_program(setup, self.state.params)
+            self.describe = programs.description(setup, self.state.params)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.barrier()
         validation = self.history[-1].validation if done else self.evaluate(self.state.params)
@@ -254,7 +251,7 @@ class Run:
     def _advance_in_parts(self, epoch: int) -> Epoch:
         """Trains one epoch, with a validation after each part."""
         train, losses = self.train_part[self.growth.stage(epoch)], []
-        *parts, last = epoch_parts(self.growth.setup(epoch))
+        *parts, last = programs.epoch_parts(self.growth.setup(epoch))
         first = self.history[-1].steps if self.history else 0
         for part in parts:
             losses.append(self._train_part(train, epoch, part))
@@ -265,7 +262,7 @@ class Run:
         losses.append(self._train_part(train, epoch, last))
         return self._row(np.concatenate(losses), self._validate(), self.clock.read())
 
-    def _train_part(self, train: TrainPart, epoch: int, part: range) -> np.ndarray:
+    def _train_part(self, train: programs.Train, epoch: int, part: range) -> np.ndarray:
         with self.clock.section("train_s"):
             self.state, losses = train(self.state, epoch, part)
         return losses

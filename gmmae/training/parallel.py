@@ -1,13 +1,7 @@
-"""Devices and means over them: the only module that calls `pmap` or names its axis.
+"""The devices of a run, and `pmap`, which only this module calls.
 
-State and data set are replicated. An epoch's indices and weights are sharded. Gradients and losses are averaged by `pmean`
-or `exact_mean`. Since JAX 0.8 `pmap` is `jit(shard_map)` underneath. With `in_axes` and `out_axes` None, replicated arrays have
-no leading device axis and are not copied.
-
-`exact_mean` has the same bits however many devices share a batch. Floating-point addition is not associative, so the order is
-fixed: consecutive pairs. A compiler that knows the number of passes of a loop unrolls and fuses it, and rounds otherwise. So
-the number of passes is an argument of the program. The code that computes a term, and the code that adds two, are then the same
-for one device with all terms and for many with one each.
+State and data set are replicated, and an epoch's indices and weights are divided. Since JAX 0.8 `pmap` is `jit(shard_map)`
+underneath. With `in_axes` and `out_axes` None, replicated arrays have no leading device axis and are not copied.
 """
 
 import re
@@ -15,19 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Device, lax
-from jax.flatten_util import ravel_pytree
+from jax import Device
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, Int32, PyTree
+from jaxtyping import Int32, PyTree
 
 from gmmae.system.errors import InputError
-from gmmae.training.step import B, BatchFunction, T
 
 AXIS = "devices"
-Vector = Float[Array, " size"]
+"""The axis of `pmap`, over which `lax.pmean` takes means."""
 
 DETERMINISTIC: dict[str, str | bool] = {
     "xla_gpu_deterministic_ops": True,
@@ -43,119 +34,6 @@ program that was compiled without one. Older versions of JAX keep their Triton k
 On a CPU, that pass adds a long sum in blocks where it recognises the sum's zero as a constant. In the program of one device it
 recognised other sums than in that of two: the last bits of the U-Net's losses differed.
 """
-
-
-def accumulate_micro_batches(
-    function: BatchFunction[B, T], batch: B, weights: Float[Array, " samples"], micro_batches: int = 1
-) -> T:
-    """Returns the sum of a function's values at equal parts of a batch, computed one after the other to bound memory."""
-    if micro_batches == 1:
-        return function(batch, weights)
-    parts = jax.tree.map(lambda leaf: leaf.reshape(micro_batches, -1, *leaf.shape[1:]), (batch, weights))
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, batch, weights))
-
-    def add(total: T, part: tuple[B, Array]) -> tuple[T, None]:
-        return jax.tree.map(jnp.add, total, function(*part)), None
-
-    return lax.scan(add, zero, parts)[0]
-
-
-def pmean(
-    function: BatchFunction[B, T], batch: B, weights: Array, shard_range: Array | None = None, *, micro_batches: int = 1
-) -> T:
-    """Returns the mean over devices of a function of each device's batch, added in whatever order is fast.
-
-    This and `exact_mean` are for use inside a function given to `Devices.compile`.
-    """
-    local = accumulate_micro_batches(function, batch, weights, micro_batches)
-    if lax.axis_size(AXIS) == 1:
-        return local
-    # One operation for all arrays: each operation synchronises all devices, which takes longer than its bytes do.
-    with jax.named_scope("reduction"):
-        vector, unravel = ravel_pytree(local)
-        return unravel(lax.pmean(vector, AXIS))
-
-
-def exact_mean(
-    function: BatchFunction[B, T],
-    batch: B,
-    weights: Float[Array, "shards shard_batch"],
-    shard_range: Int[Array, "2"] | None = None,
-) -> T:
-    """Returns the mean over shards of a function's value at each, with the same bits on any number of devices.
-
-    Values are added as one binary tree over the shards in their order. Each device adds those of its range. Then devices that
-    are 1, 2, 4, … apart exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same.
-
-    Args:
-      function: of one shard.
-      batch: all shards, a power of two, on every device; the shards are the leading axis of every array.
-      weights: of the same shape.
-      shard_range: this device's first shard and number of shards, from `Devices.shard_ranges`.
-    """
-    assert shard_range is not None, "the exact mean is over shards"
-    first, count = shard_range
-    shards, devices = len(weights), lax.axis_size(AXIS)
-
-    def shard(number: Int[Array, ""] | int) -> tuple[B, Array]:
-        return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (batch, weights))
-
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: function(*shard(0))))
-    _, unravel = ravel_pytree(zeros)
-
-    def term(number: Int[Array, ""]) -> Vector:
-        return ravel_pytree(function(*shard(number)))[0]
-
-    def across(total: Vector) -> Vector:
-        for level in range(devices.bit_length() - 1):
-            total += lax.ppermute(total, AXIS, [(i, i ^ 1 << level) for i in range(devices)])
-        return total
-
-    total = tree_sum(term, first, count, shards)
-    if devices > 1:
-        total = repeat(across, total, jnp.minimum(count, 1))  # once, but the compiler does not know
-    return unravel(total / shards)
-
-
-def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], count: Int[Array, ""], most: int) -> Vector:
-    """Returns `term(first) + … + term(first + count - 1)`, added in consecutive pairs, then in pairs of those sums, and so on.
-
-    A binary counter: after term i every level whose bit in i is one is complete and is carried on. It keeps
-    `log2(most) + 1` vectors.
-
-    Args:
-      term: of an index.
-      first: the first index.
-      count: how many, a power of two. Both must be unknown when the program is compiled.
-      most: the largest `count`.
-    """
-    like = jax.eval_shape(term, first)
-    subtotals = jnp.zeros((most.bit_length(), *like.shape), like.dtype)
-
-    def push(carry: tuple[Array, Vector, Array]) -> tuple[Array, Vector, Array]:
-        i, _, subtotals = carry
-
-        def complete(state: tuple[Array, Vector]) -> Array:
-            return (i >> state[0]) & 1 == 1
-
-        def merge(state: tuple[Array, Vector]) -> tuple[Array, Vector]:
-            level, total = state
-            return level + 1, lax.dynamic_index_in_dim(subtotals, level, keepdims=False) + total
-
-        level, total = lax.while_loop(complete, merge, (jnp.int32(0), term(first + i)))
-        return i + 1, total, lax.dynamic_update_index_in_dim(subtotals, total, level, 0)
-
-    return lax.while_loop(lambda carry: carry[0] < count, push, (jnp.int32(0), subtotals[0], subtotals))[1]
-
-
-def repeat(function: Callable[[Vector], Vector], value: Vector, times: Int[Array, ""]) -> Vector:
-    """Applies a function `times` times.
-
-    Where the number is unknown to the compiler, nothing is fused into the function or out of it.
-    """
-    return lax.while_loop(
-        lambda carry: carry[0] < times, lambda carry: (carry[0] + 1, function(carry[1])), (jnp.int32(0), value)
-    )[1]
 
 
 @dataclass(frozen=True)
@@ -262,7 +140,7 @@ class Devices:
         """Compiles a function for all devices, ahead of time. Its results must be equal on all of them.
 
         Args:
-          function: of one device's arguments. It averages all that differs between devices with `pmean` or `exact_mean`.
+          function: of one device's arguments. It averages all that differs between devices.
           args: example arguments, as `replicate` and `shard` return them.
           sharded: how many arguments, the last ones, are divided over the devices; the others are replicated.
           donate: positions of arguments whose memory the results may take over.

@@ -17,11 +17,10 @@ from gmmae.system import nvidia
 from gmmae.system.environment import cores
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, machine, versions
-from gmmae.training.block_programs import from_source
 from gmmae.training.compilation import TrainSetup, parameter_count
 from gmmae.training.records import Record
 from gmmae.training.step import TrainState
-from gmmae.workloads.sources import one_sample
+from gmmae.workloads.sources import CheckedSource, one_sample
 
 
 def new_record(setup: TrainSetup, state: TrainState) -> Record:
@@ -152,7 +151,7 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""
     of_one = _sample_text(one_sample(data.train))
     samples = f"{record.train_samples} for training and {record.validation_samples} for validation, each {of_one}"
-    if reads := [split for split in ("train", "validation") if from_source(setup, split)]:
+    if reads := [split for split in ("train", "validation") if isinstance(getattr(setup.data, split), CheckedSource)]:
         samples += f"; {' and '.join(reads)} read from a source by {config.parallel.fetch_threads} threads"
     return facts | {
         "learning rate": learning_rate_text(setup.strategy.learning_rate, config.optim.learning_rate),

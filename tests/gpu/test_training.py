@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.training import compilation, loop
+from gmmae.training import compilation, loop, programs
 from gmmae.training.parallel import Devices
 from tests.small import Recorder, small
 
@@ -20,10 +20,10 @@ def course(config: Config, devices: tuple[Any, ...], epochs: int = 2) -> tuple[n
     setup, found = compilation.prepare(config, Devices(devices)), []
     with compilation.precision_context(config):
         state = setup.devices.replicate(compilation.initial_state(setup))
-        compiled = compilation.compile_programs(setup, state)
+        train, validate = programs.training(setup, state), programs.validation(setup, state.params)
         for epoch in range(1, 1 + epochs):
-            state, steps = compiled.train(state, epoch)
-            found += [steps, [compiled.evaluate(state.params)["loss"]]]
+            state, steps = train(state, epoch)
+            found += [steps, [validate(state.params)["loss"]]]
         return np.concatenate(found), [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(state.params))]
 
 

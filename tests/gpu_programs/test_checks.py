@@ -1,7 +1,6 @@
 """Each check finds what it is for: programs that break one promise, compiled for H100s that are not there."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from benchmarks.device_programs import Reading, compiled, in_mode, read, topolog
 from gmmae.config.schema import Config, changed
 from gmmae.config.toml import find
 from gmmae.models import mixture
-from gmmae.training import compilation, parallel, per_sample, step
+from gmmae.training import compilation, parallel, per_sample, programs, step
 from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import Asked, Bound, faults
 from tests.small import small
@@ -21,7 +20,7 @@ from tests.small import small
 SMALL = small(data__augment=False)
 AMPLE = Bound(launches=1000, temporary_mb=1000.0)
 losses = per_sample.losses
-pmean = parallel.pmean
+pmean = step.pmean
 
 
 def epoch(config: Config = SMALL, devices: int = 1) -> Reading:
@@ -51,14 +50,17 @@ def test_a_sound_program_has_no_faults_and_a_launch_too_many_is_one(sound, param
 def test_what_divides_a_steps_graph_is_found(monkeypatch, tmp_path):
     """XLA makes a copy of the update by which `lax.scan` collects the losses, and leaves it out of graphs."""
 
-    def collecting(losses, optimizer, mean):
-        def train_epoch(state, samples, values, indices, weights, shard_range=None):
-            one = step._step_of_epoch(losses, optimizer, partial(mean, shard_range=shard_range), samples, values)
-            return lax.scan(one, state, (indices, weights, values.learning_rates))
+    def collecting(state, values, count, samples, slots, *, algorithm):
+        epoch_key = jax.random.fold_in(jax.random.key(values.seed), values.epoch)
 
-        return train_epoch
+        def one(state, of_step):
+            indices, weights, rate = of_step
+            batch = step.Batch(step.take(samples, indices), step.sample_keys(epoch_key, indices))
+            return step.train_step(state, batch, weights, rate, algorithm=algorithm)
 
-    monkeypatch.setattr(compilation, "make_train_epoch", collecting)
+        return lax.scan(one, state, (slots.indices, slots.weights, values.learning_rates))
+
+    monkeypatch.setattr(programs, "train_steps", collecting)
     paper = changed(read_config(find("paper")), data__samples=288, data__validation=128)
     [_, reading] = next(compiled(paper, topology("h100", 1, 1, tmp_path), tmp_path))
     [fault] = faults(reading, Asked("float32", 1, 0, AMPLE._replace(commands=1)))
@@ -66,13 +68,13 @@ def test_what_divides_a_steps_graph_is_found(monkeypatch, tmp_path):
 
 
 def test_a_second_all_reduce_is_found(monkeypatch, parameters):
-    def twice(*given, **options):
-        loss, gradient = pmean(*given, **options)
+    def twice(local):
+        loss, gradient = pmean(local)
         return lax.pmean(loss * loss, parallel.AXIS), gradient
 
     asked = Asked("float32", 2, parameters, AMPLE)
     assert faults(epoch(devices=2), asked) == []
-    monkeypatch.setattr(compilation, "pmean", twice)
+    monkeypatch.setattr(step, "pmean", twice)
     [fault] = faults(epoch(devices=2), asked)
     size = f"{4 * (parameters + 1):,}"
     assert fault == (
@@ -171,6 +173,6 @@ def test_gpus_of_one_host_are_joined_by_nvlink_and_two_hosts_are_not(hosts):
     """JAX 0.12 chooses its own kernel for an all-reduce by that; either way it is one all-reduce, and no other launch is it."""
     devices = topology("h100", 8, hosts)
     weights = devices.shard(np.ones((8, 1), np.float32))
-    program = devices.compile(lambda ones: pmean(lambda *_: jnp.broadcast_to(ones, 493_493), ones, ones), weights, sharded=1)
+    program = devices.compile(lambda ones: pmean(jnp.broadcast_to(ones, 493_493)), weights, sharded=1)
     assert ("__triton_collective" in (program.as_text() or "")) == (jax.__version_info__ >= (0, 12) and hosts == 1)
     assert read(program, steps=1).meetings == [("all-reduce", 4 * 493_493)]

@@ -6,7 +6,7 @@ from benchmarks.device_programs import compiled, in_mode, read, topology
 from gmmae.config.schema import changed
 from gmmae.config.toml import find
 from gmmae.models import autoencoder
-from gmmae.training import compilation, optimizers
+from gmmae.training import compilation, optimizers, programs
 from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, PLAIN, Asked, faults, validation_faults
 from tests.small import small
@@ -44,7 +44,7 @@ def test_the_last_stage_of_a_growing_batch_meets_once_a_step_and_keeps_to_its_me
     assert (setup.train_plan.batch, setup.train_plan.steps) == (batch, STEPS)
     with compilation.precision_context(growing):
         state = devices.replicate(compilation.blank_state(growing, setup.workload))
-        program = compilation.compile_epoch(setup, state, compilation.data_set(setup, "train"))
+        program = programs.compile_training(setup, state)[0]
     assert faults(read(program, STEPS), Asked("float32", 8, PARAMETERS, GROWN)) == []
 
 
@@ -54,7 +54,7 @@ def epoch_of_small(target: str) -> str:
     setup = compilation.prepare(config, devices)
     with compilation.precision_context(config):
         state = devices.replicate(compilation.blank_state(config, setup.workload))
-        return compilation.compile_epoch(setup, state, compilation.data_set(setup, "train")).as_text() or ""
+        return programs.compile_training(setup, state)[0].as_text() or ""
 
 
 @pytest.mark.parametrize(("target", "fused"), [("t4", False), ("a100", True), ("h100", True)])

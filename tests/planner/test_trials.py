@@ -8,7 +8,7 @@ import pytest
 from gmmae.config.schema import changed
 from gmmae.planner import trials
 from gmmae.planner.trials import Trial
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from tests.small import small
 
 
@@ -29,7 +29,7 @@ def test_a_trial_is_the_run_s_first_steps(attempt):
     setup = compilation.prepare(config)
     with compilation.precision_context(config):
         state = setup.devices.replicate(compilation.initial_state(setup))
-        train = compilation.train_program(setup, state)
+        train = programs.training(setup, state)
         losses = []
         for epoch in (1, 2, 3, 4):
             state, of_steps = train(state, epoch)

@@ -11,7 +11,7 @@ from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.step_times import Timing, Timings, read, write
 from gmmae.sweep.throughput import measure
 from gmmae.system.errors import InputError
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from tests.small import small
 
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=3)
@@ -83,7 +83,7 @@ class Trained:
 @pytest.mark.parametrize(("warmup_steps", "blocks"), [(0, 1), (2, 1), (3, 2)])
 def test_whole_blocks_before_the_first_timed_one_cover_the_warmup_steps(monkeypatch, warmup_steps, blocks):
     program = Trained()
-    monkeypatch.setattr(compilation, "train_program", program)
+    monkeypatch.setattr(programs, "training", program)
     measure(small(), [8], [], TimingConfig(warmup_steps=warmup_steps, steps=2, blocks=3))
     assert program.calls == [8] * (blocks + 3)
     assert program.steps == {2}  # one dispatch does a block
@@ -91,7 +91,7 @@ def test_whole_blocks_before_the_first_timed_one_cover_the_warmup_steps(monkeypa
 
 def test_batches_are_timed_in_turns_and_one_that_does_not_fit_does_not_stop_the_others(monkeypatch):
     program = Trained(too_large=(16,))
-    monkeypatch.setattr(compilation, "train_program", program)
+    monkeypatch.setattr(programs, "training", program)
     found = measure(small(), [4, 16, 8], [], TIMING)
     assert program.calls == [4, 8] + [4, 8] * 3
     assert [row.samples for row in found.train] == [4, 8]
@@ -103,14 +103,14 @@ def test_batches_are_timed_in_turns_and_one_that_does_not_fit_does_not_stop_the_
 
 def test_the_precision_is_the_runs(monkeypatch):
     program = Trained()
-    monkeypatch.setattr(compilation, "train_program", program)
+    monkeypatch.setattr(programs, "training", program)
     measure(small(precision="float64"), [8], [], TIMING)
     assert program.dtypes == {np.dtype("float64")}
 
 
 def test_quartiles_over_blocks(monkeypatch):
     """Blocks of 2, 4, 6, 8 and 10 s and of 2 steps: steps of 1 to 5 s."""
-    monkeypatch.setattr(compilation, "train_program", Trained())
+    monkeypatch.setattr(programs, "training", Trained())
     ends = itertools.chain([0, 0], *([0, seconds] for seconds in (8, 2, 10, 4, 6)))
     monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: next(ends)))
     found = measure(small(), [8], [], dataclasses.replace(TIMING, blocks=5))

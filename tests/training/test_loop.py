@@ -12,7 +12,7 @@ import pytest
 
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
-from gmmae.training import compilation, loop
+from gmmae.training import compilation, loop, programs
 from gmmae.training.records import from_json, read_history, to_json
 from tests.small import RATES, Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
 
@@ -260,9 +260,9 @@ def test_time_limit(tmp_path):
 
 def test_an_epochs_order_is_drawn_while_the_one_before_is_computed(monkeypatch):
     setup = compilation.prepare(small())
-    state, drawn, draw = setup.devices.replicate(compilation.initial_state(setup)), [], compilation.epoch_order
-    train = compilation.train_program(setup, state)
-    monkeypatch.setattr(compilation, "epoch_order", lambda seed, epoch, of: drawn.append(epoch) or draw(seed, epoch, of))
+    state, drawn, draw = setup.devices.replicate(compilation.initial_state(setup)), [], programs.epoch_order
+    monkeypatch.setattr(programs, "epoch_order", lambda seed, epoch, of: drawn.append(epoch) or draw(seed, epoch, of))
+    train = programs.training(setup, state)
     for epoch in (1, 2, 5):
         state, _ = train(state, epoch)
     assert drawn == [1, 2, 3, 5, 6], "each once, with the one that follows"

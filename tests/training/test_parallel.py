@@ -8,9 +8,9 @@ import pytest
 
 from gmmae.scaling.batches import epoch_order, shard_samples
 from gmmae.system.errors import InputError
-from gmmae.training import compilation
-from gmmae.training.parallel import AXIS, choose, pmean
-from gmmae.training.step import make_train_epoch, on_one_device
+from gmmae.training import compilation, programs, step
+from gmmae.training.parallel import AXIS, choose
+from gmmae.training.step import Algorithm, Slots, train_steps
 from tests.small import small
 
 EPOCHS = 3
@@ -19,12 +19,12 @@ EPOCHS = 3
 def trained(devices: int) -> tuple[list[float], list[float], dict]:
     setup = compilation.prepare(small(parallel__devices=devices))
     start = state = setup.devices.replicate(compilation.initial_state(setup))
-    compiled = compilation.compile_programs(setup, state)
+    train, validate = programs.training(setup, state), programs.validation(setup, state.params)
     train_losses, val_losses = [], []
     for epoch in range(1, EPOCHS + 1):
-        state, losses = compiled.train(state, epoch)
+        state, losses = train(state, epoch)
         train_losses += losses.tolist()
-        val_losses.append(compiled.evaluate(state.params)["loss"])
+        val_losses.append(validate(state.params)["loss"])
     assert all(array.is_deleted() for array in jax.tree.leaves(start)), "the program takes over the state's memory"
     for leaf in jax.tree.leaves(state):
         assert leaf.sharding.device_set == set(setup.devices.devices)
@@ -56,26 +56,29 @@ def test_float64_shows_that_devices_change_nothing_but_the_order_of_sums():
         setup = compilation.prepare(config)
         with compilation.precision_context(config):
             state = setup.devices.replicate(compilation.initial_state(setup))
-            losses.append(compilation.train_program(setup, state)(state, 1)[1])
+            losses.append(programs.training(setup, state)(state, 1)[1])
     np.testing.assert_allclose(*losses, rtol=1e-13)
 
 
-def replicas_after_an_epoch(mean):
+def replicas_after_an_epoch():
     """The parameters on each of 4 devices, seen through a sharded output: a replicated one would show the first only."""
     setup = compilation.prepare(small(parallel__devices=4))
     state = setup.devices.replicate(compilation.initial_state(setup))
     samples = setup.devices.shard(shard_samples(epoch_order(0, 1, setup.train_plan.samples), setup.train_plan))
-    epoch = make_train_epoch(setup.workload.losses, setup.optimizer, mean=mean)
-    mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, None, 0, 0), devices=list(setup.devices.devices))
-    return jax.device_get(mapped(state, setup.data.train, compilation.epoch_values(setup, 1), *samples)[0].params)
+    steps = partial(train_steps, algorithm=Algorithm(setup.workload.losses, setup.optimizer))
+    mapped = jax.pmap(steps, AXIS, in_axes=(None, None, None, None, 0), devices=list(setup.devices.devices))
+    slots = Slots(samples.indices, *samples)
+    found, _ = mapped(state, programs.epoch_values(setup, 1), setup.train_plan.steps, setup.data.train, slots)
+    return jax.device_get(found.params)
 
 
 @pytest.mark.slow
-def test_all_replicas_are_equal_after_an_epoch_but_not_without_the_mean():
-    for leaf in jax.tree.leaves(replicas_after_an_epoch(pmean)):
+def test_all_replicas_are_equal_after_an_epoch_but_not_without_the_mean(monkeypatch):
+    for leaf in jax.tree.leaves(replicas_after_an_epoch()):
         for replica in leaf[1:]:
             np.testing.assert_array_equal(replica, leaf[0])
-    assert any((leaf[1] != leaf[0]).any() for leaf in jax.tree.leaves(replicas_after_an_epoch(on_one_device)))
+    monkeypatch.setattr(step, "pmean", lambda local: local)
+    assert any((leaf[1] != leaf[0]).any() for leaf in jax.tree.leaves(replicas_after_an_epoch()))
 
 
 def test_the_devices_that_are_chosen():
@@ -91,7 +94,7 @@ def test_augmentation_does_not_depend_on_the_number_of_devices(one_device):
     def run(devices):
         setup = compilation.prepare(small(parallel__devices=devices, data__augment=True))
         state = setup.devices.replicate(compilation.initial_state(setup))
-        return compilation.compile_programs(setup, state).train(state, 1)[1]
+        return programs.training(setup, state)(state, 1)[1]
 
     augmented = run(1)
     assert not np.allclose(augmented, one_device[0][: len(augmented)], rtol=1e-3)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.training.parallel import accumulate_micro_batches, repeat, tree_sum
+from gmmae.training.exact import repeat, tree_sum
+from gmmae.training.step import in_micro_batches
 
 
 def in_a_tree(values, first, count):
@@ -49,5 +50,5 @@ def test_repeat(times):
 @pytest.mark.parametrize("parts", [1, 2, 3, 6])
 def test_parts_add_up(parts):
     samples, weights = jnp.arange(6.0), jnp.array([1.0, 0, 2, 0, 0, 1])
-    total = accumulate_micro_batches(lambda x, w: {"sum": (x * w).sum(), "count": w.sum()}, samples, weights, parts)
+    total = in_micro_batches(lambda x, w: {"sum": (x * w).sum(), "count": w.sum()}, samples, weights, parts)
     assert (float(total["sum"]), float(total["count"])) == (9, 4)  # 0 + 2·2 + 5

@@ -10,8 +10,9 @@ import pytest
 
 from gmmae.scaling.batches import epoch_order, plan_batches, shard_samples
 from gmmae.scaling.strategies import OptimizerConstants
-from gmmae.training import compilation, optimizers, per_sample
-from gmmae.training.step import Batch, TrainState, evaluate, make_train_epoch, train_step
+from gmmae.training import compilation, optimizers, per_sample, programs
+from gmmae.training.parallel import AXIS
+from gmmae.training.step import Algorithm, Batch, Slots, TrainState, train_step, train_steps, validate_steps
 from tests.small import small
 
 # One step differs by the order of float32 sums: a few units in the last place of the gradient, which Adam, dividing by its
@@ -24,6 +25,10 @@ def setup():
     return compilation.prepare(small())
 
 
+def on_one_device(function, **options):
+    return jax.jit(jax.vmap(partial(function, **options), None, None, axis_name=AXIS, axis_size=1))
+
+
 def without_keys(setup):
     return lambda params, samples, keys=None: setup.workload.losses(params, samples, None)
 
@@ -34,13 +39,14 @@ def test_scanned_epoch_equals_plain_loop(setup):
     volumes = jnp.asarray(setup.data.train)
     samples = shard_samples(epoch_order(0, 1, len(volumes)), setup.train_plan)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
-    step = partial(train_step, losses=without_keys(setup), optimizer=setup.optimizer)
+    step = on_one_device(train_step, algorithm=Algorithm(without_keys(setup), setup.optimizer))
 
-    epoch = jax.jit(make_train_epoch(setup.workload.losses, setup.optimizer))
-    scanned, scanned_losses = epoch(state, volumes, compilation.epoch_values(setup, 1), indices, weights)
+    steps = on_one_device(train_steps, algorithm=Algorithm(setup.workload.losses, setup.optimizer))
+    slots = Slots(indices, indices, weights)
+    scanned, scanned_losses = steps(state, programs.epoch_values(setup, 1), len(indices), volumes, slots)
     looped, looped_losses = state, []
     for index, weight in zip(indices, weights, strict=True):
-        looped, loss = jax.jit(step)(looped, Batch(volumes[index]), weight, setup.config.optim.learning_rate)
+        looped, loss = step(looped, Batch(volumes[index]), weight, setup.config.optim.learning_rate)
         looped_losses.append(float(loss))
 
     np.testing.assert_allclose(scanned_losses, looped_losses, rtol=1e-5)
@@ -57,7 +63,7 @@ def test_gradient_is_the_mean_over_real_samples(setup):
     samples = shard_samples(np.arange(5, dtype=np.int32), uneven)
     assert uneven.padding == 1
     sgd = optax.with_extra_args_support(optax.sgd(1.0))
-    step = jax.jit(partial(train_step, losses=without_keys(setup), optimizer=sgd))
+    step = on_one_device(train_step, algorithm=Algorithm(without_keys(setup), sgd))
     moved = [
         step(TrainState(params, sgd.init(params)), Batch(volumes[index[0]]), jnp.asarray(weight[0]), 1.0)
         for index, weight in zip(samples.indices, samples.weights, strict=True)
@@ -81,7 +87,9 @@ def test_evaluation_counts_every_sample_once(setup):
     partial_last = plan_batches(samples=6, global_batch=4, devices=1)
     samples = shard_samples(np.arange(6, dtype=np.int32), partial_last)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
-    steps = jax.jit(partial(evaluate, values=lambda *of: {"loss": without_keys(setup)(*of)}))(params, volumes, indices, weights)
+    steps = on_one_device(validate_steps, values=lambda *of: {"loss": without_keys(setup)(*of)})(
+        params, len(indices), volumes, Slots(indices, indices, weights)
+    )
     expected = float(np.asarray(jax.jit(without_keys(setup))(params, volumes), np.float64).mean())
     assert per_sample.mean_over_steps(np.asarray(steps["loss"]), partial_last) == pytest.approx(expected, rel=1e-6)
 

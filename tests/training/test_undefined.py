@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from gmmae.training.run_cache import RunCache
 from tests.small import small
 
@@ -29,7 +29,7 @@ def largest() -> np.ndarray:
 
 def evaluated(setup: compilation.TrainSetup) -> dict[str, float]:
     params = setup.devices.replicate(compilation.initial_state(setup).params)
-    return compilation.evaluate_program(setup, params)(params)
+    return programs.validation(setup, params)(params)
 
 
 @pytest.mark.parametrize("devices", [1, 4])

@@ -10,7 +10,7 @@ import pytest
 from gmmae.cli.arguments import parse_train
 from gmmae.config.schema import changed
 from gmmae.system.errors import InputError
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Splits, Workload
 from gmmae.workloads.registry import load
@@ -124,6 +124,11 @@ def test_load_must_return_splits_and_build_loads_nothing(monkeypatch):
     assert loaded == [1]
 
 
+def compiled(setup):
+    state = setup.devices.replicate(compilation.initial_state(setup))
+    return programs.training(setup, state), programs.validation(setup, state.params)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -138,7 +143,7 @@ def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, me
     monkeypatch.setattr(registry, "build", lambda config: plain._replace(**changes))
     setup = compilation.prepare(changed(registry.configuration(), optim__batch_size=2, parallel__devices=1))
     with pytest.raises(InputError, match=message):
-        compilation.compile_programs(setup, setup.devices.replicate(compilation.initial_state(setup)))
+        compiled(setup)
 
 
 @pytest.mark.parametrize("what", ["names", "groups"])

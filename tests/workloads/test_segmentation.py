@@ -7,8 +7,7 @@ import pytest
 from gmmae.config.rules import ConfigError
 from gmmae.config.schema import changed, flatten
 from gmmae.data.patches import OUTSIDE
-from gmmae.training import compilation
-from gmmae.training.epoch_parts import part_program
+from gmmae.training import compilation, programs
 from gmmae.training.loop import run
 from gmmae.training.validations import read_validations
 from gmmae.workloads import registry, segmentation, settings
@@ -214,7 +213,7 @@ def test_the_dice_inside_an_epoch_is_the_mean_over_the_slices_that_define_it(tmp
     run(config, tmp_path, Recorder())
     setup = compilation.prepare(config)
     state = setup.devices.replicate(compilation.initial_state(setup))
-    train, ratios = part_program(setup, state), []
+    train, ratios = programs.training(setup, state), []
     for step, row in enumerate(read_validations(tmp_path / "validations.csv"), start=1):
         state, _ = train(state, 1, range(step - 1, step))
         each = np.asarray(setup.workload.metrics(state.params, setup.data.validation)["dice"])

@@ -1,0 +1,105 @@
+"""The exact reduction: a mean with the same bits however many devices share a batch.
+
+Floating-point addition is not associative, so the order is fixed: consecutive pairs. A compiler that knows the number of passes
+of a loop unrolls and fuses it, and rounds otherwise. So the number of passes is an argument of the program. The code that
+computes a term, and the code that adds two, are then the same for one device with all terms and for many with one each.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int
+
+from gmmae.training.parallel import AXIS
+
+B = TypeVar("B")
+T = TypeVar("T")
+BatchFunction = Callable[[B, Array], T]
+"""`(batch, weights) -> arrays`, a weighted sum over the samples of a batch."""
+Vector = Float[Array, " size"]
+
+
+def exact_mean(
+    function: BatchFunction[B, T],
+    batch: B,
+    weights: Float[Array, "shards shard_batch"],
+    shard_range: Int[Array, "2"] | None = None,
+) -> T:
+    """Returns the mean over shards of a function's value at each, with the same bits on any number of devices.
+
+    Values are added as one binary tree over the shards in their order. Each device adds those of its range. Then devices that
+    are 1, 2, 4, … apart exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same.
+
+    Args:
+      function: of one shard.
+      batch: all shards, a power of two, on every device; the shards are the leading axis of every array.
+      weights: of the same shape.
+      shard_range: this device's first shard and number of shards, from `Devices.shard_ranges`.
+    """
+    assert shard_range is not None, "the exact mean is over shards"
+    first, count = shard_range
+    shards, devices = len(weights), lax.axis_size(AXIS)
+
+    def shard(number: Int[Array, ""] | int) -> tuple[B, Array]:
+        return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (batch, weights))
+
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: function(*shard(0))))
+    _, unravel = ravel_pytree(zeros)
+
+    def term(number: Int[Array, ""]) -> Vector:
+        return ravel_pytree(function(*shard(number)))[0]
+
+    def across(total: Vector) -> Vector:
+        for level in range(devices.bit_length() - 1):
+            total += lax.ppermute(total, AXIS, [(i, i ^ 1 << level) for i in range(devices)])
+        return total
+
+    total = tree_sum(term, first, count, shards)
+    if devices > 1:
+        total = repeat(across, total, jnp.minimum(count, 1))  # once, but the compiler does not know
+    return unravel(total / shards)
+
+
+def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], count: Int[Array, ""], most: int) -> Vector:
+    """Returns `term(first) + … + term(first + count - 1)`, added in consecutive pairs, then in pairs of those sums, and so on.
+
+    A binary counter: after term i every level whose bit in i is one is complete and is carried on. It keeps
+    `log2(most) + 1` vectors.
+
+    Args:
+      term: of an index.
+      first: the first index.
+      count: how many, a power of two. Both must be unknown when the program is compiled.
+      most: the largest `count`.
+    """
+    like = jax.eval_shape(term, first)
+    subtotals = jnp.zeros((most.bit_length(), *like.shape), like.dtype)
+
+    def push(carry: tuple[Array, Vector, Array]) -> tuple[Array, Vector, Array]:
+        i, _, subtotals = carry
+
+        def complete(state: tuple[Array, Vector]) -> Array:
+            return (i >> state[0]) & 1 == 1
+
+        def merge(state: tuple[Array, Vector]) -> tuple[Array, Vector]:
+            level, total = state
+            return level + 1, lax.dynamic_index_in_dim(subtotals, level, keepdims=False) + total
+
+        level, total = lax.while_loop(complete, merge, (jnp.int32(0), term(first + i)))
+        return i + 1, total, lax.dynamic_update_index_in_dim(subtotals, total, level, 0)
+
+    return lax.while_loop(lambda carry: carry[0] < count, push, (jnp.int32(0), subtotals[0], subtotals))[1]
+
+
+def repeat(function: Callable[[Vector], Vector], value: Vector, times: Int[Array, ""]) -> Vector:
+    """Applies a function `times` times.
+
+    Where the number is unknown to the compiler, nothing is fused into the function or out of it.
+    """
+    return lax.while_loop(
+        lambda carry: carry[0] < times, lambda carry: (carry[0] + 1, function(carry[1])), (jnp.int32(0), value)
+    )[1]
