@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from gmmae.models.losses import PointLoss, mean_of_each
-from gmmae.models.mixture import at_once, grid, monomials_at
+from gmmae.models.mixture import at_once, centres, monomials_at
 
 Density = Callable[[PyTree, PyTree], Array]
 """`(parameters of one sample or of a batch, arrays that all samples share) -> density at the points of the targets`."""
@@ -76,5 +76,5 @@ def of_polynomials(
       volumes: densities at voxel centres, which are constants.
       point_loss: differentiable, element by element.
     """
-    monomials = monomials_at(grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype))
+    monomials = monomials_at(centres(volumes))
     return losses(at_once, coefficients, volumes.reshape(len(volumes), -1), point_loss, monomials)
