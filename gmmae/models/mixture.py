@@ -214,11 +214,6 @@ def grid(size: int | tuple[int, ...], ndim: int, dtype: DTypeLike = jnp.float32)
     return jnp.stack([axis.ravel() for axis in reversed(axes)], axis=-1)
 
 
-def centres(volumes: Float[Array, "samples *volume"]) -> Float[Array, "points n"]:
-    """Returns the `grid` of volumes, in their type."""
-    return grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
-
-
 def monomials(coordinates: Sequence[Array]) -> list[Array]:
     """Returns 1, then x_i, then x_i x_j for i ≤ j."""
     products = [a * b for a, b in itertools.combinations_with_replacement(coordinates, 2)]

@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from gmmae.models.losses import PointLoss, mean_of_each
-from gmmae.models.mixture import at_once, centres, monomials_at
+from gmmae.models.mixture import at_once, grid, monomials_at
 
 Density = Callable[[PyTree, PyTree], Array]
 """`(parameters of one sample or of a batch, arrays that all samples share) -> density at the points of the targets`."""
@@ -64,6 +64,11 @@ def _backward(_: SampleLoss, saved: Saved, g: Array) -> Saved:
 
 
 _by_sample.defvjp(_forward, _backward)
+
+
+def centres(volumes: Float[Array, "samples *volume"]) -> Float[Array, "points n"]:
+    """Returns the centres of the voxels of volumes, in their type."""
+    return grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
 
 
 def of_polynomials(
