@@ -12,7 +12,7 @@ from gmmae.data.volumes import Details, Nodules, from_density, masses, to_densit
 from gmmae.generation import prior as priors
 from gmmae.generation.grain import spectra, with_spectra
 from gmmae.generation.judging.novelty import REJECTION_PERCENTILE, nearest, symmetries
-from gmmae.generation.prior import Prior, Strengths
+from gmmae.generation.prior import Prior
 from gmmae.generation.texture import (
     blend_residual_blocks,
     block_weights,
@@ -60,9 +60,6 @@ class Wanted(NamedTuple):
 
 
 NOTHING = Wanted()
-
-
-STRENGTHS = Strengths()
 
 
 class Generated(NamedTuple):
@@ -129,7 +126,7 @@ class Generator(NamedTuple):
         seed: int = 0,
         *,
         size: int = 0,
-        strengths: Strengths = STRENGTHS,
+        bandwidth: float = 1.3,
         texture: float = 0.5,
     ) -> Generated:
         """Draws new nodules, each rotated or reflected at random.
@@ -141,7 +138,7 @@ class Generator(NamedTuple):
           wanted: what is asked of all nodules. Without a category they have the training set's proportions.
           seed: seed of all random draws.
           size: number of voxels along the longest axis; 0 keeps the model's own.
-          strengths: strengths of the prior's draws.
+          bandwidth: standard deviation of the prior's noise, in standard deviations within a category.
           texture: factor of the residuals that are added to the decoded mixtures. With 0 there are none, and no grain.
 
         Raises:
@@ -153,7 +150,7 @@ class Generator(NamedTuple):
         accepted: list[dict[str, np.ndarray]] = []
         donors, rejected, unfit = rng.choice(allowed, count), 0, 0
         for attempt in range(MAX_ROUNDS):
-            drawn = self._draw(donors, rng, strengths, texture)
+            drawn = self._draw(donors, rng, bandwidth, texture)
             new = drawn["distance"] >= self.min_distance
             fits = _within(drawn["diameter_mm"], wanted.diameter_mm)
             keep = new & fits
@@ -183,10 +180,10 @@ class Generator(NamedTuple):
         self,
         donors: Int[np.ndarray, " count"],
         rng: np.random.Generator,
-        strengths: Strengths,
+        bandwidth: float,
         texture: float,
     ) -> dict[str, np.ndarray]:
-        drawn = priors.draw(self.prior, donors, strengths, rng)
+        drawn = priors.draw(self.prior, donors, bandwidth, rng)
         decoded = decode(self.model, drawn.points[:, :-3].astype(np.float32))
         mass, diameter_mm, edges = np.exp(drawn.points[:, -3:].T)
         patches = priors.sample_neighbours(self.prior, drawn, NEIGHBOURS, BLOCKS ** len(self.shape), rng)
