@@ -26,6 +26,11 @@ SCAN = Scan()
 JITTERS = ((0.5, 0.3, 0.2), (-0.5, -0.3, -0.2), (0.4, -0.4, 0.0), (-0.4, 0.4, 0.0))
 
 
+def cut(capsys, *words):
+    """Runs the command; returns the lines that it prints."""
+    return lines_of(capsys, "data", "lidc", *words)
+
+
 def counted(printed, count, what):
     """Whether a line of the table has this number and name."""
     return any(line.split(maxsplit=1) == [str(count), what] for line in printed)
@@ -111,7 +116,7 @@ def test_balls_are_found_where_they_are(capsys, known, tmp_path, uids, namespace
     for path in (root / "series").glob("*.dcm"):
         (folders_of_links / path.name).symlink_to(path.resolve())
     (folders_of_links / "readings.XML").write_text(xml, encoding="utf-8")
-    printed = lines_of(capsys, "data", "lidc", folders_of_links, "--out", tmp_path / "cubes")
+    printed = cut(capsys, folders_of_links, "--out", tmp_path / "cubes")
     table = rows(tmp_path / "cubes" / "nodules.csv")
     assert [row["file"] for row in table] == ["LIDC-IDRI-0001_1.nii.gz", "LIDC-IDRI-0001_2.nii.gz"]
     for row, centre, diameter, readers in zip(table, CENTRES, DIAMETERS, known.nodules, strict=True):
@@ -133,7 +138,7 @@ def test_balls_are_found_where_they_are(capsys, known, tmp_path, uids, namespace
 
 
 def test_the_source_cubes_reads_the_folder(capsys, known, tmp_path):
-    lines_of(capsys, "data", "lidc", known.root, "--out", tmp_path / "cubes")
+    cut(capsys, known.root, "--out", tmp_path / "cubes")
     config = DataConfig(
         source="cubes", root=str(tmp_path / "cubes"), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=None
     )
@@ -159,7 +164,7 @@ def test_other_orientations(capsys, tmp_path, rows_, columns):
     scan = Scan(rows=rows_, columns=columns, shape=(30, 64, 72), spacing=(0.8, 0.65, 2.0))
     centre = np.add(scan.positions()[15, 30, 40], (0.2, -0.1, 0.3))
     made = write(tmp_path / "in", scan, [centre], [12.0])
-    lines_of(capsys, "data", "lidc", tmp_path / "in", "--out", tmp_path / "out")
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
     (row,) = rows(tmp_path / "out" / "nodules.csv")
     measured = [float(row[name]) for name in ("coordX", "coordY", "coordZ")]
     assert np.linalg.norm(np.subtract(measured, centre)) < 0.1
@@ -168,7 +173,7 @@ def test_other_orientations(capsys, tmp_path, rows_, columns):
 
 def test_a_rescaled_series_is_in_hu(capsys, tmp_path):
     made = write(tmp_path / "in", t0028_1053="2", t0028_1052="-1000")
-    lines_of(capsys, "data", "lidc", tmp_path / "in", "--out", tmp_path / "out")
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
     image = sitk.ReadImage(str(tmp_path / "out" / "images" / "LIDC-IDRI-0001_1.nii.gz"))
     apart = np.abs(sitk.GetArrayFromImage(image) - made.values[on_grid_of(image, made.scan)])
     assert apart.max() == 1  # stored in steps of 2 HU
@@ -181,7 +186,7 @@ def test_a_hole_is_cut_and_marks_below_3_mm_are_counted(capsys, tmp_path):
     folders.write_series(tmp_path / "in", scan, values)
     reader = [folders.nodule("1", folders.rois(scan, ball, hole), SCORES), folders.nodule("2", folders.point(scan, 30, 50, 50))]
     (tmp_path / "in" / "1.xml").write_text(folders.message(scan.series, [reader] * 4), encoding="utf-8")
-    printed = lines_of(capsys, "data", "lidc", tmp_path / "in", "--out", tmp_path / "out")
+    printed = cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
     require_as_constructed(tmp_path / "out", "LIDC-IDRI-0001_1.nii.gz", scan, values, [ball & ~hole] * 4)
     assert counted(printed, 4, "nodules below 3 mm, marked by a point")
     assert counted(printed, 4, "marks of other findings")
@@ -202,13 +207,13 @@ def test_readers_who_disagree(capsys, tmp_path):
     # Two readers see two nodules; two see one large nodule, which reaches over both. A fifth mark is of one reader.
     nodules = [[one, one, both, both], [other, other, None, None], [None, far, None, None]]
     write_readers(tmp_path / "in", scan, *nodules)
-    printed = lines_of(capsys, "data", "lidc", tmp_path / "in", "--out", tmp_path / "three")
+    printed = cut(capsys, tmp_path / "in", "--out", tmp_path / "three")
     # Each large outline joins one nodule only, so no reader counts twice.
     table = rows(tmp_path / "three" / "nodules.csv")
     assert [row["readers"] for row in table] == ["4"]
     assert counted(printed, 1, "nodules of 1 of 4 readers")
     assert sum(what == "nodules of too few readers" for what, *_ in left_out(tmp_path / "three")) == 2
-    lines_of(capsys, "data", "lidc", tmp_path / "in", "--out", tmp_path / "one", "--min-readers", 1)
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "one", "--min-readers", 1)
     assert sorted(row["readers"] for row in rows(tmp_path / "one" / "nodules.csv")) == ["1", "2", "4"]
 
 
@@ -216,7 +221,7 @@ def test_readers_whose_outlines_share_no_voxel_have_no_consensus(capsys, tmp_pat
     scan = Scan()
     places = [scan.ball(np.add(CENTRES[0], (5.6 * step, 0, 0)), 5) for step in (-1, 0, 1)]
     write_readers(tmp_path / "in", scan, [*places, None], drawn(scan, CENTRES[1], 9))
-    lines_of(capsys, "data", "lidc", tmp_path / "in", "--out", tmp_path / "out")
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
     assert len(rows(tmp_path / "out" / "nodules.csv")) == 1
     (line,) = [why for what, _, why in left_out(tmp_path / "out") if what == "nodules without a consensus"]
     assert line == "2 of 3 readers must agree on a voxel; they agree on none"
@@ -224,7 +229,7 @@ def test_readers_whose_outlines_share_no_voxel_have_no_consensus(capsys, tmp_pat
 
 @pytest.mark.parametrize(("agreement", "votes"), [(0, 1), (0.25, 1), (0.5, 2), (0.6, 3), (1, 4)])
 def test_the_mask_holds_what_a_share_of_the_readers_have_inside(capsys, known, tmp_path, agreement, votes):
-    lines_of(capsys, "data", "lidc", known.root, "--out", tmp_path / "out", "--agreement", agreement)
+    cut(capsys, known.root, "--out", tmp_path / "out", "--agreement", agreement)
     mask = sitk.ReadImage(str(tmp_path / "out" / "masks" / "LIDC-IDRI-0001_1.nii.gz"))
     wanted = np.sum(known.nodules[0], 0) >= votes
     assert (sitk.GetArrayFromImage(mask) == wanted[on_grid_of(mask, known.scan)]).all()
@@ -237,7 +242,7 @@ def test_a_nodule_at_the_edge_of_the_scan_is_kept(capsys, tmp_path):
     mask = scan.ball(centre, 10)
     mask[:, 0] = False  # the outline needs a pixel outside of it
     values = write_readers(tmp_path / "in", scan, [mask] * 4)
-    lines_of(capsys, "data", "lidc", tmp_path / "in", "--out", tmp_path / "out")
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
     require_as_constructed(tmp_path / "out", "LIDC-IDRI-0001_1.nii.gz", scan, values, [mask] * 4)
 
 
@@ -257,7 +262,7 @@ def test_a_missing_slice_costs_only_the_nodule_that_it_cuts(capsys, tmp_path, ou
             mask[gap] = False
         (xml,) = tmp_path.rglob("*.xml")
         xml.write_text(folders.message(scan.series, sessions(scan, made.nodules)))
-    printed = lines_of(capsys, "data", "lidc", tmp_path / "in", "--out", tmp_path / "out")
+    printed = cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
     (row,) = rows(tmp_path / "out" / "nodules.csv")
     require_as_constructed(tmp_path / "out", row["file"], scan, made.values, made.nodules[1])
     reasons = [why for *_, why in left_out(tmp_path / "out")]
@@ -271,7 +276,7 @@ def test_a_slice_that_is_cut_short_is_named(capsys, tmp_path):
     middle = round((CENTRES[0][2] - made.scan.origin[2]) / made.scan.spacing[2])
     (path,) = tmp_path.rglob(f"*-{middle}.dcm")
     path.write_bytes(path.read_bytes()[:12_000])
-    lines_of(capsys, "data", "lidc", tmp_path / "in", "--out", tmp_path / "out")
+    cut(capsys, tmp_path / "in", "--out", tmp_path / "out")
     assert len(rows(tmp_path / "out" / "nodules.csv")) == 1
     reasons = {what: (where, why) for what, where, why in left_out(tmp_path / "out")}
     assert reasons["DICOM files that cannot be read"][0].endswith(path.name)
@@ -283,7 +288,7 @@ def test_slices_that_are_there_twice(capsys, known, tmp_path):
         folders.write_series(tmp_path / folder, scan, known.values)
         (tmp_path / folder / "1.xml").write_text((series / "069.xml").read_text())
     folders.write_series(tmp_path / "same" / "again", scan, known.values, slices=range(5))
-    lines_of(capsys, "data", "lidc", tmp_path / "same", "--out", tmp_path / "out")
+    cut(capsys, tmp_path / "same", "--out", tmp_path / "out")
     assert len(rows(tmp_path / "out" / "nodules.csv")) == 2
     assert ("slices", "LIDC-IDRI-0001", "5 slices are there twice, with equal voxels: one of each is used") in left_out(
         tmp_path / "out"
@@ -319,7 +324,7 @@ def test_a_folder_of_strangers(capsys, known, tmp_path):
         '<IdriReadMessage xmlns="http://www.nih.gov/idri"><ResponseHeader><CXRSeriesInstanceUid>1.2</CXRSeriesInstanceUid>'
         "</ResponseHeader><CXRreadingSession/></IdriReadMessage>"
     )
-    printed = lines_of(capsys, "data", "lidc", root, "--out", tmp_path / "out")
+    printed = cut(capsys, root, "--out", tmp_path / "out")
     table = rows(tmp_path / "out" / "nodules.csv")
     assert [(row["file"], row["seriesuid"]) for row in table] == [
         ("LIDC-IDRI-0001_1.nii.gz", scan.series),
@@ -359,7 +364,7 @@ def test_annotations_are_matched_to_the_nearest_nodule(capsys, known, tmp_path):
     ]
     with csv_path.open("w", newline="") as file:
         csv.writer(file).writerows([["seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"], *folders_rows])
-    printed = lines_of(capsys, "data", "lidc", known.root, "--out", tmp_path / "out", "--annotations", csv_path)
+    printed = cut(capsys, known.root, "--out", tmp_path / "out", "--annotations", csv_path)
     table = rows(tmp_path / "out" / "nodules.csv")
     assert [row["annotated"] for row in table] == ["no", "yes"]
     assert [float(table[1][name]) for name in ("coordX", "coordY", "coordZ", "diameter_mm")] == pytest.approx([*near, 8.25])
@@ -425,16 +430,16 @@ def test_a_folder_that_holds_something_else_is_not_replaced(capsys, known, tmp_p
 
 
 def test_a_second_call_with_other_options_replaces_the_first(capsys, known, tmp_path):
-    lines_of(capsys, "data", "lidc", known.root, "--out", tmp_path / "out")
+    cut(capsys, known.root, "--out", tmp_path / "out")
     size = sitk.ReadImage(str(tmp_path / "out" / "images" / "LIDC-IDRI-0001_2.nii.gz")).GetSize()
-    lines_of(capsys, "data", "lidc", known.root, "--out", tmp_path / "out", "--margin-mm", 3)
+    cut(capsys, known.root, "--out", tmp_path / "out", "--margin-mm", 3)
     smaller = sitk.ReadImage(str(tmp_path / "out" / "images" / "LIDC-IDRI-0001_2.nii.gz")).GetSize()
     assert all(a < b for a, b in zip(smaller, size, strict=True))
 
 
 def test_an_interrupted_call_leaves_nothing_and_the_same_call_begins_again(capsys, known, tmp_path):
     out = tmp_path / "out"
-    lines_of(capsys, "data", "lidc", known.root, "--out", out)
+    cut(capsys, known.root, "--out", out)
     earlier = {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     program = (
         "import signal, sys, time\nfrom gmmae.data.lidc import folder\nwrite = folder._write\n"
@@ -450,4 +455,4 @@ def test_an_interrupted_call_leaves_nothing_and_the_same_call_begins_again(capsy
         assert process.wait(30) == 130
     assert {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()} == earlier
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    lines_of(capsys, "data", "lidc", known.root, "--out", out)
+    cut(capsys, known.root, "--out", out)
