@@ -63,13 +63,13 @@ class Bench:
         if self.args.peers:
             found = [name for name in found if name == names[0] or name in self.args.peers]
         agreed = {self.args.precision: self.agreed(found, self.args.precision)}
-        losses = compare.disagreeing(agreed[self.args.precision]["agreement"], compare.TOLERANCE, ["losses"])
+        losses = compare.disagreeing(agreed[self.args.precision]["agreement"], ["losses"])
         left_out = agreed[self.args.precision]["steps"] < compare.CHECKED or agreed[self.args.precision]["without"]
         if (losses or left_out) and self.args.precision != "float64":
             agreed["float64"] = self.agreed(backends.models(found), "float64")
             print("".join(f"{line}: rounding, if float64 agrees\n" for line in losses), end="", flush=True)
-            losses = compare.disagreeing(agreed["float64"]["agreement"], compare.TOLERANCE)
-        if wrong := losses + compare.disagreeing(agreed[self.args.precision]["agreement"], compare.TOLERANCE, ["gradient"]):
+            losses = compare.disagreeing(agreed["float64"]["agreement"])
+        if wrong := losses + compare.disagreeing(agreed[self.args.precision]["agreement"], ["gradient"]):
             raise SystemExit("\n".join(wrong))
         self.problem(self.args.config, self.samples, VALIDATION, self.args.precision)
         tried = self.tried(found)
@@ -89,8 +89,8 @@ class Bench:
         """Compares gradients and losses, over as many steps as rounding allows."""
         self.problem(self.args.config, self.samples, VALIDATION, precision)
         apart = ask("benchmarks.peers.rounding", str(self.folder), str(self.samples), str(compare.CHECKED))
-        steps = compare.comparable(apart["losses"], compare.TOLERANCE)
-        without = compare.ambiguous(apart["gradient"], compare.TOLERANCE)
+        steps = compare.comparable(apart["losses"])
+        without = compare.ambiguous(apart["gradient"])
         with start_workers(found, self.folder) as workers:
             agreement = compare.agreement(workers, self.folder, self.samples, steps, without)
         print(markdown(compare.agreement_table(agreement, precision, steps, without)), flush=True)

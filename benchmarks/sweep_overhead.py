@@ -88,7 +88,7 @@ def measure_sweep(tree: Path, folder: Path, options: Sequence[str]) -> SweepTime
     """
     workdir = folder / "sweep"
     began = time.time()
-    first_line = _run(tree, folder, "sweep.py", (*options, "--workdir", str(workdir)))
+    first_line = _run(tree, folder, (*options, "--workdir", str(workdir)))
     ended = time.time()
     records = {path: json.loads(path.read_text(encoding="utf-8")) for path in (workdir / "records").glob("*.json")}
     last_record = max(path.stat().st_mtime for path in records)
@@ -105,11 +105,11 @@ def measure_sweep(tree: Path, folder: Path, options: Sequence[str]) -> SweepTime
     )
 
 
-def _run(tree: Path, folder: Path, program: str, options: Sequence[str]) -> float:
-    """Runs a command to its end. Returns the time of its first line, which comes just before the first run starts."""
+def _run(tree: Path, folder: Path, options: Sequence[str]) -> float:
+    """Runs a sweep to its end. Returns the time of its first line, which comes just before the first run starts."""
     environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(tree)}
     environ.pop("JAX_COMPILATION_CACHE_DIR", None)
-    command = [sys.executable, program, *options]
+    command = [sys.executable, "sweep.py", *options]
     first_line = 0.0
     with (folder / "errors.txt").open("w+", encoding="utf-8") as errors:
         with subprocess.Popen(command, cwd=tree, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True) as process:

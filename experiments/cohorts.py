@@ -22,16 +22,11 @@ DIVISIONS = (1, 2)
 
 
 class Cohorts(NamedTuple):
-    """The parts, and the rows of the CSV file by nodule name."""
+    """The parts."""
 
     train: Nodules
     tune: Nodules
     test: Nodules
-    rows: dict[str, dict[str, str]]
-
-    def column(self, nodules: Nodules, name: str) -> np.ndarray:
-        """Returns a column of numbers."""
-        return np.array([float(self.rows[nodule][name]) for nodule in nodules.names])
 
 
 def read(root: Path, division: int = DIVISIONS[0]) -> Cohorts:
@@ -43,16 +38,14 @@ def read(root: Path, division: int = DIVISIONS[0]) -> Cohorts:
         one tests on were never used to choose or to measure anything in the first.
 
     Raises:
-      InputError: as `gmmae.data.extraction.prepare.load`, or there is no CSV file.
+      InputError: as `gmmae.data.extraction.prepare.load`.
     """
     nodules = prepare.load(DataConfig(source="cubes", root=str(root), padding="replicate"))
-    with (root / "nodules.csv").open(newline="", encoding="utf-8") as file:
-        rows = {row["file"]: row for row in csv.DictReader(file)}
     rest, test = _without_test(nodules, division)
     development = nodules.take(rest)
     count = round(SHARES["tune"] * len(nodules.names))
     train, tune = split(development.groups, development.categories, count, SEED)
-    return Cohorts(development.take(train), development.take(tune), nodules.take(test), rows)
+    return Cohorts(development.take(train), development.take(tune), nodules.take(test))
 
 
 def _without_test(nodules: Nodules, division: int) -> Split:

@@ -3,17 +3,19 @@
     python -m experiments.curves_judge
 
 The curves are those of `experiments/curves_pytorch.py`. A plan sees the curves of two batches, 32 and 128, of all seeds or of
-one. The truth at a batch is the median over seeds of the steps to the target. The program writes results/curves/errors.csv.
+one. The truth at a batch is the median over seeds of the steps to the target. The program writes runs/curves/errors.csv.
+results/curves/errors.csv also has gmmae's own plan.
 """
 
 import math
 import statistics
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.options import Parser, guarded
-from experiments.curves_pytorch import FOLDER, SEEDS, WORKLOADS, Workload, curve_file
+from experiments.curves_pytorch import SEEDS, WORKLOADS, Workload, curve_file
 from gmmae.config.schema import StopConfig
 from gmmae.planner import curves
 from gmmae.planner.curve_files import Columns, read_curves
@@ -25,6 +27,7 @@ TRUTH = ("true", "lowest", "highest")
 PREDICTED = ("curves", "low", "high", "error", "one seed", "error of one")
 COLUMNS = ("workload", "batch", *TRUTH, *PREDICTED)
 SMOOTH = 3
+ERRORS = Path("runs/curves/errors.csv")
 
 
 def evidence_of(name: str, batches: tuple[int, ...], seeds: tuple[int, ...]) -> Evidence:
@@ -60,7 +63,8 @@ def main() -> None:
     """Writes and prints the table."""
     Parser(__doc__).parse_args()
     rows = [row for name, workload in WORKLOADS.items() for row in rows_of(name, workload)]
-    write_text(FOLDER / "errors.csv", csv_text(rows, COLUMNS))
+    ERRORS.parent.mkdir(parents=True, exist_ok=True)
+    write_text(ERRORS, csv_text(rows, COLUMNS))
     print(grid_table([COLUMNS, *(tuple(str(row[column]) for column in COLUMNS) for row in rows)]))
 
 

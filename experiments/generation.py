@@ -3,8 +3,8 @@
     python -m experiments.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity]
         [--held-out tune] [--division 1] [--runs PATTERN] [--only WAY ...]
 
-Each seed is a JSON file in DIR, and files that exist are not computed again. The CSV file of all seeds is written at the end,
-to --results. The part `split` writes DIR/development.csv, and prints the options that train models without the test set.
+Each seed is a JSON file in DIR, and files that exist are not computed again. The CSV file of all seeds is written there at the
+end. The part `split` writes DIR/development.csv, and prints the options that train models without the test set.
 PATTERN names their work directories, with {seed} in it. Without it only copies of training nodules are measured. The test set
 is for the last measurement: `--held-out test`.
 
@@ -65,7 +65,6 @@ def main() -> None:
     parser.add_argument("--division", type=int, choices=cohorts.DIVISIONS, default=cohorts.DIVISIONS[0])
     parser.add_argument("--only", nargs="*", default=[], help="ways of making nodules that are measured; none: all")
     parser.add_argument("--runs", default="")
-    parser.add_argument("--results", type=Path, default=Path("results/generation"))
     args = parser.parse_args()
     found = cohorts.read(args.root, args.division)
     judged = getattr(found, args.held_out)
@@ -75,7 +74,7 @@ def main() -> None:
     if "fidelity" in args.parts:
         by_seed = [_kept(args, found, judged, seed) for seed in range(args.seeds)]
         ending = "" if args.division == cohorts.DIVISIONS[0] else f"_{args.division}"
-        path = args.results / f"fidelity_{args.held_out}{ending}.csv"
+        path = args.out / f"fidelity_{args.held_out}{ending}.csv"
         tables.write(path, fidelity.summary([one["rows"] for one in by_seed]))
         print(path, flush=True)
 

@@ -9,13 +9,13 @@ from typing import Any
 from gmmae.system.files import csv_text, write_text
 
 
-def number(value: float, digits: int = 4) -> str:
+def number(value: float) -> str:
     """Returns a number for a cell, or "" for NaN.
 
     >>> number(0.5), number(float("nan"))
     ('0.5000', '')
     """
-    return f"{value:.{digits}f}" if math.isfinite(value) else ""
+    return f"{value:.4f}" if math.isfinite(value) else ""
 
 
 def write(path: Path, table: Sequence[Mapping[str, Any]]) -> None:

@@ -50,6 +50,19 @@ def forget_programs() -> Iterator[None]:
         gc.collect()
 
 
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """Numbers of 64 bits."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def few_divisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One division into folds for C2ST, so that the tests are quick."""
+    monkeypatch.setattr("gmmae.generation.judging.two_samples.REPETITIONS", 1)
+
+
 class Scripts(NamedTuple):
     """A folder for shell scripts that stand in for commands, and the function that writes them: `write(srun="exit 3")`."""
 

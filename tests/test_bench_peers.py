@@ -69,7 +69,7 @@ def test_ours_in_a_process_of_its_own_is_compared_and_timed(folder):
 
 def test_disagreement_is_named_and_nan_is_one():
     distances = {"ours": {"losses": 0.0}, "torch": {"losses": 2e-4, "gradient": 1e-5}, "torch-compile": {"losses": math.nan}}
-    eager, compiled = compare.disagreeing(distances, 1e-4)
+    eager, compiled = compare.disagreeing(distances)
     assert eager.startswith("PyTorch, eager: losses differ from ours by 2.0e-04")
     assert compiled.startswith("PyTorch, torch.compile: losses differ from ours by nan")
 

@@ -1,6 +1,7 @@
-"""Waiting for other processes, and telling by their locks whether they live: only death lets go of one."""
+"""Ports for other processes, waiting for them, and telling by their locks whether they live: only death lets go of one."""
 
 import fcntl
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,3 +23,8 @@ def locked(path: Path) -> bool:
         except BlockingIOError:
             return True
         return False
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]

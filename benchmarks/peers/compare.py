@@ -30,35 +30,34 @@ COMPARED = ("gradient", "losses")
 OTHER = "choose another configuration"
 
 
-def comparable(apart: Sequence[float], tolerance: float) -> int:
+def comparable(apart: Sequence[float]) -> int:
     """Returns the number of first steps whose losses are comparable.
 
-    Training magnifies rounding. After some steps, two equal trainings differ by more than the tolerance.
+    Training magnifies rounding. After some steps, two equal trainings differ by more than `TOLERANCE`.
 
     Args:
       apart: of each step, the difference of gmmae's losses from those in float64 (`rounding.apart`).
-      tolerance: of the comparison.
 
     Raises:
       InputError: the first loss is not finite.
 
-    >>> comparable([1e-7, 1e-6, 1e-4, 1e-7], tolerance=1e-4)
+    >>> comparable([1e-7, 1e-6, 1e-4, 1e-7])
     2
     """
     if not math.isfinite(apart[0]):
         raise InputError(
             f"the loss of the first step must be finite in gmmae; got a difference of {apart[0]} between precisions: {OTHER}"
         )
-    return next((step for step, value in enumerate(apart) if not value <= ROUNDING * tolerance), len(apart))
+    return next((step for step, value in enumerate(apart) if not value <= ROUNDING * TOLERANCE), len(apart))
 
 
-def ambiguous(apart: Mapping[str, float], tolerance: float) -> list[str]:
+def ambiguous(apart: Mapping[str, float]) -> list[str]:
     """Returns the arrays of the first gradient that rounding alone moves too far to compare them.
 
-    >>> ambiguous({"kernel": 1e-7, "bias": 3e-3}, tolerance=1e-4)
+    >>> ambiguous({"kernel": 1e-7, "bias": 3e-3})
     ['bias']
     """
-    return [name for name, value in apart.items() if not value <= ROUNDING * tolerance]
+    return [name for name, value in apart.items() if not value <= ROUNDING * TOLERANCE]
 
 
 def agreement(
@@ -81,13 +80,13 @@ def agreement(
     return found
 
 
-def disagreeing(found: dict[str, dict[str, float]], tolerance: float, compared: Sequence[str] = COMPARED) -> list[str]:
-    """Returns a line for each backend whose difference is above the tolerance or NaN."""
+def disagreeing(found: dict[str, dict[str, float]], compared: Sequence[str] = COMPARED) -> list[str]:
+    """Returns a line for each backend whose difference is above `TOLERANCE` or NaN."""
     return [
-        f"{BACKENDS[name].title}: {what} differ from ours by {value:.1e}, more than {tolerance:g}"
+        f"{BACKENDS[name].title}: {what} differ from ours by {value:.1e}, more than {TOLERANCE:g}"
         for name, distances in found.items()
         for what, value in distances.items()
-        if what in compared and not value <= tolerance
+        if what in compared and not value <= TOLERANCE
     ]
 
 

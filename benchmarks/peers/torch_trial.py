@@ -31,7 +31,7 @@ class Trial(NamedTuple):
         return ratios(self.with_them, self.without).median < FASTER
 
 
-def trials(name: str, folder: Path, settings: Sequence[str], *, batch: int, steps: int, turns: int = TURNS) -> list[Trial]:
+def trials(name: str, folder: Path, settings: Sequence[str], *, batch: int, steps: int) -> list[Trial]:
     """Tries settings one after the other, each beside those that have made a step faster, and at last these together.
 
     Two processes live side by side but work one at a time.
@@ -42,7 +42,6 @@ def trials(name: str, folder: Path, settings: Sequence[str], *, batch: int, step
       settings: settings to try.
       batch: samples in a step.
       steps: steps in a timed block.
-      turns: number of timed blocks. Those with a setting and those without it alternate.
     """
 
     def block(worker: Worker, turn: int) -> float:
@@ -56,7 +55,7 @@ def trials(name: str, folder: Path, settings: Sequence[str], *, batch: int, step
 
     def timed(added: tuple[str, ...], without: Worker, with_them: Worker) -> Trial:
         blocks: dict[Worker, list[float]] = {without: [], with_them: []}
-        for turn in range(turns):
+        for turn in range(TURNS):
             for worker in (without, with_them)[:: 1 if turn % 2 else -1]:
                 blocks[worker].append(block(worker, turn))
         return Trial(added, without.settings, blocks[with_them], blocks[without])

@@ -119,21 +119,17 @@ def language(sentences: int, length: int, seed: int) -> Callable[[], Data]:
     return data
 
 
-def next_letters(sentences: int, seed: int) -> Callable[[], Data]:
+def next_letters() -> Data:
     """Returns pairs of letters and the letter that follows, of a language."""
+    found = language(700, 8, 6)()
 
-    def data() -> Data:
-        found = language(sentences, 8, seed)()
+    def pairs(letters: np.ndarray) -> np.ndarray:
+        return np.stack([letters[:, :-1].ravel(), letters[:, 1:].ravel()], 1)
 
-        def pairs(letters: np.ndarray) -> np.ndarray:
-            return np.stack([letters[:, :-1].ravel(), letters[:, 1:].ravel()], 1)
-
-        return Data(
-            pairs(found.inputs), found.outputs[:, 1:].ravel(),
-            pairs(found.validation_inputs), found.validation_outputs[:, 1:].ravel(),
-        )  # fmt: skip
-
-    return data
+    return Data(
+        pairs(found.inputs), found.outputs[:, 1:].ravel(),
+        pairs(found.validation_inputs), found.validation_outputs[:, 1:].ravel(),
+    )  # fmt: skip
 
 
 def inverse_sine() -> Data:
@@ -144,32 +140,23 @@ def inverse_sine() -> Data:
     return divided(inputs[:, None], outputs, 300)
 
 
-def discs(samples: int, noise: float, seed: int) -> Callable[[], Data]:
+def discs() -> Data:
     """Returns noisy images of 8 × 8 with a disc, and the disc's mask."""
-
-    def data() -> Data:
-        rng, validation, size = np.random.default_rng(seed), 100, 8
-        count = samples + validation
-        centre, radius = rng.uniform(2, 5, (count, 2)), rng.uniform(1.5, 2.5, count)
-        grid = np.stack(np.meshgrid(np.arange(size), np.arange(size), indexing="ij"), -1)
-        masks = (((grid - centre[:, None, None]) ** 2).sum(-1) < radius[:, None, None] ** 2)[..., None]
-        images = masks * rng.uniform(0.5, 1.5, (count, 1, 1, 1)) + noise * rng.normal(size=masks.shape)
-        return divided(images, masks.astype(float), validation)
-
-    return data
+    rng, count, size = np.random.default_rng(7), 300, 8
+    centre, radius = rng.uniform(2, 5, (count, 2)), rng.uniform(1.5, 2.5, count)
+    grid = np.stack(np.meshgrid(np.arange(size), np.arange(size), indexing="ij"), -1)
+    masks = (((grid - centre[:, None, None]) ** 2).sum(-1) < radius[:, None, None] ** 2)[..., None]
+    images = masks * rng.uniform(0.5, 1.5, (count, 1, 1, 1)) + 0.6 * rng.normal(size=masks.shape)
+    return divided(images, masks.astype(float), 100)
 
 
-def signals(samples: int, seed: int) -> Callable[[], Data]:
+def signals() -> Data:
     """Returns noisy waves of 32 values, as images of one row, with their frequency's class of three."""
-
-    def data() -> Data:
-        rng, validation, length = np.random.default_rng(seed), 300, 32
-        classes = rng.integers(0, 3, samples + validation)
-        phase, places = rng.uniform(0, 2 * np.pi, len(classes))[:, None], np.arange(length)
-        waves = np.sin((0.5 + 0.12 * classes)[:, None] * places + phase) + 0.8 * rng.normal(size=(len(classes), length))
-        return divided(waves[:, None, :, None], classes, validation)
-
-    return data
+    rng, length = np.random.default_rng(8), 32
+    classes = rng.integers(0, 3, 1100)
+    phase, places = rng.uniform(0, 2 * np.pi, len(classes))[:, None], np.arange(length)
+    waves = np.sin((0.5 + 0.12 * classes)[:, None] * places + phase) + 0.8 * rng.normal(size=(len(classes), length))
+    return divided(waves[:, None, :, None], classes, 300)
 
 
 def dense(key: Array, inputs: int, outputs: int, scale: float = 2.0) -> Params:
@@ -218,9 +205,9 @@ def cross_entropy(logits: Array, classes: Array) -> Array:
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), classes[..., None], -1).mean()
 
 
-def classifier(activation: Callable[[Array], Array] = jax.nn.relu) -> Loss:
+def classifier(params: Params, x: Array, y: Array) -> Array:
     """Returns the loss of dense layers that classify."""
-    return lambda params, x, y: cross_entropy(perceptron(params, x.reshape(len(x), -1), activation), y)
+    return cross_entropy(perceptron(params, x.reshape(len(x), -1)), y)
 
 
 def regression(activation: Callable[[Array], Array] = jax.nn.relu) -> Loss:
@@ -251,9 +238,9 @@ def convolutional_classifier(sizes: Sequence[int], last: int, rows: int = 3) -> 
     return init, loss
 
 
-def segmenter(channels: int) -> tuple[Init, Loss]:
+def segmenter() -> tuple[Init, Loss]:
     """Returns three convolutions that give each pixel's logit, with the mean binary cross-entropy."""
-    sizes = (1, channels, channels, 1)
+    sizes = (1, 4, 4, 1)
 
     def init(key: Array) -> Params:
         return [dense(k, 9 * i, o) for k, i, o in zip(jax.random.split(key, 3), sizes[:-1], sizes[1:], strict=True)]
@@ -267,8 +254,9 @@ def segmenter(channels: int) -> tuple[Init, Loss]:
     return init, loss
 
 
-def transformer(length: int, width: int = 12) -> tuple[Init, Loss]:
+def transformer() -> tuple[Init, Loss]:
     """Returns one layer of causal attention with one head, and the mean cross-entropy of the next letters."""
+    length, width = 8, 12
 
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 7)
@@ -294,8 +282,9 @@ def transformer(length: int, width: int = 12) -> tuple[Init, Loss]:
     return init, loss
 
 
-def recurrent(width: int = 16) -> tuple[Init, Loss]:
+def recurrent() -> tuple[Init, Loss]:
     """Returns a recurrent layer, and the mean cross-entropy of the next letters."""
+    width = 16
 
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 4)
@@ -362,9 +351,9 @@ def surface(make: Callable[..., Any], samples: int, validation: int, noise: floa
 
 WORKLOADS: dict[str, Workload] = {
     "iris_dense": Workload(
-        of_sklearn(datasets.load_iris, 45), dense_layers((4, 16, 3)), classifier(), learning_rate=4e-3, batch_size=8, epochs=30
+        of_sklearn(datasets.load_iris, 45), dense_layers((4, 16, 3)), classifier, learning_rate=4e-3, batch_size=8, epochs=30
     ),
-    "wine_dense": Workload(of_sklearn(datasets.load_wine, 50), dense_layers((13, 24, 3)), classifier(), "adamw", 4e-3, 8, 15),
+    "wine_dense": Workload(of_sklearn(datasets.load_wine, 50), dense_layers((13, 24, 3)), classifier, "adamw", 4e-3, 8, 15),
     "diabetes_dense": Workload(
         of_sklearn(datasets.load_diabetes, 100),
         dense_layers((10, 32, 32, 1), 1.0),
@@ -374,17 +363,15 @@ WORKLOADS: dict[str, Workload] = {
         epochs=16,
     ),
     "tumours_momentum": Workload(
-        of_sklearn(datasets.load_breast_cancer, 160), dense_layers((30, 24, 2)), classifier(), "momentum", 2e-3, 16, 10
+        of_sklearn(datasets.load_breast_cancer, 160), dense_layers((30, 24, 2)), classifier, "momentum", 2e-3, 16, 10
     ),
     "digits_convolution": Workload(digits(validation=1197), *convolutional_classifier((1, 4, 8), 4_10), epochs=16),
-    "digits_momentum": Workload(digits(), dense_layers((64, 48, 10)), classifier(), "momentum", 2e-3, epochs=12),
+    "digits_momentum": Workload(digits(), dense_layers((64, 48, 10)), classifier, "momentum", 2e-3, epochs=12),
     "digits_autoencoder": Workload(
         digits(autoencoder=True), dense_layers((64, 48, 8, 48, 64)), regression(), learning_rate=5e-4, epochs=25
     ),
-    "discs_segmentation": Workload(discs(200, 0.6, 7), *segmenter(4), learning_rate=2e-3, batch_size=8, epochs=12),
-    "signals_convolution": Workload(
-        signals(800, 8), *convolutional_classifier((1, 6, 8), 8_03, rows=1), "momentum", 5e-3, 32, 16
-    ),
+    "discs_segmentation": Workload(discs, *segmenter(), learning_rate=2e-3, batch_size=8, epochs=12),
+    "signals_convolution": Workload(signals, *convolutional_classifier((1, 6, 8), 8_03, rows=1), "momentum", 5e-3, 32, 16),
     "teacher_clean": Workload(teacher(3000, 0.0, 1), dense_layers((16, 48, 48, 1), 1.0), regression(jnp.tanh), epochs=12),
     "teacher_noisy": Workload(
         teacher(3000, 1.0, 2), dense_layers((16, 48, 48, 1), 1.0), regression(jnp.tanh), learning_rate=5e-4, epochs=8
@@ -392,14 +379,14 @@ WORKLOADS: dict[str, Workload] = {
     "teacher_momentum": Workload(
         teacher(2000, 0.3, 3), dense_layers((16, 48, 1), 1.0), regression(jnp.tanh), "momentum", 2e-3, epochs=20
     ),
-    "language_attention": Workload(language(700, 8, 4), *transformer(8), "adamw", 2e-3, epochs=12),
+    "language_attention": Workload(language(700, 8, 4), *transformer(), "adamw", 2e-3, epochs=12),
     "language_recurrent": Workload(language(700, 6, 5), *recurrent(), epochs=12),
-    "letters_embedded": Workload(next_letters(700, 6), *embedded(), epochs=8),
+    "letters_embedded": Workload(next_letters, *embedded(), epochs=8),
     "mixture_density": Workload(inverse_sine, dense_layers((1, 32, 32, 15), 1.0), mixture_density, epochs=15),
     "noisy_classes": Workload(
         classification(2000, 400, n_features=20, n_informative=10, n_redundant=4, n_classes=4, flip_y=0.25, class_sep=1.2),
         dense_layers((20, 32, 4)),
-        classifier(),
+        classifier,
         learning_rate=5e-4,
         epochs=10,
     ),
@@ -422,7 +409,7 @@ WORKLOADS: dict[str, Workload] = {
     "large_momentum": Workload(
         classification(20_000, 2000, n_features=24, n_informative=16, n_classes=5, flip_y=0.05),
         dense_layers((24, 32, 5)),
-        classifier(),
+        classifier,
         "momentum",
         5e-3,
         64,

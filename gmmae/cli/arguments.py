@@ -131,9 +131,8 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     both.__doc__ = kind.__doc__
     parsed = parse(both(), arguments, prog)
     config = replace(run, settings=parsed.settings)
-    if getattr(parsed.own, "files", ()):  # they are read whatever the run's source is
-        return parsed.own, config
-    return parsed.own, configuration.require_source(config, own=run)
+    files = getattr(parsed.own, "files", ())  # they are read whatever the run's source is
+    return parsed.own, config if files else configuration.require_source(config, own=run)
 
 
 def _run_config(root: Path) -> Config:

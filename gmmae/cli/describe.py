@@ -53,7 +53,7 @@ RESULT_NAMES = ("weights", "means", "covariances", "loss", "loss_before", "secon
 LARGE_VOLUME = 3.0
 """A volume is reported whose edges are all longer than this multiple of the described cube's: it may be a whole scan."""
 
-ENDING = re.compile(r"\.(nii\.gz|nii|mhd|mha|nrrd|npy|npz|png)(?=_\d+$|$)")
+ENDING = re.compile(r"\.(nii\.gz|nii|mhd|mha|nrrd|npy|npz)(?=_\d+$|$)")
 
 COMPONENT_COLUMNS = {
     "name": "name of the volume in the folder",

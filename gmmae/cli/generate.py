@@ -55,9 +55,8 @@ def command(options: GenerateArguments) -> int:
     lines: list[str] = []
     if generator.inactive_units:
         lines.append(f"{generator.inactive_units} latent units of {options.run} are unused, so the nodules vary less")
-    strengths = generators.STRENGTHS._replace(bandwidth=options.bandwidth)
-    texture = generators.TEXTURE._replace(strength=options.texture, grain=options.texture > 0)
-    generated = generator.sample(options.count, wanted, options.seed, size=_size(options), strengths=strengths, texture=texture)
+    chosen = {"size": _size(options), "bandwidth": options.bandwidth, "texture": options.texture}
+    generated = generator.sample(options.count, wanted, options.seed, **chosen)
     inserted = _write(options, generated, validation, trained, known)
     seconds = time.perf_counter() - start
     made = f"{options.count} nodule{'s' * (options.count > 1)}"

@@ -108,17 +108,17 @@ def help_text(prefix: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def dispatch(arguments: Sequence[str], prog: str = "gmmae") -> int:
+def dispatch(arguments: Sequence[str]) -> int:
     """Runs the command that the first words name. Returns the exit code."""
     for length in (1, 2):
         name = " ".join(arguments[:length])
         if name in COMMANDS:
-            return COMMANDS[name](arguments[length:], f"{prog} {name}")
+            return COMMANDS[name](arguments[length:], f"gmmae {name}")
     prefix = "data " if arguments[:1] == ["data"] else ""
     word = next(iter(arguments[len(prefix.split()) :]), "--help")
     if word not in ("-h", "--help"):
         names = dict.fromkeys(name.removeprefix(prefix).split()[0] for name in COMMANDS if name.startswith(prefix))
-        raise InputError(f"the command after {f'{prog} {prefix}'.strip()!r} must be one of {', '.join(names)}; got {word!r}")
+        raise InputError(f"the command after {f'gmmae {prefix}'.strip()!r} must be one of {', '.join(names)}; got {word!r}")
     print(help_text(prefix), end="")
     return 0
 

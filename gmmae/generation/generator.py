@@ -12,7 +12,7 @@ from gmmae.data.volumes import Details, Nodules, from_density, masses, to_densit
 from gmmae.generation import prior as priors
 from gmmae.generation.grain import spectra, with_spectra
 from gmmae.generation.judging.novelty import REJECTION_PERCENTILE, nearest, symmetries
-from gmmae.generation.prior import Prior, Strengths
+from gmmae.generation.prior import Prior
 from gmmae.generation.texture import (
     blend_residual_blocks,
     block_weights,
@@ -34,6 +34,12 @@ MAX_ROUNDS = 30
 """Maximum number of rounds in which rejected samples are drawn again."""
 SAME_DONOR_ROUNDS = 10
 """Number of first rounds that draw rejected samples again from the same donors."""
+MASK_STRENGTH = 0.5
+"""Factor of the mask residuals."""
+BLOCKS = 2
+"""Number of the texture's blocks along each axis."""
+NEIGHBOURS = 3
+"""Number of nearest training nodules, in the prior's components, among which each block's donor is drawn."""
 
 
 Range = tuple[float, float]
@@ -54,29 +60,6 @@ class Wanted(NamedTuple):
 
 
 NOTHING = Wanted()
-
-
-class Texture(NamedTuple):
-    """How residuals are added to the decoded mixtures.
-
-    Attributes:
-      strength: factor of the residuals; 0 adds none.
-      mask_strength: factor of the mask residuals.
-      blocks: number of blocks along each axis.
-      neighbours: number of nearest training nodules, in the prior's components, among which each block's donor is drawn.
-      grey_levels: whether voxels get the grey levels of the first band's donor, outside and inside of the mask apart.
-      grain: whether each nodule gets the spectrum of a single training nodule; it needs `grey_levels`.
-    """
-
-    strength: float = 0.5
-    mask_strength: float = 0.5
-    blocks: int = 2
-    neighbours: int = 3
-    grey_levels: bool = True
-    grain: bool = True
-
-
-STRENGTHS, TEXTURE = Strengths(), Texture()
 
 
 class Generated(NamedTuple):
@@ -143,21 +126,20 @@ class Generator(NamedTuple):
         seed: int = 0,
         *,
         size: int = 0,
-        strengths: Strengths = STRENGTHS,
-        texture: Texture = TEXTURE,
-        random_symmetry: bool = True,
+        bandwidth: float = 1.3,
+        texture: float = 0.5,
     ) -> Generated:
-        """Draws new nodules.
+        """Draws new nodules, each rotated or reflected at random.
+
+        Otherwise a classifier could learn the orientations of the few donors.
 
         Args:
           count: number of nodules.
           wanted: what is asked of all nodules. Without a category they have the training set's proportions.
           seed: seed of all random draws.
           size: number of voxels along the longest axis; 0 keeps the model's own.
-          strengths: strengths of the prior's draws.
-          texture: strengths of the texture.
-          random_symmetry: whether each nodule is rotated or reflected at random. Otherwise a classifier could learn the
-            orientations of the few donors.
+          bandwidth: standard deviation of the prior's noise, in standard deviations within a category.
+          texture: factor of the residuals that are added to the decoded mixtures. With 0 there are none, and no grain.
 
         Raises:
           InputError: no training nodule is as asked, an axis would be too short, or too many samples are copies or have
@@ -168,7 +150,7 @@ class Generator(NamedTuple):
         accepted: list[dict[str, np.ndarray]] = []
         donors, rejected, unfit = rng.choice(allowed, count), 0, 0
         for attempt in range(MAX_ROUNDS):
-            drawn = self._draw(donors, rng, strengths, texture)
+            drawn = self._draw(donors, rng, bandwidth, texture)
             new = drawn["distance"] >= self.min_distance
             fits = _within(drawn["diameter_mm"], wanted.diameter_mm)
             keep = new & fits
@@ -182,8 +164,7 @@ class Generator(NamedTuple):
             if not len(donors):
                 order = rng.permutation(count)  # otherwise samples accepted early would come first
                 samples = {name: np.concatenate([part[name] for part in accepted])[order] for name in drawn}
-                generated = self._finished(samples, rejected, seed, shape)
-                return _with_random_symmetries(generated, rng) if random_symmetry else generated
+                return _with_random_symmetries(self._finished(samples, rejected, seed, shape), rng)
         if unfit > rejected:
             assert wanted.diameter_mm is not None
             raise InputError(
@@ -199,27 +180,25 @@ class Generator(NamedTuple):
         self,
         donors: Int[np.ndarray, " count"],
         rng: np.random.Generator,
-        strengths: Strengths,
-        texture: Texture,
+        bandwidth: float,
+        texture: float,
     ) -> dict[str, np.ndarray]:
-        drawn = priors.draw(self.prior, donors, strengths, rng)
+        drawn = priors.draw(self.prior, donors, bandwidth, rng)
         decoded = decode(self.model, drawn.points[:, :-3].astype(np.float32))
         mass, diameter_mm, edges = np.exp(drawn.points[:, -3:].T)
-        blocks = texture.blocks ** len(self.shape)
-        patches = priors.sample_neighbours(self.prior, drawn, texture.neighbours, blocks, rng)
-        weights = block_weights(self.shape, texture.blocks)
-        residual = texture.strength * blend_residual_blocks(self.residuals, patches, weights)
-        mask_residual = texture.mask_strength * blend_residual_blocks(self.mask_residuals, patches, weights)
+        patches = priors.sample_neighbours(self.prior, drawn, NEIGHBOURS, BLOCKS ** len(self.shape), rng)
+        weights = block_weights(self.shape, BLOCKS)
+        residual = texture * blend_residual_blocks(self.residuals, patches, weights)
+        mask_residual = MASK_STRENGTH * blend_residual_blocks(self.mask_residuals, patches, weights)
         outline = signed_distances(decoded["mask"] > 0.5) + mask_residual
         first = drawn.donors[:, 0]
         outline = _with_voxels(outline, self.mask_voxels[first])
         smooth = from_density(decoded["density"], mass, (0.0, 1.0))
         shares = smooth + residual
-        if texture.grey_levels:
-            levels, inside = self.grey_levels[first], innermost(outline, self.mask_voxels[first])
-            shares = with_grey_levels(shares, levels, inside)
-            if texture.grain:
-                shares = with_spectra(shares, self.spectra[first], levels, inside)
+        levels, inside = self.grey_levels[first], innermost(outline, self.mask_voxels[first])
+        shares = with_grey_levels(shares, levels, inside)
+        if texture > 0:
+            shares = with_spectra(shares, self.spectra[first], levels, inside)
         values = to_hu(shares, window_of(self.model))
         neighbours = nearest(values, self.training.values, window_of(self.model), symmetric=True)
         return {

@@ -15,19 +15,10 @@ from jaxtyping import Float, Int
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
-
-class Strengths(NamedTuple):
-    """Strengths of the prior's draws.
-
-    Attributes:
-      bandwidth: standard deviation of the noise, in standard deviations within a category.
-      bands: the first principal component of each band; the first band begins at 0.
-      neighbours: number of nearest training points among which the donor of a later band is drawn.
-    """
-
-    bandwidth: float = 1.3
-    bands: tuple[int, ...] = (0, 64)
-    neighbours: int = 5
+BANDS = (0, 64)
+"""The first principal component of each band; the first band begins at 0."""
+NEIGHBOURS = 5
+"""Number of nearest training points among which the donor of a later band is drawn."""
 
 
 class Prior(NamedTuple):
@@ -69,22 +60,22 @@ def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) ->
     return Prior(components, means, components.transform(centred), tuple(labels))
 
 
-def draw(prior: Prior, donors: Int[np.ndarray, " count"], strengths: Strengths, rng: np.random.Generator) -> Draw:
+def draw(prior: Prior, donors: Int[np.ndarray, " count"], bandwidth: float, rng: np.random.Generator) -> Draw:
     """Draws new points.
 
     Args:
       prior: a fitted prior.
       donors: training sample behind the first band of each point. It also gives the category.
-      strengths: strengths of the draws.
+      bandwidth: standard deviation of the noise, in standard deviations within a category.
       rng: random generator.
     """
     components = np.empty((len(donors), prior.points.shape[1]))
     band_donors = []
-    for start, end in zip(strengths.bands, (*strengths.bands[1:], prior.points.shape[1]), strict=True):
+    for start, end in zip(BANDS, (*BANDS[1:], prior.points.shape[1]), strict=True):
         if start:
-            donors = _random_neighbours(prior.points[:, :start], components[:, :start], strengths.neighbours, 1, rng)[:, 0]
+            donors = _random_neighbours(prior.points[:, :start], components[:, :start], NEIGHBOURS, 1, rng)[:, 0]
         band_donors.append(donors)
-        points, bandwidth = prior.points[donors, start:end], strengths.bandwidth
+        points = prior.points[donors, start:end]
         noise = bandwidth * rng.standard_normal(points.shape)
         components[:, start:end] = (points + noise) / np.sqrt(1 + bandwidth**2)
     labels = tuple(np.array(prior.labels)[band_donors[0]].tolist())

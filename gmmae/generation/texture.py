@@ -30,8 +30,6 @@ def block_weights(shape: tuple[int, ...], blocks: int) -> Float[np.ndarray, "blo
 
 def _hats(size: int, blocks: int) -> Float[np.ndarray, "blocks size"]:
     """Returns weights that are 1 at a block's centre and 0 at its neighbours' centres. Their squares sum to one."""
-    if blocks == 1:
-        return np.ones((1, size))
     position = np.clip((np.arange(size) + 0.5) * blocks / size - 0.5, 0, blocks - 1)
     return np.cos(np.pi / 2 * np.clip(np.abs(position - np.arange(blocks)[:, None]), 0, 1))
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.kernels import per_sample_loss
 from gmmae.models.losses import PointLoss
-from gmmae.models.mixture import Mixture, Ranges, coefficients_from_logits, density_of, from_logits, grid
+from gmmae.models.mixture import Mixture, Ranges, coefficients_from_logits, density_of, from_logits
 from gmmae.models.settings import ModelConfig
 
 try:
@@ -40,7 +40,7 @@ class MixtureAutoencoder(nn.Module):
 
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples *volume"]:
         """The density M of each volume at its own voxel centres."""
-        return density_of(self._terms(self._planes(volumes), volumes), _centres(volumes)).reshape(volumes.shape)
+        return density_of(self._terms(self._planes(volumes), volumes), per_sample_loss.centres(volumes)).reshape(volumes.shape)
 
     def losses(self, volumes: Float[Array, "samples *volume"], point_loss: PointLoss) -> Float[Array, " samples"]:
         """The mean over the voxels of what the loss finds between each volume and its density."""
@@ -71,10 +71,6 @@ class MixtureAutoencoder(nn.Module):
     def _ranges(self, volumes: Array) -> Ranges:
         floor = tuple(self.sigma_floor * 2 / edge for edge in volumes.shape[:0:-1])  # along x, y, z
         return Ranges(self.covariance, self.rho, floor, self.rho_limit)
-
-
-def _centres(volumes: Array) -> Array:
-    return grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
 
 
 def autoencoder(config: ModelConfig, ndim: int) -> MixtureAutoencoder:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from gmmae.models.kernels import axis_aligned, per_sample_loss
 from gmmae.models.kernels.axis_aligned import AxisAligned
 from gmmae.models.losses import PointLoss, mean_of_each
-from gmmae.models.mixture import Mixture, coefficients_of, density, grid
+from gmmae.models.mixture import Mixture, coefficients_of, density
 
 RATE, BETA1, BETA2 = 0.15, 0.7, 0.9
 """Adam's learning rate at the first step, and its β1 and β2.
@@ -121,7 +121,7 @@ def _mixture(free: Free) -> Mixture | AxisAligned:
 def _density(mixture: Mixture | AxisAligned, volumes: Array) -> Array:
     if isinstance(mixture, AxisAligned):
         return axis_aligned.density_on_grid(mixture, volumes.shape[1:])
-    return density(mixture, _centres(volumes)).reshape(volumes.shape)
+    return density(mixture, per_sample_loss.centres(volumes)).reshape(volumes.shape)
 
 
 def _losses(volumes: Array, point_loss: PointLoss) -> Callable[[Mixture | AxisAligned], Array]:
@@ -133,7 +133,3 @@ def _losses(volumes: Array, point_loss: PointLoss) -> Callable[[Mixture | AxisAl
         return per_sample_loss.of_polynomials(coefficients_of(mixture), volumes, point_loss)
 
     return losses
-
-
-def _centres(volumes: Array) -> Array:
-    return grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)

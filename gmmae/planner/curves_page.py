@@ -360,7 +360,7 @@ def _law_figure(plan: CurvesPlan, stem: Path) -> Figure:
 
 def _curves_figure(plan: CurvesPlan, stem: Path) -> Figure:
     of_runs = [TargetCurve(run.curve.batch, run.curve.steps, run.smoothed, run.steps) for run in plan.evidence.reached]
-    figure = figures.curves_with_target(of_runs, plan.metric, plan.evidence.target, title="Curves")
+    figure = figures.curves_with_target(of_runs, plan.metric, plan.evidence.target)
     return Figure(
         "Curves", "The curves after the running median. Marks: the target is reached.", *canvas.save_both(figure, stem)
     )

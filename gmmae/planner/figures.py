@@ -83,16 +83,15 @@ class TargetCurve(NamedTuple):
     reached: float
 
 
-def curves_with_target(curves: Sequence[TargetCurve], metric: str, target: float, *, title: str) -> Figure:
+def curves_with_target(curves: Sequence[TargetCurve], metric: str, target: float) -> Figure:
     """Draws a metric against the steps, a colour for each batch. A mark shows where each curve reaches the target.
 
     Args:
       curves: curves of all runs.
       metric: label of the vertical axis.
       target: level of the metric.
-      title: title of the figure.
     """
-    figure = canvas.blank(3.6, title)
+    figure = canvas.blank(3.6, "Curves")
     axes = figure.subplots()
     canvas.dress(axes, "steps", metric)
     batches = sorted({curve.batch for curve in curves})

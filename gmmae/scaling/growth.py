@@ -6,9 +6,6 @@ from typing import NamedTuple
 from gmmae.config.schema import OptimConfig
 from gmmae.system.errors import InputError
 
-COSINE_END = 0.01
-"""The factor of the learning rate after its decay along a cosine."""
-
 
 class Stage(NamedTuple):
     """A part of a run with one batch.

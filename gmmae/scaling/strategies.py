@@ -33,8 +33,11 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from gmmae.config.schema import Config, OptimConfig
-from gmmae.scaling.growth import COSINE_END, Stage, doublings, no_growth
+from gmmae.scaling.growth import Stage, doublings, no_growth
 from gmmae.system.errors import InputError
+
+COSINE_END = 0.01
+"""The factor of the learning rate after its decay along a cosine."""
 
 
 class LearningRateSpec(NamedTuple):

@@ -9,7 +9,7 @@ from gmmae.cli.words import as_words
 from gmmae.config.schema import flatten
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
-from tests.commands import run_gmmae
+from tests.commands import last_refusal, lines_of
 
 
 @pytest.fixture
@@ -33,25 +33,12 @@ def words(config):
     ]
 
 
-def lines(capsys, *arguments):
-    """Runs `gmmae data`, and returns the lines that it prints."""
-    capsys.readouterr()
-    assert run_gmmae("data", *arguments) == 0
-    return capsys.readouterr().out.splitlines()
-
-
-def refusal(capsys, *arguments):
-    """Runs `gmmae data`, which refuses, and returns the last line of the error. Lines on reading the volumes come before."""
-    assert run_gmmae("data", *arguments) == 2
-    return capsys.readouterr().err.splitlines()[-1]
-
-
 def prepare(capsys, config, *options):
-    return lines(capsys, "prepare", *words(config), *options)
+    return lines_of(capsys, "data", "prepare", *words(config), *options)
 
 
 def inspect(capsys, config, which, out):
-    shown = lines(capsys, "inspect", which, "--out", out, *words(config))
+    shown = lines_of(capsys, "data", "inspect", which, "--out", out, *words(config))
     return {line[:10].strip(): line[11:] for line in shown}
 
 
@@ -96,8 +83,10 @@ def test_only_earlier_results_are_replaced(capsys, config, tmp_path):
         inspect(capsys, config, "0", tmp_path / "nodule.png")
         prepare(capsys, config, "--out", tmp_path / "sheet")
     before = (tmp_path / "all.npz").read_bytes()
-    assert "which holds something else" in refusal(capsys, "inspect", "0", *words(config), "--out", tmp_path / "all.npz")
-    assert "which holds something else" in refusal(capsys, "prepare", *words(config), "--out", tmp_path)
+    assert "which holds something else" in last_refusal(
+        capsys, "data", "inspect", "0", *words(config), "--out", tmp_path / "all.npz"
+    )
+    assert "which holds something else" in last_refusal(capsys, "data", "prepare", *words(config), "--out", tmp_path)
     assert (tmp_path / "all.npz").read_bytes() == before
 
 
@@ -127,21 +116,21 @@ def test_data_in_their_own_unit_are_shown_in_it(capsys, config, tmp_path, size, 
     [("3", "'3', which is in 0 names: none"), ("sec", "a number below 3, .*'sec', which is in 2 names: second, second_too")],
 )
 def test_a_name_must_be_one_nodules(capsys, config, tmp_path, which, message):
-    error = refusal(capsys, "inspect", which, "--out", tmp_path / "nodule.png", *words(config))
+    error = last_refusal(capsys, "data", "inspect", which, "--out", tmp_path / "nodule.png", *words(config))
     assert re.search(message, error)
 
 
 def test_places_that_cannot_be_written_are_named(capsys, config, tmp_path):
     (tmp_path / "file").write_text("")
-    error = refusal(capsys, "prepare", *words(config), "--out", tmp_path / "file")
+    error = last_refusal(capsys, "data", "prepare", *words(config), "--out", tmp_path / "file")
     assert re.search("--out must be a folder that is new or empty, .*; got .*file", error)
-    error = refusal(capsys, "inspect", "0", *words(config), "--out", tmp_path / "file" / "x.png")
+    error = last_refusal(capsys, "data", "inspect", "0", *words(config), "--out", tmp_path / "file" / "x.png")
     assert re.search("--out must be a place that can be written; got .*file", error)
 
 
 def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(capsys, tmp_path):
     size = ("--slices", 60, "--pixels", 128)
-    text = lines(capsys, "synth", tmp_path / "scans", "--scans", 2, "--nodules", 2, 2, "--compressed", *size)
+    text = lines_of(capsys, "data", "synth", tmp_path / "scans", "--scans", 2, "--nodules", 2, 2, "--compressed", *size)
     assert text[0].startswith("2 scans of 60 × 128 × 128 voxels with 4 nodules, ")
     assert len(list((tmp_path / "scans").glob("subset*/*.zraw"))) == 2
     config = DataConfig(source="luna16", root=str(tmp_path / "scans"), cache=str(tmp_path / "cache"), workers=1, crop="2x")
@@ -149,4 +138,4 @@ def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(cap
     for cube in load(config, [].append).values:
         # The edge is two diameters, so the middle quarter of it lies well within the nodule, the outer layers in the lung.
         assert cube[6:10, 6:10, 6:10].mean() > np.median(cube) + 100
-    assert "FOLDER must be a folder that is new or empty" in refusal(capsys, "synth", tmp_path / "scans", *size)
+    assert "FOLDER must be a folder that is new or empty" in last_refusal(capsys, "data", "synth", tmp_path / "scans", *size)

@@ -10,7 +10,7 @@ from gmmae.cli.main import COMMANDS
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.data.splits import split
-from gmmae.generation.judging import page, two_samples
+from gmmae.generation.judging import page
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record, to_json
 from tests.commands import run_gmmae
@@ -21,10 +21,7 @@ command = COMMANDS["judge"]
 OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1")
 
 
-@pytest.fixture(autouse=True)
-def few_divisions(monkeypatch):
-    """Uses few folds, so that the tests are quick."""
-    monkeypatch.setattr(two_samples, "REPETITIONS", 1)
+pytestmark = pytest.mark.usefixtures("few_divisions")
 
 
 def stored(path, nodules):

@@ -17,7 +17,7 @@ from gmmae.data.extraction import dicom
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
 from tests import lidc_folders as folders
-from tests.commands import rows, run_gmmae
+from tests.commands import last_refusal, lines_of, rows
 from tests.lidc_folders import SCORES, Scan
 
 CENTRES = ((-10.0, 65.0, -180.0), (10.0, 82.0, -160.0))
@@ -28,16 +28,7 @@ JITTERS = ((0.5, 0.3, 0.2), (-0.5, -0.3, -0.2), (0.4, -0.4, 0.0), (-0.4, 0.4, 0.
 
 def cut(capsys, *words):
     """Runs the command; returns the lines that it prints."""
-    capsys.readouterr()
-    assert run_gmmae("data", "lidc", *words) == 0
-    return capsys.readouterr().out.splitlines()
-
-
-def refused(capsys, *words):
-    """Runs the command, which refuses, and returns the last line of the error. Lines on reading the files come before."""
-    capsys.readouterr()
-    assert run_gmmae("data", "lidc", *words) == 2
-    return capsys.readouterr().err.splitlines()[-1]
+    return lines_of(capsys, "data", "lidc", *words)
 
 
 def counted(printed, count, what):
@@ -303,7 +294,8 @@ def test_slices_that_are_there_twice(capsys, known, tmp_path):
         tmp_path / "out"
     )
     folders.write_series(tmp_path / "other" / "again", scan, known.values + 1, slices=range(5))
-    assert "a series must have one slice at each place; " in refused(capsys, tmp_path / "other", "--out", tmp_path / "no")
+    error = last_refusal(capsys, "data", "lidc", tmp_path / "other", "--out", tmp_path / "no")
+    assert "a series must have one slice at each place; " in error
     assert not (tmp_path / "no").exists()
 
 
@@ -357,7 +349,7 @@ def test_files_that_contradict_each_other_cost_the_series(capsys, known, tmp_pat
     root, scan = tmp_path / "in", Scan()
     made = write(root, scan)
     (root / "other.xml").write_text(folders.message(scan.series, sessions(scan, made.nodules[:1])))
-    error = refused(capsys, root, "--out", tmp_path / "out")
+    error = last_refusal(capsys, "data", "lidc", root, "--out", tmp_path / "out")
     assert "XML files that contradict another, the first " in error
 
 
@@ -408,7 +400,7 @@ def test_a_folder_without_nodules_is_refused(capsys, known, tmp_path, spoil, tex
         for path in (known.root / known.scan.patient / "study" / "series").glob("*.dcm"):
             (root / path.name).symlink_to(path)
         (root / "1.xml").write_text(folders.message(known.scan.series, [[], []]))
-    assert text in refused(capsys, root, "--out", tmp_path / "out", *words)
+    assert text in last_refusal(capsys, "data", "lidc", root, "--out", tmp_path / "out", *words)
     assert not (tmp_path / "out").exists()
 
 
@@ -419,20 +411,20 @@ def test_a_disk_that_fails_is_no_fault_of_the_files(capsys, known, tmp_path, mon
         return call()
 
     monkeypatch.setattr(dicom, "ask_itk", fail)
-    error = refused(capsys, known.root, "--out", tmp_path / "out")
+    error = last_refusal(capsys, "data", "lidc", known.root, "--out", tmp_path / "out")
     assert re.search(r"^error: FOLDER must be readable; .*\.dcm is not \(Input/output error\): see to the disk", error)
     assert not (tmp_path / "out").exists()
 
 
 def test_annotations_that_are_not_there(capsys, known, tmp_path):
-    error = refused(capsys, known.root, "--out", tmp_path / "out", "--annotations", tmp_path / "gone.csv")
+    error = last_refusal(capsys, "data", "lidc", known.root, "--out", tmp_path / "out", "--annotations", tmp_path / "gone.csv")
     assert "--annotations must be a CSV with the columns seriesuid, coordX, coordY, coordZ, diameter_mm; " in error
 
 
 def test_a_folder_that_holds_something_else_is_not_replaced(capsys, known, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "nodules.csv").write_text("mine")
-    error = refused(capsys, known.root, "--out", tmp_path / "out")
+    error = last_refusal(capsys, "data", "lidc", known.root, "--out", tmp_path / "out")
     assert "or an earlier result, which is replaced" in error
     assert (tmp_path / "out" / "nodules.csv").read_text() == "mine"
 

@@ -1,7 +1,6 @@
 """`gmmae measure-cluster` as a user meets it: a file that a plan reads, or one line and no file."""
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ from gmmae.system.errors import InputError
 from gmmae.training.parallel import Devices
 from tests.commands import refusal, run_gmmae
 from tests.interrupting import moments, tree
+from tests.waiting import free_port
 
 MADE_UP = Cluster("", "", 4, 2e-5, 1e9, 5e-4, 1e8, collective="ring")
 """The links by which all-reduces take their time in most tests."""
@@ -157,11 +157,6 @@ def start(folder, process, port, *options):
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def test_two_processes_are_timed_together_and_one_writes(tmp_path):

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from tests.waiting import free_port
+
 DAEMONS = ("munged", "slurmctld", "slurmd")
 START_S = 30.0
 CPUS = 4
@@ -63,8 +65,8 @@ def running(folder: Path) -> Iterator[dict[str, str]]:
     host = socket.gethostname().partition(".")[0]
     nodes = (host, f"{host}-second")  # the first one's name can be resolved, as on a real cluster
     values = {"host": host, "user": getpass.getuser(), "folder": folder, "nodes": ",".join(nodes)}
-    text = CONFIGURATION.format(controller_port=_free_port(), **values)
-    text += "".join(NODE.format(node=node, host=host, port=_free_port(), cpus=CPUS) for node in nodes)
+    text = CONFIGURATION.format(controller_port=free_port(), **values)
+    text += "".join(NODE.format(node=node, host=host, port=free_port(), cpus=CPUS) for node in nodes)
     configuration.write_text(text)
     environment = {"SLURM_CONF": str(configuration)}
     with ExitStack() as started:
@@ -121,8 +123,3 @@ def _wait(ready, folder: Path) -> None:
             said = "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(folder.glob("*.[lo][ou][gt]")))
             raise AssertionError(f"Slurm did not start in {START_S:g} s:\n{said}")
         time.sleep(0.2)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]

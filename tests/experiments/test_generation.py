@@ -14,13 +14,13 @@ from tests.generation.nodules import balls
 
 def test_a_table_of_likeness_and_novelty(tmp_path, monkeypatch):
     parts = train, tune, test = balls(0, 30, "train"), balls(1, 30, "tune"), balls(2, 30, "test")
-    three = Cohorts(train, tune, test, {})
+    three = Cohorts(train, tune, test)
     monkeypatch.setattr(two_samples, "REPETITIONS", 1)
     monkeypatch.setattr(cohorts, "read", lambda root, division: three)
-    options = ["--out", str(tmp_path / "out"), "--root", str(tmp_path), "--results", str(tmp_path / "results")]
+    options = ["--out", str(tmp_path / "out"), "--root", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["generation", *options, "--seeds", "1", "--parts", "fidelity"])
     generation.main()
-    with (tmp_path / "results" / "fidelity_tune.csv").open() as file:
+    with (tmp_path / "out" / "fidelity_tune.csv").open() as file:
         found = {(row["made"], row["figure"]): float(row["mean"]) for row in csv.DictReader(file)}
     assert found["copy_paste", "nn_sym"] < 0.1
     assert ("real", "nn_sym") not in found

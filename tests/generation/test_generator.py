@@ -13,7 +13,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import joined
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
-from gmmae.generation.generator import TEXTURE, Wanted
+from gmmae.generation.generator import Wanted
 from gmmae.generation.judging.novelty import symmetries
 from gmmae.models.settings import ModelConfig
 from gmmae.system.errors import InputError
@@ -61,7 +61,7 @@ def test_the_same_seed_makes_the_same_nodules_and_another_others(generator):
 
 
 def test_no_nodule_is_nearer_to_the_training_set_than_five_in_a_hundred_real_ones(generator, cohorts):
-    found = generator.sample(40, seed=3, random_symmetry=False)
+    found = generator.sample(40, seed=3)
     shares = [
         np.clip((n.values.astype(float) + 1000) / 1400, 0, 1).reshape(len(n.values), -1) for n in (found.nodules, *cohorts)
     ]
@@ -121,9 +121,21 @@ def test_where_all_are_copies_it_says_so_instead_of_giving_fewer(generator):
         generator._replace(min_distance=2.0).sample(4)
 
 
-def test_another_resolution_shows_the_same_nodules(generator):
-    smooth = TEXTURE._replace(strength=0.0, grey_levels=False)
-    coarse, fine = (generator.sample(6, seed=4, size=size, texture=smooth, random_symmetry=False).nodules for size in (0, 16))
+@pytest.fixture
+def unturned(generator, monkeypatch):
+    """Draws nodules that are not rotated or reflected."""
+
+    def draw(*args, **kwargs):
+        with monkeypatch.context() as patch:
+            patch.setattr(generators, "_with_random_symmetries", lambda generated, _: generated)
+            return generator.sample(*args, **kwargs)
+
+    return draw
+
+
+def test_another_resolution_shows_the_same_nodules(unturned, monkeypatch):
+    monkeypatch.setattr(generators, "with_grey_levels", lambda shares, *_: shares)
+    coarse, fine = (unturned(6, seed=4, size=size, texture=0.0).nodules for size in (0, 16))
     assert fine.values.shape == (6, 16, 16, 16)
     assert fine.masks.shape == fine.values.shape
     pooled = fine.values.reshape(6, 8, 2, 8, 2, 8, 2).mean((2, 4, 6))
@@ -131,14 +143,14 @@ def test_another_resolution_shows_the_same_nodules(generator):
     assert np.abs(pooled - coarse.values).mean() < 15
 
 
-def test_nodules_and_masks_are_turned_together_and_each_by_lot(generator):
-    plain, turned = (generator.sample(40, seed=8, random_symmetry=of).nodules for of in (False, True))
-    turn = generator.sample(40, seed=8).turn
+def test_nodules_and_masks_are_turned_together_and_each_by_lot(generator, unturned):
+    plain, found = unturned(40, seed=8).nodules, generator.sample(40, seed=8)
+    turned, turn = found.nodules, found.turn
     for i, place in enumerate(turn):
         pair = np.stack([plain.values[i], plain.masks[i]])
         np.testing.assert_array_equal(np.stack([turned.values[i], turned.masks[i]]), list(symmetries(pair))[place])
     assert len(set(turn.tolist())) > 8
-    assert not generator.sample(4, seed=8, random_symmetry=False).turn.any()
+    assert not unturned(4, seed=8).turn.any()
 
 
 def test_grey_levels_are_those_of_the_first_donor(generator, cohorts):

@@ -22,12 +22,6 @@ sample = jax.jit(Mixture.sample, static_argnums=2)
 SIZES = {1: 16, 2: 8, 3: 8}  # edges of the grid: 512 points at most keep SciPy's part short
 
 
-@pytest.fixture
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
 def random_logits(rng, n, components, batch=(), dtype: Any = np.float32):
     numbers = [rng.standard_normal((*batch, components, count)) for count in head_planes(n).values()]
     return jnp.asarray(np.concatenate(numbers, axis=-1).swapaxes(-1, -2), dtype)

@@ -15,10 +15,7 @@ RTOL = 1e-12  # float64
 dice, mask_losses = jax.jit(losses.dice), jax.jit(unet.mask_losses)  # compiled whole: operation by operation takes seconds
 
 
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def drawn(*shape):

@@ -23,7 +23,7 @@ from gmmae.training.workdir import WorkDir
 from tests.faults.runs import children_of, gone
 from tests.small import RATES, Recorder, fingerprint, losses, small
 from tests.volume_sources import from_source
-from tests.waiting import wait_until
+from tests.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 SILENCE_S = 4.0
@@ -40,9 +40,7 @@ class Pair:
 
     def start(self, config: Config | Sequence[Config], workdir: Path, ids=(0, 1), **options: object) -> list[subprocess.Popen]:
         """Starts processes with one configuration, or with one each."""
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        common = {"coordinator": f"127.0.0.1:{port}", "num-processes": 2, "heartbeat-timeout-s": SILENCE_S}
+        common = {"coordinator": f"127.0.0.1:{free_port()}", "num-processes": 2, "heartbeat-timeout-s": SILENCE_S}
         new = []
         for i in ids:
             file = self.folder / f"{len(self.started)}.toml"

@@ -12,6 +12,7 @@ from gmmae.training.loop import run
 from gmmae.training.validations import read_validations
 from gmmae.workloads import registry, segmentation, settings
 from gmmae.workloads.interface import Snapshot
+from tests.bad_values import require_refused
 from tests.small import SMALL_SEGMENTATION as SMALL
 from tests.small import Recorder, fingerprint, losses
 
@@ -186,12 +187,7 @@ BAD = [
 
 @pytest.mark.parametrize(("key", "value", "rule"), BAD)
 def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
-    with pytest.raises(ConfigError) as caught:
-        small(**{key.replace(".", "__"): value})
-    message = str(caught.value)
-    assert message.startswith(f"{key} must be ")
-    assert rule in message
-    assert message.endswith(f"; got {value!r}")
+    require_refused(lambda: small(**{key.replace(".", "__"): value}), key, value, rule)
 
 
 def test_every_key_of_data_and_model_has_a_bad_value_above():

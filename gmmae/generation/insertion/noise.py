@@ -5,7 +5,6 @@ deviation then gives the strength, and the correlation of neighbouring pixels gi
 goes through the same filter, and corrects both measurements. Slices are assumed to be independent.
 """
 
-from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -41,23 +40,14 @@ def measure(host: Host, lungs: Lungs) -> Noise:
     slices = np.flatnonzero(deep.any(axis=(1, 2)))
     chosen = slices[np.unique(np.linspace(0, len(slices) - 1, min(MAX_SLICES, len(slices))).round().astype(int))]
     z, y, x = lungs.step
-    planes, masks = [], []
+    residuals: list[np.ndarray] = []
+    neighbours: list[np.ndarray] = []
     for block in chosen:
         pixels = host.voxels[block * z].astype(float)
         mask = np.zeros(pixels.shape, bool)
         upsampled = deep[block].repeat(y, 0).repeat(x, 1)
         rows, columns = (min(pair) for pair in zip(upsampled.shape, pixels.shape, strict=True))
         mask[:rows, :columns] = upsampled[:rows, :columns]
-        planes.append(pixels)
-        masks.append(mask)
-    return of_pixels(planes, masks)
-
-
-def of_pixels(planes: Iterable[Float[np.ndarray, "y x"]], masks: Iterable[Bool[np.ndarray, "y x"]]) -> Noise:
-    """Measures the noise of slices within masks of their lung. It is zero if there is too little lung."""
-    residuals: list[np.ndarray] = []
-    neighbours: list[np.ndarray] = []
-    for pixels, mask in zip(planes, masks, strict=True):
         residual = _residual(pixels)
         residuals.append(residual[mask])
         neighbours.append(np.stack([residual[:, :-1], residual[:, 1:]])[:, mask[:, :-1] & mask[:, 1:]])

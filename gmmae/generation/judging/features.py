@@ -61,7 +61,10 @@ def features(
     for start in range(0, len(values), BLOCK):
         part = slice(start, start + BLOCK)
         hu = np.clip(values[part].astype(np.float32), *window)
-        mask = nodule_masks(hu, None if masks is None else masks[part])
+        mask = intensity_masks(hu)
+        if masks is not None:
+            nodule = masks[part] > 0
+            mask = np.where(nodule.any((1, 2, 3), keepdims=True), nodule, mask)
         parts.append(np.concatenate([_intensity(hu, mask), _shape(mask), _texture(hu, window)], axis=1))
     return np.concatenate(parts) if parts else np.empty((0, len(NAMES)))
 
@@ -70,17 +73,6 @@ def intensity_masks(hu: Float32[np.ndarray, "samples z y x"]) -> Bool[np.ndarray
     """Returns the voxels above the mean of the 5th and 95th percentile of their volume, so each volume has a threshold."""
     low, high = np.percentile(hu, [5, 95], axis=(1, 2, 3), keepdims=True)
     return hu > (low + high) / 2
-
-
-def nodule_masks(
-    hu: Float32[np.ndarray, "samples z y x"], masks: Shaped[np.ndarray, "samples z y x"] | None
-) -> Bool[np.ndarray, "samples z y x"]:
-    """Returns the masks of nodules. `intensity_masks` replaces None and empty masks."""
-    mask = intensity_masks(hu)
-    if masks is None:
-        return mask
-    nodule = masks > 0
-    return np.where(nodule.any((1, 2, 3), keepdims=True), nodule, mask)
 
 
 def radii(shape: tuple[int, ...]) -> Float[np.ndarray, "z y x"]:

@@ -60,23 +60,6 @@ def c2st(real: Sample, other: Sample, seed: int = 0) -> Estimate:
         for train, test in folds(labels, groups, seed + repetition):
             classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(inputs[train], labels[train])
             scored.append((test, classifier.decision_function(inputs[test])))
-    return mean_auc(scored, labels, groups, seed)
-
-
-def mean_auc(
-    scored: Sequence[tuple[np.ndarray, np.ndarray]], labels: Real[np.ndarray, " samples"], groups: np.ndarray, seed: int
-) -> Estimate:
-    """Returns the mean AUC over the test parts of folds, with the interval of a bootstrap over groups.
-
-    Args:
-      scored: indices of the test samples of each fold, and their scores by a classifier of the other samples.
-      labels: 0 for the first set, 1 for the second.
-      groups: group of each sample.
-      seed: seed of the bootstrap.
-
-    Raises:
-      InputError: there are no folds.
-    """
     if not scored:
         raise InputError(
             f"training and test of a classifier's fold must both have nodules of both sets; got {len(set(groups))} groups "

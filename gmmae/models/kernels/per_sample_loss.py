@@ -66,6 +66,11 @@ def _backward(_: SampleLoss, saved: Saved, g: Array) -> Saved:
 _by_sample.defvjp(_forward, _backward)
 
 
+def centres(volumes: Float[Array, "samples *volume"]) -> Float[Array, "points n"]:
+    """Returns the centres of the voxels of volumes, in their type."""
+    return grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
+
+
 def of_polynomials(
     coefficients: Float[Array, "samples k monomials"], volumes: Float[Array, "samples *volume"], point_loss: PointLoss
 ) -> Float[Array, " samples"]:
@@ -76,5 +81,5 @@ def of_polynomials(
       volumes: densities at voxel centres, which are constants.
       point_loss: differentiable, element by element.
     """
-    monomials = monomials_at(grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype))
+    monomials = monomials_at(centres(volumes))
     return losses(at_once, coefficients, volumes.reshape(len(volumes), -1), point_loss, monomials)

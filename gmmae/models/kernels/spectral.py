@@ -39,10 +39,6 @@ _FACTORS: dict[Role, list[list[int]]] = {
 """The last stage's factors of a real and an imaginary part: (factor, part)."""
 
 
-def _product(a: Array | np.ndarray, b: Array, precision: lax.Precision) -> Array:
-    return jnp.matmul(a, b, precision=precision)
-
-
 def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     """Returns `out[p] = Σ_q x[p + q] kernel[q]`; shapes are as in `gmmae.models.kernels.convolution.convolve`.
 
@@ -52,7 +48,7 @@ def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Arra
       precision: of all products.
     """
     period = x.shape[:-2]
-    product = _product(_to("data", x, period, precision), _to("kernel", kernel, period, precision), precision)
+    product = jnp.matmul(_to("data", x, period, precision), _to("kernel", kernel, period, precision), precision=precision)
     return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision)
 
 
@@ -67,7 +63,7 @@ def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Preci
         _to("kernel", kernel, period, precision),
         _to("result", g.mT, period, precision),
     )
-    to_x, to_kernel = _product(of_kernel, of_g, precision), _product(of_g, of_x, precision)
+    to_x, to_kernel = jnp.matmul(of_kernel, of_g, precision=precision), jnp.matmul(of_g, of_x, precision=precision)
     edges, (samples, channels), features = kernel.shape[:-2], x.shape[-2:], kernel.shape[-1]
     return (
         _from("data", to_x, period, (*period, channels, samples), precision).mT,
@@ -85,7 +81,7 @@ def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Arra
     """Returns `out[p] = Σ_q x[p + q] kernel[q]`; shapes are as in `gmmae.models.kernels.convolution.convolve`."""
     factor = _to("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1], precision)
     # The larger factor on the right, untransposed; the smaller result is put in order.
-    product = _product(factor.mT, _patches(x, kernel, precision), precision)
+    product = jnp.matmul(factor.mT, _patches(x, kernel, precision), precision=precision)
     first, *others = _valid(x, kernel)
     out = _from("result", product, x.shape[:1], (first, kernel.shape[-1], *others, x.shape[-2]), precision)
     return jnp.moveaxis(out, 1, -1)
@@ -94,7 +90,7 @@ def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Arra
 def first_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
     """Returns the gradients of `first_axis`. That of x is taken along every axis, and dropped where x is data."""
     of_g = _to("result", g.reshape(len(g), -1, g.shape[-1]), x.shape[:1], precision)
-    product = _product(_patches(x, kernel, precision), of_g, precision)
+    product = jnp.matmul(_patches(x, kernel, precision), of_g, precision=precision)
     to_kernel = _from("kernel", product, x.shape[:1], kernel.shape, precision)
     return every_axis_gradients(x, kernel, g, precision)[0], to_kernel, bias_gradient(g)
 
@@ -128,7 +124,7 @@ def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision)
     *volume, rows, columns = x.shape
     for axis, points in enumerate(volume):
         matrices = _matrices(role, period, points, axis, str(x.dtype))
-        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
+        x = jnp.matmul(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision=precision)
     return x.reshape(-1, rows, columns)
 
 
@@ -136,7 +132,7 @@ def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...],
     """Returns Dᵀ, Eᵀ or Rᵀ times x; the transformed axes come first in `shape`."""
     for axis, points in reversed(list(enumerate(shape[: len(period)]))):
         matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
-        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
+        x = jnp.matmul(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision=precision)
     return x.reshape(shape)
 
 

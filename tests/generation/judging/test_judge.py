@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from gmmae.generation.judging import two_samples
 from gmmae.generation.judging.features import NAMES
 from gmmae.generation.judging.judge import Scale, compare, halves, population
 from gmmae.generation.judging.judge import judge as judge_scaled
@@ -17,10 +16,7 @@ judge = partial(judge_scaled, scale=HU)
 REAL, TRAINING = balls(0, 60), balls(1, 80, "trained")
 
 
-@pytest.fixture(autouse=True)
-def few_divisions(monkeypatch):
-    """Uses few folds, so that the tests are quick."""
-    monkeypatch.setattr(two_samples, "REPETITIONS", 1)
+pytestmark = pytest.mark.usefixtures("few_divisions")
 
 
 def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_are_found():

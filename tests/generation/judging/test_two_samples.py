@@ -17,11 +17,7 @@ from gmmae.generation.judging.two_samples import (
 )
 from gmmae.system.errors import InputError
 
-
-@pytest.fixture(autouse=True)
-def few_divisions(monkeypatch):
-    """Uses few folds, so that the tests are quick."""
-    monkeypatch.setattr(two_samples, "REPETITIONS", 2)
+pytestmark = pytest.mark.usefixtures("few_divisions")
 
 
 def named(features, prefix):
