@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from gmmae.models.losses import weighted_sum
 from gmmae.training.exact import B, BatchFunction, T, exact_mean
@@ -69,7 +69,7 @@ class EpochValues(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """One device's slots of consecutive steps, with or without a leading axis of the steps.
+    """One device's slots of consecutive steps.
 
     With the exact reduction every device has those of all shards, `shards × shard_batch` in place of `slots`.
 
@@ -84,11 +84,6 @@ class Slots(NamedTuple):
     indices: Int[Array, "steps *slots"]
     weights: Float[Array, "steps *slots"]
     shard_range: Int[Array, "2"] | None = None
-
-    def at(self, step: Int[Array, ""]) -> "Slots":
-        """Returns those of a step."""
-        rows, indices, weights = (lax.dynamic_index_in_dim(array, step, keepdims=False) for array in self[:3])
-        return Slots(rows, indices, weights, self.shard_range)
 
 
 def take(samples: Samples, index: Int[Array | np.ndarray, "*batch"]) -> Samples:
@@ -188,15 +183,14 @@ def train_steps(
     epoch_key = jax.random.fold_in(jax.random.key(values.seed), values.epoch)
     rates = values.learning_rates
 
-    def step(number: Array, carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
-        state, step_losses = carry
-        rows, indices, weights, shard_range = slots.at(number)
+    def step(carry: tuple[TrainState, Array], of_step: tuple[Array, ...]) -> tuple[TrainState, Array]:
+        (state, step_losses), (number, rate, rows, indices, weights) = carry, of_step
         batch = Batch(take(samples, rows), sample_keys(epoch_key, indices))
-        rate = lax.dynamic_index_in_dim(rates, number, keepdims=False)
-        state, loss = train_step(state, batch, weights, rate, shard_range, algorithm=algorithm)
+        state, loss = train_step(state, batch, weights, rate, slots.shard_range, algorithm=algorithm)
         return state, _noted(step_losses, loss, number)
 
-    return lax.fori_loop(0, count, step, (state, jnp.zeros_like(rates)))
+    of_steps = jnp.arange(len(rates)), rates, slots.rows, slots.indices, slots.weights
+    return _scanned(step, (state, jnp.zeros_like(rates)), of_steps, count)
 
 
 def validate_steps(
@@ -222,17 +216,28 @@ def validate_steps(
     def sums(samples: Samples, weights: Array) -> dict[str, Array]:
         return {name: weighted_sum(value, weights) for name, value in values(params, samples).items()}
 
-    def step(number: Array) -> dict[str, Array]:
-        rows, _, weights, shard_range = slots.at(number)
+    def means(rows: Array, weights: Array) -> dict[str, Array]:
         batch = take(samples, rows)
-        return exact_mean(sums, batch, weights, shard_range) if exact else pmean(sums(batch, weights))
+        return exact_mean(sums, batch, weights, slots.shard_range) if exact else pmean(sums(batch, weights))
 
-    def note(number: Array, means: dict[str, Array]) -> dict[str, Array]:
-        return {name: _noted(means[name], value, number) for name, value in step(number).items()}
+    def step(noted: dict[str, Array], of_step: tuple[Array, Array, Array]) -> dict[str, Array]:
+        number, *places = of_step
+        return {name: _noted(noted[name], value, number) for name, value in means(*places).items()}
 
-    steps = len(slots.weights)
-    zeros = {name: jnp.zeros(steps, leaf.dtype) for name, leaf in jax.eval_shape(step, jnp.int32(0)).items()}
-    return lax.fori_loop(0, count, note, zeros)
+    steps, names = len(slots.weights), jax.eval_shape(means, slots.rows[0], slots.weights[0])
+    zeros = {name: jnp.zeros(steps, leaf.dtype) for name, leaf in names.items()}
+    return _scanned(step, zeros, (jnp.arange(steps), slots.rows, slots.weights), count)
+
+
+def _scanned(step: Callable[[X, PyTree], X], carry: X, of_steps: PyTree, count: Int[Array, ""] | int) -> X:
+    """Returns what `step` makes of the carry in `count` steps, whose arrays have the steps along their leading axis."""
+    if isinstance(count, int):
+        return lax.scan(lambda carry, of_step: (step(carry, of_step), None), carry, of_steps)[0]
+
+    def numbered(number: Array, carry: X) -> X:
+        return step(carry, jax.tree.map(lambda array: lax.dynamic_index_in_dim(array, number, keepdims=False), of_steps))
+
+    return lax.fori_loop(0, count, numbered, carry)
 
 
 def _noted(of_steps: Float[Array, " steps"], value: Float[Array, ""], number: Array) -> Float[Array, " steps"]:

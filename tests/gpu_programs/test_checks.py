@@ -90,7 +90,7 @@ def test_a_callback_to_the_host_cannot_be_compiled_and_would_be_found(monkeypatc
         jax.debug.callback(lambda value: None, values.mean())
         return values
 
-    monkeypatch.setattr(compilation, "losses", told)
+    monkeypatch.setattr(programs, "losses", told)
     with pytest.raises(RuntimeError, match="Unknown backend: 'gpu' requested"):
         epoch()
     reading = sound._replace(host=["xla_ffi_python_gpu_callback"])
@@ -117,7 +117,7 @@ def test_a_polynomial_that_is_kept_for_the_gradient_is_found(monkeypatch, sound,
         values = losses(*given)
         return holding(values, jnp.exp(jnp.arange(1600.0)[:, None] * values.mean() + jnp.arange(4096.0)))
 
-    monkeypatch.setattr(compilation, "losses", kept)
+    monkeypatch.setattr(programs, "losses", kept)
     bound = Bound(1000, sound.temporary / 1e6 + 20)
     [fault] = faults(epoch(), Asked("float32", 1, parameters, bound))
     assert fault.startswith("temporary memory may be ")
