@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from gmmae.config.schema import Config, ParallelConfig, changed, flatten
+from gmmae.models.convolutions import fast_convolutions
 from gmmae.multihost.environment import default_devices, require_prepared
 from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, dividing_part, epoch_order, plan_batches, shard_samples
@@ -32,6 +33,7 @@ from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Worklo
 from gmmae.workloads.sources import count, take_on_host
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 
 EVAL_DEVICE_BATCH = 64
 """Validation samples of one device at a time. It bounds memory and changes no result beyond rounding."""
@@ -78,7 +80,8 @@ class TrainSetup(NamedTuple):
           own: the program's name, and the values that only this program depends on.
         """
         config = self.config
-        shared = (config.precision, config.parallel.deterministic, config.optim.clip_norm, self.devices)
+        parallel = config.parallel.deterministic, config.parallel.fast_convolutions
+        shared = (config.precision, *parallel, config.optim.clip_norm, self.devices)
         return (*own, *workload_key(config), *shared, tuple(self.data.may_be_undefined))
 
     @property
@@ -319,7 +322,8 @@ def train_epoch_of(setup: TrainSetup) -> TrainEpoch:
 
 def step_functions(setup: TrainSetup) -> tuple[Losses, optax.GradientTransformationExtraArgs, Mean]:
     """Returns the functions that make a step of this run: losses, optimiser and mean."""
-    return partial(losses, setup.workload), setup.optimizer, _mean(setup, setup.train_plan)
+    of_samples = _convolutions(setup)(partial(losses, setup.workload))
+    return of_samples, setup.optimizer, _mean(setup, setup.train_plan)
 
 
 @repairing_cache()
@@ -357,7 +361,14 @@ def validation_functions(setup: TrainSetup) -> tuple[Callable[[Params, Samples],
 
 
 def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:
-    return exact_mean if setup.config.parallel.deterministic else partial(pmean, micro_batches=plan.micro_batches)
+    mean = exact_mean if setup.config.parallel.deterministic else partial(pmean, micro_batches=plan.micro_batches)
+    return lambda function, *batch, **options: mean(_convolutions(setup)(function), *batch, **options)
+
+
+def _convolutions(setup: TrainSetup) -> Callable[[F], F]:
+    """Returns what makes the convolutions of a function fast; nothing does so on other devices than a CPU, or if unwanted."""
+    on = setup.config.parallel.fast_convolutions and setup.devices.platform == "cpu"
+    return fast_convolutions if on else lambda function: function
 
 
 def cast(config: Config, arrays: T) -> T:

@@ -1,0 +1,150 @@
+"""Other people's convolutions at full speed on a CPU, without a change of their model: `fast_convolutions`.
+
+XLA:CPU has a fast routine for convolutions of one form: samples first, features last. A pass of XLA (`ConvCanonicalization`)
+brings convolutions into it, in a program's entry computation only. The body of a loop is another computation. So a step that is
+compiled alone is fast, and is many times slower inside a `scan` (jax-ml/jax #12868). The gradients suffer most, because JAX writes them in other
+forms. In three dimensions the routine is slow in any form. `gmmae.models.kernels.convolution` is not.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+from jaxtyping import Array
+
+from gmmae.models.kernels.convolution import convolve
+
+T = TypeVar("T")
+
+
+def fast_convolutions(function: Callable[..., T]) -> Callable[..., T]:
+    """Returns a function of the same results to rounding, whose convolutions are fast on a CPU, in loops too.
+
+    Where the function takes gradients, wrap it, and also wrap the loss before its gradient is taken:
+
+        loss = fast_convolutions(loss)
+        step = fast_convolutions(step)      # calls jax.grad(loss)
+        state, losses = jax.lax.scan(step, state, batches)
+
+    - In three dimensions a convolution becomes products of matrices (`convolve`), with gradients of their own. Strides, dilation
+      and kernels of unequal edges are included. Groups and half precision are not.
+    - Every other convolution gets its operands in the order of XLA's fast routine. Its parameters stay.
+    - Bodies of `scan`, `while_loop`, `cond`, `jit` and `checkpoint` are rewritten too. A function with a rule of its own for derivatives
+      keeps the rule. Wrap the function that takes the gradient, and what the rule computes is rewritten as well.
+
+    The choice depends on shapes and types only. A function without convolutions is computed as it is.
+
+    Args:
+      function: of arrays or pytrees of them, which `jax.jit` could compile.
+
+    Raises:
+      NotImplementedError: by JAX, for forward-mode derivatives (`jax.jvp`, `jax.hessian`) of a result where a
+        convolution in three dimensions was replaced. Those inside the function are not concerned.
+    """
+
+    @wraps(function)
+    def rewritten(*args: Any, **options: Any) -> T:
+        jaxpr, shape = jax.make_jaxpr(partial(function, **options), return_shape=True)(*args)
+        results = core.jaxpr_as_fun(_rewritten(jaxpr))(*jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shape), results)
+
+    return rewritten
+
+
+def _rewritten(part: Any) -> Any:
+    """Returns a jaxpr, or a parameter of an equation that may hold some, with other convolutions; itself if it has none."""
+    if type(part) is tuple:
+        new = tuple(map(_rewritten, part))
+        return part if all(map(_same, new, part)) else new
+    if isinstance(part, core.Jaxpr):
+        eqns = list(map(_equation, part.eqns))
+        return part if all(map(_same, eqns, part.eqns)) else part.replace(eqns=eqns)
+    if isinstance(part, core.ClosedJaxpr):
+        inner = _rewritten(part.jaxpr)
+        return part if inner is part.jaxpr else part.replace(jaxpr=inner)
+    return part
+
+
+def _same(new: object, old: object) -> bool:
+    return new is old
+
+
+def _equation(eqn: core.JaxprEqn) -> core.JaxprEqn:
+    if eqn.primitive is not lax.conv_general_dilated_p:
+        params = {name: _rewritten(value) for name, value in eqn.params.items()}
+        return eqn if all(map(_same, params.values(), eqn.params.values())) else eqn.replace(params=params)
+    form = _form(*(variable.aval for variable in (*eqn.invars, *eqn.outvars)), eqn.params)
+    if form is None:
+        return eqn
+    like = (jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype) for variable in eqn.invars)
+    call = jax.make_jaxpr(jax.jit(form))(*like).eqns[-1]
+    return eqn.replace(primitive=call.primitive, params=call.params)
+
+
+def _form(lhs: Any, rhs: Any, out: Any, params: dict[str, Any]) -> Callable[[Array, Array], Array] | None:
+    """Returns the function of two arrays that replaces a convolution, or None where it can stay."""
+    ungrouped = params["feature_group_count"] == params["batch_group_count"] == 1
+    one_type = lhs.dtype == rhs.dtype == out.dtype and lhs.dtype in (jnp.float32, jnp.float64)
+    if lhs.ndim == 5 and ungrouped and one_type and lhs.size and rhs.size and out.size:
+        return partial(_own, out.shape, params)
+    return None if params["dimension_numbers"] == _fast_numbers(lhs.ndim) else partial(_canonical, params)
+
+
+def _fast_numbers(ndim: int) -> lax.ConvDimensionNumbers:
+    """Returns the order of axes of XLA's fast routine: samples, volume, features; and volume, inputs, features of the kernel."""
+    volume = range(1, ndim - 1)
+    data = 0, ndim - 1, *volume
+    return lax.ConvDimensionNumbers(data, (ndim - 1, ndim - 2, *range(ndim - 2)), data)
+
+
+def _canonical(params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
+    names = params["dimension_numbers"]
+    (samples, channels, *volume), (outputs, inputs, *edges) = names.lhs_spec, names.rhs_spec
+    params = params | {"dimension_numbers": _fast_numbers(lhs.ndim)}
+    operands = lhs.transpose(samples, *volume, channels), rhs.transpose(*edges, inputs, outputs)
+    out: Array = lax.conv_general_dilated_p.bind(*operands, **params)
+    samples, channels, *volume = names.out_spec
+    return _in_places(out, (samples, *volume, channels))
+
+
+def _in_places(x: Array, places: Sequence[int]) -> Array:
+    """Returns an array whose axes go to these places."""
+    return jnp.moveaxis(x, range(x.ndim), places)
+
+
+def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
+    """Returns a convolution by `convolve`.
+
+    With strides, blocks of the volume are taken as channels. Then the kernel has one tap for each block, and the stride is 1.
+    """
+    names, strides = params["dimension_numbers"], params["window_strides"]
+    (samples, channels, *volume), (outputs, inputs, *edges) = names.lhs_spec, names.rhs_spec
+    x, kernel = lhs.transpose(*volume, samples, channels), rhs.transpose(*edges, inputs, outputs)
+    x = _padded(x, [(*pad, d - 1) for pad, d in zip(params["padding"], params["lhs_dilation"], strict=True)])
+    kernel = _padded(kernel, [(0, 0, d - 1) for d in params["rhs_dilation"]])
+    samples, channels, *volume = names.out_spec
+    edge = max(math.ceil(k / s) for k, s in zip(kernel.shape, strides, strict=False))
+    size = [shape[axis] + edge - 1 for axis in volume]
+    blocks = _blocks(x, size, strides, 1), _blocks(kernel, [edge] * len(strides), strides, 0)
+    return _in_places(convolve(*blocks, None, params["precision"]), (*volume, samples, channels))
+
+
+def _blocks(x: Array, count: Sequence[int], strides: Sequence[int], before: int) -> Array:
+    """Returns this number of blocks along each axis of the volume, with the places in a block as further channels.
+
+    The channels are axis `before` after those of the volume. What the blocks do not reach is left out, and the last may have zeros.
+    """
+    ends = [(0, blocks * stride - size, 0) for blocks, stride, size in zip(count, strides, x.shape, strict=False)]
+    n, x = len(count), _padded(x, ends)
+    x = x.reshape(*(size for pair in zip(count, strides, strict=True) for size in pair), *x.shape[n:])
+    x = jnp.moveaxis(x, range(1, 2 * n, 2), range(n + before, 2 * n + before))
+    return x.reshape(*count, *x.shape[n : n + before], -1, *x.shape[2 * n + before + 1 :])
+
+
+def _padded(x: Array, config: Sequence[tuple[int, int, int]]) -> Array:
+    return lax.pad(x, jnp.zeros((), x.dtype), [*config, (0, 0, 0), (0, 0, 0)])
