@@ -6,7 +6,6 @@ compiled alone is fast, and is many times slower inside a `scan` (jax-ml/jax #12
 forms. In three dimensions the routine is slow in any form. `gmmae.models.kernels.convolution` is not.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, TypeVar
@@ -118,20 +117,54 @@ def _in_places(x: Array, places: Sequence[int]) -> Array:
 
 
 def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
-    """Returns a convolution by `convolve`.
-
-    With strides, blocks of the volume are taken as channels. Then the kernel has one tap for each block, and the stride is 1.
-    """
-    names, strides = params["dimension_numbers"], params["window_strides"]
+    """Returns a convolution of this shape by `convolve`."""
+    names, strides, dilation = params["dimension_numbers"], params["window_strides"], params["lhs_dilation"]
     (samples, channels, *volume), (outputs, inputs, *edges) = names.lhs_spec, names.rhs_spec
     x, kernel = lhs.transpose(*volume, samples, channels), rhs.transpose(*edges, inputs, outputs)
-    x = _padded(x, [(*pad, d - 1) for pad, d in zip(params["padding"], params["lhs_dilation"], strict=True)])
     kernel = _padded(kernel, [(0, 0, d - 1) for d in params["rhs_dilation"]])
     samples, channels, *volume = names.out_spec
-    edge = max(math.ceil(k / s) for k, s in zip(kernel.shape, strides, strict=False))
-    size = [shape[axis] + edge - 1 for axis in volume]
-    blocks = _blocks(x, size, strides, 1), _blocks(kernel, [edge] * len(strides), strides, 0)
-    return _in_places(convolve(*blocks, None, params["precision"]), (*volume, samples, channels))
+    size, products = [shape[axis] for axis in volume], partial(convolve, bias=None, precision=params["precision"])
+    if max(strides) == 1 < max(dilation):
+        out = _spread(products, x, kernel, dilation, [low for low, _ in params["padding"]], size)
+    else:
+        x = _padded(x, [(low, high, d - 1) for (low, high), d in zip(params["padding"], dilation, strict=True)])
+        out = _strided(products, x, kernel, strides, size)
+    return _in_places(out, (*volume, samples, channels))
+
+
+def _strided(
+    products: Callable[[Array, Array], Array], x: Array, kernel: Array, strides: Sequence[int], size: Sequence[int]
+) -> Array:
+    """Returns a convolution with strides: blocks of the volume become channels, and the kernel has one tap for each."""
+    edge = max(-(-k // stride) for k, stride in zip(kernel.shape, strides, strict=False))
+    count = [out + edge - 1 for out in size]
+    return products(_blocks(x, count, strides, 1), _blocks(kernel, [edge] * len(size), strides, 0))
+
+
+def _spread(
+    products: Callable[[Array, Array], Array], x: Array, kernel: Array, dilation: Sequence[int], low: Sequence[int],
+    size: Sequence[int],
+) -> Array:  # fmt: skip
+    """Returns a convolution of a volume with zeros between its voxels: `dilation - 1` of them, and `low` before the first.
+
+    A tap meets voxels for one of `dilation` results side by side, and zeros for the others. So these results are features of
+    one convolution without the zeros. Result `d m + r` is `Σ_t x[m + t] kernel[d t + low - r]`.
+    """
+    n, axes = len(size), list(zip(kernel.shape, dilation, low, strict=False))
+    edge = max((k + d - 2 - start) // d + start // d + 1 for k, d, start in axes)
+    front = [(d * edge - k - (d - 1 - start % d), 0, 0) for k, d, start in axes]
+    kernel = _padded(jnp.flip(kernel, range(n)), front)
+    kernel = jnp.flip(_blocks(kernel, [edge] * n, dilation, 1), range(n))
+    count = [-(-out // d) for out, d in zip(size, dilation, strict=True)]
+    voxels = [
+        (start // d, blocks + edge - 1 - start // d - there, 0)
+        for start, d, blocks, there in zip(low, dilation, count, x.shape, strict=False)
+    ]
+    out = products(_padded(x, voxels), kernel)
+    out = out.reshape(*count, x.shape[n], *dilation, -1)
+    out = jnp.moveaxis(out, range(n + 1, 2 * n + 1), range(1, 2 * n, 2))
+    out = out.reshape(*(blocks * d for blocks, d in zip(count, dilation, strict=True)), *out.shape[2 * n :])
+    return out[tuple(slice(length) for length in size)]
 
 
 def _blocks(x: Array, count: Sequence[int], strides: Sequence[int], before: int) -> Array:

@@ -207,7 +207,8 @@ def form_of(x: Array, kernel: Array, platform: str) -> Form:
     *edges, channels, _ = kernel.shape
     if platform not in MIN_WORK_OF_SPECTRA:
         return FORMS["library"]
-    if math.prod(edges) <= MAX_DIRECT_TAPS:
+    eight_taps = platform == "cpu" and edges == [2, 2, 2] and channels > 1
+    if math.prod(edges) <= MAX_DIRECT_TAPS and not eight_taps:
         pays = platform == "cpu" and len(edges) == 2 and channels * kernel.shape[-1] >= MIN_CHANNELS_OF_TILES
         return FORMS["tiles" if pays and winograd.fits(x, kernel) else "direct"]
     if platform == "cuda" and len(edges) < 3:
