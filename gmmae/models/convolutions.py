@@ -49,7 +49,10 @@ def fast_convolutions(function: Callable[..., T]) -> Callable[..., T]:
     @wraps(function)
     def rewritten(*args: Any, **options: Any) -> T:
         jaxpr, shape = jax.make_jaxpr(partial(function, **options), return_shape=True)(*args)
-        results = core.jaxpr_as_fun(_rewritten(jaxpr))(*jax.tree.leaves(args))
+        fast = _rewritten(jaxpr)
+        if fast is jaxpr:
+            return function(*args, **options)
+        results = core.jaxpr_as_fun(fast)(*jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
     return rewritten
@@ -74,6 +77,8 @@ def _same(new: object, old: object) -> bool:
 
 
 def _equation(eqn: core.JaxprEqn) -> core.JaxprEqn:
+    if eqn.params.get("branches_platforms"):  # whoever chose by platform, as `convolve` does, knows better
+        return eqn
     if eqn.primitive is not lax.conv_general_dilated_p:
         params = {name: _rewritten(value) for name, value in eqn.params.items()}
         return eqn if all(map(_same, params.values(), eqn.params.values())) else eqn.replace(params=params)
@@ -123,7 +128,8 @@ def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -
     x, kernel = lhs.transpose(*volume, samples, channels), rhs.transpose(*edges, inputs, outputs)
     kernel = _padded(kernel, [(0, 0, d - 1) for d in params["rhs_dilation"]])
     samples, channels, *volume = names.out_spec
-    size, products = [shape[axis] for axis in volume], partial(convolve, bias=None, precision=params["precision"])
+    precision, *_ = params["precision"] or (lax.Precision.DEFAULT,)
+    size, products = [shape[axis] for axis in volume], partial(convolve, bias=None, precision=precision)
     if max(strides) == 1 < max(dilation):
         out = _spread(products, x, kernel, dilation, [low for low, _ in params["padding"]], size)
     else:

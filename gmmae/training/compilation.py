@@ -366,9 +366,9 @@ def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:
 
 
 def _convolutions(setup: TrainSetup) -> Callable[[F], F]:
-    """Returns what makes the convolutions of a function fast; nothing does so on other devices than a CPU, or if unwanted."""
-    on = setup.config.parallel.fast_convolutions and setup.devices.platform == "cpu"
-    return fast_convolutions if on else lambda function: function
+    """Returns what makes the convolutions of a function fast on a CPU, if wanted. Our own workloads have such forms already."""
+    wanted = setup.config.parallel.fast_convolutions and setup.config.workload not in registry.BUILT_IN
+    return fast_convolutions if wanted and setup.devices.platform == "cpu" else lambda function: function
 
 
 def cast(config: Config, arrays: T) -> T:
