@@ -1,14 +1,14 @@
 """Other people's convolutions at full speed on a CPU, without a change of their model: `fast_convolutions`.
 
 XLA:CPU has a fast routine for convolutions of one form: samples first, features last. A pass of XLA (`ConvCanonicalization`)
-brings convolutions into it, in a program's entry computation only. The body of a loop is another computation. So a step that is
-compiled alone is fast, and is many times slower inside a `scan` (jax-ml/jax #12868). The gradients suffer most, because JAX writes them in other
-forms. In three dimensions the routine is slow in any form. `gmmae.models.kernels.convolution` is not.
+brings convolutions into it, in a program's entry computation only. The body of a loop is another computation. So a step that
+is compiled alone is fast, and is many times slower inside a `scan` (jax-ml/jax #12868). The gradients suffer most, because JAX
+writes them in other forms. In three dimensions the routine is slow in any form. `gmmae.models.kernels.convolution` is not.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,11 @@ from jaxtyping import Array
 
 from gmmae.models.kernels.convolution import convolve
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def fast_convolutions(function: Callable[..., T]) -> Callable[..., T]:
+def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
     """Returns a function of the same results to rounding, whose convolutions are fast on a CPU, in loops too.
 
     Where the function takes gradients, wrap it, and also wrap the loss before its gradient is taken:
@@ -30,11 +31,12 @@ def fast_convolutions(function: Callable[..., T]) -> Callable[..., T]:
         step = fast_convolutions(step)      # calls jax.grad(loss)
         state, losses = jax.lax.scan(step, state, batches)
 
-    - In three dimensions a convolution becomes products of matrices (`convolve`), with gradients of their own. Strides, dilation
-      and kernels of unequal edges are included. Groups and half precision are not.
+    - In three dimensions a convolution becomes products of matrices (`convolve`), with gradients of their own. Strides,
+      dilation and kernels of unequal edges are included. Groups and half precision are not.
     - Every other convolution gets its operands in the order of XLA's fast routine. Its parameters stay.
-    - Bodies of `scan`, `while_loop`, `cond`, `jit` and `checkpoint` are rewritten too. A function with a rule of its own for derivatives
-      keeps the rule. Wrap the function that takes the gradient, and what the rule computes is rewritten as well.
+    - Bodies of `scan`, `while_loop`, `cond`, `jit` and `checkpoint` are rewritten too, branches of `platform_dependent` not.
+      A function with a rule of its own for derivatives keeps the rule. What the rule computes is rewritten in the function
+      that takes the gradient.
 
     The choice depends on shapes and types only. A function without convolutions is computed as it is.
 
@@ -47,7 +49,7 @@ def fast_convolutions(function: Callable[..., T]) -> Callable[..., T]:
     """
 
     @wraps(function)
-    def rewritten(*args: Any, **options: Any) -> T:
+    def rewritten(*args: P.args, **options: P.kwargs) -> T:
         jaxpr, shape = jax.make_jaxpr(partial(function, **options), return_shape=True)(*args)
         fast = _rewritten(jaxpr)
         if fast is jaxpr:
@@ -58,8 +60,8 @@ def fast_convolutions(function: Callable[..., T]) -> Callable[..., T]:
     return rewritten
 
 
-def _rewritten(part: Any) -> Any:
-    """Returns a jaxpr, or a parameter of an equation that may hold some, with other convolutions; itself if it has none."""
+def _rewritten(part: Any) -> Any:  # noqa: ANN401 a jaxpr, or any parameter of an equation
+    """Returns a jaxpr with other convolutions, or parameters that hold some; itself where there are none."""
     if type(part) is tuple:
         new = tuple(map(_rewritten, part))
         return part if all(map(_same, new, part)) else new
@@ -82,15 +84,18 @@ def _equation(eqn: core.JaxprEqn) -> core.JaxprEqn:
     if eqn.primitive is not lax.conv_general_dilated_p:
         params = {name: _rewritten(value) for name, value in eqn.params.items()}
         return eqn if all(map(_same, params.values(), eqn.params.values())) else eqn.replace(params=params)
-    form = _form(*(variable.aval for variable in (*eqn.invars, *eqn.outvars)), eqn.params)
+    avals: list[Any] = [variable.aval for variable in (*eqn.invars, *eqn.outvars)]
+    lhs, rhs, out = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    form = _form(lhs, rhs, out, eqn.params)
     if form is None:
         return eqn
-    like = (jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype) for variable in eqn.invars)
-    call = jax.make_jaxpr(jax.jit(form))(*like).eqns[-1]
+    call = jax.make_jaxpr(jax.jit(form))(lhs, rhs).eqns[-1]
     return eqn.replace(primitive=call.primitive, params=call.params)
 
 
-def _form(lhs: Any, rhs: Any, out: Any, params: dict[str, Any]) -> Callable[[Array, Array], Array] | None:
+def _form(
+    lhs: jax.ShapeDtypeStruct, rhs: jax.ShapeDtypeStruct, out: jax.ShapeDtypeStruct, params: dict[str, Any]
+) -> Callable[[Array, Array], Array] | None:
     """Returns the function of two arrays that replaces a convolution, or None where it can stay."""
     ungrouped = params["feature_group_count"] == params["batch_group_count"] == 1
     one_type = lhs.dtype == rhs.dtype == out.dtype and lhs.dtype in (jnp.float32, jnp.float64)
@@ -100,7 +105,7 @@ def _form(lhs: Any, rhs: Any, out: Any, params: dict[str, Any]) -> Callable[[Arr
 
 
 def _fast_numbers(ndim: int) -> lax.ConvDimensionNumbers:
-    """Returns the order of axes of XLA's fast routine: samples, volume, features; and volume, inputs, features of the kernel."""
+    """Returns XLA's fast order of axes: samples, volume, features, and for the kernel volume, inputs, features."""
     volume = range(1, ndim - 1)
     data = 0, ndim - 1, *volume
     return lax.ConvDimensionNumbers(data, (ndim - 1, ndim - 2, *range(ndim - 2)), data)
@@ -176,7 +181,8 @@ def _spread(
 def _blocks(x: Array, count: Sequence[int], strides: Sequence[int], before: int) -> Array:
     """Returns this number of blocks along each axis of the volume, with the places in a block as further channels.
 
-    The channels are axis `before` after those of the volume. What the blocks do not reach is left out, and the last may have zeros.
+    There are `before` axes between those of the volume and the channels. What the blocks do not reach is left out, and the
+    last may have zeros.
     """
     ends = [(0, blocks * stride - size, 0) for blocks, stride, size in zip(count, strides, x.shape, strict=False)]
     n, x = len(count), _padded(x, ends)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -32,8 +32,8 @@ from gmmae.workloads import contract, registry
 from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
 from gmmae.workloads.sources import count, take_on_host
 
+P = ParamSpec("P")
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., object])
 
 EVAL_DEVICE_BATCH = 64
 """Validation samples of one device at a time. It bounds memory and changes no result beyond rounding."""
@@ -322,8 +322,7 @@ def train_epoch_of(setup: TrainSetup) -> TrainEpoch:
 
 def step_functions(setup: TrainSetup) -> tuple[Losses, optax.GradientTransformationExtraArgs, Mean]:
     """Returns the functions that make a step of this run: losses, optimiser and mean."""
-    of_samples = _convolutions(setup)(partial(losses, setup.workload))
-    return of_samples, setup.optimizer, _mean(setup, setup.train_plan)
+    return _fast(setup, partial(losses, setup.workload)), setup.optimizer, _mean(setup, setup.train_plan)
 
 
 @repairing_cache()
@@ -362,13 +361,13 @@ def validation_functions(setup: TrainSetup) -> tuple[Callable[[Params, Samples],
 
 def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:
     mean = exact_mean if setup.config.parallel.deterministic else partial(pmean, micro_batches=plan.micro_batches)
-    return lambda function, *batch, **options: mean(_convolutions(setup)(function), *batch, **options)
+    return lambda function, *batch, **options: mean(_fast(setup, function), *batch, **options)
 
 
-def _convolutions(setup: TrainSetup) -> Callable[[F], F]:
-    """Returns what makes the convolutions of a function fast on a CPU, if wanted. Our own workloads have such forms already."""
+def _fast(setup: TrainSetup, function: Callable[P, T]) -> Callable[P, T]:
+    """Returns a function with fast convolutions, if wanted, on a CPU. Those of our own workloads are fast already."""
     wanted = setup.config.parallel.fast_convolutions and setup.config.workload not in registry.BUILT_IN
-    return fast_convolutions if wanted and setup.devices.platform == "cpu" else lambda function: function
+    return fast_convolutions(function) if wanted and setup.devices.platform == "cpu" else function
 
 
 def cast(config: Config, arrays: T) -> T:

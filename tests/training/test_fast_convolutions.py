@@ -5,9 +5,9 @@ import pytest
 
 from gmmae.config.schema import LogConfig, OptimConfig, ParallelConfig, StopConfig, changed
 from gmmae.workloads import registry
-from tests.small import finish, fingerprint, losses
+from tests.small import fingerprint, finish, losses
 
-WORKLOAD = '''
+WORKLOAD = """
 from dataclasses import dataclass
 
 import jax
@@ -50,7 +50,7 @@ def build(config):
         return (error**2).mean((1, 2))
 
     return Workload(load, lambda key: model.init(key, jnp.zeros((1, 6, 6, 6))), losses)
-'''  # noqa: E501
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -73,9 +73,7 @@ def of_run(config, workdir):
 @pytest.mark.parametrize("inside", [None, 1], ids=["whole epochs", "parts of epochs"])
 def test_losses_are_those_without_to_rounding(config, tmp_path, inside):
     exact = changed(config, precision="float64", stop__validate_every_steps=inside)
-    fast, plain = (
-        of_run(changed(exact, parallel__fast_convolutions=on), tmp_path / f"{on}") for on in (True, False)
-    )
+    fast, plain = (of_run(changed(exact, parallel__fast_convolutions=on), tmp_path / f"{on}") for on in (True, False))
     assert len({row[1] for row in fast}) == 2, "losses that do not change would say nothing"
     assert fast != plain, "the switch must have an effect"
     np.testing.assert_allclose(fast, plain, rtol=1e-9)

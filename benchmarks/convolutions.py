@@ -1,0 +1,67 @@
+"""Measures a step of Flax convolutions on a CPU: in a plain loop, and in gmmae without and with fast convolutions.
+
+    python -m benchmarks.convolutions
+
+Its own networks see images of 16 × 16 or volumes of 16³, 32 at a time. A plain loop calls a jitted step from Python.
+"""
+
+import time
+from dataclasses import dataclass
+from functools import partial, reduce
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from gmmae.config.schema import changed
+from gmmae.training import compilation
+from gmmae.training.step import Batch, train_step
+from gmmae.workloads import registry
+from gmmae.workloads.interface import Splits, Workload
+
+FLAT, CUBE = (partial(nn.Conv, kernel_size=(3,) * n) for n in (2, 3))
+NETWORKS = {
+    "images": [*[FLAT(16) for _ in range(4)], FLAT(1)],
+    "volumes": [nn.Conv(12, (5, 5, 5)), CUBE(12, strides=2), CUBE(24)],
+    "dilated and transposed": [CUBE(8, strides=2), CUBE(16, kernel_dilation=2), nn.ConvTranspose(8, (2, 2, 2), (2, 2, 2))],
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The network."""
+
+    kind: str = "images"
+
+
+def build(config: Config) -> Workload:
+    """Returns a workload of noise."""
+    model = nn.Sequential([part for layer in NETWORKS[config.kind] for part in (layer, nn.relu)])
+    samples = np.random.default_rng(0).normal(size=(256, *(16,) * (2 if config.kind == "images" else 3), 1))
+    losses = lambda params, samples, keys: (jnp.asarray(model.apply(params, samples)) ** 2).reshape(len(samples), -1).mean(1)  # noqa: E731
+    return Workload(lambda: Splits(samples, samples[:32]), lambda key: model.init(key, samples[:1].astype("f")), losses)
+
+
+def measure(config: Config) -> dict[str, float]:
+    """Returns the least milliseconds of a step in each form."""
+    setup = compilation.prepare(registry.configuration(__file__, settings=config))
+    start, data = compilation.initial_state(setup), compilation.data_set(setup, "train")
+    arguments = compilation.epoch_arguments(setup, 1)
+    step = partial(train_step, losses=setup.workload.losses, optimizer=setup.optimizer)
+    one = jax.jit(lambda state, batch: step(state, Batch(data[batch[0]]), batch[1], 1e-3)[0])
+    batches = list(zip(*(np.asarray(array[0]) for array in arguments[1:3]), strict=True))
+    programs, least = {"plain loop": lambda state, *_: reduce(one, batches, state)}, {}
+    for on in (False, True):
+        at = setup._replace(config=changed(setup.config, parallel__fast_convolutions=on))
+        programs[f"fast: {on}"] = compilation.compile_epoch(at, setup.devices.replicate(start), data)
+    for name, program in list(programs.items()) * 5:
+        state, begin = setup.devices.replicate(start), time.perf_counter()
+        jax.block_until_ready(program(state, data, *arguments))
+        least[name] = min(time.perf_counter() - begin, least.get(name, np.inf))
+    return {name: seconds / len(batches) * 1e3 for name, seconds in least.items()}
+
+
+if __name__ == "__main__":
+    for kind in NETWORKS:
+        print(kind, measure(Config(kind)))
