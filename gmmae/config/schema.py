@@ -128,6 +128,7 @@ class ParallelConfig(Section, name="parallel"):
     micro_batch_size: PositiveInt | None = None  # most samples of a device at once, to bound memory; none: as the workload says
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
     deterministic_shards: int = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
+    fast_convolutions: Annotated[bool, MAY_CHANGE_ON_RESUME] = True  # faster forms of a workload's convolutions, on a CPU
     fetch_threads: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 16  # threads of a process that read a workload's source
     prefetch_mb: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 256.0  # most memory of a process for samples from a source
 

@@ -78,7 +78,8 @@ class TrainSetup(NamedTuple):
           own: the program's name, and the values that only this program depends on.
         """
         config = self.config
-        shared = (config.precision, config.parallel.deterministic, config.optim.clip_norm, self.devices)
+        parallel = config.parallel.deterministic, config.parallel.fast_convolutions
+        shared = (config.precision, *parallel, config.optim.clip_norm, self.devices)
         return (*own, *workload_key(config), *shared, tuple(self.data.may_be_undefined))
 
 

@@ -10,12 +10,13 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int32, PyTree
 
+from gmmae.models.convolutions import fast_convolutions
 from gmmae.scaling import schedules
 from gmmae.scaling.batches import BatchPlan, epoch_order, shard_samples
 from gmmae.system.compilation_cache import repairing_cache
@@ -23,9 +24,12 @@ from gmmae.training.compilation import TrainSetup, cast, workload_key
 from gmmae.training.fetching import BlockRows, BlockStream, Fetcher, block_rows, block_steps, blocks
 from gmmae.training.per_sample import losses, summable_values, validation_means
 from gmmae.training.step import Algorithm, EpochValues, Slots, TrainState, train_steps, validate_steps
+from gmmae.workloads import registry
 from gmmae.workloads.interface import Params, Samples
 from gmmae.workloads.sources import CheckedSource, take_on_host
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Split = Literal["train", "validation"]
 Places = tuple[np.ndarray, np.ndarray]
 """The indices and the weights of an epoch's slots, `devices × steps × slots`."""
@@ -122,7 +126,7 @@ class _Chunks:
             *before, steps, samples, slots = args
             return function(*before, self._plan.steps if whole else steps, samples, slots)
 
-        exact, sharded = setup.config.parallel.deterministic, 1 + self.from_source
+        program, exact, sharded = _fast(setup, program), setup.config.parallel.deterministic, 1 + self.from_source
         return setup.cache.get(
             setup.program_key(*key, self.length, self.from_source),
             lambda: setup.devices.compile(program, *args, sharded=sharded, donate=donate, deterministic=exact),
@@ -202,7 +206,7 @@ def compile_training(
         values = values._replace(learning_rates=values.learning_rates[chunks.padded(chunk)])
         return setup.devices.replicate(values), *chunks.arguments(chunk, example=example)
 
-    of_run = partial(losses, setup.workload), setup.optimizer, plan.micro_batches, config.parallel.deterministic
+    of_run = _fast(setup, partial(losses, setup.workload)), setup.optimizer, plan.micro_batches, config.parallel.deterministic
     function = partial(train_steps, algorithm=Algorithm(*of_run))
     key = "train", donate, plan, setup.optimization.optimizer
     compiled = chunks.compile(key, function, state, *arguments(chunks.first, example=True), donate=(0,) * donate)
@@ -238,6 +242,12 @@ def compile_validation(
     values = partial(summable_values, setup.workload, setup.data.may_be_undefined)
     function = partial(validate_steps, values=values, exact=setup.config.parallel.deterministic)
     return chunks.compile(("validation", plan), function, params, *chunks.arguments(chunks.first, example=True)), chunks
+
+
+def _fast(setup: TrainSetup, function: Callable[P, T]) -> Callable[P, T]:
+    """Returns a function with fast convolutions, if wanted, on a CPU. Those of our own workloads are fast already."""
+    wanted = setup.config.parallel.fast_convolutions and setup.config.workload not in registry.BUILT_IN
+    return fast_convolutions(function) if wanted and setup.devices.platform == "cpu" else function
 
 
 def _zeros(shape: tuple[int, ...], sample: np.ndarray) -> np.ndarray:

@@ -191,7 +191,7 @@ MIN_WORK_OF_SPECTRA = {"cpu": 200, "cuda": 1000}
 """The smallest product of samples and taps for which the transforms of a kernel pay, by platform."""
 
 MAX_DIRECT_TAPS = 9
-"""The largest kernel that no transform along a whole axis pays for: 3 × 3."""
+"""The largest kernel that no transform along a whole axis pays for: 3 × 3. A kernel of 2 × 2 × 2 on a CPU is the exception."""
 
 MIN_CHANNELS_OF_TILES = 16 * 32
 """The smallest product of channels and features for which transformed tiles pay on a CPU."""
@@ -201,13 +201,15 @@ def form_of(x: Array, kernel: Array, platform: str) -> Form:
     """Returns the fastest of `FORMS` on a platform, as JAX calls it; `default` stands for all others.
 
     Few samples do not pay for the transforms of the kernel. For a kernel of few taps no number of samples does. On a CPU tiles
-    pay for 3 × 3 taps and many channels. Larger kernels in one and two dimensions are left to cuDNN.
+    pay for 3 × 3 taps and many channels, and spectra for 2 × 2 × 2 taps, which a stride of 2 leaves of 3 × 3 × 3. Larger
+    kernels in one and two dimensions are left to cuDNN.
     The times are in docs/measurements/convolutions.md and unet_tiles.md.
     """
     *edges, channels, _ = kernel.shape
     if platform not in MIN_WORK_OF_SPECTRA:
         return FORMS["library"]
-    if math.prod(edges) <= MAX_DIRECT_TAPS:
+    eight_taps = platform == "cpu" and edges == [2, 2, 2] and channels > 1
+    if math.prod(edges) <= MAX_DIRECT_TAPS and not eight_taps:
         pays = platform == "cpu" and len(edges) == 2 and channels * kernel.shape[-1] >= MIN_CHANNELS_OF_TILES
         return FORMS["tiles" if pays and winograd.fits(x, kernel) else "direct"]
     if platform == "cuda" and len(edges) < 3:

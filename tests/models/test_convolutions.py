@@ -1,0 +1,145 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax import lax
+from jax.extend import core
+
+from gmmae.models.convolutions import fast_convolutions
+
+RTOL = 1e-12  # float64: sums of a few hundred terms, in another order
+AXES = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
+SHUFFLED = {1: ("CNH", "OHI", "HNC"), 2: ("NCHW", "OIHW", "CNHW"), 3: ("NCDHW", "OIDHW", "NDCHW")}
+CASES = [
+    (2, (3, 3), "SAME", {}),
+    (1, (3,), "SAME", {"window_strides": (2,)}),
+    (2, (3, 3), "SAME", {"window_strides": (2, 2)}),
+    (2, (2, 3), ((-1, 2), (3, 0)), {"window_strides": (1, 2)}),
+    (2, (3, 3), ((1, 2), (1, 2)), {"lhs_dilation": (2, 2)}),
+    (2, (3, 1), "SAME", {"rhs_dilation": (2, 1)}),
+    (2, (3, 3), "SAME", {"feature_group_count": 2}),
+    (2, (3, 3), "SAME", {"batch_group_count": 2}),
+    (3, (3, 3, 3), "SAME", {}),
+    (3, (1, 1, 1), "VALID", {}),
+    (3, (2, 3, 1), ((-1, 2), (3, 0), (1, -1)), {"window_strides": (2, 1, 3)}),
+    (3, (5, 5, 5), "SAME", {"window_strides": (2, 2, 2)}),
+    (3, (2, 2, 2), ((1, 1),) * 3, {"lhs_dilation": (2, 2, 2)}),
+    (3, (4, 3, 2), ((2, 3), (5, -1), (0, 1)), {"lhs_dilation": (3, 2, 1)}),
+    (3, (3, 3, 3), "SAME", {"rhs_dilation": (2, 2, 2)}),
+    (3, (3, 2, 2), ((1, 2),) * 3, {"lhs_dilation": (2, 2, 1), "window_strides": (3, 2, 2)}),
+    (3, (3, 3, 3), "SAME", {"feature_group_count": 2}),
+]
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def convolutions(jaxpr):
+    """The numbers of axes and the orders of all convolutions of a jaxpr, inside loops and branches too."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is lax.conv_general_dilated_p:
+            yield eqn.invars[0].aval.ndim, eqn.params["dimension_numbers"]
+        for inner in () if eqn.params.get("branches_platforms") else core.jaxprs_in_params(eqn.params):
+            yield from convolutions(inner)
+
+
+def are_fast(function, *args, ndims=(3, 4)):
+    found = set(convolutions(jax.make_jaxpr(function)(*args)))
+    return found <= {(n, lax.conv_dimension_numbers((1,) * n, (1,) * n, AXES[n - 2])) for n in ndims}
+
+
+def assert_close(ours, theirs):
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(one, other, rtol=RTOL, atol=RTOL * float(jnp.abs(other).max()))
+
+
+def with_gradients(function, c):
+    return lambda *args: (function(*args), jax.grad(lambda *args: (function(*args) * c).sum(), range(len(args)))(*args))
+
+
+def case(n, edges, padding, options, axes):
+    """A convolution and its operands."""
+    options = {"window_strides": (1,) * n} | options
+    sizes = {"N": 4, "C": 4, "I": 4 // options.get("feature_group_count", 1), "O": 6}
+    rng = np.random.default_rng(0)
+    letters = axes[0].replace("N", "").replace("C", "")
+    x = rng.standard_normal([(sizes | dict(zip(letters, (7, 6, 5), strict=False)))[axis] for axis in axes[0]])
+    w = rng.standard_normal([(sizes | dict(zip(letters, edges, strict=True)))[axis] for axis in axes[1]])
+
+    def convolution(x, w):
+        return lax.conv_general_dilated(x, w, padding=padding, dimension_numbers=axes, **options)
+
+    return convolution, jnp.asarray(x), jnp.asarray(w)
+
+
+@pytest.mark.parametrize("axes", [SHUFFLED, pytest.param(AXES, marks=pytest.mark.slow)], ids=["shuffled", "flax"])
+@pytest.mark.parametrize(("n", "edges", "padding", "options"), CASES)
+def test_values_and_gradients_are_those_of_the_library(n, edges, padding, options, axes):
+    convolution, x, w = case(n, edges, padding, options, axes[n])
+    out = jax.eval_shape(convolution, x, w)
+    c = jnp.asarray(np.random.default_rng(1).standard_normal(out.shape))
+    expected = jax.jit(with_gradients(convolution, c))(x, w)
+    fast = fast_convolutions(with_gradients(fast_convolutions(convolution), c))
+    assert_close(jax.jit(fast)(x, w), expected)
+    assert are_fast(fast, x, w, ndims=(3, 4, 5) if "feature_group_count" in options else (3, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "edges", "padding", "options"), CASES)
+def test_a_gradient_that_was_taken_before_is_equal_too(n, edges, padding, options):
+    convolution, x, w = case(n, edges, padding, options, AXES[n])
+    function = with_gradients(convolution, 1.0)
+    assert_close(jax.jit(fast_convolutions(function))(x, w), jax.jit(function)(x, w))
+
+
+@jax.custom_vjp
+def ruled(x, w):
+    return lax.conv(x, w, (1, 1), "SAME")
+
+
+ruled.defvjp(lambda x, w: (ruled(x, w), (x, w)), lambda saved, g: (3 * lax.conv(g, saved[1], (1, 1), "SAME"), 2 * saved[1]))
+
+
+def everywhere(x, w):
+    """Convolutions in all that holds other functions, of one, two and three dimensions."""
+    volume = lambda x: lax.conv(x[:, :, None], w[..., None], (1, 1, 1), "SAME")[:, :, 0]  # noqa: E731
+    plane = jax.jit(lambda x: lax.conv(x, w, (1, 1), "SAME"))
+    x = lax.scan(lambda x, _: (jnp.tanh(plane(x)), None), x, None, length=2)[0]
+    x = lax.cond(x.sum() > 0, plane, lambda x: jnp.sin(volume(x)), x)
+    x = jax.checkpoint(lambda x: jnp.tanh(volume(x)))(x)
+    x = jax.vmap(lambda x: ruled(x[None], w)[0])(x)
+    x = jax.vmap(lambda x, c: lax.conv(x[None], c * w, (2, 2), "SAME")[0])(x, 1 + jnp.arange(len(x)))
+    return x + lax.stop_gradient(lax.fori_loop(0, x.shape[0], lambda _, x: plane(x), x)) + jax.nn.relu(x)
+
+
+def test_it_reaches_loops_branches_and_rules_for_derivatives():
+    rng = np.random.default_rng(0)
+    x, w = jnp.asarray(rng.standard_normal((2, 3, 6, 6))), jnp.asarray(rng.standard_normal((3, 3, 3, 3)) / 5)
+    c = jnp.asarray(rng.standard_normal((2, 3, 3, 3)))
+    plain, fast = with_gradients(everywhere, c), fast_convolutions(with_gradients(fast_convolutions(everywhere), c))
+    assert not are_fast(plain, x, w)
+    assert are_fast(fast, x, w)
+    assert_close(jax.jit(fast)(x, w), jax.jit(plain)(x, w))
+
+
+def test_a_function_without_convolutions_keeps_its_program():
+    model = nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(2)])
+    params, x = model.init(jax.random.key(0), jnp.ones((3, 5))), jnp.ones((3, 5))
+    gradient = jax.grad(lambda params, x: jnp.asarray(model.apply(params, x)).sum())
+    assert str(jax.make_jaxpr(fast_convolutions(gradient))(params, x)) == str(jax.make_jaxpr(gradient)(params, x))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("n", [2, 3])
+def test_half_precision_keeps_its_types(n, dtype):
+    convolution, x, w = case(n, (3,) * n, "SAME", {"preferred_element_type": jnp.float32}, SHUFFLED[n])
+    args = x.astype(dtype), w.astype(dtype)
+    assert are_fast(fast_convolutions(convolution), *args, ndims=(4, 5))
+    ours, theirs = fast_convolutions(convolution)(*args), convolution(*args)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_allclose(ours, theirs, atol=0.05)
