@@ -123,7 +123,7 @@ def train_step(
     state: TrainState,
     batch: Batch,
     weights: Float[Array, "*samples"],
-    learning_rate: Float[Array, ""],
+    learning_rate: Float[Array, ""] | float,
     shard_range: Int[Array, "2"] | None = None,
     *,
     algorithm: Algorithm,
