@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from gmmae.config.schema import Config
+from gmmae.config.schema import Config, changed
 from gmmae.planner.learning_rate import last_third
 from gmmae.scaling import schedules
 from gmmae.training import compilation, per_sample, programs
@@ -49,6 +49,7 @@ def learning_rate_trials(config: Config) -> Callable[[float], Trial]:
     Raises:
       InputError: as `compilation.prepare`.
     """
+    config = changed(config, stop__validate_every_steps=None)  # an epoch is one program
     setup = compilation.prepare(config)
     count = count_epochs(config, setup.train_plan.samples, setup.train_plan.batch)
     with compilation.precision_context(config):

@@ -84,7 +84,7 @@ def _train_block(
         return np.resize(samples, (max(len(samples), block.samples), *samples.shape[1:]))
 
     resized = dataclasses.replace(data, train=jax.tree.map(repeated, data.train))
-    endless = changed(setup.config, stop__max_epochs=2**31 - 1)
+    endless = changed(setup.config, stop__max_epochs=2**31 - 1, stop__validate_every_steps=None)
     sized = setup._replace(config=endless, train_plan=block, data=resized, cache=RunCache())
     held = [setup.devices.replicate(start)]  # each block reuses the memory of the one before
     epochs = itertools.count(1)  # a source is read in the order of the epochs
