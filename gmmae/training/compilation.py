@@ -1,7 +1,7 @@
-"""A run's decisions before its first epoch, and the compiled programs that follow from them.
+"""A run's decisions before its first epoch, and the state that it begins with.
 
-The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `make_train_epoch` and `train_step` of
-`gmmae.training.step`, and the workload's losses.
+The path of an epoch is `gmmae.training.loop`, `gmmae.training.programs`, `train_steps` of `gmmae.training.step`, and the
+workload's losses.
 """
 
 import math
