@@ -5,7 +5,12 @@ import pytest
 from tests.documents.reading import PAGES, ROOT, cells, none_of
 from tests.documents.words import Prose, check, complaints, page_prose, python_prose
 
-MODULES = [path for folder in ("gmmae", "experiments", "benchmarks", "docs") for path in sorted((ROOT / folder).rglob("*.py"))]
+MODULES = [
+    path
+    for folder in ("gmmae", "experiments", "benchmarks", "docs")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if "_build" not in path.parts
+]
 FILES = [*(path for path in PAGES if path.name != "CHANGELOG.md"), *MODULES, ROOT / "train.py", ROOT / "sweep.py"]
 
 
