@@ -12,7 +12,8 @@ gmmae writes the volumes (run `make train` first), and this file trains on them:
     JAX_NUM_CPU_DEVICES=4 python examples/one_file.py cubes.npz --devices 1 4 --target 0.002
 
 On a CPU the devices are virtual: the losses are right, and the times are not those of real devices. Without
-JAX_NUM_CPU_DEVICES, `--devices` counts GPUs.
+JAX_NUM_CPU_DEVICES, `--devices` counts GPUs. XLA computes convolutions in three dimensions slowly on a CPU. There an epoch
+takes 20 s on two cores, so begin with `--epochs 2`.
 """
 
 import argparse
@@ -52,7 +53,8 @@ def mixture_of(alpha, mu, sigma, rho):
     """Returns the mixture of a sample from its logits: softmax, tanh, sigmoid, sigmoid (Eq. 10 to 13).
 
     Three correlations chosen independently need not make a positive definite matrix (Eq. 6). Here the third one is the
-    partial correlation of y and z given x. That matrix is positive definite for any three numbers between -1 and 1.
+    partial correlation of y and z given x. That matrix is positive definite for any three numbers between -1 and 1. A sigmoid,
+    as in the paper, gives positive ones only.
     """
     sigma = SIGMA_FLOOR + (1 - SIGMA_FLOOR) * jax.nn.sigmoid(sigma)
     xy, xz, yz = RHO_LIMIT * jax.nn.sigmoid(rho)
@@ -242,13 +244,15 @@ def main():
     """Trains with each strategy on each number of devices, and prints a row for each."""
     parser = argparse.ArgumentParser(description="Time to a target loss by strategy and number of devices.")
     add = parser.add_argument
-    add("cubes", help="an .npz with `train` and `validation`, densities of shape samples × 16 × 16 × 16")
+    add(
+        "cubes", help="an .npz with `train` and `validation`, densities of samples × 16 × 16 × 16, and maybe `orders` of epochs"
+    )
     add("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
     add("--devices", nargs="+", type=int, default=[1])
     add("--batch", type=int, default=16, help="B, the batch of one device")
     add("--rate", type=float, default=0.0007, help="η, the learning rate of one device")
     add("--warmup-epochs", type=int, default=5, help="of linear-warmup")
-    add("--target", type=float, default=0.0, help="the validation loss to reach")
+    add("--target", type=float, default=0.0, help="the validation loss to reach; `-` in the table: not reached")
     add("--epochs", type=int, default=200, help="the largest number of epochs")
     add("--filters", nargs="+", type=int, default=[16, 16, 16])
     add("--kernels", nargs="+", type=int, default=[7, 5, 3])

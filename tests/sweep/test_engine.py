@@ -492,6 +492,13 @@ def test_the_work_directory_of_another_sweep_is_refused_and_left_as_it_is(claime
     assert (claimed / "sweep.toml").read_text() == before
 
 
+def test_the_work_directory_of_a_run_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(InputError, match=r"workdir must be new or hold a sweep; .* holds a run: give another --workdir"):
+        engine.sweep(grid(), tmp_path, Watch(), samples=640)
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
 def test_a_broken_saved_configuration_is_refused(claimed):
     (claimed / "sweep.toml").write_text("a b")
     with pytest.raises(InputError, match=r"sweep\.toml must be TOML"):
