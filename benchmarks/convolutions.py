@@ -47,7 +47,8 @@ def build(config: Config) -> Workload:
 def measure(config: Config) -> dict[str, float]:
     """Returns the least milliseconds of a step in each form."""
     setup = compilation.prepare(registry.configuration(__file__, settings=config))
-    start, state = compilation.initial_state(setup), setup.devices.replicate(compilation.initial_state(setup))
+    start = compilation.initial_state(setup)
+    state = setup.devices.replicate(start)
     step = partial(train_step, algorithm=Algorithm(setup.workload.losses, setup.optimizer))
     alone = jax.vmap(step, None, None, axis_name=AXIS, axis_size=1)  # the mean over devices names their axis
     runs, least = {}, {}

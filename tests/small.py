@@ -5,6 +5,7 @@ import hashlib
 import os
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.models.settings import ModelConfig
 from gmmae.training import compilation, loop
 from gmmae.training.checkpoint import Checkpoints
+from gmmae.training.parallel import AXIS
 from gmmae.training.records import Epoch, Record, read_history
 from gmmae.workloads import nodules, registry, settings
 
@@ -61,6 +63,11 @@ RATES = {"adam": 0.001, "sgd": 0.5, "momentum": 0.1, "nesterov": 0.1, "adamw": 0
 def small(**changes: Any) -> Config:
     """`SMALL` with changes: `small(scaling="weak", stop__max_epochs=5)`."""
     return changed(SMALL, **changes)
+
+
+def on_one_device(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compiles a function that takes means over devices, for one device and outside of `pmap`."""
+    return jax.jit(jax.vmap(partial(function, **options), None, None, axis_name=AXIS, axis_size=1))
 
 
 class Recorder:

@@ -55,8 +55,9 @@ def command(options: GenerateArguments) -> int:
     lines: list[str] = []
     if generator.inactive_units:
         lines.append(f"{generator.inactive_units} latent units of {options.run} are unused, so the nodules vary less")
-    chosen = {"size": _size(options), "bandwidth": options.bandwidth, "texture": options.texture}
-    generated = generator.sample(options.count, wanted, options.seed, **chosen)
+    generated = generator.sample(
+        options.count, wanted, options.seed, size=_size(options), bandwidth=options.bandwidth, texture=options.texture
+    )
     inserted = _write(options, generated, validation, trained, known)
     seconds = time.perf_counter() - start
     made = f"{options.count} nodule{'s' * (options.count > 1)}"

@@ -299,7 +299,7 @@ def _untimed(config: SweepConfig, folder: SweepDir, requests: dict[int, Request]
 @contextmanager
 def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
     """Creates or checks the work directory, and locks it meanwhile."""
-    if (folder.root / "record.json").exists() and not folder.config.exists():
+    if WorkDir(folder.root).record.exists() and not folder.config.exists():
         raise InputError(f"workdir must be new or hold a sweep; got {folder.root}, which holds a run: give another --workdir")
     with ExitStack() as held:
         with writable(folder.root):

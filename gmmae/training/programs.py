@@ -80,8 +80,11 @@ class _Chunks:
                 fetcher, source, self._like, lambda chunk: self._rows(chunk).samples[own], self._following
             )
         else:
-            self._held = data_set(setup, split)
+            key = ("data on devices", split, setup.config.precision, setup.devices, *workload_key(setup.config))
+            self._held = setup.cache.get(key, lambda: setup.devices.replicate(cast(setup.config, source)))
         self._of_epoch = [steps for part in parts for steps in blocks(part, self.length)]
+        self._shard_ranges = setup.devices.shard_ranges(plan.devices)
+        self._ranges_held = setup.devices.shard(self._shard_ranges)
 
     @property
     def first(self) -> Chunk:
@@ -92,10 +95,12 @@ class _Chunks:
         """Returns the chunks of some steps of an epoch."""
         return [Chunk(epoch, part) for part in blocks(steps, self.length)]
 
-    def padded(self, chunk: Chunk) -> Int32[np.ndarray, " length"]:
-        """Returns the steps of a chunk as an array. The last step fills it; the program does not get so far."""
-        first = chunk.steps.start
-        return np.minimum(np.arange(first, first + self.length, dtype=np.int32), chunk.steps.stop - 1)
+    def padded(self, chunk: Chunk) -> slice | Int32[np.ndarray, " length"]:
+        """Returns the index of a chunk's steps. The last step fills it; the program does not get so far."""
+        first, stop = chunk.steps.start, chunk.steps.stop
+        if stop - first == self.length:
+            return slice(first, stop)  # without a copy
+        return np.minimum(np.arange(first, first + self.length, dtype=np.int32), stop - 1)
 
     def arguments(self, chunk: Chunk, *, example: bool = False) -> tuple[Any, Samples, Slots]:
         """Returns the number of steps, the samples and the slots of a chunk, on the devices.
@@ -105,16 +110,15 @@ class _Chunks:
           example: whether only shapes matter, so that a source need not be read.
         """
         devices = self._setup.devices
-        indices, weights = (array[:, self.padded(chunk)] for array in self.places(chunk.epoch))
+        steps = devices.replicate(np.int32(len(chunk.steps)))
+        indices, weights = devices.shard(tuple(array[:, self.padded(chunk)] for array in self.places(chunk.epoch)))
         if not self.from_source:
-            rows, samples = indices, self._held
-        else:
-            of_chunk = self._rows(chunk)
-            shape, rows = (len(devices.own), of_chunk.samples.shape[1]), of_chunk.rows
-            read = self._stream.get if not example else lambda _: jax.tree.map(partial(_zeros, shape), self._like)
-            samples = devices.shard_own(read(chunk))
-        slots = Slots(*devices.shard((rows, indices, weights, devices.shard_ranges(self._plan.devices))))
-        return devices.replicate(np.int32(len(chunk.steps))), samples, slots
+            return steps, self._held, Slots(indices, indices, weights, self._ranges_held)
+        of_chunk = self._rows(chunk)
+        shape = len(devices.own), of_chunk.samples.shape[1]
+        read = self._stream.get if not example else lambda _: jax.tree.map(partial(_zeros, shape), self._like)
+        slots = Slots(devices.shard(of_chunk.rows), indices, weights, self._ranges_held)
+        return steps, devices.shard_own(read(chunk)), slots
 
     def compile(
         self, key: tuple[Hashable, ...], function: Callable[..., PyTree], *args: PyTree, donate: tuple[int, ...] = ()
@@ -133,9 +137,8 @@ class _Chunks:
         )
 
     def _rows_of(self, chunk: Chunk) -> BlockRows:
-        exact, devices = self._setup.config.parallel.deterministic, self._setup.devices
         indices = self.places(chunk.epoch)[0][:, self.padded(chunk)]
-        return block_rows(indices, self.length, devices.shard_ranges(self._plan.devices) if exact else None)
+        return block_rows(indices, self.length, self._shard_ranges if self._setup.config.parallel.deterministic else None)
 
     def _following(self, chunk: Chunk) -> Chunk | None:
         number = self._of_epoch.index(chunk.steps) + 1
@@ -170,14 +173,15 @@ def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = Non
 
     def train(state: TrainState, epoch: int, steps: range = epoch_of) -> tuple[TrainState, np.ndarray]:
         step_losses: list[jax.Array] = []
-        for chunk in chunks.within(epoch, steps):
+        of_steps = chunks.within(epoch, steps)
+        for chunk in of_steps:
             of_chunk = arguments(chunk)
             # One program at a time: many that wait may dead-lock on several CPU devices.
-            state, of_steps = compiled(jax.block_until_ready(state), *of_chunk)
-            step_losses.append(of_steps)
+            state, of_step = compiled(jax.block_until_ready(state), *of_chunk)
+            step_losses.append(of_step)
             if chunk.steps.stop == len(epoch_of):
                 chunks.places(epoch + 1)  # while the devices compute
-        return jax.block_until_ready(state), _joined(step_losses, chunks.within(epoch, steps))
+        return jax.block_until_ready(state), _joined(step_losses, of_steps)
 
     return train
 
@@ -222,11 +226,11 @@ def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None
 
     def validate(params: Params) -> dict[str, float]:
         results: list[dict[str, jax.Array]] = []
-        for of_chunk in held or map(chunks.arguments, chunks.within(next(numbers), steps)):
+        of_steps = chunks.within(next(numbers), steps)
+        for of_chunk in held or map(chunks.arguments, of_steps):
             jax.block_until_ready(results)  # one program at a time, as in training
             results.append(compiled(params, *of_chunk))
-        parts = chunks.within(1, steps)
-        means = {name: _joined([result[name] for result in results], parts) for name in results[0]}
+        means = {name: _joined([result[name] for result in results], of_steps) for name in results[0]}
         return validation_means(means, setup.eval_plan)
 
     return validate
@@ -272,12 +276,6 @@ def description(setup: TrainSetup, params: Params) -> Callable[[Params], dict[st
         lambda: jax.jit(describe).lower(jax.device_get(params), shown).compile(),
     )
     return lambda params: jax.device_get(compiled(jax.device_get(params), shown))
-
-
-def data_set(setup: TrainSetup, split: Split) -> Samples:
-    """Copies all samples of a split to every device."""
-    key = ("data on devices", split, setup.config.precision, setup.devices, *workload_key(setup.config))
-    return setup.cache.get(key, lambda: setup.devices.replicate(cast(setup.config, getattr(setup.data, split))))
 
 
 def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:

@@ -1,7 +1,7 @@
 """The optimisers against plain loops in optax and in PyTorch, and their constants against numbers worked by hand."""
 
 import math
-from functools import cache, partial
+from functools import cache
 from itertools import combinations
 from typing import Any, get_args
 
@@ -17,9 +17,9 @@ from gmmae.scaling.batches import epoch_order, plan_batches, shard_samples
 from gmmae.scaling.strategies import constants, constants_by_sde, resolve
 from gmmae.system.errors import InputError
 from gmmae.training import optimizers
-from gmmae.training.parallel import AXIS
 from gmmae.training.step import Algorithm, EpochValues, Slots, TrainState, train_steps
 from gmmae.workloads.configuration import read_config
+from tests.small import on_one_device
 
 NAMES = get_args(schema.Optimizer)
 LARGE = 10_000  # training samples that clip nothing
@@ -88,9 +88,8 @@ def own_losses(name: str, decay: float, clip: float | None) -> np.ndarray:
         state = TrainState(start, optimizer.init(start))
         values = EpochValues(jnp.uint32(0), jnp.int32(1), jnp.asarray(rates(name)))
         index, weights = map(jnp.asarray, batches())
-        steps = partial(train_steps, algorithm=Algorithm(losses, optimizer))
-        alone = jax.jit(jax.vmap(steps, None, None, axis_name=AXIS, axis_size=1))
-        step_losses = np.asarray(alone(state, values, STEPS, samples, Slots(index, index, weights))[1])
+        steps = on_one_device(train_steps, algorithm=Algorithm(losses, optimizer))
+        step_losses = np.asarray(steps(state, values, STEPS, samples, Slots(index, index, weights))[1])
     assert step_losses.dtype == np.float64
     return step_losses
 

@@ -11,9 +11,8 @@ import pytest
 from gmmae.scaling.batches import epoch_order, plan_batches, shard_samples
 from gmmae.scaling.strategies import OptimizerConstants
 from gmmae.training import compilation, optimizers, per_sample, programs
-from gmmae.training.parallel import AXIS
 from gmmae.training.step import Algorithm, Batch, Slots, TrainState, train_step, train_steps, validate_steps
-from tests.small import small
+from tests.small import on_one_device, small
 
 # One step differs by the order of float32 sums: a few units in the last place of the gradient, which Adam, dividing by its
 # root mean square, passes on as a relative change of the update. 1e-5 of the largest parameter is a hundred times that.
@@ -23,10 +22,6 @@ ATOL = 1e-5
 @pytest.fixture(scope="module")
 def setup():
     return compilation.prepare(small())
-
-
-def on_one_device(function, **options):
-    return jax.jit(jax.vmap(partial(function, **options), None, None, axis_name=AXIS, axis_size=1))
 
 
 def without_keys(setup):
