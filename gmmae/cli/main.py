@@ -8,7 +8,6 @@ from importlib import import_module
 from types import ModuleType
 
 from gmmae import __version__
-from gmmae.multihost.watchdog import run_with_watchdog
 from gmmae.system.errors import InputError, at_interrupt
 from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.guard import guarded
@@ -30,15 +29,13 @@ class Command:
 
     An option of `variants` makes the command another one, with a parser and a module of its own.
 
-    A call parses the options before it imports the module, which may import JAX. A watched command runs in a child process.
-    This process waits for it, and has imported nothing large when it forks.
+    A call parses the options before it imports the module, which may import JAX.
     """
 
     name: str
     group: str
     summary: str
     on_interrupt: str = RESTARTS
-    watched: bool = False
     variants: tuple[tuple[str, str], ...] = ()  # option, and the name of the command that it makes
 
     def __call__(self, arguments: Sequence[str], prog: str) -> int:
@@ -47,11 +44,10 @@ class Command:
         name = next((variant for option, variant in self.variants if option in given), self.name)
         module, _, function = name.partition(" ")
         with at_interrupt(self.on_interrupt):
-            watchdogs = [run_with_watchdog()] if self.watched else []
             with no_collection_of_imports():
                 parsed = _options().PARSERS[name](arguments, prog)
                 imported = import_module(f"gmmae.cli.{module.replace('-', '_')}")
-            return getattr(imported, function or "command")(*parsed, *watchdogs)
+            return getattr(imported, function or "command")(*parsed)
 
 
 def _options() -> ModuleType:
@@ -72,7 +68,7 @@ def _options() -> ModuleType:
 COMMANDS = {
     command.name: command
     for command in (
-        Command("train", TRAINING, "train a workload on one or several devices", RESUMES, watched=True),
+        Command("train", TRAINING, "train a workload on one or several devices", RESUMES),
         Command("sweep", TRAINING, "compare scaling strategies over device counts and seeds", RESUMES),
         Command("report", TRAINING, "write the tables, figures and page of a sweep", KEEPS_WHOLE_FILES),
         Command(
@@ -82,7 +78,7 @@ COMMANDS = {
             RESUMES,
             variants=(("--curves", "plan_curves"),),
         ),
-        Command("measure-cluster", TRAINING, "time the links between devices for a plan", watched=True),
+        Command("measure-cluster", TRAINING, "time the links between devices for a plan"),
         Command("evaluate", TRAINED, "compute loss and metrics for each sample"),
         Command("describe", TRAINED, "describe volumes as mixtures"),
         Command("classify", TRAINED, "classify volumes by what the model finds in them"),

@@ -4,7 +4,6 @@ import datetime
 import json
 import socket
 import time
-import zlib
 from collections.abc import Mapping
 
 import jax
@@ -12,9 +11,7 @@ import numpy as np
 
 from gmmae.cli.options import MeasureClusterArguments
 from gmmae.config.schema import Config
-from gmmae.multihost.distributed import join_processes
-from gmmae.multihost.peers import Group
-from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog
+from gmmae.multihost.distributed import Group, join_processes
 from gmmae.scaling.cost import StepTimes, affine, ring_s
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, output_file, print_result
@@ -27,11 +24,11 @@ TURNS, BLOCKS = 100, 5
 """All-reduces of a block, one after the other in a compiled loop as in training, and blocks, whose median is a time."""
 
 
-def command(options: MeasureClusterArguments, command_line: str, parent: Watchdog = NO_WATCHDOG) -> int:
+def command(options: MeasureClusterArguments) -> int:
     """Times the devices of a node and all devices, writes the file and prints it. Returns the exit code."""
     if not options.force:
         claim_output(options.out, b"")
-    with join_processes(Config(distributed=options.distributed), command_line, parent) as group:
+    with join_processes(Config(distributed=options.distributed)) as group:
         group.assert_equal({name: str(getattr(options, name)) for name in ("devices_per_node", "sizes")})
         every, per_node = choose(None), options.devices_per_node
         per_node = min(_devices_of_a_host(group) if per_node == "auto" else per_node, every.count)
@@ -47,7 +44,7 @@ def command(options: MeasureClusterArguments, command_line: str, parent: Watchdo
 
 
 def _devices_of_a_host(group: Group) -> int:
-    hosts = group.all_gather([zlib.crc32(socket.gethostname().encode()) & 0x7FFFFFFF])[:, 0]
+    hosts = group.all_gather(socket.gethostname())
     counts = np.unique([hosts[device.process_index] for device in jax.devices()], return_counts=True)[1].tolist()
     if len(set(counts)) > 1:
         raise InputError(f"hosts must have the same number of devices; got {counts}: give --devices-per-node")

@@ -8,6 +8,7 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -270,20 +271,8 @@ def _on_data(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[A
     return lambda arguments, prog: (parse(kind(data=data_section(arguments)), arguments, prog),)
 
 
-def _command_line(arguments: Sequence[str], prog: str) -> str:
-    return shlex.join([*prog.split(), *arguments])
-
-
 def _train(arguments: Sequence[str], prog: str) -> tuple[Config, Path, str]:
-    return *parse_train(arguments, prog), _command_line(arguments, prog)
-
-
-def _plan(arguments: Sequence[str], prog: str) -> tuple[PlanArguments, Config, str, str]:
-    return *parse_with_config(PlanArguments, arguments, prog), _command_line(arguments, prog)
-
-
-def _measure_cluster(arguments: Sequence[str], prog: str) -> tuple[MeasureClusterArguments, str]:
-    return parse(MeasureClusterArguments(), arguments, prog), _command_line(arguments, prog)
+    return *parse_train(arguments, prog), shlex.join([*prog.split(), *arguments])
 
 
 def _judge(arguments: Sequence[str], prog: str) -> tuple[JudgeArguments]:
@@ -296,8 +285,8 @@ PARSERS: Mapping[str, Callable[[Sequence[str], str], tuple[Any, ...]]] = {
     "train": _train,
     "sweep": parse_sweep,
     "report": _own(ReportArguments),
-    "plan": _plan,
-    "measure-cluster": _measure_cluster,
+    "plan": partial(parse_with_config, PlanArguments),
+    "measure-cluster": _own(MeasureClusterArguments),
     "plan_curves": _own(CurvesArguments),
     "evaluate": _on_run(EvaluateArguments),
     "describe": _on_run(DescribeArguments),

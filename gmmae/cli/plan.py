@@ -15,7 +15,7 @@ from gmmae.system.stop_reasons import EXIT_CODES
 from gmmae.training import terminal
 
 
-def command(options: PlanArguments, config: Config, name: str, command_line: str) -> int:
+def command(options: PlanArguments, config: Config, name: str) -> int:
     """Measures, prints the answer, writes the page. Returns the exit code."""
     clusters = [read_cluster(find(cluster, "clusters")) for cluster in options.clusters]
     names = {cluster.name for cluster in clusters}
@@ -29,7 +29,7 @@ def command(options: PlanArguments, config: Config, name: str, command_line: str
     request = PlanRequest(options.devices, references)
     if config.scaling not in (planned := page.planned_strategies()):
         print(f"a plan predicts {', '.join(planned)}; {config.scaling} is left out", flush=True)
-    with join_processes(config, command_line), claimed(root) as folder:
+    with join_processes(config), claimed(root) as folder:
         try:
             measurements = measure(config, folder, terminal.display, request)
         except PlanInterruptedError as error:

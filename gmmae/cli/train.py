@@ -4,7 +4,6 @@ from pathlib import Path
 
 from gmmae.config.schema import Config
 from gmmae.multihost.distributed import join_processes
-from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog
 from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
@@ -13,11 +12,11 @@ from gmmae.training.records import Record
 from gmmae.training.workdir import WorkDir
 
 
-def command(config: Config, root: Path, command_line: str, parent: Watchdog = NO_WATCHDOG) -> int:
+def command(config: Config, root: Path, command_line: str) -> int:
     """Trains, draws the figures, and prints where everything is. Returns the exit code."""
-    with join_processes(config, command_line, parent) as group:
+    with join_processes(config) as group:
         with no_collection_of_imports():
-            from gmmae.training.loop import run  # the watchdog knows the limits of the start before JAX is imported
+            from gmmae.training.loop import run  # it imports JAX, which reads the environment that is set here
 
         display = terminal.display() if group.primary else IDLE
         record = run(config, root, display, group)

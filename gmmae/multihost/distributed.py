@@ -1,124 +1,261 @@
-"""The beginning and the end of a run of several processes; the only module that calls `jax.distributed`.
+"""Several processes that train together: how they meet, agree and end. The only module that calls `jax.distributed`.
 
-A process that ends in an error ends at once (`os._exit`): JAX's own way out waits for the others, which may be gone.
+Process 0 has JAX's coordination service, a store of keys with barriers. A process that has been silent for
+`distributed.heartbeat_timeout_s` is lost, and JAX aborts all others (SIGABRT), wherever they are. A process that ends in an
+error writes its message and its code to the store first, and all others end with that code.
+
+Every end is `os._exit`: JAX's own way out waits for processes that may be gone.
 """
 
+import faulthandler
 import ipaddress
+import json
+import math
 import os
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from gmmae.config.schema import Config, DistributedConfig
-from gmmae.multihost import agreement, environment
+from gmmae.config.schema import Config, DistributedConfig, flatten
+from gmmae.multihost import environment
 from gmmae.multihost.launchers import Place, find
-from gmmae.multihost.peers import ALONE, STOPPED_TIMEOUTS, WEEK_MS, Group, Peers
-from gmmae.multihost.watchdog import NO_WATCHDOG, ExitMessage, Watchdog
+from gmmae.scaling.identity import identity_fields
 from gmmae.system import compilation_cache
 from gmmae.system.environment import update_jax
-from gmmae.system.errors import InputError, report
+from gmmae.system.errors import InputError, exit_code, report, write_error
+from gmmae.system.provenance import source_hash, versions
 from gmmae.system.streams import silence
+
+if TYPE_CHECKING:
+    from jaxlib._jax import DistributedRuntimeClient
+
+T = TypeVar("T")
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+STALLED_EPOCHS = 10
+"""An epoch hangs that takes this multiple of the longest one before, and `distributed.stall_timeout_s`."""
+
+TOGETHER = ("stop.", "parallel.", "checkpoint.", "log.")
+"""The sections by which processes decide when to do something together, such as to wait for a checkpoint."""
+
+BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"
+"""JAX's variable for where process 0 listens, for networks where that is not the address that the others use."""
 
 
 class StartError(InputError):
     """The processes did not start together."""
 
 
+class DisagreementError(InputError):
+    """The processes differ. Every one of them raises this error: it would average its gradients into those of another run."""
+
+
+class Group:
+    """The processes that train together, each of which calls these methods in the same order. This is a group of one."""
+
+    primary = True
+    """Whether this is process 0, which alone writes and prints."""
+
+    def all_gather(self, value: T) -> list[T]:
+        """Returns the values of all processes, in their order, once all are here; any value that JSON has.
+
+        It has no time limit, unlike a collective operation of XLA: JAX ends this process if another one is lost.
+        """
+        return [value]
+
+    def epoch_ended(self) -> None:
+        """Sets the time limit of the next epoch."""
+
+    def assert_equal(self, values: Mapping[str, str]) -> None:
+        """Compares values by their names.
+
+        Raises:
+          DisagreementError: processes differ.
+        """
+        of_processes = self.all_gather(dict(values))
+        first, names = of_processes[0], dict.fromkeys(name for one in of_processes for name in one)
+        differing = [name for name in names if any(one.get(name) != first.get(name) for one in of_processes)]
+        if differing:
+            name = differing[0]
+            other = next(i for i, one in enumerate(of_processes) if one.get(name) != first.get(name))
+            found = f"{name} {first.get(name)} on process 0 and {of_processes[other].get(name)} on process {other}"
+            more = f"; also {', '.join(differing[1:4])}" if differing[1:] else ""
+            raise DisagreementError(
+                f"all processes must have the same configuration, versions, code and data; got {found}{more}"
+            )
+
+
+ALONE = Group()
+
+
+class _Several(Group):
+    """The processes of a launch, from the start of JAX until `leave` or `fail`.
+
+    Args:
+      client: JAX's, of the coordination service.
+      process_id: of this process.
+      processes: their number.
+      asked: the time limits.
+    """
+
+    def __init__(self, client: "DistributedRuntimeClient", process_id: int, processes: int, asked: DistributedConfig) -> None:
+        self._client, self._me, self._processes, self._asked = client, process_id, processes, asked
+        self.primary = process_id == 0
+        self._calls, self._began, self._longest_s = 0, math.nan, 0.0
+        self._ending = threading.Lock()
+        threading.Thread(target=self._end_with_others, name="ends of others", daemon=True).start()
+
+    def all_gather(self, value: T) -> list[T]:
+        """Goes through the store. Two places take turns: who writes knows that all have read what was there."""
+        self._calls += 1
+        place = f"gathered/{self._calls % 2}/"
+        self._client.key_value_set(f"{place}{self._me}", json.dumps(value), allow_overwrite=True)
+        self._client.wait_at_barrier(f"gathered/{self._calls}", WEEK_MS)
+        values = {int(name.rpartition("/")[2]): json.loads(text) for name, text in self._client.key_value_dir_get(place)}
+        return [values[process] for process in range(self._processes)]
+
+    def epoch_ended(self) -> None:
+        """Arms the alarm: where an epoch does not end, this process says where it hangs, and is killed, also inside XLA.
+
+        The first epoch has no limit, because none has been timed.
+        """
+        epoch_s, self._began = time.monotonic() - self._began, time.monotonic()
+        if self._asked.stall_timeout_s and not math.isnan(epoch_s):
+            self._longest_s = max(epoch_s, self._longest_s)
+            limit_s = max(self._asked.stall_timeout_s, STALLED_EPOCHS * self._longest_s)
+            faulthandler.dump_traceback_later(limit_s)
+            signal.alarm(math.ceil(limit_s) + 5)
+
+    def leave(self) -> None:
+        """Ends the group in agreement; no process is lost after this."""
+        import jax
+
+        self.all_gather(None)
+        faulthandler.cancel_dump_traceback_later()
+        signal.alarm(0)
+        jax.distributed.shutdown()
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Ends this process in an error, and all others with its code."""
+        import jax
+
+        from gmmae.system.guard import OUT_OF_MEMORY
+
+        if isinstance(error, jax.errors.JaxRuntimeError) and OUT_OF_MEMORY not in str(error):
+            time.sleep(2 * self._asked.heartbeat_timeout_s)  # where the cause is a lost process, JAX aborts this one meanwhile
+        self._ending.acquire()
+        if isinstance(error, InputError):
+            self._end(report(error), str(error))
+        traceback.print_exception(error)
+        code = exit_code(error) if isinstance(error, KeyboardInterrupt) else 1
+        self._end(code, " ".join(f"{type(error).__name__}: {error}".split())[:200])
+
+    def _end(self, code: int, reason: str = "") -> NoReturn:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with suppress(Exception):  # another process was first, or is gone
+            self._client.key_value_set("end", json.dumps([self._me, reason, code]))
+        with suppress(Exception):  # a process that is not here in time is lost, and JAX ends the others
+            self._client.wait_at_barrier("end", round(1000 * self._asked.heartbeat_timeout_s))
+        if self.primary:
+            time.sleep(1)  # the service is here, and JAX would abort a process that has not heard yet
+        os._exit(code)
+
+    def _end_with_others(self) -> None:
+        try:
+            process, reason, code = json.loads(self._client.blocking_key_value_get("end", WEEK_MS))
+        except Exception:  # the group has ended in agreement, or JAX is about to end this process
+            return
+        self._ending.acquire()  # for good: the other thread of the two waits until the process is gone
+        write_error(f"error: process {process} has ended: {reason}\n")
+        self._end(code)
+
+
 @contextmanager
-def join_processes(config: Config, command: str, parent: Watchdog = NO_WATCHDOG) -> Iterator[Group]:
+def join_processes(config: Config) -> Iterator[Group]:
     """Joins the processes that train together; no JAX may have run before.
 
     Args:
       config: of this process.
-      command: resumes the run; it is for the message when another process is lost.
-      parent: the watchdog of this process.
 
     Raises:
       InputError: this process trains alone and its input is bad. With others the process ends with the command line's message
-        and code instead. All end with the code of the first that failed, or with 75 where one was lost.
+        and code instead, and all others end with that code.
     """
     with environment.restored():
-        asked = config.distributed
-        place = find(asked, os.environ)
+        place = find(config.distributed, os.environ)
         environment.prepare(config, alone=place is None)
         compilation_cache.keep(config.compilation_cache)
-        if place is not None:
-            _limit_start(place, asked, parent)
-        update_jax()
         if place is None:
+            update_jax()
             yield ALONE
             return
-        import jax
-
-        peers = _meet(place, asked, parent, command)
+        group = _meet(place, config.distributed)
         try:
-            if not peers.primary:
+            if not group.primary:
                 silence(1)  # standard output, where Gloo announces its connections from C++
-            peers.assert_equal(agreement.program(config))
-            yield peers
-            peers.barrier()
-            peers.close()
-            jax.distributed.shutdown()
+            together = {key: value for key, value in flatten(config) if key.startswith(TOGETHER)}
+            together.pop("parallel.fetch_threads")
+            same = {key: json.dumps(value) for key, value in (identity_fields(config) | together).items()}
+            group.assert_equal(same | versions() | {"the sources of gmmae": source_hash()})
+            yield group
+            group.leave()
         except BaseException as error:
-            _end(error, peers)
+            group.fail(error)
 
 
-def _limit_start(place: Place, asked: DistributedConfig, parent: Watchdog) -> None:
-    """Tells the watchdog what it needs before this process waits for others in JAX's C++, where no handler of a signal runs."""
-    late_s = asked.start_timeout_s + STOPPED_TIMEOUTS * asked.heartbeat_timeout_s
-    parent.watch_each_other(late_s, "error: this process has been stopped amid its start: killed\n")
-    parent.set_abort_message(
-        ExitMessage(
-            f"error: all {place.processes} processes must start within distributed.start_timeout_s, "
-            f"{asked.start_timeout_s:g} s, and reach process 0 at {place.host}:{place.port}; "
-            "got fewer: start them all, with the same coordinator and "
-            "distributed.num_processes, each with another distributed.process_id\n",
-            StartError.exit_code,
-        )
-    )
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _meet(place: Place, asked: DistributedConfig, parent: Watchdog, command: str) -> Peers:
+def _meet(place: Place, asked: DistributedConfig) -> _Several:
     """Starts JAX, with its service at process 0, and makes sure that all are there."""
+    late = threading.Timer(asked.start_timeout_s, _end_late, [place, asked])
+    late.daemon = True
+    late.start()
+    update_jax()
     import jax
     from jax._src import distributed
 
     # A signal is the run's to handle (`interrupts`): JAX's service would swallow SIGTERM, and speak on standard error.
     jax.config.update("jax_enable_preemption_service", False)
-    host = f"[{place.host}]" if ":" in place.host else place.host
+    host, _, port = place.coordinator.rpartition(":")
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # no handler of Python's runs while JAX waits in C++
     try:
-        with _silent_errors():  # JAX aborts where others do not come; the parent says in one line what JAX says in twenty
-            jax.distributed.initialize(
-                f"{host}:{place.port}",
-                place.processes,
-                place.process_id,
-                local_device_ids=list(place.local_devices),  # an empty list keeps all; None keeps one under srun and mpirun
-                initialization_timeout=round(asked.start_timeout_s),
-                heartbeat_timeout_seconds=WEEK_MS // 1000,
-                shutdown_timeout_seconds=round(asked.heartbeat_timeout_s),
-                coordinator_bind_address=None if BIND_VARIABLE in os.environ else f"{bind_host(host)}:{place.port}",
-            )
+        jax.distributed.initialize(
+            place.coordinator,
+            place.num_processes,
+            place.process_id,
+            local_device_ids=list(place.local_devices),  # an empty list keeps all; None keeps one under srun and mpirun
+            initialization_timeout=2 * math.ceil(asked.start_timeout_s) + 60,  # JAX would abort, and say why in twenty lines
+            heartbeat_timeout_seconds=math.ceil(asked.heartbeat_timeout_s),
+            shutdown_timeout_seconds=math.ceil(asked.heartbeat_timeout_s),
+            coordinator_bind_address=None if BIND_VARIABLE in os.environ else f"{bind_host(host)}:{port}",
+        )
     except RuntimeError as error:
         raise StartError(
-            f"distributed.coordinator must be an address where process 0 can listen; got {place.host}:{place.port} "
+            f"distributed.coordinator must be an address where process 0 can listen; got {place.coordinator} "
             f"({str(error).splitlines()[0]}): give another port"
         ) from error
+    finally:
+        late.cancel()
+        signal.signal(signal.SIGINT, before)
     client = distributed.global_state.client
     assert client is not None
-    peers = Peers(
-        client, place.process_id, place.processes, parent, asked.heartbeat_timeout_s, asked.stall_timeout_s or 0.0, command
+    return _Several(client, place.process_id, place.num_processes, asked)
+
+
+def _end_late(place: Place, asked: DistributedConfig) -> None:
+    code = report(
+        StartError(
+            f"all {place.num_processes} processes must start within distributed.start_timeout_s, {asked.start_timeout_s:g} s, "
+            f"and reach process 0 at {place.coordinator}; got fewer: start them all, with the same coordinator and "
+            "distributed.num_processes, each with another distributed.process_id"
+        )
     )
-    parent.set_abort_message(peers.message_of_lost_root())
-    return peers
-
-
-BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"
-"""JAX's variable for where process 0 listens, for networks where that is not the address that the others use."""
+    os._exit(code)
 
 
 def bind_host(host: str) -> str:
@@ -143,28 +280,3 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-@contextmanager
-def _silent_errors() -> Iterator[None]:
-    """Writes nothing to standard error within the block."""
-    sys.stderr.flush()
-    nowhere, before = os.open(os.devnull, os.O_WRONLY), os.dup(2)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-        os.close(nowhere)
-
-
-def _end(error: BaseException, peers: Peers) -> NoReturn:
-    if isinstance(error, InputError):
-        code = report(error)
-        peers.fail(str(error), code)
-    peers.wait_for_loss()
-    traceback.print_exception(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    peers.fail(" ".join(f"{type(error).__name__}: {error}".split())[:200], 130 if isinstance(error, KeyboardInterrupt) else 1)

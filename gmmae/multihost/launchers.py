@@ -3,7 +3,7 @@
 import re
 import zlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gmmae.config.rules import ConfigError
 from gmmae.config.schema import DistributedConfig
@@ -16,103 +16,92 @@ class Place(NamedTuple):
     """One process among several.
 
     Attributes:
+      coordinator: host and port where process 0 listens, `host:port`.
+      num_processes: how many there are.
       process_id: from 0.
-      processes: how many there are.
-      host, port: where process 0 listens.
       local_devices: GPUs of this process by number; empty: all that it sees.
     """
 
+    coordinator: str
+    num_processes: int
     process_id: int
-    processes: int
-    host: str
-    port: int
     local_devices: tuple[int, ...] = ()
-
-
-class _Launched(NamedTuple):
-    """The facts that a launcher gives of a process; None where it does not."""
-
-    process_id: int | None = None
-    processes: int | None = None
-    coordinator: str | None = None
-    local_rank: int = 0
-    local_size: int = 1
 
 
 def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | None:
     """The place of this process, or None where it trains alone. The configuration goes before a launcher.
 
+    JAX gets all four facts. With one of them missing it would ask the launcher, and take one GPU of a host that has a single
+    process for all its GPUs.
+
     Raises:
       ConfigError: the process id is out of range, or a part is given and the rest is not known.
     """
-    launched = (_slurm(environment) or _open_mpi(environment)) if config.auto else None
-    process = launched or _Launched()
-    coordinator = process.coordinator if config.coordinator == "auto" else config.coordinator
-    processes = process.processes if config.num_processes == "auto" else config.num_processes
-    process_id = process.process_id if config.process_id == "auto" else config.process_id
-    known = {"coordinator": coordinator, "num_processes": processes, "process_id": process_id}
-    if set(known.values()) == {None}:
+    launched: dict[str, Any] = {"local_devices": ()}
+    if config.auto:
+        launched |= _slurm(environment) or _open_mpi(environment)
+    asked = {key: getattr(config, key) for key in Place._fields}
+    known: dict[str, Any] = {key: launched.get(key) if value == "auto" else value for key, value in asked.items()}
+    missing = [f"distributed.{key}" for key in Place._fields[:3] if known[key] is None]
+    if len(missing) == 3:
         return None
-    if coordinator is None or processes is None or process_id is None:
-        missing = [f"distributed.{key}" for key, value in known.items() if value is None]
+    if missing:
         raise ConfigError(
             "distributed.coordinator, num_processes and process_id must all be given, or come from srun or mpirun; "
             f"got no {' and no '.join(missing)}"
         )
-    if process_id >= processes:
+    place = Place(**known)
+    if place.process_id >= place.num_processes:
         raise ConfigError(
-            f"distributed.process_id must be below distributed.num_processes, {processes}; got {process_id}: count from 0"
+            f"distributed.process_id must be below distributed.num_processes, {place.num_processes}; got {place.process_id}: "
+            "count from 0"
         )
-    if processes == 1:
-        return None
-    host, _, port = coordinator.rpartition(":")
-    gpus = _shared_out(process, environment) if config.local_devices == "auto" else config.local_devices
-    return Place(process_id, processes, host.strip("[]"), int(port), gpus)
+    return place if place.num_processes > 1 else None
 
 
-def _shared_out(process: _Launched, environment: Mapping[str, str]) -> tuple[int, ...]:
-    """One GPU each where several processes share a host, unless the launcher has shown each one its own only."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
-    own_only = visible != "" and "," not in visible
-    return (process.local_rank,) if process.local_size > 1 and not own_only else ()
-
-
-def _slurm(environment: Mapping[str, str]) -> _Launched | None:
+def _slurm(environment: Mapping[str, str]) -> dict[str, Any]:
     """A task of `srun`. In a batch script outside of `srun` there is no step, and the process trains alone."""
     try:
-        processes = int(environment["SLURM_STEP_NUM_TASKS"])
-        nodes = environment["SLURM_STEP_NODELIST"]
-        job, step = environment["SLURM_JOB_ID"], environment["SLURM_STEP_ID"]
-        process_id, local_rank, node = (int(environment[f"SLURM_{key}"]) for key in ("PROCID", "LOCALID", "NODEID"))
+        count, process_id, local_rank, node = (
+            int(environment[f"SLURM_{key}"]) for key in ("STEP_NUM_TASKS", "PROCID", "LOCALID", "NODEID")
+        )
         on_nodes = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
+        host = "127.0.0.1" if len(on_nodes) == 1 else first_host(environment["SLURM_STEP_NODELIST"])
+        job = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
     except (KeyError, ValueError):
-        return None
-    if processes == 1:
-        return None
-    host = "127.0.0.1" if len(on_nodes) == 1 else first_host(nodes)
-    return _Launched(process_id, processes, f"{host}:{_port(f'{job}.{step}')}", local_rank, on_nodes[node])
+        return {}
+    return _launched(count, process_id, host, job, _shared_out(local_rank, on_nodes[node], environment))
 
 
-def _open_mpi(environment: Mapping[str, str]) -> _Launched | None:
+def _open_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
     """A process of `mpirun`. On several hosts process 0 is taken to run where `mpirun` does; if not, give the coordinator."""
     try:
-        processes, process_id, local_size, local_rank = (
+        count, process_id, local_size, local_rank = (
             int(environment[f"OMPI_COMM_WORLD_{key}"]) for key in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")
         )
     except (KeyError, ValueError):
-        return None
-    if processes == 1:
-        return None
+        return {}
     address = environment.get("OMPI_MCA_orte_hnp_uri", "")
     job = environment.get("PMIX_NAMESPACE") or address.partition(".")[0]
     url = re.search(r"tcp://([^,:]+)|tcp6://\[([^,\]]+)", address)
-    host = "127.0.0.1" if local_size == processes else (url[1] or url[2]) if url else ""
-    return _Launched(process_id, processes, f"{host}:{_port(job)}" if host else None, local_rank, local_size)
+    host = "127.0.0.1" if local_size == count else (url[1] or url[2]) if url else ""
+    return _launched(count, process_id, host, job, _shared_out(local_rank, local_size, environment))
 
 
-def _port(job: str) -> int:
-    """The same port in all processes of a job; different jobs hardly ever share one."""
-    return PORTS[zlib.crc32(job.encode()) % len(PORTS)]
+def _launched(count: int, process_id: int, host: str, job: str, gpus: tuple[int, ...]) -> dict[str, Any]:
+    """One task is no group. The port is the same in all processes of a job; different jobs hardly ever share one."""
+    if count == 1:
+        return {}
+    host = f"[{host}]" if ":" in host else host
+    coordinator = f"{host}:{PORTS[zlib.crc32(job.encode()) % len(PORTS)]}" if host else None
+    return {"coordinator": coordinator, "num_processes": count, "process_id": process_id, "local_devices": gpus}
+
+
+def _shared_out(local_rank: int, local_size: int, environment: Mapping[str, str]) -> tuple[int, ...]:
+    """One GPU each where several processes share a host, unless the launcher has shown each one its own only."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    own_only = visible != "" and "," not in visible
+    return (local_rank,) if local_size > 1 and not own_only else ()
 
 
 def first_host(nodes: str) -> str:
@@ -131,8 +120,5 @@ def tasks_per_node(text: str) -> list[int]:
     >>> tasks_per_node("2(x3),1")
     [2, 2, 2, 1]
     """
-    counts: list[int] = []
-    for part in text.split(","):
-        count, _, repeats = part.rstrip(")").partition("(x")
-        counts += [int(count)] * int(repeats or 1)
-    return counts
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, repeats in found for _ in range(int(repeats or 1))]

@@ -145,16 +145,21 @@ def die_with_parent(requests: int | None = None) -> None:
     Without a pipe as standard input, as in a program started manually, nothing is killed. A job that is stopped (SIGSTOP) when
     its supervisor dies is killed when it is continued.
 
+    Standard input is empty afterwards, so that nothing that this process runs takes requests.
+
     Args:
       requests: a descriptor to which the thread passes on what it reads. It is closed at the end of file.
     """
     bound = stat.S_ISFIFO(os.fstat(0).st_mode)
     if bound or requests is not None:
-        threading.Thread(target=_read_to_end, args=(bound, requests), name="die_with_parent", daemon=True).start()
+        source, nowhere = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nowhere, 0)
+        os.close(nowhere)
+        threading.Thread(target=_read_to_end, args=(source, bound, requests), name="die_with_parent", daemon=True).start()
 
 
-def _read_to_end(bound: bool, requests: int | None) -> None:
-    while data := os.read(0, _READ_BYTES):
+def _read_to_end(source: int, bound: bool, requests: int | None) -> None:
+    while data := os.read(source, _READ_BYTES):
         while requests is not None and data:
             data = data[os.write(requests, data) :]
     if bound and os.getpgrp() == os.getpid():

@@ -13,13 +13,11 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from typing import Any
 
-from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog, run_with_watchdog
 from gmmae.sweep.processes import Answer, die_with_parent
 from gmmae.system.errors import InputError
 from gmmae.system.garbage import no_collection_of_imports
@@ -35,23 +33,17 @@ ANSWERED = {code for reason, code in EXIT_CODES.items() if reason not in INTERRU
 """Exit codes of commands after which a process that serves goes on: results, and bad input."""
 
 
-def main(arguments: Sequence[str], parent: Watchdog = NO_WATCHDOG) -> int:
-    """Runs a command once. Errors are reported as on the command line."""
-    return guarded(Worker(parent).run, *arguments)
-
-
 class Worker:
     """The commands of this process, with what they keep from one run to the next."""
 
-    def __init__(self, parent: Watchdog) -> None:
-        self._parent = parent
+    def __init__(self) -> None:
         self._commands: object = None
         self._failed = False
 
     def run(self, command: str, *arguments: str) -> int:
         """Runs a command, and returns its exit code. The first call imports the commands, which are large."""
         with no_collection_of_imports():
-            self._commands = self._commands or import_module("gmmae.sweep.worker_commands").Commands(self._parent)
+            self._commands = self._commands or import_module("gmmae.sweep.worker_commands").Commands()
         return getattr(self._commands, command)(*arguments)
 
     def serve(self, requests: int, answers: int) -> int:
@@ -126,20 +118,15 @@ def resident_bytes() -> int:
 
 
 def start(arguments: Sequence[str]) -> int:
-    """Runs the program in the child of a watchdog, which passes requests on. Returns the exit code."""
+    """Runs a command once, with errors as on the command line, or serves. Returns the exit code."""
     if arguments[0] != "serve":
-        return main(arguments, run_with_watchdog(die_with_parent))
+        die_with_parent()
+        return guarded(Worker().run, *arguments)
     answers = int(arguments[1])
     os.set_inheritable(answers, False)
     requests, passed_on = os.pipe()
-    beforehand: Callable[[], None] = partial(die_with_parent, passed_on)
-    watchdog = run_with_watchdog(beforehand)
-    os.close(passed_on)
-    # A command that reads its standard input must not take requests.
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.close(nowhere)
-    return Worker(watchdog).serve(requests, answers)
+    die_with_parent(passed_on)
+    return Worker().serve(requests, answers)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from gmmae.multihost.distributed import join_processes
-from gmmae.multihost.watchdog import Watchdog
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.null_object import IDLE
@@ -13,22 +12,18 @@ from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Plain, standard_output
 from gmmae.workloads.configuration import read_config
 
-RESUME = "the sweep's command does it"
-"""How a run is resumed, for the message when another task is lost."""
-
 
 class Commands:
     """The commands of one process. What it keeps from run to run is an attribute."""
 
-    def __init__(self, parent: Watchdog) -> None:
-        self._parent = parent
+    def __init__(self) -> None:
         self._cache = RunCache()
 
     def train(self, config: str, root: str) -> int:
         """Trains as `train.py` does, with plain output and without figures. Returns the exit code."""
         with no_collection_of_imports():
             run_config = read_config(Path(config))  # it imports the workload's module, if that is the user's
-        with join_processes(run_config, RESUME, self._parent) as group:
+        with join_processes(run_config) as group:
             with no_collection_of_imports():
                 from gmmae.training.loop import run
 
@@ -40,7 +35,7 @@ class Commands:
         """Measures the step times that a JSON file requests. Returns the exit code."""
         arguments = json.loads(Path(request).read_text(encoding="utf-8"))
         run_config = read_config(Path(config))
-        with join_processes(run_config, RESUME, self._parent) as group:
+        with join_processes(run_config) as group:
             from gmmae.sweep.step_times import write
             from gmmae.sweep.throughput import measure
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gmmae.config.schema import flatten
 from gmmae.config.toml import differences, updated
-from gmmae.multihost.peers import Group
+from gmmae.multihost.distributed import Group
 from gmmae.system.errors import InputError
 from gmmae.training.checkpoint import Checkpoint, OtherModelError, trained
 from gmmae.training.compilation import TrainSetup, blank_state, cast

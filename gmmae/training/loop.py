@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from gmmae.config.schema import LOSS, Config
-from gmmae.multihost.peers import ALONE, Group
+from gmmae.multihost.distributed import ALONE, Group
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
@@ -84,15 +84,14 @@ def opened(
     with claim(config, root) if group.primary else nullcontext(WorkDir(root)) as workdir:
         earlier = workdir.read_record() if group.primary and workdir.begun else None
         ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows(), workdir.read_validations())
-        record, ended = group.broadcast_from_root((plain(earlier) if earlier is not None else None, ended))
+        record, ended = group.all_gather((plain(earlier) if earlier is not None else None, ended))[0]
         earlier = from_plain(record) if record is not None else None
         if earlier is not None and ended:
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             yield earlier
             return
         setup = compilation.prepare(config, cache=cache)
-        if group is not ALONE:
-            group.assert_equal(setup.fingerprint.digests)
+        group.assert_equal(setup.fingerprint.digests)
         if group.primary:
             now = setup.fingerprint
             setup = setup._replace(
@@ -162,7 +161,7 @@ class Run:
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """Returns the newest checkpoint that the first process can read; all processes go on from it."""
         checkpoint = self.checkpoints.restore(like, self.display.say) if self.checkpoints else None
-        epoch = self.group.broadcast_from_root(len(checkpoint.progress.history) if checkpoint else None)
+        epoch = self.group.all_gather(len(checkpoint.progress.history) if checkpoint else None)[0]
         return checkpoint if self.checkpoints or epoch is None else restore_epoch(self.workdir.checkpoints, epoch, like)
 
     @property
@@ -188,7 +187,7 @@ class Run:
             self.evaluate = programs.validation(setup, self.state.params, self.fetcher)
             self.describe = programs.description(setup, self.state.params)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
-        self.group.barrier()
+        self.group.all_gather(None)
         validation = self.history[-1].validation if done else self.evaluate(self.state.params)
         require_metric(stop, validation)
         self.metrics = list(validation)
@@ -213,7 +212,7 @@ class Run:
             if self._saves(reason):
                 self._save()
                 self._write_record(reason)
-            self.group.barrier()  # the others wait here: in a collective operation their patience is JAX's
+            self.group.all_gather(None)  # the others wait here: in a collective operation their patience is JAX's
         return reason
 
     def end(self, reason: str) -> Record:
@@ -237,9 +236,9 @@ class Run:
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
         """Returns the end that the first process sees, by its clock, and the first interrupt of any process."""
-        reasons = [None, *stop_reasons.EXIT_CODES]
-        of_each = self.group.all_gather([reasons.index(end), reasons.index(interrupt)])
-        return reasons[of_each[0, 0]], reasons[next((number for _, number in of_each if number), 0)]
+        of_each = self.group.all_gather((end, interrupt))
+        self.group.epoch_ended()
+        return of_each[0][0], next((reason for _, reason in of_each if reason), None)
 
     def _advance(self) -> None:
         """Trains one epoch."""

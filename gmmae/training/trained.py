@@ -45,7 +45,7 @@ def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record
     """
     if not (isinstance(config, Config) and isinstance(workdir, str | Path)):
         raise InputError(f"train takes a configuration of gmmae.configure and a folder; got {config!r:.80} and {workdir!r}")
-    with join_processes(config, "gmmae.train") as group:
+    with join_processes(config) as group:
         record = loop.run(config, Path(workdir), IDLE if quiet or not group.primary else terminal.display(), group)
     if group.primary:
         from gmmae.training import figures  # matplotlib is imported where a figure is drawn
