@@ -11,7 +11,7 @@ TESTS ?=
 # The extras to install, with those that JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/system/nvidia.py test)
 
-.PHONY: train sweep test test-all test-gpu-programs test-cluster test-install test-faults test-faults-quick bench gpu-report docs notebooks lint format
+.PHONY: train sweep test test-all test-gpu-programs test-cluster test-install test-faults bench gpu-report docs notebooks lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -42,13 +42,9 @@ test-cluster: $(VENV)/ready
 test-install: $(VENV)/ready
 	GMMAE_TEST_INSTALL=1 $(BIN)/python -m pytest tests/documents/test_first_screen.py
 
-# All faults (kills, stops, full disks, damaged checkpoints), each in a run of its own, and a table in runs/faults_3.
+# Faults (kills, stops, hangs, full disks, damaged checkpoints) of runs and sweeps, with a row of a table for each.
 test-faults: $(VENV)/ready
-	$(BIN)/python -m tests.faults --seed 3
-
-# The cheap part: every way to continue once, in a row on one run.
-test-faults-quick: $(VENV)/ready
-	$(BIN)/python -m tests.faults --seed 3 --quick
+	$(BIN)/python -m pytest tests/faults -q -s
 
 # Compares with PyTorch, which it installs. `make bench BENCH="--parts peers --turns 3"` runs a part.
 bench: $(VENV)/bench

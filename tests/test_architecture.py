@@ -175,7 +175,7 @@ def test_only_checked_voxels_of_a_volume_are_used():
     assert calls == {f"gmmae.data.extraction.{name}" for name in ("voxels", "geometry")}
 
 
-@pytest.mark.parametrize("name", ["gmmae.multihost.watchdog", "gmmae.sweep.supervisor", "gmmae.config.schema"])
+@pytest.mark.parametrize("name", ["gmmae.sweep.supervisor", "gmmae.config.schema"])
 def test_what_must_work_without_jax_knows_no_jax(name):
     packages = {target.split(".")[0] for module in reached_from(name) for target in imports(module, at_run_time=True)}
     assert not packages & {"jax", "numpy", "flax"}
@@ -207,7 +207,7 @@ def test_heavy_packages_stay_in_their_places(package, allowed):
 
 
 def test_few_imports_stand_inside_functions():
-    """Each of them is for a quick start, or waits for the fork of the watchdog or the meeting of the processes."""
+    """Each of them is for a quick start, or waits for the meeting of the processes."""
     functions = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     inside = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)]
     assert len(inside) <= 31

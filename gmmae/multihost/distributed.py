@@ -109,7 +109,8 @@ class _Several(Group):
         self.primary = process_id == 0
         self._calls, self._began, self._longest_s = 0, math.nan, 0.0
         self._ending = threading.Lock()
-        threading.Thread(target=self._end_with_others, name="ends of others", daemon=True).start()
+        self._hears = threading.Thread(target=self._end_with_others, name="ends of others", daemon=True)
+        self._hears.start()
 
     def all_gather(self, value: T) -> list[T]:
         """Goes through the store. Two places take turns: who writes knows that all have read what was there."""
@@ -137,6 +138,9 @@ class _Several(Group):
         import jax
 
         self.all_gather(None)
+        if self.primary:
+            self._client.key_value_set("end", "null")
+        self._hears.join()  # a thread in JAX's C++ would abort Python's own end
         faulthandler.cancel_dump_traceback_later()
         signal.alarm(0)
         jax.distributed.shutdown()
@@ -169,9 +173,12 @@ class _Several(Group):
 
     def _end_with_others(self) -> None:
         try:
-            process, reason, code = json.loads(self._client.blocking_key_value_get("end", WEEK_MS))
-        except Exception:  # the group has ended in agreement, or JAX is about to end this process
+            end = json.loads(self._client.blocking_key_value_get("end", WEEK_MS))
+        except Exception:  # JAX is about to end this process
             return
+        if end is None:  # all have left
+            return
+        process, reason, code = end
         self._ending.acquire()  # for good: the other thread of the two waits until the process is gone
         write_error(f"error: process {process} has ended: {reason}\n")
         self._end(code)

@@ -10,7 +10,8 @@ All processes of a run end with one code where they can: one that fails tells th
 | 74 | the work directory failed, or another place that is written or read: a full disk | no |
 | 130, 129 | Ctrl-C, a terminal that is closed; with a checkpoint | no |
 | 143 | SIGTERM (a time limit, a preemption), with a checkpoint | yes, up to a number that the caller sets |
-| 75 | a process was lost: killed, crashed, stopped, cut off with its host | yes, up to 3 times in a row |
+| 75 | a process among several was lost or hung, as the launchers say it | yes, up to 3 times in a row |
+| 134, 142 | with others: JAX has aborted it because another one was lost; an epoch did not end. Both are a loss, 75 | as 75 |
 | another one above 128 | killed: with other processes that is a loss, 75; alone it would be killed again | no |
 
 Commands other than `train`, `sweep` and `plan` have no checkpoint. At Ctrl-C every command says what holds. A command whose

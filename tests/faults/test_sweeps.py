@@ -1,117 +1,197 @@
-"""What judges the faults of a sweep, on made-up sweeps: the real ones take `python -m tests.faults`."""
+"""Faults of a sweep: a killed worker, a full memory, a full disk. It ends with the results of an undisturbed one."""
 
-import dataclasses
 import json
 import os
-from random import Random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from gmmae.training.records import Epoch, write_history
-from tests.faults import greedy_workload, sweeps
-from tests.faults.sweeps import EPOCHS, STRUCK_AFTER, SWEEP_FAULTS, Sweep
-from tests.faults.trials import Trial
+from gmmae.training.records import read_history
+from tests.faults.disks import fill, mount_disk, unmount
+from tests.faults.greedy_workload import MARK, TELL
+from tests.waiting import wait_until
 
-ROW = Epoch(1, 15, 450, 0.1, 0.5, 0.25, 1.0, 2.0, 3.0, 4.0, 5.0)
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent.parent
+EPOCHS, EVERY = 100, 20
+CONFIG = f"""
+scaling = ["strong", "weak", "linear"]
+devices = [1, 2, 4]
+
+[timing]
+warmup_steps = 1
+steps = 1
+blocks = 1
+
+[run.checkpoint]
+every_epochs = {EVERY}
+min_interval_s = 0
+
+[run.stop]
+max_epochs = {EPOCHS}
+
+[run.log]
+tensorboard = false
+"""
+"""Five computed runs for nine of the grid."""
+
+
+class Sweep:
+    """One work directory and the commands on it, all the same."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.workdir = folder, folder / "disk" / "work"
+        (folder / "sweep.toml").write_text(CONFIG, encoding="utf-8")
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "sweep.py", "--config", str(self.folder / "sweep.toml"), "--workdir", str(self.workdir)]
+        command += ["--run.workload", str(Path(__file__).with_name("greedy_workload.py"))]
+        environment = os.environ | {MARK: str(self.folder)}
+        with (self.folder / "output.txt").open("a") as file:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, text=True
+            )
+
+    def finish(self) -> int:
+        assert self.process
+        return self.process.wait(300)
+
+    def said(self) -> str:
+        return (self.folder / "output.txt").read_text(errors="replace")
+
+    def processes(self) -> list[int]:
+        """The processes of this sweep, the command among them."""
+        mark = f"{MARK}={self.folder}".encode()
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and mark in _read(name, "environ").split(b"\0")]
+
+    def worker(self) -> int:
+        """The process that trains."""
+        [found] = [pid for pid in self.processes() if b"gmmae.sweep.worker" in _read(pid, "cmdline")]
+        return found
+
+    def wait_for(self, epochs: int, run: int) -> str:
+        """Waits for so many epochs of the run of a number, from 0 in the order in which they begin; returns its name."""
+        names: list[str] = []
+
+        def done() -> bool:
+            histories = sorted(self.workdir.glob("runs/*/history.csv"))
+            names.extend(path.parent.name for path in histories if path.parent.name not in names)
+            return run < len(names) and len(read_history(self.workdir / "runs" / names[run] / "history.csv")) >= epochs
+
+        wait_until(done, 240)
+        return names[run]
+
+    def records(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (self.workdir / "records").glob("*.json")}
+
+    def results(self) -> dict[str, object]:
+        """The records and the histories, without seconds."""
+        found: dict[str, object] = {}
+        for name, content in self.records().items():
+            outer = json.loads(content)
+            found[name] = outer | {"record": {key: value for key, value in outer["record"].items() if not _is_time(key)}}
+        for path in sorted(self.workdir.glob("runs/*/history.csv")):
+            rows = [row._asdict() for row in read_history(path)]
+            found[path.parent.name] = [{key: repr(value) for key, value in row.items() if not _is_time(key)} for row in rows]
+        return found
+
+    def kill(self) -> None:
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.process:
+            self.process.wait()
+
+
+def _is_time(name: str) -> bool:
+    return name == "clocks" or name.endswith("_s") or name == "run_id"
+
+
+def _read(pid: int | str, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict[str, object]:
+    sweep = Sweep(tmp_path_factory.mktemp("undisturbed"))
+    sweep.start()
+    assert sweep.finish() == 0, sweep.said()
+    return sweep.results()
 
 
 @pytest.fixture
-def sweep(tmp_path):
-    """A sweep with one finished run."""
-    made = Sweep(tmp_path / "sweep", tmp_path / "compiled", Random(0))
-    write(made)
-    return made
+def sweep(tmp_path) -> Iterator[Sweep]:
+    made = Sweep(tmp_path)
+    yield made
+    made.kill()
+    if (tmp_path / "disk").is_mount():
+        unmount(tmp_path / "disk")
 
 
-def write(sweep, row=ROW, outcome="max_epochs", **record):
-    run = sweep.workdir / "runs" / "weak-n2-seed0"
-    run.mkdir(parents=True, exist_ok=True)
-    write_history(run / "history.csv", [row])
-    inner = {"epochs": 1, "clocks": {"train_s": 2.0}, "time_to_target_s": 3.0} | record
-    (sweep.workdir / "records").mkdir(exist_ok=True)
-    text = json.dumps({"outcome": outcome, "record": inner})
-    (sweep.workdir / "records" / "weak-n2-seed0.json").write_text(text, encoding="utf-8")
+def kill_worker(sweep: Sweep) -> None:
+    os.kill(sweep.worker(), signal.SIGKILL)
 
 
-def complaints(sweep, wanted):
-    trial = Trial("any", "any")
-    sweeps._compare(sweep, wanted, trial)
-    return trial.complaints
-
-
-def test_results_are_compared_without_seconds(sweep):
-    wanted = sweep.results()
-    write(sweep, ROW._replace(train_s=9.0, total_s=9.0), clocks={"train_s": 7.0}, time_to_target_s=None)
-    assert complaints(sweep, wanted) == []
+def take_memory(sweep: Sweep) -> None:
+    """The next validation asks for more memory than there is."""
+    (sweep.folder / TELL).touch()
+    wait_until(lambda: not (sweep.folder / TELL).exists())
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"row": ROW._replace(val_loss=0.25000001)}, "other bits in weak-n2-seed0/history"),
-        ({"outcome": "crashed"}, "other bits in weak-n2-seed0.json"),
-        ({"epochs": 2}, "other bits in weak-n2-seed0.json"),
-    ],
+    ("strike", "says"), [(kill_worker, "killed by SIGKILL"), (take_memory, "exit code 2")], ids=["killed", "out of memory"]
 )
-def test_any_other_difference_is_a_complaint(sweep, change, complaint):
-    wanted = sweep.results()
-    write(sweep, **change)
-    assert complaints(sweep, wanted) == [complaint]
-
-
-def test_a_missing_record_is_a_complaint(sweep):
-    wanted = sweep.results()
-    (sweep.workdir / "records" / "weak-n2-seed0.json").unlink()
-    assert complaints(sweep, wanted) == ["records or histories are missing or new: weak-n2-seed0.json"]
-
-
-@pytest.mark.parametrize(
-    ("number", "line", "log", "fitting"),
-    [
-        (0, "weak-n2-seed0 is tried again in a new process: killed by SIGKILL: x", "", True),
-        (0, "weak-n4-seed0 is tried again in a new process: killed by SIGKILL: x", "", False),
-        (0, "weak-n2-seed0 is tried again in a new process: exit code 1: x", "", False),
-        (1, "weak-n2-seed0 is tried again in a new process: exit code 1: x", "Unable to allocate 1.00 EiB", True),
-        (1, "weak-n2-seed0 is tried again in a new process: exit code 1: x", "something else", False),
-        (2, "error: writing x failed (No space left on device): run the same command again", "", True),
-        (2, "error: x must have space; a write failed: give the same command again", "", True),
-        (2, "OSError: [Errno 28] No space left on device", "", False),
-    ],
-)
-def test_a_sweep_has_to_say_what_happened(sweep, number, line, log, fitting):
-    sweep.outputs = [sweep.folder / "output_0.txt"]
-    sweep.outputs[0].write_text(f"before\n{line}\nbehind\n", encoding="utf-8")
-    (sweep.workdir / "runs" / "weak-n2-seed0" / "log.txt").write_text(log, encoding="utf-8")
-    trial = Trial("any", "any")
-    sweeps._judge_words(sweep, SWEEP_FAULTS[number], "weak-n2-seed0", trial)
-    assert (trial.complaints == []) is fitting
-
-
-def test_a_strike_is_within_a_run_and_behind_a_checkpoint():
-    assert STRUCK_AFTER.start > sweeps.EVERY
-    assert STRUCK_AFTER.stop < EPOCHS - sweeps.EVERY
-
-
-def test_the_processes_of_a_sweep_are_found_by_their_environment(sweep):
-    sweep.start("--help")
-    sweep.wait_until(lambda: len(sweep.processes()) > 0)  # Linux tells a process' environment a moment after its start
-    assert sweep.finish() == 0
+def test_a_run_whose_worker_dies_goes_on_in_a_new_one(sweep, undisturbed, strike: Callable[[Sweep], None], says):
+    sweep.start()
+    name = sweep.wait_for(EVERY + 5, run=2)
+    strike(sweep)
+    assert sweep.finish() == 0, sweep.said()
+    assert re.search(rf"^{name} is tried again in a new process: {says}", sweep.said(), re.MULTILINE)
+    assert "resumed after epoch" in (sweep.workdir / "runs" / name / "log.txt").read_text(errors="replace")
+    assert sweep.results() == undisturbed
     assert sweep.processes() == []
 
 
-def test_a_told_process_asks_for_too_much_memory_and_no_other_one_does(tmp_path, monkeypatch):
-    monkeypatch.setenv(greedy_workload.MARK, str(tmp_path))
-    losses = greedy_workload.np.ones(2, "float32")
-    assert greedy_workload.take_memory_if_told(losses).tolist() == [1, 1]
-    (tmp_path / greedy_workload.TELL).touch()
-    for _ in range(2):  # one for each device
-        with pytest.raises(MemoryError):
-            greedy_workload.take_memory_if_told(losses)
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    assert greedy_workload.take_memory_if_told(losses).tolist() == [1, 1]
+def test_a_sweep_ends_with_its_workers_and_the_same_command_goes_on(sweep, undisturbed):
+    sweep.start()
+    sweep.wait_for(EVERY + 5, run=2)
+    worker = sweep.worker()
+    kept = sweep.records()
+    sweep.process.kill()
+    wait_until(lambda: worker not in sweep.processes(), 10)
+    sweep.start()
+    assert sweep.finish() == 0, sweep.said()
+    assert {name: sweep.records()[name] for name in kept} == kept
+    assert sweep.results() == undisturbed
 
 
-def test_faults_without_the_right_to_mount_are_skipped(sweep, monkeypatch):
-    monkeypatch.setattr(sweeps, "no_disk", lambda _: "no right to mount")
-    [trial] = sweeps._in_a_row(sweep, [fault for fault in SWEEP_FAULTS if fault.disk], {})
-    assert dataclasses.asdict(trial)["skipped"] == "no right to mount"
+def test_a_full_disk_ends_a_sweep_and_the_same_command_goes_on(sweep, undisturbed):
+    try:
+        mount_disk(sweep.workdir.parent)
+    except OSError as error:
+        sweep.workdir.parent.rmdir()
+        pytest.skip(f"a disk must be mounted; that failed with {error}")
+    sweep.start()
+    sweep.wait_for(5, run=2)
+    fill(sweep.workdir.parent)
+    assert sweep.finish() == 74, sweep.said()
+    assert re.search(r"^error: .*same command", sweep.said(), re.MULTILINE)
+    time.sleep(1)
+    assert sweep.processes() == []
+    kept = sweep.records()
+    (sweep.workdir.parent / "filler").unlink()
+    sweep.start()
+    assert sweep.finish() == 0, sweep.said()
+    assert {name: sweep.records()[name] for name in kept} == kept
+    assert sweep.results() == undisturbed

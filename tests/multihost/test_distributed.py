@@ -1,98 +1,31 @@
-"""Runs of two real processes of two virtual devices each, started without a launcher: what they compute, and how they end."""
+"""Runs of two real processes of two virtual devices each, started without a launcher: what they compute, and how they end.
+
+`tests/faults` has the losses of processes, and the ends that all share.
+"""
 
 import contextlib
 import json
 import os
-import re
-import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.config.toml import to_toml
 from gmmae.training.loop import run
 from gmmae.training.records import Epoch
-from gmmae.training.workdir import WorkDir
-from tests.faults.runs import children_of, gone
+from tests.launched import START_S, Launch
 from tests.small import RATES, Recorder, fingerprint, losses, small
 from tests.volume_sources import from_source
-from tests.waiting import free_port, wait_until
-
-ROOT = Path(__file__).parent.parent.parent
-SILENCE_S = 4.0
-START_S = 60.0
-"""More than a start takes on a busy machine."""
-
-
-class Pair:
-    """Two processes of one run; all that is left of them is killed in the end."""
-
-    def __init__(self, folder: Path, compiled: Path):
-        self.folder, self.compiled = folder, compiled
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, config: Config | Sequence[Config], workdir: Path, ids=(0, 1), **options: object) -> list[subprocess.Popen]:
-        """Starts processes with one configuration, or with one each."""
-        common = {"coordinator": f"127.0.0.1:{free_port()}", "num-processes": 2, "heartbeat-timeout-s": SILENCE_S}
-        new = []
-        for i in ids:
-            file = self.folder / f"{len(self.started)}.toml"
-            file.write_text(to_toml(config if isinstance(config, Config) else config[i]))
-            given = common | {"start-timeout-s": START_S, "process-id": i} | options
-            words = [str(word) for key, value in given.items() for word in (f"--distributed.{key}", value)]
-            new.append(self.launch("--config", file, "--workdir", workdir, *words))
-        return new
-
-    def launch(self, *arguments: object) -> subprocess.Popen:
-        process = subprocess.Popen(
-            [sys.executable, "train.py", *map(str, arguments)],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "JAX_NUM_CPU_DEVICES": "2",
-                "JAX_COMPILATION_CACHE_DIR": str(self.compiled),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.started.append(process)
-        return process
-
-    def end(self) -> None:
-        for process in self.started:
-            process.kill()
-            process.communicate()
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("compiled")
 
 
 @pytest.fixture
-def pair(tmp_path, compiled) -> Iterator[Pair]:
-    made = Pair(tmp_path, compiled)
+def pair(tmp_path) -> Iterator[Launch]:
+    made = Launch(tmp_path / "logs", tmp_path / "two")
     yield made
-    made.end()
-
-
-def finish(process: subprocess.Popen, timeout_s: float = 2 * START_S) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error."""
-    out, error = process.communicate(timeout=timeout_s)
-    return process.returncode, out, error
-
-
-def rows(workdir: Path) -> list[Epoch]:
-    return WorkDir(workdir).read_rows()
+    made.kill()
 
 
 def alone(config: Config, workdir: Path) -> list[Epoch]:
@@ -105,18 +38,19 @@ def alone(config: Config, workdir: Path) -> list[Epoch]:
 @pytest.mark.slow
 def test_two_processes_are_one_run(tmp_path, pair):
     config = small(parallel__devices=4, stop__max_epochs=5, log__tensorboard=True)
-    (code, out, error), silent = map(finish, pair.start(config, tmp_path / "two"))
-    assert (code, error) == (0, "")
+    pair.start(config)
+    first, silent = pair.finish()
+    assert (first.code, first.error) == (0, "")
     assert silent == (0, "", "")
-    assert "devices          4 × cpu" in out
-    one, two = losses(alone(config, tmp_path / "one")), losses(rows(tmp_path / "two"))
+    assert "devices          4 × cpu" in first.out
+    one, two = losses(alone(config, tmp_path / "one")), losses(pair.rows())
     # The same mean of 4 gradients, added up in another order: measured 1e-7.
     np.testing.assert_allclose(two, one, rtol=1e-5)
     assert len(two) == len({loss for _, _, loss in two}) == 5
-    record = json.loads((tmp_path / "two" / "record.json").read_text())
+    record = json.loads((pair.workdir / "record.json").read_text())
     assert (record["devices"], record["processes"], record["device_batch"], record["stop_reason"]) == (4, 2, 2, "max_epochs")
-    assert len(list((tmp_path / "two" / "tb").iterdir())) == 1
-    assert "max_epochs after 5 epochs" in out
+    assert len(list((pair.workdir / "tb").iterdir())) == 1
+    assert "max_epochs after 5 epochs" in first.out
 
 
 @pytest.mark.slow
@@ -135,9 +69,9 @@ def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_
     found = alone(config, tmp_path / "one")
     assert len({row.val_loss for row in found}) == epochs
     assert len({row.batch for row in found}) == 1 + ("scaling" in changes)
-    ended = list(map(finish, pair.start(small(parallel__devices=4, **exact), tmp_path / "two")))
-    assert [(code, error) for code, _, error in ended] == [(0, ""), (0, "")]
-    assert fingerprint(config, tmp_path / "two") == fingerprint(config, tmp_path / "one")
+    pair.start(small(parallel__devices=4, **exact))
+    assert [(end.code, end.error) for end in pair.finish()] == [(0, ""), (0, "")]
+    assert fingerprint(config, pair.workdir) == fingerprint(config, tmp_path / "one")
 
 
 @pytest.mark.slow
@@ -148,11 +82,10 @@ def test_two_processes_read_only_what_their_devices_need_of_a_source_and_have_th
     assert len({row.val_loss for row in found}) == 4
     reads = tmp_path / "reads"
     reads.mkdir()
-    together = from_source(tmp_path / "volumes.py", small(parallel__devices=4, **exact), reads=str(reads))
-    ended = list(map(finish, pair.start(together, tmp_path / "two")))
-    assert [(code, error) for code, _, error in ended] == [(0, ""), (0, "")]
-    assert losses(rows(tmp_path / "two")) == losses(found)
-    assert fingerprint(config, tmp_path / "two") == fingerprint(config, tmp_path / "one")
+    pair.start(from_source(tmp_path / "volumes.py", small(parallel__devices=4, **exact), reads=str(reads)))
+    assert [(end.code, end.error) for end in pair.finish()] == [(0, ""), (0, "")]
+    assert losses(pair.rows()) == losses(found)
+    assert fingerprint(config, pair.workdir) == fingerprint(config, tmp_path / "one")
     of_processes = [len(path.read_text().splitlines()) for path in reads.iterdir()]
     assert len(of_processes) == 2
     # Before training each reads the first sample, ten for the fingerprint, and all 22 for the contract unless the other process
@@ -161,128 +94,56 @@ def test_two_processes_read_only_what_their_devices_need_of_a_source_and_have_th
     assert 4 * 22 <= sum(of_processes) - 2 * 11 <= 4 * (22 + 1) + 2 * 22
 
 
-def endless(**changes) -> Config:
-    return small(parallel__devices="all", stop__max_epochs=100_000, checkpoint__every_epochs=1, **changes)
+@pytest.mark.slow
+def test_one_process_goes_on_with_what_two_have_begun(tmp_path, pair):
+    pair.start(small(parallel__devices="all", stop__max_epochs=100_000, checkpoint__every_epochs=1))
+    pair.wait_for_epochs(2)
+    pair.processes[0].terminate()
+    first, other = pair.finish()
+    done = len(pair.rows())
+    assert (first.code, first.error, other) == (143, "", (143, "", ""))
+    assert f"sigterm after {done} epochs" in first.out
+    assert "checkpoint written; to resume: python train.py --config" in first.out
+    config = small(parallel__devices=1, stop__max_epochs=done + 2, checkpoint__every_epochs=1)
+    assert [row.epoch for row in alone(config, pair.workdir)] == [done + 1, done + 2]
+    whole = alone(config, tmp_path / "whole")
+    # As in test_parallel.py, over some more epochs.
+    np.testing.assert_allclose(losses(pair.rows()), losses(whole), rtol=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("one", "number", "code_of_all", "reason"), [(0, signal.SIGTERM, 143, "sigterm"), (1, signal.SIGHUP, 129, "sighup")]
-)
-def test_a_signal_to_one_saves_and_ends_all_after_the_same_epoch_and_resumes(tmp_path, pair, one, number, code_of_all, reason):
-    workdir = tmp_path / "run"
-    processes = pair.start(endless(), workdir)
-    wait_until(lambda: len(rows(workdir)) >= 2, 2 * START_S)
-    processes[one].send_signal(number)
-    (code, out, error), other = map(finish, processes)
-    assert (code, error) == (code_of_all, "")
-    assert other == (code_of_all, "", "")
-    done = len(rows(workdir))
-    assert f"{reason} after {done} epochs" in out
-    assert "checkpoint written; to resume: python train.py --config" in out
-    assert (workdir / "checkpoints" / str(done)).is_dir()
-    if one == 0:  # strong scaling: another number of devices goes on with the same run
-        config = small(parallel__devices=1, stop__max_epochs=done + 2, checkpoint__every_epochs=1)
-        assert [row.epoch for row in alone(config, workdir)] == [done + 1, done + 2]
-        whole = alone(config, tmp_path / "whole")
-        # As in test_parallel.py, over some more epochs.
-        np.testing.assert_allclose(losses(rows(workdir)), losses(whole), rtol=1e-4)
-
-
-def our_line(error: str) -> str:
-    """The only one of ours on standard error; JAX and Gloo may say in many what they think of another's end."""
-    [line] = [line for line in error.splitlines() if line.startswith("error: ")]
-    return line
-
-
-def worker_of(process: subprocess.Popen) -> int:
-    """The process that trains; the one that was started waits for it."""
-    [worker] = children_of(process.pid)
-    return worker
-
-
-def killed(process: subprocess.Popen) -> None:
-    os.kill(worker_of(process), signal.SIGKILL)
-
-
-def parent_killed(process: subprocess.Popen) -> None:
-    process.kill()
-
-
-def stopped(process: subprocess.Popen) -> None:
-    os.kill(worker_of(process), signal.SIGSTOP)
-
-
-SILENT = r"has been silent for \d s: it was killed or stopped, or its host cannot be reached"
-FAULTS: dict[str, tuple[int, Callable[[subprocess.Popen], None], float, str, int]] = {
-    "0 killed": (0, killed, SILENCE_S, "has ended without a word: it was killed, or has crashed", -signal.SIGKILL),
-    "1 killed": (1, killed, SILENCE_S, SILENT, -signal.SIGKILL),
-    "parent of 1 killed": (1, parent_killed, SILENCE_S, "was killed", -signal.SIGKILL),
-    "0 stopped": (0, stopped, 2 * SILENCE_S, SILENT, 75),
-}
-"""The process, what is done to it, within how long the other ends, what that one says, and how the struck one ends.
-
-`python -m tests.faults` has all of them.
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("lost", "fault", "bound_s", "how", "code_of_lost"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_lost_process_ends_the_other_one_in_time_and_nothing_is_left(tmp_path, pair, lost, fault, bound_s, how, code_of_lost):
-    workdir = tmp_path / "run"
-    processes = pair.start(endless(), workdir)
-    wait_until(lambda: len(rows(workdir)) >= 2, 2 * START_S)
-    worker = worker_of(processes[lost])
-    fault(processes[lost])
-    start = time.monotonic()
-    code, _, error = finish(processes[1 - lost], 30)
-    assert time.monotonic() - start < bound_s
-    assert code == 75
-    assert re.fullmatch(
-        rf"error: process {lost} \(.*, pid {processes[lost].pid}\) {how}; to resume, start all processes again: "
-        rf"python train\.py --config .*--distributed\.process-id {1 - lost}\b.*",
-        our_line(error),
-    )
-    # A stopped process is killed by its parent: it would hold the work directory. A worker without a parent ends by itself.
-    assert processes[lost].wait(10) == code_of_lost
-    assert gone(worker, 10)
-    done = len(rows(workdir))
-    config = small(parallel__devices=4, stop__max_epochs=done + 1, checkpoint__every_epochs=1)
-    assert alone(config, workdir)[-1].epoch == done + 1
-    np.testing.assert_array_equal([row.epoch for row in rows(workdir)], range(1, done + 2))
-
-
-@pytest.mark.slow
-def test_a_process_that_does_not_come_is_an_error_of_one_line(tmp_path, pair):
-    [first] = pair.start(small(), tmp_path / "run", ids=[0], **{"start-timeout-s": 1})
-    code, out, error = finish(first)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_nobody_joins_says_so_in_one_line(pair, rank):
+    pair.start([small(), small()], ids=[rank], **{"start-timeout-s": 1})
+    [(code, out, error)] = pair.finish()
     assert (code, out) == (2, "")
-    assert re.fullmatch(
-        r"error: all 2 processes must start within .*, 1 s, and reach process 0 at 127\.0\.0\.1:\d+; got fewer: .*\n", error
-    )
+    assert error.startswith("error: all 2 processes must start within distributed.start_timeout_s, 1 s, ")
+    assert error.count("\n") == 1
 
 
-def test_processes_that_differ_all_say_so(tmp_path, pair):
-    configs = [small(parallel__devices="all", optim__batch_size=8 + i) for i in (0, 1)]
-    processes = pair.start(configs, tmp_path / "run")
-    for code, out, error in map(finish, processes):
+def test_processes_that_differ_all_say_so(pair):
+    pair.start([small(parallel__devices="all", optim__batch_size=8 + i) for i in (0, 1)])
+    for code, out, error in pair.finish():
         assert (code, out) == (2, "")
-        assert error == (
-            "error: all processes must have the same configuration, versions, code and data; got optim.batch_size 8 on "
-            "process 0 and 9 on process 1\n"
-        )
+        assert "configuration, versions, code and data; got optim.batch_size 8 on process 0 and 9 on process 1" in error
+        assert error.count("\n") == 1
 
 
-def test_an_error_of_one_ends_the_other_with_its_words(tmp_path, pair):
+def test_an_error_of_one_ends_the_other_with_its_words(pair):
     """The first process alone looks at the work directory."""
-    place = tmp_path / "file"
-    place.write_text("")
-    (code, _, error), (other_code, _, other_error) = map(finish, pair.start(small(parallel__devices="all"), place))
-    assert (code, other_code) == (2, 2)  # the one code that says what was wrong: nobody is to start them again
-    assert our_line(error).startswith("error: workdir must be a folder that can be written")
-    assert re.match(
-        r"error: process 0 \(.*\) has ended: workdir must be a folder that can be written; .*; to resume", our_line(other_error)
-    )
+    pair.workdir.write_text("")
+    pair.start(small(parallel__devices="all"))
+    first, other = pair.finish()
+    assert (first.code, other.code) == (2, 2)  # the one code that says what was wrong: nobody is to start them again
+    assert first.error.startswith("error: workdir must be a folder that can be written")
+    assert other.error.startswith("error: process 0 has ended: workdir must be a folder that can be written")
+
+
+def test_some_of_the_devices_are_refused(pair):
+    pair.start(small(parallel__devices=2))
+    for code, _, error in pair.finish():
+        assert code == 2
+        assert "parallel.devices must be all or the 4 devices of the 2 processes; got 2" in error
 
 
 def listening(*pids: int) -> list[tuple[str, int]]:
@@ -311,25 +172,20 @@ def strangers(address: str, port: int) -> Iterator[socket.socket]:
 @pytest.mark.slow
 def test_strangers_at_every_port_change_no_bit_and_the_service_listens_on_the_loopback_interface_alone(tmp_path, pair):
     config = small(parallel__devices=4, stop__max_epochs=200, checkpoint__every_epochs=200)
-    assert [code for code, _, _ in map(finish, pair.start(config, tmp_path / "quiet"))] == [0, 0]
-    workdir = tmp_path / "run"
-    processes = pair.start(config, workdir)
-    wait_until(lambda: len(rows(workdir)) >= 2, 2 * START_S)
-    addresses = {address for address, _ in listening(worker_of(processes[0]))}
+    quiet = Launch(tmp_path / "logs of quiet", tmp_path / "quiet")
+    quiet.start(config)
+    assert [end.code for end in quiet.finish(4 * START_S)] == [0, 0]
+    pair.start(config)
+    pair.wait_for_epochs(2)
+    pids = [process.pid for process in pair.processes]
+    addresses = {address for address, _ in listening(pids[0])}
     assert "127.0.0.1" in addresses
     assert "0.0.0.0" not in addresses  # all interfaces
-    ports = listening(*map(worker_of, processes))
+    ports = listening(*pids)
     came = [stranger for address, port in ports for stranger in strangers(address, port)]
     assert len(ports) == 3
-    assert len(rows(workdir)) < 200
-    assert [code for code, _, _ in map(finish, processes)] == [0, 0]
+    assert len(pair.rows()) < 200
+    assert [end.code for end in pair.finish(4 * START_S)] == [0, 0]
     for stranger in came:
         stranger.close()
-    assert fingerprint(config, workdir) == fingerprint(config, tmp_path / "quiet")
-
-
-def test_some_of_the_devices_are_refused(tmp_path, pair):
-    ended = map(finish, pair.start(small(parallel__devices=2), tmp_path / "run"))
-    for code, _, error in ended:
-        assert code == 2
-        assert "parallel.devices must be all or the 4 devices of the 2 processes; got 2" in error
+    assert fingerprint(config, pair.workdir) == fingerprint(config, quiet.workdir)

@@ -45,20 +45,23 @@ def test_a_batch_script_is_no_step():
 def test_srun():
     place = find(AUTO, SRUN)
     assert place is not None
-    assert place == Place(3, 4, "gpu03", place.port, (1,))
-    assert place.port in PORTS
+    host, port = place.coordinator.split(":")
+    assert place == Place(place.coordinator, 4, 3, (1,))
+    assert host == "gpu03"
+    assert int(port) in PORTS
     other_task = find(AUTO, SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"})
     assert other_task == place._replace(process_id=0, local_devices=(0,))
     other_job = find(AUTO, SRUN | {"SLURM_JOB_ID": "72"})
     assert other_job is not None
-    assert other_job.port != place.port
+    assert other_job.coordinator != place.coordinator
 
 
 def test_the_tasks_of_one_host_meet_on_its_loopback_interface():
     one = {"SLURM_STEP_NODELIST": "gpu03", "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_LOCALID": "3", "SLURM_NODEID": "0"}
     place = find(AUTO, SRUN | one)
     assert place is not None
-    assert (place.host, place.local_devices) == ("127.0.0.1", (3,))
+    assert place.coordinator.startswith("127.0.0.1:")
+    assert place.local_devices == (3,)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +78,10 @@ def test_devices_of_a_process(tasks, visible, devices):
 def test_mpirun():
     place = find(AUTO, MPIRUN)
     assert place is not None
-    assert place == Place(2, 4, "10.96.0.1", place.port, (0,))
+    assert place == Place(place.coordinator, 4, 2, (0,))
+    assert place.coordinator.startswith("10.96.0.1:")
     one_host = find(AUTO, MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
-    assert one_host == place._replace(host="127.0.0.1")
+    assert one_host == place._replace(coordinator=place.coordinator.replace("10.96.0.1", "127.0.0.1"))
 
 
 def test_mpirun_without_an_address_on_several_hosts_needs_the_coordinator():
@@ -85,12 +89,12 @@ def test_mpirun_without_an_address_on_several_hosts_needs_the_coordinator():
     without = {key: value for key, value in MPIRUN.items() if "uri" not in key} | {"PMIX_NAMESPACE": "prterun-host-77@1"}
     with pytest.raises(ConfigError, match=r"all be given, or come from srun or mpirun; got no distributed\.coordinator"):
         find(AUTO, without)
-    assert find(DistributedConfig(coordinator="host:9"), without) == Place(2, 4, "host", 9, (0,))
+    assert find(DistributedConfig(coordinator="host:9"), without) == Place("host:9", 4, 2, (0,))
 
 
 def test_by_hand():
-    assert find(by_hand(), {}) == Place(1, 2, "host", 1234)
-    assert find(by_hand(coordinator="[::1]:1234", local_devices=(2, 3)), SRUN) == Place(1, 2, "::1", 1234, (2, 3))
+    assert find(by_hand(), {}) == Place("host:1234", 2, 1)
+    assert find(by_hand(coordinator="[::1]:1234", local_devices=(2, 3)), SRUN) == Place("[::1]:1234", 2, 1, (2, 3))
     assert find(by_hand(num_processes=1, process_id=0), {}) is None
 
 

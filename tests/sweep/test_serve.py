@@ -24,7 +24,7 @@ from tests.waiting import DEADLINE_S, locked, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 
-# The worker, with commands that need no JAX. It is a file because the watchdog is forked from it.
+# The worker, with commands that need no JAX. It is a file, as the worker is.
 PROGRAM_SOURCE = """
 import fcntl, os, signal, sys, time, types
 from pathlib import Path
@@ -36,7 +36,7 @@ GB = 2**30
 
 
 class Commands:
-    def __init__(self, parent):
+    def __init__(self):
         self.kept = []
 
     def say(self, *words):

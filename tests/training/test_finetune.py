@@ -5,7 +5,7 @@ from shutil import copytree, rmtree
 
 import pytest
 
-from gmmae.multihost.peers import Group
+from gmmae.multihost.distributed import Group
 from gmmae.system.errors import InputError
 from gmmae.training.loop import run
 from gmmae.training.records import read_history

@@ -12,7 +12,7 @@ import gmmae
 from gmmae.config.schema import Config, changed
 from gmmae.config.toml import to_toml
 from gmmae.data.synthetic.volumes import synthetic_nodules
-from gmmae.multihost.agreement import DisagreementError, assert_equal
+from gmmae.multihost.distributed import DisagreementError, Group
 from gmmae.system.errors import InputError
 from gmmae.training import fingerprint
 from gmmae.training.loop import run
@@ -187,6 +187,16 @@ def test_a_changed_file_of_a_workload_is_another_workload(trained, tmp_path):
         train(config, tmp_path / "run", epochs=2)
 
 
+class Two(Group):
+    """This process, and another one with values of its own."""
+
+    def __init__(self, other):
+        self._other = other
+
+    def all_gather(self, value):
+        return [value, self._other]
+
+
 def test_data_are_compared_to_the_last_bit_and_not_by_the_names_of_groups():
     data = registry.build(small()).load()
     same = fingerprint.of(small(), data)
@@ -199,7 +209,7 @@ def test_data_are_compared_to_the_last_bit_and_not_by_the_names_of_groups():
     for changes, part in (({"train": density}, "train samples"), ({"groups": joined}, "train groups")):
         other = fingerprint.of(small(), dataclasses.replace(data, **changes))
         with pytest.raises(DisagreementError, match=rf"got {part} [0-9a-f]{{12}} on process 0 and"):
-            assert_equal([same.digests, other.digests])
+            Two(other.digests).assert_equal(same.digests)
 
 
 def test_labels_count_and_a_sample_is_known_without_them():
