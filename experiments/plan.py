@@ -149,12 +149,12 @@ def judged(case: Case) -> list[Judged]:
 
 def held(case: Case, at_base: bool) -> list[bool]:
     """Returns whether the intervals hold the steps of runs with the base rate: at the base batch, or at the other batches."""
-    base = strategies.resolve("strong", case.measured.optim, 1, case.measured.samples).optimization
+    base = strategies.resolve("strong", case.measured.optim, 1, case.measured.samples).stages[0]
     found = []
     for truth in case.of_a_plan:
-        if not truth.arrived or (truth.batch == base.global_batch) != at_base:
+        if not truth.arrived or (truth.batch == base.batch) != at_base:
             continue
-        drawn = prediction.draw_run(case.measured, base._replace(global_batch=truth.batch)).steps
+        drawn = prediction.draw_run(case.measured, base._replace(batch=truth.batch)).steps
         low, high = np.quantile(drawn, ((1 - prediction.INTERVAL_LEVEL) / 2, (1 + prediction.INTERVAL_LEVEL) / 2))
         found.append(bool(low <= truth.steps <= high))
     return found

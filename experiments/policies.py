@@ -66,11 +66,11 @@ def hypothetical_group(measured: Measured, ratio: float, devices: int) -> Device
 
 def _expected_s(at: DeviceGroup, scaling: str, strong_s: float) -> float:
     """Returns the expected time of a strategy, as a plan does: a run that fails is followed by one of strong scaling."""
-    path = strategies.resolve(scaling, at.measured.optim, at.devices, at.measured.samples).optimization
-    if path.global_batch < at.devices:
+    path = strategies.resolve(scaling, at.measured.optim, at.devices, at.measured.samples).stages[0]
+    if path.batch < at.devices:
         return math.inf
-    run, epoch_s = prediction.draw_run(at.measured, path), float(at.epoch_s(path.global_batch))
-    noise = np.random.default_rng([at.devices, path.global_batch]).normal(size=len(run.epochs))
+    run, epoch_s = prediction.draw_run(at.measured, path), float(at.epoch_s(path.batch))
+    noise = np.random.default_rng([at.devices, path.batch]).normal(size=len(run.epochs))
     times = run.epochs * epoch_s * np.exp(prediction.TIME_SIGMA * noise)
     if math.isinf(strong_s):
         return float(times.mean())

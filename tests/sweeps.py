@@ -20,7 +20,7 @@ TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
 def run_record(config: SweepConfig, key: RunKey, outcome: str, epochs: int, loss: float, **changes) -> Record:
     """The record of a run that ended with a validation loss; training takes 2 s an epoch and validation 0.5 s."""
     strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, TRAIN)
-    share = plan_batches(TRAIN, strategy.global_batch, key.devices)
+    share = plan_batches(TRAIN, strategy.stages[0].batch, key.devices)
     values = {
         "run_id": "0123456789ab",
         "scaling": key.scaling,
@@ -35,7 +35,7 @@ def run_record(config: SweepConfig, key: RunKey, outcome: str, epochs: int, loss
         "device_batch": share.device_batch,
         "padding": share.padding,
         "steps_per_epoch": share.steps,
-        "learning_rate": strategy.learning_rate.peak,
+        "learning_rate": strategy.stages[0].learning_rate,
         "parameters": PARAMETERS,
         "train_samples": TRAIN,
         "validation_samples": VALIDATION,

@@ -279,11 +279,11 @@ class _Measuring:
         optim, samples = self.config.optim, base.record.train_samples
         trials_of: dict[float, Trial] = {}
         for n in (n for n in FIRST_STEPS_DEVICES if n <= self.max_devices):
-            path = strategies.resolve("linear", optim, n, samples).optimization
-            factor = path.learning_rate.peak / optim.learning_rate
+            path = strategies.resolve("linear", optim, n, samples).stages[0]
+            factor = path.learning_rate / optim.learning_rate
             if not 1 < factor < stable:
                 continue
-            epochs = trials.count_epochs(self.config, samples, path.global_batch)
+            epochs = trials.count_epochs(self.config, samples, path.batch)
             config = changed(self.config, scaling="linear", parallel__simulate_devices=n)
             name = f"first steps of linear on {n}"
             trials_of[factor] = Trial(*self._part(name, epochs, name, partial(self._trial, config, 1.0)))

@@ -71,7 +71,7 @@ def planned_strategies() -> list[str]:
     optimiser follow the batch, are left out.
     """
     known = strategies.STRATEGIES.items()
-    return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.constants]
+    return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.as_configured]
 
 
 def _terminal_lines(plan: Plan) -> list[str]:

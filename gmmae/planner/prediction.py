@@ -23,7 +23,7 @@ from gmmae.planner.learning_rate import speed_up_epochs
 from gmmae.planner.step_ratios import CONSTANTS, Ratios
 from gmmae.scaling import cost, strategies
 from gmmae.scaling.cost import Cluster, StepTimes
-from gmmae.scaling.strategies import OptimizationSetup
+from gmmae.scaling.strategies import Stage
 from gmmae.system.errors import InputError
 
 DRAWS = 4000
@@ -160,15 +160,15 @@ def deviation(measured: Measured, batch: float, rate: float = 1.0) -> float:
     return step_ratios.deviation(batch / measured.optim.batch_size, rate, measured.ratios, CONSTANTS)
 
 
-def draw_steps(measured: Measured, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
+def draw_steps(measured: Measured, path: Stage) -> Float[np.ndarray, " draws"]:
     """Draws the steps to the target of a run that reaches it."""
-    base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
-    rate = path.learning_rate.peak / base.learning_rate.peak
-    rng = np.random.default_rng([path.global_batch, int(1000 * rate)])
-    scatter = np.exp(deviation(measured, path.global_batch, rate) * rng.normal(size=DRAWS))
-    unscaled, scaled = (median_steps(measured, path.global_batch, of) for of in (1.0, rate))
-    an_epoch = math.ceil(measured.samples / path.global_batch)
-    warmup_epochs = path.learning_rate.scaling_warmup_epochs
+    base = strategies.resolve("strong", measured.optim, 1, measured.samples).stages[0]
+    rate = path.learning_rate / base.learning_rate
+    rng = np.random.default_rng([path.batch, int(1000 * rate)])
+    scatter = np.exp(deviation(measured, path.batch, rate) * rng.normal(size=DRAWS))
+    unscaled, scaled = (median_steps(measured, path.batch, of) for of in (1.0, rate))
+    an_epoch = math.ceil(measured.samples / path.batch)
+    warmup_epochs = path.warmup_epochs
     epochs = speed_up_epochs(np.array([unscaled / an_epoch]), np.array([unscaled / scaled]), warmup_epochs)
     return an_epoch * epochs * scatter
 
@@ -183,14 +183,14 @@ class RunDraws(NamedTuple):
     tested: bool  # whether trials cover the learning rate
 
 
-def draw_run(measured: Measured, path: OptimizationSetup) -> RunDraws:
+def draw_run(measured: Measured, path: Stage) -> RunDraws:
     """Draws the whole epochs and their steps, with the probability of missing the target.
 
     Taking more than `max_epochs` counts as missing it.
     """
-    an_epoch = math.ceil(measured.samples / path.global_batch)
+    an_epoch = math.ceil(measured.samples / path.batch)
     epochs = np.ceil(draw_steps(measured, path) / an_epoch)
-    factor, warmup = path.learning_rate.peak / measured.optim.learning_rate, path.learning_rate.scaling_warmup_epochs > 0
+    factor, warmup = path.learning_rate / measured.optim.learning_rate, path.warmup_epochs > 0
     failed = step_ratios.failure_probability(factor, measured.ratios, CONSTANTS)
     tested = not step_ratios.is_doubtful(measured.ratios) and factor <= step_ratios.MAX_SAFE_RATE
     if len(measured.progress) > 1:
@@ -241,8 +241,8 @@ def forecast(
     powers = [2**i for i in range(devices[-1].bit_length())]
     listed = tuple(best_batch(measured, device_group(measured, cluster, n, compute_scale)) for n in powers)
     optim = replace(measured.optim, best_batches=listed)
-    batches = {n: strategies.resolve(BEST_BATCH, optim, n, measured.samples).global_batch for n in devices}
-    base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
+    batches = {n: strategies.resolve(BEST_BATCH, optim, n, measured.samples).stages[0].batch for n in devices}
+    base = strategies.resolve("strong", measured.optim, 1, measured.samples).stages[0]
     draws_of = {base: draw_run(measured, base)}
     alone_s = float(np.median(_times(machines[1], draws_of[base], base)))
     cells: list[Prediction] = []
@@ -250,7 +250,7 @@ def forecast(
         fallback_s = min(_expected(machines[k], draws_of[base], base, math.inf) for k in machines if k <= n)
         for name in names:
             path = _path(name, measured, n, batches[n])
-            if path.global_batch < n:
+            if path.batch < n:
                 continue
             if path not in draws_of:
                 draws_of[path] = draw_run(measured, path)
@@ -263,36 +263,34 @@ def forecast(
     return Forecast(cluster, cells, best, batches, listed, machines[1].scale, compute_scale is not None)
 
 
-def _path(name: str, measured: Measured, devices: int, batch: int) -> OptimizationSetup:
+def _path(name: str, measured: Measured, devices: int, batch: int) -> Stage:
     if name != BEST_BATCH:
-        return strategies.resolve(name, measured.optim, devices, measured.samples).optimization
-    return strategies.resolve("strong", measured.optim, devices, measured.samples).optimization._replace(global_batch=batch)
+        return strategies.resolve(name, measured.optim, devices, measured.samples).stages[0]
+    return strategies.resolve("strong", measured.optim, devices, measured.samples).stages[0]._replace(batch=batch)
 
 
-def _times(group: DeviceGroup, draws: RunDraws, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
-    rng = np.random.default_rng([group.devices, path.global_batch])
-    return draws.epochs * float(group.epoch_s(path.global_batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(draws.epochs)))
+def _times(group: DeviceGroup, draws: RunDraws, path: Stage) -> Float[np.ndarray, " draws"]:
+    rng = np.random.default_rng([group.devices, path.batch])
+    return draws.epochs * float(group.epoch_s(path.batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(draws.epochs)))
 
 
-def _expected(group: DeviceGroup, draws: RunDraws, path: OptimizationSetup, fallback_s: float) -> float:
+def _expected(group: DeviceGroup, draws: RunDraws, path: Stage, fallback_s: float) -> float:
     """Returns the expected seconds.
 
     A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten runs reach the target. A
     run with strong scaling then follows.
     """
-    if path.global_batch < group.devices:
+    if path.batch < group.devices:
         return math.inf
     times = _times(group, draws, path)
     if not math.isfinite(fallback_s):
         return float(times.mean())
-    limit_s = group.measured.max_epochs * float(group.epoch_s(path.global_batch))
+    limit_s = group.measured.max_epochs * float(group.epoch_s(path.batch))
     failed_s = (draws.failure - draws.late) * np.quantile(times, (1 + INTERVAL_LEVEL) / 2) + draws.late * limit_s
     return float((1 - draws.failure) * times.mean() + failed_s + draws.failure * fallback_s)
 
 
-def _cell(
-    name: str, group: DeviceGroup, draws: RunDraws, path: OptimizationSetup, alone_s: float, fallback_s: float
-) -> Prediction:
+def _cell(name: str, group: DeviceGroup, draws: RunDraws, path: Stage, alone_s: float, fallback_s: float) -> Prediction:
     quantiles = ((1 - INTERVAL_LEVEL) / 2, 0.5, (1 + INTERVAL_LEVEL) / 2)
     low, middle, high = (float(q) for q in np.quantile(_times(group, draws, path), quantiles))
     few, half, many = (float(q) for q in np.quantile(draws.steps, quantiles))
@@ -300,8 +298,8 @@ def _cell(
     return Prediction(
         scaling=name,
         devices=group.devices,
-        batch=path.global_batch,
-        learning_rate=path.learning_rate.peak,
+        batch=path.batch,
+        learning_rate=path.learning_rate,
         steps=half,
         steps_low=few,
         steps_high=many,

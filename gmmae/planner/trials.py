@@ -59,8 +59,8 @@ def learning_rate_trials(config: Config) -> Callable[[float], Trial]:
     def run_trial(factor: float) -> Trial:
         with compilation.precision_context(config):
             state = setup.devices.replicate(start)
-            rates = setup.strategy.learning_rate
-            scaled = rates._replace(first=factor * rates.first, peak=factor * rates.peak)
+            stage, base = setup.stage, changed(config, optim__learning_rate=factor * config.optim.learning_rate)
+            scaled = stage._replace(learning_rate=factor * stage.learning_rate, optim=base.optim)
             at_factor = setup._replace(schedule=schedules.learning_rate(scaled, setup.train_plan.steps))
             losses: list[float] = []
             with Fetcher(config.parallel) as fetcher:

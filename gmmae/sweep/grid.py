@@ -214,7 +214,7 @@ def run_groups(config: SweepConfig, samples: int) -> Iterator[tuple[RunKey, list
     for key in run_keys(config):
         path: Hashable = key
         if config.mode == "virtual":
-            path = key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).path
+            path = key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).stages
         groups.setdefault(path, []).append(key)
     for members in groups.values():
         yield members[0], members
@@ -239,8 +239,8 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
     for first, members in run_groups(config, samples):
         for key in members:
             strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, samples)
-            plan = plan_batches(samples, strategy.global_batch, key.devices)
-            rate = strategies.learning_rate_text(strategy.learning_rate, config.run.optim.learning_rate)
+            plan = plan_batches(samples, strategy.stages[0].batch, key.devices)
+            rate = strategies.learning_rate_text(strategy.stages[0])
             sizes = (strategy.batch_text(), str(plan.device_batch), str(plan.padding))
             rows.append((key.name, *sizes, rate, str(plan.steps), "" if first == key else first.name))
     return rows

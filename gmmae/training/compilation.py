@@ -46,8 +46,8 @@ class TrainSetup(NamedTuple):
       data: its samples, loaded once.
       fingerprint: their hashes.
       devices: those that compute.
-      strategy: the global batches and the learning rates that follow from scaling strategy, devices and training samples.
-      optimization: those of the stage of the run that this setup is for. The next four follow from it.
+      strategy: the stages that follow from scaling strategy, devices and training samples.
+      stage: the one that this setup is for. The next four follow from it.
       strategy_plan: the batch as the strategy's number of devices share it. With simulated devices, `train_plan` is the same
         batch as the computing devices share it.
       train_plan: of the training samples. For the exact reduction its devices are the shards.
@@ -62,8 +62,8 @@ class TrainSetup(NamedTuple):
     data: Splits
     fingerprint: fingerprint.Fingerprint
     devices: Devices
-    strategy: strategies.ResolvedStrategy
-    optimization: strategies.OptimizationSetup
+    strategy: strategies.Resolved
+    stage: strategies.Stage
     strategy_plan: BatchPlan
     train_plan: BatchPlan
     schedule: optax.Schedule
@@ -79,7 +79,7 @@ class TrainSetup(NamedTuple):
         """
         config = self.config
         parallel = config.parallel.deterministic, config.parallel.fast_convolutions
-        shared = (config.precision, *parallel, config.optim.clip_norm, self.devices)
+        shared = (config.precision, *parallel, self.devices)
         return (*own, *workload_key(config), *shared, tuple(self.data.may_be_undefined))
 
 
@@ -107,7 +107,7 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     Raises:
       InputError: the configuration does not fit the machine or the data.
     """
-    optim, parallel = config.optim, config.parallel
+    parallel = config.parallel
     automatic, on_cpu = devices is None and jax.process_count() == 1, jax.default_backend() == "cpu"
     one_device = parallel.simulate_devices is not None and automatic and not on_cpu
     there = devices or choose((1 if one_device else None) if parallel.devices == "all" else parallel.devices)
@@ -118,12 +118,12 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     most = default_devices(config, samples) if automatic and on_cpu else None
     devices = choose(min(most, there.count)) if most else there
     strategy_devices = parallel.simulate_devices or devices.count
-    strategy = strategies.resolve(config.scaling, optim, strategy_devices, samples)
+    strategy = strategies.resolve(config.scaling, config.optim, strategy_devices, samples)
     if parallel.deterministic:
         _require_deterministic(parallel, devices)
     sharers = parallel.deterministic_shards if parallel.deterministic else devices.count
-    stage = strategy.optimization
-    strategy_plan = plan_batches(samples, stage.global_batch, strategy_devices)
+    stage = strategy.stages[0]
+    strategy_plan = plan_batches(samples, stage.batch, strategy_devices)
     train_plan = _train_plan(config, devices, workload, strategy_plan)
     return TrainSetup(
         config=config,
@@ -132,11 +132,11 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
         fingerprint=cache.get(("hashes", *workload_key(config)), lambda: fingerprint.of(config, data)),
         devices=devices,
         strategy=strategy,
-        optimization=stage,
+        stage=stage,
         strategy_plan=strategy_plan,
         train_plan=train_plan,
-        schedule=schedules.learning_rate(stage.learning_rate, train_plan.steps),
-        optimizer=optimizers.make(stage.optimizer, optim.clip_norm),
+        schedule=schedules.learning_rate(stage, train_plan.steps),
+        optimizer=optimizers.make(stage.optim),
         eval_plan=BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers),
         cache=cache,
     )
@@ -147,18 +147,17 @@ def stages(setup: TrainSetup) -> list[TrainSetup]:
     return [_at(setup, stage) for stage in setup.strategy.stages]
 
 
-def _at(setup: TrainSetup, stage: strategies.OptimizationSetup) -> TrainSetup:
-    if stage == setup.optimization:
+def _at(setup: TrainSetup, stage: strategies.Stage) -> TrainSetup:
+    if stage == setup.stage:
         return setup
-    config = setup.config
-    strategy_plan = setup.strategy_plan._replace(batch=stage.global_batch)
-    train_plan = _train_plan(config, setup.devices, setup.workload, strategy_plan)
+    strategy_plan = setup.strategy_plan._replace(batch=stage.batch)
+    train_plan = _train_plan(setup.config, setup.devices, setup.workload, strategy_plan)
     return setup._replace(
-        optimization=stage,
+        stage=stage,
         strategy_plan=strategy_plan,
         train_plan=train_plan,
-        schedule=schedules.learning_rate(stage.learning_rate, train_plan.steps),
-        optimizer=optimizers.make(stage.optimizer, config.optim.clip_norm),
+        schedule=schedules.learning_rate(stage, train_plan.steps),
+        optimizer=optimizers.make(stage.optim),
     )
 
 
@@ -212,8 +211,7 @@ def initial_state(setup: TrainSetup) -> TrainState:
         return _init(setup.workload, setup.optimizer, jax.random.key(seed))  # outside it would be programs of its own
 
     # It runs once, as does the check, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
-    optimizer = setup.optimization.optimizer
-    key = setup.program_key("init", optimizer.name, optimizer.weight_decay > 0)
+    key = setup.program_key("init", setup.stage.optim)
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         seed = np.uint32(setup.config.seed)
@@ -238,8 +236,7 @@ def _require_independence(setup: TrainSetup, program: jax.stages.Wrapped, params
 
 def blank_state(config: Config, workload: Workload) -> TrainState:
     """Returns zeros in the shape of a run's states, on the host, without its devices or its data."""
-    optim = config.optim
-    init = partial(_init, workload, optimizers.make(strategies.constants(optim, optim.batch_size), optim.clip_norm))
+    init = partial(_init, workload, optimizers.make(config.optim))
     with jax.enable_x64(False):
         shapes = jax.eval_shape(init, jax.random.key(0))
     return cast(config, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))

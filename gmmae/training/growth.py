@@ -20,7 +20,7 @@ class Growth:
     def __init__(self, setup: TrainSetup) -> None:
         self._stages = compilation.stages(setup)
         self._max_epochs = setup.config.stop.max_epochs
-        self.starts = setup.strategy.first_epochs
+        self.starts = [stage.first_epoch for stage in setup.strategy.stages[1:]]
 
     def stage(self, epoch: int) -> int:
         """Returns the number of an epoch's stage, from 0."""

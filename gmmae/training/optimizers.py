@@ -1,88 +1,47 @@
 """The optimisers, from optax. The `update` of each has the argument `learning_rate`, so one program serves all schedules."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from gmmae.scaling.strategies import OptimizerConstants
+from gmmae.config.schema import OptimConfig
 
 TRUST_COEFFICIENT = 0.001
 """Factor of LARS on the ratio of a layer's norms (You et al., arXiv:1708.03888)."""
 
 
-def make(constants: OptimizerConstants, clip_norm: float | None = None) -> optax.GradientTransformationExtraArgs:
-    """Returns an optimiser.
+def make(optim: OptimConfig) -> optax.GradientTransformationExtraArgs:
+    """Returns the optimiser of a configuration, or of a stage of a strategy.
 
     A weight decay is added to the gradient, as torch.optim does. adamw and lamb add it to Adam's step (Loshchilov and Hutter,
-    arXiv:1711.05101; You et al., arXiv:1904.00962). It holds for all parameters.
-
-    Args:
-      constants: the optimiser's name and its constants.
-      clip_norm: largest global norm of the gradient that the optimiser gets; None does not clip.
+    arXiv:1711.05101; You et al., arXiv:1904.00962). It holds for all parameters. LARS's momentum is of steps with their
+    learning rate.
     """
-    optimizer = OPTIMIZERS[constants.name](constants)
-    return optax.chain(optax.clip_by_global_norm(clip_norm), optimizer) if clip_norm is not None else optimizer
+    decay = [optax.add_decayed_weights(optim.weight_decay_rate)] if optim.weight_decay_rate else []
+    adam = optax.scale_by_adam(optim.beta1, optim.beta2, optim.epsilon)
+    after: list[optax.GradientTransformation] = []
+    match optim.name:
+        case "adam":
+            parts = [*decay, adam]
+        case "adamw":
+            parts = [adam, *decay]
+        case "lamb":
+            parts = [adam, *decay, optax.scale_by_trust_ratio()]
+        case "sgd":
+            parts = decay or [optax.identity()]
+        case "momentum" | "nesterov":
+            parts = [*decay, optax.trace(optim.momentum, nesterov=optim.name == "nesterov")]
+        case "lars":
+            parts = [*decay, optax.scale_by_trust_ratio(trust_coefficient=TRUST_COEFFICIENT)]
+            after = [optax.trace(optim.momentum)]
+    clip = [optax.clip_by_global_norm(optim.clip_norm)] if optim.clip_norm is not None else []
+    return _chain(*clip, _at_learning_rate(_chain(*parts)), *after)
 
 
-def _adam_step(constants: OptimizerConstants) -> optax.GradientTransformation:
-    return optax.scale_by_adam(constants.beta1, constants.beta2, constants.epsilon)
-
-
-def _adam(constants: OptimizerConstants) -> optax.GradientTransformationExtraArgs:
-    return _at_learning_rate(_decayed(constants, _adam_step(constants)))
-
-
-def _adamw(constants: OptimizerConstants) -> optax.GradientTransformationExtraArgs:
-    return _at_learning_rate(_decayed_step(constants, _adam_step(constants)))
-
-
-def _lamb(constants: OptimizerConstants) -> optax.GradientTransformationExtraArgs:
-    step = _decayed_step(constants, _adam_step(constants))
-    return _at_learning_rate(optax.chain(step, optax.scale_by_trust_ratio()))
-
-
-def _sgd(constants: OptimizerConstants) -> optax.GradientTransformationExtraArgs:
-    return _at_learning_rate(_decayed(constants, optax.identity()))
-
-
-def _momentum(constants: OptimizerConstants) -> optax.GradientTransformationExtraArgs:
-    return _at_learning_rate(_decayed(constants, optax.trace(constants.momentum)))
-
-
-def _nesterov(constants: OptimizerConstants) -> optax.GradientTransformationExtraArgs:
-    return _at_learning_rate(_decayed(constants, optax.trace(constants.momentum, nesterov=True)))
-
-
-def _lars(constants: OptimizerConstants) -> optax.GradientTransformationExtraArgs:
-    """Returns LARS. Its momentum is of steps with their learning rate."""
-    direction = _decayed(constants, optax.scale_by_trust_ratio(trust_coefficient=TRUST_COEFFICIENT))
-    return optax.chain(_at_learning_rate(direction), optax.trace(constants.momentum))
-
-
-OPTIMIZERS: dict[str, Callable[[OptimizerConstants], optax.GradientTransformationExtraArgs]] = {
-    "adam": _adam,
-    "sgd": _sgd,
-    "momentum": _momentum,
-    "nesterov": _nesterov,
-    "adamw": _adamw,
-    "lamb": _lamb,
-    "lars": _lars,
-}
-
-
-def _decayed(constants: OptimizerConstants, direction: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Returns a direction of the gradient with the weight decay added."""
-    decay = constants.weight_decay
-    return optax.chain(optax.add_decayed_weights(decay), direction) if decay else direction
-
-
-def _decayed_step(constants: OptimizerConstants, step: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Returns a step with the weight decay added to it."""
-    decay = constants.weight_decay
-    return optax.chain(step, optax.add_decayed_weights(decay)) if decay else step
+def _chain(first: optax.GradientTransformation, *others: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Returns optax's chain, or the only part, whose state is in no tuple then."""
+    return optax.chain(first, *others) if others else optax.with_extra_args_support(first)
 
 
 def _at_learning_rate(direction: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:

@@ -212,7 +212,7 @@ def compile_training(
 
     of_run = _fast(setup, partial(losses, setup.workload)), setup.optimizer, plan.micro_batches, config.parallel.deterministic
     function = partial(train_steps, algorithm=Algorithm(*of_run))
-    key = "train", donate, plan, setup.optimization.optimizer
+    key = "train", donate, plan, setup.stage.optim
     compiled = chunks.compile(key, function, state, *arguments(chunks.first, example=True), donate=(0,) * donate)
     return compiled, arguments, chunks
 

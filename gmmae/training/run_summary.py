@@ -12,7 +12,7 @@ from gmmae.config.schema import Config, StopConfig
 from gmmae.multihost.environment import default_devices
 from gmmae.scaling.batches import BatchPlan
 from gmmae.scaling.identity import run_id
-from gmmae.scaling.strategies import constants_text, learning_rate_text
+from gmmae.scaling.strategies import learning_rate_text, optimizer_text
 from gmmae.system import nvidia
 from gmmae.system.environment import cores
 from gmmae.system.errors import InputError
@@ -38,11 +38,11 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         batch_size=config.optim.batch_size,
         wanted_batch=setup.strategy.wanted_batch,
         global_batch=plan.batch,
-        largest_batch=setup.strategy.largest_batch if len(setup.strategy.stages) > 1 else 0,
+        largest_batch=setup.strategy.stages[-1].batch if len(setup.strategy.stages) > 1 else 0,
         device_batch=plan.device_batch,
         padding=plan.padding,
         steps_per_epoch=plan.steps,
-        learning_rate=setup.strategy.learning_rate.peak,
+        learning_rate=setup.stage.learning_rate,
         parameters=parameter_count(state.params),
         train_samples=plan.samples,
         validation_samples=setup.eval_plan.samples,
@@ -141,21 +141,22 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
         facts["GPU"] = unused
     sharing = f"{plan.devices} × {plan.device_batch} a device{_padding_text(plan) or ', no padding'}"
     facts["global batch"] = f"{setup.strategy.batch_text()} = {sharing}"
-    if growth := setup.strategy.growth_text():
+    if ends := [str(stage.first_epoch - 1) for stage in setup.strategy.stages[1:]]:
+        growth = f"after epoch{'s' * (len(ends) > 1)} {', '.join(ends)}"
         facts["global batch"] = f"{setup.strategy.batch_text()} {growth}; at first {sharing}"
     if config.parallel.deterministic:
         shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
         facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"
     last_step = f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""
-    steps = " → ".join(str(math.ceil(plan.samples / stage.global_batch)) for stage in setup.strategy.stages)
+    steps = " → ".join(str(math.ceil(plan.samples / stage.batch)) for stage in setup.strategy.stages)
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""
     of_one = _sample_text(one_sample(data.train))
     samples = f"{record.train_samples} for training and {record.validation_samples} for validation, each {of_one}"
     if reads := [split for split in ("train", "validation") if isinstance(getattr(setup.data, split), CheckedSource)]:
         samples += f"; {' and '.join(reads)} read from a source by {config.parallel.fetch_threads} threads"
     return facts | {
-        "learning rate": learning_rate_text(setup.strategy.learning_rate, config.optim.learning_rate),
-        "optimiser": constants_text(setup.optimization.optimizer, config.optim.clip_norm),
+        "learning rate": learning_rate_text(setup.stage),
+        "optimiser": optimizer_text(setup.stage.optim),
         "steps per epoch": f"{steps}{last_step if len(setup.strategy.stages) == 1 else ''}",
         "parameters": f"{record.parameters:,}{origin}",
         "workload": config.workload,

@@ -143,7 +143,7 @@ def test_the_printed_option_gives_the_planned_batches(measured, tmp_path, capsys
     (batches,) = re.findall(r"--optim\.best-batches ([\d ]+)", out)
     optim = OptimConfig(batch_size=8, best_batches=tuple(map(int, batches.split())))
     for n, cell in cells(tmp_path, "best-batch").items():
-        assert strategies.resolve("best-batch", optim, n, 100).global_batch == cell["batch"]
+        assert strategies.resolve("best-batch", optim, n, 100).stages[0].batch == cell["batch"]
 
 
 def test_the_times_of_one_device_are_not_called_those_of_another(measured, tmp_path, capsys):

@@ -22,7 +22,6 @@ from gmmae.config.schema import leaves
 from gmmae.config.toml import to_toml
 from gmmae.system.errors import InputError
 from gmmae.workloads import configuration, registry
-from tests.commands import UNWATCHED
 from tests.documents.reading import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -105,7 +104,6 @@ def parsing_only(listing: bool = False) -> Iterator[None]:
         mock.patch.object(tyro, "cli", cli_parses),
         mock.patch.object(argparse.ArgumentParser, "parse_args", argparse_parses),
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", argparse_parses_known),
-        mock.patch.dict(main.COMMANDS, UNWATCHED),  # without the process beside it
         mock.patch.dict(os.environ),
     ):
         yield

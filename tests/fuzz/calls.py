@@ -15,7 +15,6 @@ from unittest import mock
 
 from gmmae.cli import main
 from gmmae.system import guard
-from tests.commands import UNWATCHED
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0
@@ -53,14 +52,13 @@ class EndedError(BaseException):
 
 
 def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) -> Outcome:
-    """Calls `gmmae` in this process; training has no parent process there."""
+    """Calls `gmmae` in this process."""
     code, crash = None, ""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with (
             _writing_to(out, err),
             chdir(cwd),
             mock.patch("os._exit", _raise_ended),
-            mock.patch.dict(main.COMMANDS, UNWATCHED),
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("default")

@@ -1,27 +1,30 @@
 import typing
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gmmae.config.schema import OptimConfig
 from gmmae.data.settings import DataConfig
 from gmmae.data.sources import SOURCES
 from gmmae.models.encoder import ACTIVATIONS
 from gmmae.models.losses import LOSSES
 from gmmae.models.settings import Activation
 from gmmae.scaling.schedules import learning_rate
-from gmmae.scaling.strategies import LearningRateSpec
+from gmmae.scaling.strategies import Stage
 from gmmae.workloads import nodules
 
 RTOL = 1e-6  # schedules are float32
 
 
-def at(rates: LearningRateSpec, steps_per_epoch: int, steps: list[int]) -> list[float]:
-    schedule = learning_rate(rates, steps_per_epoch)
+def at(first: float, peak: float, steps_per_epoch: int, steps: list[int], warmup: int = 0, **optim: Any) -> list[float]:
+    """The learning rates of a strategy whose own warmup goes from one rate to the other."""
+    schedule = learning_rate(Stage(1, 32, peak, warmup, OptimConfig(learning_rate=first, **optim)), steps_per_epoch)
     return [np.asarray(schedule(step)).item() for step in steps]
 
 
 def test_without_warmup_and_decay_the_rate_is_constant():
-    assert at(LearningRateSpec(0.004, 0.004), 10, [0, 25, 4000]) == pytest.approx([0.004] * 3, rel=RTOL)
+    assert at(0.004, 0.004, 10, [0, 25, 4000]) == pytest.approx([0.004] * 3, rel=RTOL)
 
 
 @pytest.mark.parametrize(
@@ -32,25 +35,25 @@ def test_without_warmup_and_decay_the_rate_is_constant():
     ],
 )
 def test_warmup_ends_on_the_first_step_after_its_epochs(scaling_warmup_epochs, expected):
-    assert at(LearningRateSpec(1.0, 8.0, scaling_warmup_epochs), 20, [0, 1, 99, 100, 200]) == pytest.approx(expected, rel=RTOL)
+    assert at(1.0, 8.0, 20, [0, 1, 99, 100, 200], scaling_warmup_epochs) == pytest.approx(expected, rel=RTOL)
 
 
 @pytest.mark.parametrize("steps_per_epoch", [1, 3, 18])
 def test_warmup_and_decay_are_counted_in_epochs_whatever_the_steps(steps_per_epoch):
     epochs = [0, 2, 4, 8, 9, 12]
-    found = at(LearningRateSpec(1.0, 2.0, 4, (8,), 0.5), steps_per_epoch, [epoch * steps_per_epoch for epoch in epochs])
+    found = at(1.0, 2.0, steps_per_epoch, [i * steps_per_epoch for i in epochs], 4, decay_epochs=(8,), decay_factor=0.5)
     assert found[:3] == pytest.approx([1, 1.5, 2], rel=RTOL)
     assert found[4:] == pytest.approx([1, 1], rel=RTOL)
 
 
 def test_decay_multiplies_the_rate_from_the_end_of_each_epoch_on():
-    found = at(LearningRateSpec(4.0, 4.0, 0, (2, 5), 0.1), 10, [19, 20, 21, 49, 51])
+    found = at(4.0, 4.0, 10, [19, 20, 21, 49, 51], decay_epochs=(2, 5), decay_factor=0.1)
     assert [found[i] for i in (0, 2, 3, 4)] == pytest.approx([4, 0.4, 0.4, 0.04], rel=RTOL)
     assert found[1] == pytest.approx(0.4, rel=RTOL), "the first step of the third epoch is already decayed"
 
 
 def test_a_ramp_rises_from_the_first_step_to_the_whole_rate_and_a_cosine_falls_to_a_hundredth():
-    found = at(LearningRateSpec(2.0, 2.0, warmup_epochs=2, cosine_epochs=10), 10, [0, 9, 19, 50, 100, 500])
+    found = at(2.0, 2.0, 10, [0, 9, 19, 50, 100, 500], warmup_epochs=2, cosine_epochs=10)
     cosines = [0.01 + 0.99 * (1 + np.cos(np.pi * min(step, 100) / 100)) / 2 for step in (0, 9, 19, 50, 100, 500)]
     ramps = [0.05, 0.5, 1, 1, 1, 1]
     assert found == pytest.approx([2 * ramp * cosine for ramp, cosine in zip(ramps, cosines, strict=True)], rel=1e-5)

@@ -1,14 +1,9 @@
+import numpy as np
 import pytest
 
 from gmmae.config.schema import OptimConfig
-from gmmae.scaling.strategies import (
-    STRATEGIES,
-    LearningRateSpec,
-    OptimizationSetup,
-    OptimizerConstants,
-    ResolvedStrategy,
-    resolve,
-)
+from gmmae.scaling.schedules import learning_rate
+from gmmae.scaling.strategies import STRATEGIES, Resolved, Stage, resolve
 from gmmae.system.errors import InputError
 
 OPTIM = OptimConfig(
@@ -50,9 +45,10 @@ BY_HAND = [
 def test_every_arms_batch_and_rate_against_numbers_worked_by_hand(name, devices, batch, first, peak):
     found = resolve(name, OPTIM, devices, 574)
     last = found.stages[-1]
-    assert (found.wanted_batch, last.global_batch) == (1024 if devices == 32 else batch, batch)
-    assert (last.learning_rate.first, last.learning_rate.peak) == pytest.approx((first, peak), rel=1e-5)
-    assert last.learning_rate.scaling_warmup_epochs == (5 if first != peak else 0)
+    assert (found.wanted_batch, last.batch) == (1024 if devices == 32 else batch, batch)
+    assert last.learning_rate == pytest.approx(peak, rel=1e-5)
+    assert last.warmup_epochs == (5 if first != peak else 0)
+    assert np.asarray(learning_rate(last, 18)(0)).item() == pytest.approx(first, rel=1e-5)
 
 
 def test_every_arm_is_worked_by_hand():
@@ -61,14 +57,16 @@ def test_every_arm_is_worked_by_hand():
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_arm_is_the_base_on_one_device_with_its_decay(name):
-    rates = LearningRateSpec(0.001, 0.001, 0, (30, 60), 0.5)
-    only = OptimizationSetup(32, rates, OptimizerConstants("adam", 0.9, 0.999, 1e-8))
-    assert resolve(name, OPTIM, 1, LARGE) == ResolvedStrategy(32, (only,))
+    assert resolve(name, OPTIM, 1, LARGE) == Resolved(32, (Stage(1, 32, 0.001, 0, OPTIM),))
 
 
 def test_a_training_set_smaller_than_the_base_batch_lowers_the_rate_of_the_rule():
     """k = 8 / 32."""
-    assert [resolve(name, OPTIM, 1, 8).learning_rate.peak for name in ("strong", "linear", "sqrt")] == [0.001, 0.00025, 0.0005]
+    assert [resolve(name, OPTIM, 1, 8).stages[0].learning_rate for name in ("strong", "linear", "sqrt")] == [
+        0.001,
+        0.00025,
+        0.0005,
+    ]
 
 
 def test_what_only_a_plan_knows_must_be_given():
@@ -77,7 +75,7 @@ def test_what_only_a_plan_knows_must_be_given():
 
 
 def test_a_planned_batch_grows_with_the_root_beyond_the_planned_devices():
-    assert [resolve("best-batch", OPTIM, n, LARGE).global_batch for n in (1, 2, 3, 4, 16)] == [32, 50, 61, 80, 160]
+    assert [resolve("best-batch", OPTIM, n, LARGE).stages[0].batch for n in (1, 2, 3, 4, 16)] == [32, 50, 61, 80, 160]
 
 
 def test_an_unknown_arm_lists_the_valid_ones():

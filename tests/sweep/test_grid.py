@@ -205,8 +205,8 @@ def test_another_optimiser_or_warmup_is_another_path(monkeypatch):
     monkeypatch.setitem(strategies.STRATEGIES, "linear", usual)
     assert len(shared(SweepConfig(scaling=("linear", "linear-warmup"), devices=(2,)))) == 1
 
-    def other_beta2(optim: OptimConfig, batch: float) -> strategies.OptimizerConstants:
-        return strategies.constants(optim, batch)._replace(beta2=0.99)
+    def other_beta2(optim: OptimConfig, k: float) -> OptimConfig:
+        return dataclasses.replace(optim, beta2=0.99)
 
     monkeypatch.setitem(strategies.STRATEGIES, "linear", usual._replace(optimizer=other_beta2))
     assert len(shared(SweepConfig(scaling=("linear", "linear-warmup"), devices=(2,)))) == 2

@@ -7,7 +7,6 @@ import pytest
 from gmmae.config.rules import ConfigError
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling import strategies
-from gmmae.scaling.growth import Stage, doublings
 from gmmae.system.errors import InputError
 from gmmae.training.loop import run
 from gmmae.training.records import read_history
@@ -97,13 +96,14 @@ def test_a_run_whose_largest_batch_would_be_another_does_not_go_on(whole):
     ("epochs", "largest", "stages"),
     [
         ((5, 10, 20), 256, [Stage(6, 64), Stage(11, 128), Stage(21, 256)]),
-        ((5, 10, 20), 96, [Stage(6, 64), Stage(11, 96)]),
-        ((5,), 1024, [Stage(6, 64)]),
-        ((5, 10), 32, []),
+        ((5, 10, 20), 96, [(1, 32), (6, 64), (11, 96)]),
+        ((5,), 1024, [(1, 32), (6, 64)]),
+        ((5, 10), 32, [(1, 32)]),
     ],
 )
 def test_doublings(epochs, largest, stages):
-    assert doublings(OptimConfig(batch_doubling_epochs=epochs), largest) == stages
+    found = strategies.resolve("growing", OptimConfig(batch_size=32, batch_doubling_epochs=epochs), 64, largest)
+    assert [stage[:2] for stage in found.stages] == stages
 
 
 def test_a_strategy_without_its_epochs_is_refused():

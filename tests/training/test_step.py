@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 
+from gmmae.config.schema import OptimConfig
 from gmmae.scaling.batches import epoch_order, plan_batches, shard_samples
-from gmmae.scaling.strategies import OptimizerConstants
 from gmmae.training import compilation, optimizers, per_sample, programs
 from gmmae.training.step import Algorithm, Batch, Slots, TrainState, train_step, train_steps, validate_steps
 from tests.small import on_one_device, small
@@ -91,7 +91,7 @@ def test_evaluation_counts_every_sample_once(setup):
 
 def test_clipping_bounds_the_gradient_that_adam_sees():
     gradient = {"w": jnp.array([3.0, 4.0])}
-    optimizer = optimizers.make(OptimizerConstants("adam", 0.9, 0.999, 1e-8), clip_norm=1.0)
+    optimizer = optimizers.make(OptimConfig(clip_norm=1.0))
     _, state = optimizer.update(gradient, optimizer.init(gradient), gradient, learning_rate=0.1)
     first_moment = next(leaf for leaf in jax.tree.leaves(state) if jnp.shape(leaf) == (2,))
     np.testing.assert_allclose(first_moment, 0.1 * np.array([0.6, 0.8]), rtol=1e-6)
