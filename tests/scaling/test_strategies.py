@@ -62,11 +62,8 @@ def test_every_arm_is_the_base_on_one_device_with_its_decay(name):
 
 def test_a_training_set_smaller_than_the_base_batch_lowers_the_rate_of_the_rule():
     """k = 8 / 32."""
-    assert [resolve(name, OPTIM, 1, 8).stages[0].learning_rate for name in ("strong", "linear", "sqrt")] == [
-        0.001,
-        0.00025,
-        0.0005,
-    ]
+    stages = [resolve(name, OPTIM, 1, 8).stages[0] for name in ("strong", "linear", "sqrt")]
+    assert [stage.learning_rate for stage in stages] == [0.001, 0.00025, 0.0005]
 
 
 def test_what_only_a_plan_knows_must_be_given():

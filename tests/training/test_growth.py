@@ -95,7 +95,7 @@ def test_a_run_whose_largest_batch_would_be_another_does_not_go_on(whole):
 @pytest.mark.parametrize(
     ("epochs", "largest", "stages"),
     [
-        ((5, 10, 20), 256, [Stage(6, 64), Stage(11, 128), Stage(21, 256)]),
+        ((5, 10, 20), 256, [(1, 32), (6, 64), (11, 128), (21, 256)]),
         ((5, 10, 20), 96, [(1, 32), (6, 64), (11, 96)]),
         ((5,), 1024, [(1, 32), (6, 64)]),
         ((5, 10), 32, [(1, 32)]),
