@@ -23,6 +23,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
+from orbax.checkpoint import CheckpointManager
 
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import FAILED, TAKEN_AWAY
@@ -51,7 +52,7 @@ class Checkpoint(NamedTuple):
     progress: Progress
 
 
-def opened(folder: Path, keep: int | None = None) -> ocp.CheckpointManager:
+def opened(folder: Path, keep: int | None = None) -> CheckpointManager:
     """Returns Orbax's manager of a run's checkpoints, for a process on its own: several neither save nor wait together.
 
     Args:
@@ -69,10 +70,10 @@ def opened(folder: Path, keep: int | None = None) -> ocp.CheckpointManager:
             primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"
         )
     settings = ocp.CheckpointManagerOptions(create=False, enable_async_checkpointing=False, **options)
-    return ocp.CheckpointManager(folder.absolute(), options=settings)
+    return CheckpointManager(folder.absolute(), options=settings)
 
 
-def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
+def save(manager: CheckpointManager, checkpoint: Checkpoint) -> None:
     """Saves under the epoch's number. Of several processes the first one does, because all have the same state.
 
     Raises:
@@ -96,7 +97,7 @@ def save(manager: ocp.CheckpointManager, checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def read(manager: ocp.CheckpointManager, epoch: int, like: TrainState, advice: str) -> Checkpoint:
+def read(manager: CheckpointManager, epoch: int, like: TrainState, advice: str) -> Checkpoint:
     """Returns the checkpoint of an epoch, its arrays with the types of `like`.
 
     Raises:
@@ -125,7 +126,7 @@ def read(manager: ocp.CheckpointManager, epoch: int, like: TrainState, advice: s
     return Checkpoint(**jax.tree.unflatten(jax.tree.structure(model), leaves), progress=Progress(**progress))
 
 
-def restore(manager: ocp.CheckpointManager, like: TrainState, say: Callable[[str], None]) -> Checkpoint | None:
+def restore(manager: CheckpointManager, like: TrainState, say: Callable[[str], None]) -> Checkpoint | None:
     """Returns the newest checkpoint that can be read, or None where there is none at all.
 
     One that cannot be read is moved aside, as `<epoch>.corrupt`, if there is an older one to go on from.

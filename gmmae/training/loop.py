@@ -5,14 +5,13 @@ epochs the host keeps clocks, history, checkpoints and logs, and decides whether
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
-from orbax.checkpoint import CheckpointManager
 
 from gmmae.config.schema import LOSS, Config
 from gmmae.multihost.distributed import ALONE, Group
@@ -22,7 +21,7 @@ from gmmae.system.clock import Clock
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
 from gmmae.training import checkpoint, compilation, fingerprint, per_sample, programs
-from gmmae.training.checkpoint import Checkpoint
+from gmmae.training.checkpoint import Checkpoint, CheckpointManager
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.fetching import Fetcher
 from gmmae.training.finetune import first_parameters, require_same_origin
@@ -150,7 +149,6 @@ class Run:
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
         self.logger: RunLogger = IDLE
         self.growth = Growth(setup)
-        self.metrics: list[str] = []  # of a validation, the loss among them
         self.train_part: dict[int, programs.Train] = {}  # by stage
         self.evaluate: programs.Validate
         self.describe: Callable[[Params], dict[str, np.ndarray]] | None = None
@@ -192,11 +190,9 @@ class Run:
         self.group.all_gather(None)
         validation = self.history[-1].validation if done else self.evaluate(self.state.params)
         require_metric(stop, validation)
-        self.metrics = list(validation)
-        val_loss = validation[LOSS]
-        self._begin()
+        self._begin([name for name in validation if name != LOSS])
         reason, _ = self._agree(self.monitor.reason(), None)
-        self._show(val_loss, last=reason is not None)
+        self._show(validation[LOSS], last=reason is not None)
         if reason == stop_reasons.TARGET_REACHED and (at_target := self.monitor.at_target):
             where = "inside" if at_target.train_loss is None else "after"
             value = f"{at_target.value(stop.monitor):g}"
@@ -223,14 +219,14 @@ class Run:
         self.logger.end(record)
         return record
 
-    def _begin(self) -> None:
+    def _begin(self, metrics: Sequence[str]) -> None:
         """Writes the first files; a start that fails earlier leaves the work directory as it was."""
         if self.group.primary:
             begin(self.setup.config, self.workdir)
             with writable(self.workdir.root):
                 fingerprint.write(self.setup.fingerprint, self.workdir.root)
             self.logger = RunLogger(self.workdir, self._tensorboard())
-        self.logger.begin(self.monitor.rows, [name for name in self.metrics if name != LOSS])
+        self.logger.begin(self.monitor.rows, metrics)
         self._write_record(None)
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.system.errors import InputError, StorageError
+from gmmae.system.errors import InputError
 from gmmae.training import checkpoint, compilation
 from gmmae.training.checkpoint import Checkpoint, CheckpointError, OtherModelError
 from gmmae.training.records import Progress
@@ -88,18 +88,6 @@ def test_a_save_that_fails_prints_nothing_and_leaves_the_hooks(tmp_path, state, 
     assert caught.value.exit_code == code
     assert capsys.readouterr().err == ""
     assert all(getattr(module, hook) is getattr(module, f"__{hook}__") for module, hook in HOOKS)
-
-
-def test_a_save_into_a_folder_that_has_gone_is_a_storage_error_and_harms_no_other(tmp_path, state):
-    saved(tmp_path / "c", state, 1, 2)
-    manager = checkpoint.opened(tmp_path / "c", 2)
-    (tmp_path / "c").rename(tmp_path / "elsewhere")
-    (tmp_path / "c").write_text("a file, where no folder can be made")
-    with pytest.raises(StorageError, match=r"checkpoint of epoch 3 must be written to .*/c; that failed with \w+: .*: see to"):
-        checkpoint.save(manager, after(3, state))
-    found = restored(tmp_path / "elsewhere", state)
-    assert found is not None
-    assert found.progress.epoch == 2
 
 
 def cut(folder, item):
