@@ -28,7 +28,7 @@ from gmmae.scaling.identity import identity_fields
 from gmmae.sweep.grid import SweepConfig
 from gmmae.sweep.report import strategy_tables
 from gmmae.sweep.step_times import Timing, Timings
-from gmmae.training import records, validations
+from gmmae.training import records
 from gmmae.workloads.registry import BUILT_IN, configuration
 
 Row = tuple[str, ...]
@@ -311,20 +311,12 @@ def _record(kind: type, without: Iterable[str] = ()) -> dict[str, str]:
 
 def files() -> list[File]:
     """Returns the described files."""
-    metric = {"val_NAME": "a metric of the workload after the epoch, one column each"}
-    loss = {"val_loss": "the validation loss", "val_NAME": "a metric of the workload, one column each"}
+    metric = {"val_NAME": "a metric of the workload after these steps, one column each"}
     of_plan = "Numbers that are not finite are null."
     return [
         File("record.json", "train", first_sentence(records.Record), _record(records.Record), records.Record),
         File(
             "history.csv", "train", first_sentence(records.Epoch), _record(records.Epoch, ["metrics"]) | metric, records.Epoch
-        ),
-        File(
-            "validations.csv",
-            "train --stop.validate-every-steps",
-            "One row for each validation.",
-            {name: comments(validations.Validation)[name] for name in validations.COLUMNS} | loss,
-            validations.Validation,
         ),
         File("report/runs.csv", "sweep", "One row for each run and each failed process.", strategy_tables.RUNS_COLUMNS),
         File("step_times/*.json", "sweep", first_sentence(Timings), _record(Timings), Timings),

@@ -34,7 +34,7 @@ from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import INTERRUPTED, TARGET_REACHED
 from gmmae.training import fingerprint
-from gmmae.training.records import read_history
+from gmmae.training.records import epoch_ends, read_history
 from gmmae.workloads.configuration import configure
 
 ARMS = ("weak", "linear", "linear-warmup", "sqrt")
@@ -140,7 +140,7 @@ def trained(config: Config) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         record = run(config, Path(folder) / "run", IDLE)
-        rows = read_history(Path(folder) / "run" / "history.csv")
+        rows = epoch_ends(read_history(Path(folder) / "run" / "history.csv"))
     if record.stop_reason in INTERRUPTED:
         raise SystemExit(f"ended by {record.stop_reason}; the same command goes on with this run")
     return {

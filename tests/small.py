@@ -15,10 +15,9 @@ import numpy as np
 from gmmae.config.schema import CheckpointConfig, Config, LogConfig, OptimConfig, ParallelConfig, StopConfig, changed
 from gmmae.data.settings import DataConfig
 from gmmae.models.settings import ModelConfig
-from gmmae.training import compilation, loop
-from gmmae.training.checkpoint import Checkpoints
+from gmmae.training import checkpoint, compilation, loop
 from gmmae.training.parallel import AXIS
-from gmmae.training.records import Epoch, Record, read_history
+from gmmae.training.records import Epoch, Record, epoch_ends, read_history
 from gmmae.workloads import nodules, registry, settings
 
 SMALL_LATTICE = {
@@ -110,7 +109,7 @@ def finish(config: Config, workdir: Path) -> tuple[Record, Recorder]:
     return loop.run(config, workdir, display), display
 
 
-def losses(rows: list[Epoch]) -> list[tuple[int, float, float]]:
+def losses(rows: list[Epoch]) -> list[tuple[int, Any, float]]:
     """What must not depend on the clock."""
     return [(row.epoch, row.train_loss, row.val_loss) for row in rows]
 
@@ -118,9 +117,10 @@ def losses(rows: list[Epoch]) -> list[tuple[int, float, float]]:
 def fingerprint(config: Config, workdir: Path) -> str:
     """SHA-256 of all that must not depend on devices: the last checkpoint's arrays, and every loss of the history."""
     like = compilation.initial_state(compilation.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices=1))))
-    saved = Checkpoints(workdir / "checkpoints", 2).restore(like, print)
+    saved = checkpoint.restore(checkpoint.opened(workdir / "checkpoints"), like, print)
     assert saved is not None
-    digest = hashlib.sha256(repr((losses(read_history(workdir / "history.csv")), saved.progress.best_epoch)).encode())
+    ends = epoch_ends(read_history(workdir / "history.csv"))
+    digest = hashlib.sha256(repr((losses(ends), saved.progress.best_epoch)).encode())
     for leaf in jax.tree.leaves((saved.state, saved.best)):
         digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()

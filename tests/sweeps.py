@@ -67,7 +67,7 @@ def history(record: Record) -> list[Epoch]:
         loss = record.final_val_loss if epoch == record.epochs else 0.0075 * epoch**power
         samples = epoch * record.train_samples
         clocks = (1.0, 2.0 * epoch, 0.5 * epoch, 0.1, 3.0 * epoch)
-        rows.append(Epoch(epoch, epoch * record.steps_per_epoch, samples, record.learning_rate, 0.9 * loss, loss, *clocks))
+        rows.append(Epoch(epoch, epoch * record.steps_per_epoch, samples, record.learning_rate, 0.9 * loss, loss, *clocks, 32))
     return rows
 
 

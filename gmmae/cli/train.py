@@ -33,7 +33,6 @@ def command(config: Config, root: Path, command_line: str) -> int:
             "figures": "  ".join(map(str, draw(config, record, workdir))),
             "record": str(workdir.record),
             "history": str(workdir.history),
-            **({"validations": str(workdir.validations)} if workdir.validations.exists() else {}),
             "checkpoint": str(workdir.checkpoints),
         }
         if config.log.tensorboard:

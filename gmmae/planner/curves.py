@@ -23,6 +23,7 @@ from gmmae.planner.steps import StepsLaw
 from gmmae.scaling import cost
 from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.system.errors import InputError
+from gmmae.training.stopping import crossing
 
 TARGET_DIGITS = 4
 """Significant digits of a target that the curves decide. It is rounded to the easier side."""
@@ -176,7 +177,7 @@ def read_evidence(
 
 def _reach(curve: Curve, smoothed: Sequence[float], target: float, stop: StopConfig) -> Reached:
     costs, level = [stop.cost(value) for value in smoothed], stop.cost(target)
-    steps = steps_law.crossing(curve.steps, costs, level)
+    steps = crossing(curve.steps, costs, level)
     return Reached(curve, tuple(smoothed), steps, sum(step < steps for step in curve.steps))
 
 

@@ -105,9 +105,9 @@ class _Measuring:
         base = self._base_run()
         times = self._step_times(timing)
         stop, steps = self.config.stop, self._steps(base)
-        if len(base.rows) < MIN_BASE_EPOCHS:
+        if len(base.epochs) < MIN_BASE_EPOCHS:
             few = (
-                f"the base run takes {len(base.rows)} epoch, fewer than the {MIN_BASE_EPOCHS} of the runs that set the "
+                f"the base run takes {len(base.epochs)} epoch, fewer than the {MIN_BASE_EPOCHS} of the runs that set the "
                 f"constants: the steps are less sure than their intervals say. Set a harder --stop.target"
             )
             self.say(few)
@@ -138,9 +138,9 @@ class _Measuring:
             metric=stop.monitor,
             epochs=self.epochs,
             seconds=self.seconds,
-            base_epochs=len(base.rows),
+            base_epochs=len(base.epochs),
             base_s=base.rows[-1].train_s + base.rows[-1].eval_s,
-            curves={base.record.global_batch: [row.value(stop.monitor) for row in base.rows]},
+            curves={base.record.global_batch: [row.value(stop.monitor) for row in base.epochs]},
             notes=self.notes,
             step_spread=step_times.spread(times.train),
         )
@@ -159,7 +159,7 @@ class _Measuring:
         most = int(min(self.config.stop.max_epochs, most_epochs))
         run = self.parts.target_run(batch, most, rate, target)
         name = f"batch {run.record.global_batch}" + f", {rate:g} times the learning rate" * (rate != 1)
-        self.epochs[name], self.seconds[name] = len(run.rows), run.rows[-1].total_s
+        self.epochs[name], self.seconds[name] = len(run.epochs), run.rows[-1].total_s
         return run
 
     def _timing(self) -> TimingConfig:
@@ -197,21 +197,21 @@ class _Measuring:
         batch, stop = self.config.optim.batch_size, self.config.stop
         self.say(f"training to the target at the base batch, {batch}")
         base = self._run(batch, stop.max_epochs)
-        self.epoch_s = (base.rows[-1].train_s + base.rows[-1].eval_s) / len(base.rows)
+        self.epoch_s = (base.rows[-1].train_s + base.rows[-1].eval_s) / len(base.epochs)
         if not base.reached:
-            values = [value for row in base.rows if math.isfinite(value := row.value(stop.monitor))]
+            values = [value for row in base.epochs if math.isfinite(value := row.value(stop.monitor))]
             best = f"{min(values, key=stop.cost):g}" if values else "no finite value"
             raise InputError(
                 f"the base run must reach stop.target, {stop.monitor} {stop.target:g}; got {best} at best in "
-                f"{len(base.rows)} epochs ({base.reason}): set an easier --stop.target, another "
+                f"{len(base.epochs)} epochs ({base.reason}): set an easier --stop.target, another "
                 "--optim.learning-rate, more epochs (--stop.max-epochs), or more time (--stop.time-limit-s)"
             )
         return base
 
     def _steps(self, base: TargetRun) -> float:
         """Returns the base run's steps to the target: by its epochs, or by a validation inside the last one."""
-        steps = steps_to_target(base.rows, self.config.stop)
-        return steps if math.isfinite(steps) else base.target_step(self.config.stop)
+        steps = steps_to_target(base.epochs, self.config.stop)
+        return steps if math.isfinite(steps) else steps_to_target(base.rows, self.config.stop)
 
     def _short_runs(self, base: TargetRun, steps: float) -> list[TargetRun | None]:
         """Returns the two short runs; None where there are too few samples for one.
@@ -226,7 +226,7 @@ class _Measuring:
             if rate > 1 and WEAK_RUN[0] * base.record.global_batch <= self.parts.samples < batch:
                 batch = self.parts.samples
                 rate = batch / base.record.global_batch
-            epochs = max(1, math.floor(most * len(base.rows)))
+            epochs = max(1, math.floor(most * len(base.epochs)))
             words = f"batch {batch}" + f" and {rate:g} times the learning rate" * (rate != 1)
             if batch > self.parts.samples:
                 self.notes.append(f"no short run at {words}: there are {self.parts.samples} training samples")
@@ -250,13 +250,15 @@ class _Measuring:
 
     def _tried(self, base: TargetRun) -> tuple[dict[float, float], dict[float, float]]:
         """Returns the progress of trials, and the active-unit fractions, by factor of the learning rate."""
-        of_factors = self._trials(base)
-        first, final_loss = of_factors[1.0], base.rows[-1].train_loss
+        final_loss = base.rows[-1].train_loss
+        assert final_loss is not None  # the last row ends an epoch
+        of_factors = self._trials(base, final_loss)
+        first = of_factors[1.0]
         progress = {factor: trials.progress(first, trial, final_loss) for factor, trial in of_factors.items()}
         wide = self._wide_trials(base, stability.max_stable_factor(progress))
         return progress, {factor: trials.active_unit_fraction(first, trial) for factor, trial in wide.items()}
 
-    def _trials(self, base: TargetRun) -> dict[float, Trial]:
+    def _trials(self, base: TargetRun, final_loss: float) -> dict[float, Trial]:
         """Runs trials at 1, 2, 4, … times the learning rate, until one fails."""
         samples, batch = base.record.train_samples, base.record.global_batch
         epochs = trials.count_epochs(self.config, samples, batch)
@@ -266,7 +268,7 @@ class _Measuring:
             make = partial(self._trial, self.config, factor)
             trial = Trial(*self._part("multiples of the rate", epochs, f"{factor:g} times the learning rate", make))
             trials_of[float(factor)] = trial
-            if not trials.progress(trials_of[1.0], trial, base.rows[-1].train_loss) >= stability.MIN_PROGRESS:
+            if not trials.progress(trials_of[1.0], trial, final_loss) >= stability.MIN_PROGRESS:
                 break
             factor *= 2
         return trials_of

@@ -5,7 +5,6 @@ measurements are named parts of `measured.json`. With the configuration and the 
 """
 
 import json
-import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -25,10 +24,9 @@ from gmmae.system import json_files, stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training import compilation, loop, stopping
-from gmmae.training.records import Epoch, Record
+from gmmae.training.records import Epoch, Record, epoch_ends
 from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Display
-from gmmae.training.validations import Validation, in_order
 from gmmae.training.workdir import WorkDir, alone, writable
 
 T = TypeVar("T")
@@ -77,7 +75,6 @@ class TargetRun(NamedTuple):
     """A run at one batch, up to the epoch at which it stops."""
 
     rows: list[Epoch]
-    inside: list[Validation]  # validations inside its epochs
     reason: str  # why it stops there
     record: Record  # of the whole run, which may have gone further under other rules
 
@@ -86,29 +83,24 @@ class TargetRun(NamedTuple):
         """Whether the run reaches the target."""
         return self.reason == stop_reasons.TARGET_REACHED
 
-    def target_step(self, stop: StopConfig) -> float:
-        """Returns the step at which the metric first crosses the target, by all validations; infinite if it does not."""
-        monitor = stopping.StopMonitor(stop)
-        monitor.add_all(self.rows, self.inside)
-        step = monitor.target_step()
-        return math.inf if step is None else step
+    @property
+    def epochs(self) -> list[Epoch]:
+        """The rows at the ends of epochs."""
+        return epoch_ends(self.rows)
 
     def curve(self, stop: StopConfig) -> MetricCurve:
         """Returns the monitored metric by steps, from all validations: means of three neighbours, because it may be noisy.
 
         The first value stands for the beginning too.
         """
-        validations = in_order(self.rows, self.inside)
-        costs = [stop.cost(validation.value(stop.monitor)) for validation in validations]
-        return MetricCurve(
-            np.array([0.0, *(validation.step for validation in validations)]), smooth(np.array([costs[0], *costs]))
-        )
+        costs = [stop.cost(row.value(stop.monitor)) for row in self.rows]
+        return MetricCurve(np.array([0.0, *(row.steps for row in self.rows)]), smooth(np.array([costs[0], *costs])))
 
     @property
     def step_s(self) -> float:
         """Seconds of a training step: the median over epochs, without the first of several."""
-        seconds, steps = (np.diff([0, *(getattr(row, name) for row in self.rows)]) for name in ("train_s", "steps"))
-        return float(np.median((seconds / steps)[min(1, len(self.rows) - 1) :]))
+        seconds, steps = (np.diff([0, *(getattr(row, name) for row in self.epochs)]) for name in ("train_s", "steps"))
+        return float(np.median((seconds / steps)[min(1, len(seconds) - 1) :]))
 
 
 class Measurements:
@@ -159,11 +151,11 @@ class Measurements:
         )
         workdir = self.folder.run(batch, rate=rate)
         record = workdir.read_record()
-        rows, inside, reason = until_stop(workdir if record and record.stop_reason else None, config.stop)
+        rows, reason = until_stop(workdir if record and record.stop_reason else None, config.stop)
         if record is None or reason is None:
             record = self._train(config, workdir)
-            rows, inside, reason = until_stop(workdir, config.stop)
-        return TargetRun(rows, inside, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
+            rows, reason = until_stop(workdir, config.stop)
+        return TargetRun(rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
 
     def _train(self, config: Config, workdir: WorkDir) -> Record:
         record = loop.run(config, workdir.root, self.display(), cache=self._cache)
@@ -212,18 +204,17 @@ def validation_spacing(samples: int, batch: int) -> int:
     return max(1, round(samples / (VALIDATIONS_AN_EPOCH * batch)))
 
 
-def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], list[Validation], str | None]:
-    """Returns the epochs of a run up to the one at which it stops under these rules, and the validations inside them.
+def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], str | None]:
+    """Returns the rows of a run up to the end of the epoch at which it stops under these rules, and the reason.
 
-    The third value is the reason to stop, or None if it goes on.
+    The reason is None if it goes on.
     """
     monitor = stopping.StopMonitor(stop)
-    of_epochs = workdir.read_validations() if workdir else []
     for row in workdir.read_rows() if workdir else []:
-        monitor.add_all([row], [validation for validation in of_epochs if validation.epoch == row.epoch])
+        monitor.add(row)
         if reason := monitor.reason():
-            return monitor.rows, monitor.inside, reason
-    return monitor.rows, monitor.inside, None
+            return monitor.rows, reason
+    return monitor.rows, None
 
 
 def _timed_steps(timing: dict[str, int]) -> int:

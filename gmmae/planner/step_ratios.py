@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gmmae.planner.stability import BASE_RATE_FAILURE
-from gmmae.training.validations import crossing
+from gmmae.training.stopping import crossing
 
 WEAK_RUN = (2.0, 1.0)
 """The first run's batch and learning rate, over the base run's."""

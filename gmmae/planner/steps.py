@@ -17,7 +17,7 @@ from jaxtyping import Float
 from gmmae.config.schema import StopConfig
 from gmmae.system.errors import InputError
 from gmmae.training.records import Epoch
-from gmmae.training.validations import crossing
+from gmmae.training.stopping import StopMonitor
 
 SEED_SIGMA = 0.04
 """Standard deviation over seeds of the logarithm of the steps to the target, for a smooth metric. Measured values are 0.05 on
@@ -63,11 +63,9 @@ class StepsLaw(NamedTuple):
 
 
 def steps_to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
-    """Returns the step at which a run's metric first reaches its target (`crossing`), infinite if it does not."""
-    if stop.target is None:
-        return math.inf
-    costs = [math.inf, *(stop.cost(row.value(stop.monitor)) for row in rows)]
-    return crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target))
+    """Returns the step at which a run's metric first crosses its target, infinite if it does not."""
+    step = StopMonitor(stop, rows).target_step()
+    return math.inf if step is None else step
 
 
 def seed_sigma(run_steps: Sequence[float], costs: Sequence[float]) -> float:

@@ -26,7 +26,7 @@ from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import write_text
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
-from gmmae.training.records import Record, read_history
+from gmmae.training.records import Record, epoch_ends, read_history
 from gmmae.training.run_logger import storage
 from gmmae.training.stopping import finished
 from gmmae.training.workdir import WorkDir, alone, writable
@@ -181,7 +181,7 @@ def _is_final(record: RunRecord, folder: SweepDir, stop: StopConfig, retry: bool
 
 def _is_finished(record: Record, run: WorkDir, stop: StopConfig) -> bool:
     """Returns whether a run is finished under these rules. A plateaued run is checked again, as the patience may change."""
-    return finished(record, stop, run.read_rows() if record.stop_reason == stop_reasons.STALLED else None)
+    return finished(record, stop, run.read_rows() if record.stop_reason == stop_reasons.STALLED else ())
 
 
 def _remove_checkpoints(config: SweepConfig, folder: SweepDir, written: Iterable[RunRecord]) -> None:
@@ -241,7 +241,7 @@ def _how_its_storage_failed(job: Job, folder: SweepDir) -> str:
 
 def _progress_text(folder: SweepDir, name: str, metric: str) -> str:
     try:
-        last = read_history(folder.run(name).history)[-1]
+        last = epoch_ends(read_history(folder.run(name).history))[-1]
     except (OSError, IndexError, ValueError, KeyError, TypeError):  # missing, or its last line is incomplete
         return "starting"
     return progress_text(last, metric)

@@ -7,7 +7,7 @@ import numpy as np
 
 from gmmae.config.schema import Config
 from gmmae.plotting.loss_curves import losses
-from gmmae.training.records import Record, read_history
+from gmmae.training.records import Record, epoch_ends, read_history
 from gmmae.training.run_logger import storage
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
@@ -30,7 +30,7 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     """
     title = f"{record.scaling}, {record.devices} × {record.device_kind}, seed {record.seed}"
     with storage(workdir.figures):
-        history = read_history(workdir.history)
+        history = epoch_ends(read_history(workdir.history))
         snapshots = read_snapshots(workdir.snapshots, len(history))
         draw_samples = getattr(registry.load(config.workload), "draw", None)
         paths = [draw_samples(snapshots, workdir.figures, title, "png")] if draw_samples and snapshots else []

@@ -5,7 +5,7 @@ epochs the host keeps clocks, history, checkpoints and logs, and decides whether
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +20,15 @@ from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
-from gmmae.training import compilation, fingerprint, per_sample, programs
-from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
+from gmmae.training import checkpoint, compilation, fingerprint, per_sample, programs
+from gmmae.training.checkpoint import Checkpoint, CheckpointManager
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.fetching import Fetcher
 from gmmae.training.finetune import first_parameters, require_same_origin
 from gmmae.training.growth import Growth
-from gmmae.training.records import Epoch, Record, from_plain, plain
+from gmmae.training.records import Epoch, Progress, Record, from_plain, plain
 from gmmae.training.run_cache import RunCache
-from gmmae.training.run_logger import RunLogger
+from gmmae.training.run_logger import RunLogger, storage
 from gmmae.training.run_summary import (
     new_record,
     require_checkpoint,
@@ -40,7 +40,6 @@ from gmmae.training.run_summary import (
 from gmmae.training.step import TrainState
 from gmmae.training.stopping import StopMonitor, finished
 from gmmae.training.terminal import Display
-from gmmae.training.validations import Validation, in_order
 from gmmae.training.workdir import WorkDir, begin, claim, writable
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events, Params
@@ -83,7 +82,7 @@ def opened(
     """
     with claim(config, root) if group.primary else nullcontext(WorkDir(root)) as workdir:
         earlier = workdir.read_record() if group.primary and workdir.begun else None
-        ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows(), workdir.read_validations())
+        ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
         record, ended = group.all_gather((plain(earlier) if earlier is not None else None, ended))[0]
         earlier = from_plain(record) if record is not None else None
         if earlier is not None and ended:
@@ -98,7 +97,7 @@ def opened(
                 fingerprint=fingerprint.checked(root, now) if workdir.begun else fingerprint.descended(config, now)
             )
         with writable(root):
-            checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
+            checkpoints = checkpoint.opened(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
             with compilation.precision_context(config), Fetcher(config.parallel) as fetcher:
                 yield lambda: Run(setup, workdir, checkpoints, display, group, earlier, fetcher)
@@ -121,7 +120,7 @@ class Run:
         self,
         setup: TrainSetup,
         workdir: WorkDir,
-        checkpoints: Checkpoints | None,
+        checkpoints: CheckpointManager | None,
         display: Display,
         group: Group,
         earlier: Record | None,
@@ -143,16 +142,13 @@ class Run:
         run_id = earlier.run_id if earlier else self.record.run_id
         self.record = dataclasses.replace(self.record, init_from=origin, run_id=run_id)
         self.clock = Clock(saved.progress.clocks if saved else None)
-        self.monitor = StopMonitor(setup.config.stop)
-        if saved:
-            self.monitor.add_all(saved.progress.history, saved.progress.inside)
+        self.monitor = StopMonitor(setup.config.stop, workdir.read_rows_of(saved.progress) if saved else ())
         self.saved_s = self.clock.read()["total_s"]  # of the last checkpoint, or of the start
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
         self.logger: RunLogger = IDLE
         self.growth = Growth(setup)
-        self.metrics: list[str] = []  # of a validation, the loss among them
         self.train_part: dict[int, programs.Train] = {}  # by stage
         self.evaluate: programs.Validate
         self.describe: Callable[[Params], dict[str, np.ndarray]] | None = None
@@ -160,14 +156,18 @@ class Run:
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """Returns the newest checkpoint that the first process can read; all processes go on from it."""
-        checkpoint = self.checkpoints.restore(like, self.display.say) if self.checkpoints else None
-        epoch = self.group.all_gather(len(checkpoint.progress.history) if checkpoint else None)[0]
-        return checkpoint if self.checkpoints or epoch is None else restore_epoch(self.workdir.checkpoints, epoch, like)
+        with storage(self.workdir.root):
+            saved = checkpoint.restore(self.checkpoints, like, self.display.say) if self.checkpoints else None
+        epoch = self.group.all_gather(saved.progress.epoch if saved else None)[0]
+        if self.checkpoints or epoch is None:
+            return saved
+        with checkpoint.opened(self.workdir.checkpoints) as manager:
+            return checkpoint.read(manager, epoch, like, "put the workdir on a file system that all hosts share")
 
     @property
     def history(self) -> list[Epoch]:
         """The epochs so far."""
-        return self.monitor.rows
+        return self.monitor.epochs
 
     def train(self, interrupts: Interrupts) -> Record:
         """Trains to the end or to an interrupt, and returns the record."""
@@ -190,13 +190,11 @@ class Run:
         self.group.all_gather(None)
         validation = self.history[-1].validation if done else self.evaluate(self.state.params)
         require_metric(stop, validation)
-        self.metrics = list(validation)
-        val_loss = validation[LOSS]
-        self._begin()
+        self._begin([name for name in validation if name != LOSS])
         reason, _ = self._agree(self.monitor.reason(), None)
-        self._show(val_loss, last=reason is not None)
+        self._show(validation[LOSS], last=reason is not None)
         if reason == stop_reasons.TARGET_REACHED and (at_target := self.monitor.at_target):
-            where = "inside" if at_target in self.monitor.inside else "after"
+            where = "inside" if at_target.train_loss is None else "after"
             value = f"{at_target.value(stop.monitor):g}"
             self.display.say(
                 f"validation {stop.monitor} {value} reached {where} epoch {at_target.epoch} of {done} earlier ones"
@@ -221,17 +219,14 @@ class Run:
         self.logger.end(record)
         return record
 
-    def _begin(self) -> None:
+    def _begin(self, metrics: Sequence[str]) -> None:
         """Writes the first files; a start that fails earlier leaves the work directory as it was."""
         if self.group.primary:
             begin(self.setup.config, self.workdir)
             with writable(self.workdir.root):
                 fingerprint.write(self.setup.fingerprint, self.workdir.root)
             self.logger = RunLogger(self.workdir, self._tensorboard())
-        inside = self.monitor.inside
-        more = inside or self.setup.config.stop.validate_every_steps
-        validations = in_order(self.history, inside) if more else None
-        self.logger.begin(self.history, [name for name in self.metrics if name != LOSS], validations)
+        self.logger.begin(self.monitor.rows, metrics)
         self._write_record(None)
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
@@ -241,60 +236,34 @@ class Run:
         return of_each[0][0], next((reason for _, reason in of_each if reason), None)
 
     def _advance(self) -> None:
-        """Trains one epoch."""
-        row = self._advance_in_parts(len(self.history) + 1)
-        if self.monitor.cost(row.epoch) < self.monitor.cost(self.best_epoch):
-            self.best, self.best_epoch = jax.device_get(self.state.params), row.epoch
-        self._say_growth()
-
-    def _advance_in_parts(self, epoch: int) -> Epoch:
         """Trains one epoch, with a validation after each part."""
-        train, losses = self.train_part[self.growth.stage(epoch)], []
-        *parts, last = programs.epoch_parts(self.growth.setup(epoch))
-        first = self.history[-1].steps if self.history else 0
-        for part in parts:
-            losses.append(self._train_part(train, epoch, part))
-            values = self._validate()
-            validation = Validation(first + part.stop, epoch, {LOSS: values[LOSS], **values})
-            self.monitor.add_inside(validation)
-            self.logger.validation(validation)
-        losses.append(self._train_part(train, epoch, last))
-        return self._row(np.concatenate(losses), self._validate(), self.clock.read())
-
-    def _train_part(self, train: programs.Train, epoch: int, part: range) -> np.ndarray:
-        with self.clock.section("train_s"):
-            self.state, losses = train(self.state, epoch, part)
-        return losses
-
-    def _validate(self) -> dict[str, float]:
-        with self.clock.section("eval_s"):
-            return self.evaluate(self.state.params)
-
-    def _say_growth(self) -> None:
-        """Says where the next epoch has another batch."""
-        epoch = len(self.history)
+        epoch, before = len(self.history) + 1, self.history[-1].steps if self.history else 0
+        setup, train, losses = self.growth.setup(epoch), self.train_part[self.growth.stage(epoch)], []
+        plan = setup.train_plan
+        for part in programs.epoch_parts(setup):
+            with self.clock.section("train_s"):
+                self.state, of_part = train(self.state, epoch, part)
+            losses.append(of_part)
+            with self.clock.section("eval_s"):
+                validation = self.evaluate(self.state.params)
+            row = Epoch(
+                epoch=epoch,
+                steps=before + part.stop,
+                samples=(epoch - 1) * plan.samples + min(part.stop * plan.batch, plan.samples),
+                lr=np.asarray(setup.schedule((epoch - 1) * plan.steps + part.stop - 1)).item(),
+                train_loss=per_sample.mean_over_steps(np.concatenate(losses), plan) if part.stop == plan.steps else None,
+                val_loss=validation[LOSS],
+                **self.clock.read(),
+                batch=plan.batch,
+                metrics={name: value for name, value in validation.items() if name != LOSS},
+            )
+            self.monitor.add(row)
+            self.logger.row(row)
+        self.display.epoch(self.history[-1])
+        if self.monitor.cost(epoch) < self.monitor.cost(self.best_epoch):
+            self.best, self.best_epoch = jax.device_get(self.state.params), epoch
         if epoch + 1 in self.growth.starts and self.monitor.reason() is None:
             self.display.say(f"the global batch is {self.growth.setup(epoch + 1).train_plan.batch} from epoch {epoch + 1} on")
-
-    def _row(self, step_losses: np.ndarray, validation: Mapping[str, float], clocks: Mapping[str, float]) -> Epoch:
-        epoch = len(self.history) + 1
-        setup = self.growth.setup(epoch)
-        plan = setup.train_plan
-        row = Epoch(
-            epoch=epoch,
-            steps=(self.history[-1].steps if self.history else 0) + plan.steps,
-            samples=epoch * plan.samples,
-            lr=np.asarray(setup.schedule(epoch * plan.steps - 1)).item(),
-            train_loss=per_sample.mean_over_steps(step_losses, plan),
-            val_loss=validation[LOSS],
-            **clocks,
-            batch=plan.batch,
-            metrics={name: value for name, value in validation.items() if name != LOSS},
-        )
-        self.monitor.add(row)
-        self.logger.epoch(row)
-        self.display.epoch(row)
-        return row
 
     def _saves(self, reason: str | None) -> bool:
         """Returns whether a checkpoint is due. Without one the record says nothing of these epochs, as they may be lost."""
@@ -308,10 +277,10 @@ class Run:
         if not self.checkpoints:
             return
         with self.clock.section("checkpoint_s"):
-            inside = self.monitor.inside
-            progress = Progress(self.history, self.clock.read(), self.best_epoch, inside)
+            rows = len(self.monitor.rows)
+            progress = Progress(len(self.history), self.best_epoch, self.clock.read(), rows, self.logger.sha256())
             state, best = jax.device_get((self.state, self.best))
-            self.checkpoints.save(Checkpoint(state, best, progress))
+            checkpoint.save(self.checkpoints, Checkpoint(state, best, progress))
         self.saved_s = self.clock.read()["total_s"]
 
     def _write_record(self, reason: str | None) -> Record:

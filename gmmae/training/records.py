@@ -1,6 +1,7 @@
 """The results of a run for people and programs: `record.json` and `history.csv`."""
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -16,24 +17,27 @@ SCHEMA_VERSION = 1
 
 
 class Epoch(NamedTuple):
-    """One row of `history.csv`; steps, samples and clocks are totals since the beginning of the run."""
+    """One row of `history.csv`: a validation, at the end of an epoch or inside it.
+
+    Steps, samples and clocks are totals since the beginning of the run.
+    """
 
     epoch: int  # counted from 1
     steps: int  # training steps
     samples: int  # training samples
-    lr: float  # at the epoch's last step
-    train_loss: float  # mean over the epoch's samples, each before its step's update
-    val_loss: float  # after the epoch, every validation sample counted once
+    lr: float  # at the last step
+    train_loss: float | None  # mean over the epoch's samples, each before its step's update; empty inside an epoch
+    val_loss: float  # after these steps, every validation sample counted once
     compile_s: float  # seconds of compilation
     train_s: float  # seconds of training
     eval_s: float  # seconds of validation
     checkpoint_s: float  # seconds of writing checkpoints
     total_s: float  # seconds since the start, all parts together
-    batch: int = 0  # global batch; 0: written by a version that kept none
-    metrics: Mapping[str, float] = {}  # the workload's own, after the epoch; a column each, as val_NAME
+    batch: int  # global batch
+    metrics: Mapping[str, float] = {}  # the workload's own, after these steps; a column each, as val_NAME
 
     def value(self, metric: str) -> float:
-        """Returns a validation metric by name, or the loss; NaN where the epoch has none of that name."""
+        """Returns a validation metric by name, or the loss; NaN where there is none of that name."""
         return self.validation.get(metric, math.nan)
 
     @property
@@ -47,6 +51,24 @@ PLAIN = Epoch._fields[:-1]
 
 COUNTS = ("epoch", "steps", "samples", "batch")
 """Those that are whole numbers."""
+
+
+class Progress(NamedTuple):
+    """How far a run is, for a checkpoint.
+
+    Attributes:
+      epoch: the last one.
+      best_epoch: by the monitored metric; 0 where none was finite.
+      clocks: seconds by section.
+      rows: number of rows of `history.csv` so far.
+      sha256: of the bytes of `history.csv` up to the last of them.
+    """
+
+    epoch: int
+    best_epoch: int
+    clocks: dict[str, float]
+    rows: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -69,10 +91,10 @@ class Record:
     train_samples: int  # number of training samples
     validation_samples: int  # number of validation samples
     target: float | None  # value of the metric to reach; None: no target
+    batch_size: int  # global batch of one device
+    wanted_batch: int  # that the strategy asks for: more than `global_batch` where that is clipped to the training set
     monitor: str = LOSS  # the metric of the target and of the best epoch
     mode: str = "min"  # whether lower (min) or higher (max) values of that metric are better
-    batch_size: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
-    wanted_batch: int = 0  # that the strategy asks for: more than `global_batch` where that is clipped to the training set
     largest_batch: int = 0  # of a run whose batch grows, at most the training samples; 0 where it does not grow
     growth: list[list[int]] = field(default_factory=list)  # first epoch and global batch of each later stage that has begun
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
@@ -173,29 +195,42 @@ def _number(value: object) -> object:
     return float(value) if isinstance(value, str) else value
 
 
-def write_history(path: Path, history: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
-    """Writes the whole `history.csv`, as after a resume, with a column for each metric; the run then appends to it."""
-    head = csv_text((), [*PLAIN, *(f"val_{name}" for name in metrics)])
-    write_text(path, head + "".join(f"{history_line(row)}\n" for row in history))
+def write_history(path: Path, rows: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
+    """Writes a `history.csv` with a column for each metric; a run then appends to it."""
+    write_text(path, csv_text((), [*PLAIN, *(f"val_{name}" for name in metrics)]) + "".join(map(history_line, rows)))
 
 
 def history_line(row: Epoch) -> str:
-    """Returns one row, every float to the last digit."""
-    return ",".join(map(repr, (*row[:-1], *row.metrics.values())))
+    """Returns one row as a line, every float to the last digit."""
+    return ",".join("" if value is None else repr(value) for value in (*row[:-1], *row.metrics.values())) + "\n"
 
 
 def read_history(path: Path) -> list[Epoch]:
-    """Returns the rows of a `history.csv`."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [_epoch(row) for row in csv.DictReader(file)]
+    """Returns the rows of a `history.csv`.
+
+    Raises:
+      OSError: it cannot be read.
+      ValueError, TypeError, KeyError: it has another form.
+    """
+    return parse_history(path.read_text(encoding="utf-8"))
+
+
+def parse_history(text: str) -> list[Epoch]:
+    """Returns the rows of the text of a `history.csv`. Raises as `read_history`."""
+    return [_epoch(row) for row in csv.DictReader(io.StringIO(text))]
 
 
 def _epoch(row: dict[str, str]) -> Epoch:
-    metrics = {key.removeprefix("val_"): float(value) for key, value in row.items() if key not in PLAIN}
-    return from_numbers({key: float(row[key]) for key in PLAIN if key in row}, metrics)
+    values: dict[str, Any] = {key: (int if key in COUNTS else float)(row[key]) for key in PLAIN if key != "train_loss"}
+    values["train_loss"] = float(row["train_loss"]) if row["train_loss"] else None
+    return Epoch(**values, metrics={key.removeprefix("val_"): float(row[key]) for key in row if key not in PLAIN})
 
 
-def from_numbers(numbers: Mapping[str, float], metrics: Mapping[str, float]) -> Epoch:
-    """Returns a row from its columns. Those that an earlier version did not write have their defaults."""
-    values: dict[str, Any] = {key: int(value) if key in COUNTS else value for key, value in numbers.items()}
-    return Epoch(**values, metrics=dict(metrics))
+def epoch_ends(rows: Iterable[Epoch]) -> list[Epoch]:
+    """Returns the rows at the ends of epochs."""
+    return [row for row in rows if row.train_loss is not None]
+
+
+def first_rows(path: Path, count: int) -> bytes:
+    """Returns the header of a `history.csv` and its first rows, as they are in the file; fewer where it has fewer."""
+    return b"".join(path.read_bytes().splitlines(keepends=True)[: count + 1])

@@ -1,5 +1,7 @@
 """The files that a run writes while it goes on, besides its checkpoints: history, record, snapshots and TensorBoard's."""
 
+import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -8,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gmmae.system.files import whole_file, write_text
-from gmmae.training.records import Epoch, Record, history_line, to_json, write_history
-from gmmae.training.validations import Validation, at_end_of, validation_line, write_validations
+from gmmae.training.records import Epoch, Record, first_rows, history_line, to_json, write_history
 from gmmae.training.workdir import WorkDir, failed_disk
 from gmmae.workloads.interface import Events
 
@@ -21,47 +22,34 @@ class RunLogger:
     """Writes a run's progress into its work directory; methods raise `StorageError` where it cannot be written."""
 
     def __init__(self, workdir: WorkDir, tensorboard: "TensorBoard"):
-        self._workdir, self._tensorboard = workdir, tensorboard
-        self._keeps_validations = False
-        self._of_epoch: list[Validation] = []  # those of the last epoch
+        self._workdir, self._tensorboard, self._sha256 = workdir, tensorboard, hashlib.sha256()
 
-    def begin(self, history: Sequence[Epoch], metrics: Sequence[str], validations: Sequence[Validation] | None = None) -> None:
-        """Writes the history again without the rows that no checkpoint has. TensorBoard gets its last row again.
-
-        Args:
-          history: the epochs so far.
-          metrics: the names of the workload's metrics.
-          validations: all so far, for a file of their own; None for no such file.
-        """
-        self._keeps_validations = validations is not None
+    def begin(self, rows: Sequence[Epoch], metrics: Sequence[str]) -> None:
+        """Cuts the history after the rows so far, or begins it with a column for each of the workload's metrics."""
+        history = self._workdir.history
         with self._storage():
-            write_history(self._workdir.history, history, metrics)
-            if validations is None:
-                self._workdir.validations.unlink(missing_ok=True)
+            if rows:  # never written again: a power cut could take what a checkpoint counts on
+                os.truncate(history, len(first_rows(history, len(rows))))
             else:
-                write_validations(self._workdir.validations, validations, metrics)
-            # TensorBoard drops all points from the last epoch's number on, whether they are by epoch or by step.
-            for validation in validations or ():
-                if validation.step >= len(history):
-                    self._tensorboard.validations([validation], history[validation.epoch - 1])
-            for row in history[-1:]:
-                self._tensorboard.epoch(row)
+                write_history(history, [], metrics)
+            self._sha256.update(history.read_bytes())
+            for row in rows:
+                self._tensorboard.row(row)
 
-    def epoch(self, row: Epoch) -> None:
-        """Appends a row to the history, and to the validations."""
+    def row(self, row: Epoch) -> None:
+        """Appends a row to the history."""
+        line = history_line(row)
         with self._storage():
-            _append(self._workdir.history, history_line(row))
-            self._tensorboard.epoch(row)
-            if self._keeps_validations:
-                self.validation(at_end_of(row))
-                self._tensorboard.validations(self._of_epoch, row)
-                self._of_epoch.clear()
+            with self._workdir.history.open("a", encoding="utf-8") as file:
+                file.write(line)
+            self._sha256.update(line.encode())
+            self._tensorboard.row(row)
 
-    def validation(self, validation: Validation) -> None:
-        """Appends a row to the validations."""
-        with self._storage():
-            _append(self._workdir.validations, validation_line(validation))
-        self._of_epoch.append(validation)
+    def sha256(self) -> str:
+        """Returns the SHA-256 of the history, as a checkpoint keeps it; all of it is on the disk then."""
+        with self._storage(), self._workdir.history.open("rb") as file:
+            os.fsync(file.fileno())
+        return self._sha256.hexdigest()
 
     def events(self, epoch: int, events: Events) -> None:
         """Writes a workload's events for TensorBoard."""
@@ -89,11 +77,6 @@ class RunLogger:
 
     def _storage(self) -> AbstractContextManager[None]:
         return storage(self._workdir.root)
-
-
-def _append(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
 
 
 @contextmanager

@@ -1,81 +1,70 @@
 """When training stops, and why. Reasons are results: they go into the record as they are."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from gmmae.config.schema import LOSS, StopConfig
+from gmmae.config.schema import StopConfig
 from gmmae.system.stop_reasons import COLLAPSED, DIVERGED, INTERRUPTED, MAX_EPOCHS, STALLED, TARGET_REACHED, TIME_LIMIT
 from gmmae.training.records import Epoch, Record
-from gmmae.training.validations import Validation, at_end_of, crossing
 
 
 class StopMonitor:
-    """The epochs of a run, the validations inside them, and the reason to stop after the last epoch.
+    """The rows of a run's history, and the reason to stop after the last epoch.
 
-    >>> monitor = StopMonitor(StopConfig(target=0.2))
-    >>> for epoch, loss in enumerate((0.3, 0.2), 1):
-    ...     monitor.add(Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0, 0, 0, 0, 0))
-    >>> monitor.reason()
+    Attributes:
+      rows: all of them.
+      epochs: those at the ends of epochs.
+      at_target: the first row at the target, or None.
+
+    >>> rows = [Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0, 0, 0, 0, 0, 32) for epoch, loss in enumerate((0.3, 0.2), 1)]
+    >>> StopMonitor(StopConfig(target=0.2), rows).reason()
     'target_reached'
     """
 
-    def __init__(self, stop: StopConfig):
+    def __init__(self, stop: StopConfig, rows: Iterable[Epoch] = ()):
         self._stop = stop
         self._target = -math.inf if stop.target is None else stop.cost(stop.target)
         self.rows: list[Epoch] = []
-        self.inside: list[Validation] = []  # the validations inside these epochs, and inside the next one
-        self.at_target: Validation | None = None  # the first one at the target
-        self._curve: list[tuple[int, float]] = []  # the step of each validation, and the metric as something to make small
-        self._costs: list[float] = []  # the monitored metric after each epoch, as something to make small
+        self.epochs: list[Epoch] = []
+        self.at_target: Epoch | None = None
+        self._costs: list[float] = []  # after each epoch
         self._lowest: list[float] = []  # the lowest cost up to each epoch, so that no rule walks through all of them
-
-    def add(self, row: Epoch) -> None:
-        """Adds the next epoch, after the validations inside it."""
-        self.rows.append(row)
-        self._costs.append(self._validate(at_end_of(row)))
-        self._lowest.append(min([*self._lowest[-1:], self._costs[-1]]))
-
-    def add_inside(self, validation: Validation) -> None:
-        """Adds a validation inside the next epoch."""
-        self.inside.append(validation)
-        self._validate(validation)
-
-    def add_all(self, rows: Iterable[Epoch], inside: Iterable[Validation]) -> None:
-        """Adds epochs and the validations inside them. Validations of other epochs, and at the ends of these, are left out."""
-        of_epoch: dict[int, list[Validation]] = {}
-        for validation in inside:
-            of_epoch.setdefault(validation.epoch, []).append(validation)
         for row in rows:
-            for validation in of_epoch.get(row.epoch, []):
-                if validation.step < row.steps:
-                    self.add_inside(validation)
             self.add(row)
 
-    def _validate(self, validation: Validation) -> float:
-        """Returns the metric of the next validation as something to make small, and notes whether it is at the target."""
-        cost = self._stop.cost(validation.value(self._stop.monitor))
-        cost = math.inf if math.isnan(cost) else cost  # an undefined metric is worse than any other
-        finite = math.isfinite(validation.value(LOSS))
-        if self.at_target is None and finite and cost <= self._target:
-            self.at_target = validation
-        self._curve.append((validation.step, cost if finite else math.inf))
-        return cost
+    def add(self, row: Epoch) -> None:
+        """Adds the next row."""
+        cost = self._cost(row)
+        self.rows.append(row)
+        if self.at_target is None and math.isfinite(row.val_loss) and cost <= self._target:
+            self.at_target = row
+        if row.train_loss is not None:
+            self.epochs.append(row)
+            self._costs.append(cost)
+            self._lowest.append(min([*self._lowest[-1:], cost]))
+
+    def _cost(self, row: Epoch) -> float:
+        """Returns the monitored metric as something to make small. An undefined one is worse than any other."""
+        cost = self._stop.cost(row.value(self._stop.monitor))
+        return math.inf if math.isnan(cost) else cost
 
     def cost(self, epoch: int) -> float:
         """Returns the monitored metric after an epoch, from 1, as something to make small; infinity for epoch 0."""
         return self._costs[epoch - 1] if epoch else math.inf
 
     def target_epoch(self) -> Epoch | None:
-        """Returns the epoch of the first validation at the target."""
-        return self.rows[self.at_target.epoch - 1] if self.at_target else None
+        """Returns the end of the epoch of the first row at the target."""
+        return self.epochs[self.at_target.epoch - 1] if self.at_target else None
 
     def target_step(self) -> float | None:
-        """Returns the step at which the metric crosses the target, linear between two validations; None if it does not."""
-        steps, costs = zip((0, math.inf), *self._curve, strict=True)
-        return crossing(steps, costs, self._target) if self.at_target else None
+        """Returns the step at which the metric crosses the target, linear between two rows; None if it does not."""
+        if self.at_target is None:
+            return None
+        costs = [self._cost(row) if math.isfinite(row.val_loss) else math.inf for row in self.rows]
+        return crossing([0, *(row.steps for row in self.rows)], [math.inf, *costs], self._target)
 
-    def reason(self) -> str | None:
-        """Returns the reason to stop after the last epoch, or None to go on.
+    def reason(self) -> str | None:  # noqa: PLR0911 a line for each reason
+        """Returns the reason to stop after the last epoch, or None to go on, as always inside an epoch.
 
         A target that an earlier epoch reached comes first, because it was changed since. So does one that was reached inside
         the last epoch. NaN or infinity in a loss is `diverged`, before any other rule. A validation loss that stays the same,
@@ -83,57 +72,68 @@ class StopMonitor:
         plateau that is not constant is `stalled`. There the best of the last `patience_epochs` epochs does not improve on the
         best before by the share `min_relative_improvement`.
         """
-        rows = self.rows
-        if not rows:
+        stop, done, last = self._stop, len(self.epochs), self.rows[-1] if self.rows else None
+        if last is None or last.train_loss is None:
             return None
-        if self.at_target and self.at_target.step < rows[-1].steps:
+        if self.at_target and self.at_target.steps < last.steps:
             return TARGET_REACHED
-        if not (math.isfinite(rows[-1].train_loss) and math.isfinite(rows[-1].val_loss)):
+        if not (math.isfinite(last.train_loss) and math.isfinite(last.val_loss)):
             return DIVERGED
         if self.at_target:
             return TARGET_REACHED
-        if self._collapsed():
+        same, patience = stop.collapse_epochs, stop.patience_epochs
+        if same and same < done and len({row.val_loss for row in self.epochs[-same - 1 :]}) == 1:
             return COLLAPSED
-        return STALLED if self._stalled() else self._limit()
-
-    def _collapsed(self) -> bool:
-        epochs = self._stop.collapse_epochs
-        return epochs is not None and epochs < len(self.rows) and len({row.val_loss for row in self.rows[-epochs - 1 :]}) == 1
-
-    def _stalled(self) -> bool:
-        epochs = self._stop.patience_epochs
-        if epochs is None or epochs >= len(self.rows):
-            return False
-        before = self._lowest[-epochs - 1]
-        gain = self._stop.min_relative_improvement * abs(before) if math.isfinite(before) else 0.0
-        return min(self._costs[-epochs:]) >= before - gain
-
-    def _limit(self) -> str | None:
-        if len(self.rows) >= self._stop.max_epochs:
+        if patience and patience < done:
+            before = self._lowest[-patience - 1]
+            gain = stop.min_relative_improvement * abs(before) if math.isfinite(before) else 0.0
+            if min(self._costs[-patience:]) >= before - gain:
+                return STALLED
+        if done >= stop.max_epochs:
             return MAX_EPOCHS
-        return TIME_LIMIT if _time_is_over(self._stop, self.rows[-1].total_s) else None
+        return TIME_LIMIT if _time_is_over(stop, last.total_s) else None
 
 
 def _time_is_over(stop: StopConfig, total_s: float) -> bool:
     return stop.time_limit_s is not None and stop.time_limit_s <= total_s
 
 
-def finished(record: Record, stop: StopConfig, history: list[Epoch] | None = None, inside: Iterable[Validation] = ()) -> bool:
+def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> float:
+    """Returns the step at which a curve first falls to a level, linear between two validations; infinite if it does not.
+
+    Args:
+      steps: the step of each validation; the first one comes before the first step.
+      costs: the metric there, with its sign chosen so that less is better.
+      level: the level of the metric.
+
+    >>> crossing((0, 10, 20), (5.0, 3.0, 2.0), 2.5), crossing((0, 10), (5.0, 3.0), 1.0)
+    (15.0, inf)
+    """
+    below = [place for place, cost in enumerate(costs) if cost <= level]
+    if not below:
+        return math.inf
+    after = below[0]
+    if after == 0:
+        return float(steps[0])
+    drop = costs[after - 1] - costs[after]
+    share = (costs[after - 1] - level) / drop if math.isfinite(drop) else 1.0
+    return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
+
+
+def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bool:
     """Returns whether a run has nothing left to do under these rules.
 
     Args:
       record: of the run.
       stop: the rules, which may have changed since.
-      history: of the run; all rules are applied to it again. Without it only the limits of epochs and time are.
-      inside: the validations of the run inside its epochs.
+      rows: of its history; all rules are applied to it again. Without it only the limits of epochs and time are.
     """
     reason = record.stop_reason
     goal = stop.target, stop.monitor, stop.better
     if reason is None or reason in INTERRUPTED or (record.target, record.monitor, record.mode) != goal:
         return False
-    if record.epochs and history and len(history) == record.epochs:
-        monitor = StopMonitor(stop)
-        monitor.add_all(history, inside)
+    monitor = StopMonitor(stop, rows)
+    if record.epochs and len(monitor.epochs) == record.epochs:
         return monitor.reason() == reason
     if reason == MAX_EPOCHS:
         return record.epochs >= stop.max_epochs

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from tensorboardX.summary import hparams
 
 from gmmae.config.schema import LOSS
 from gmmae.training.records import Epoch, Record
-from gmmae.training.validations import Validation
 from gmmae.workloads.interface import Events
 
 SCALARS = {
@@ -30,7 +29,7 @@ TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
 
 
 def training_s(row: Epoch) -> float:
-    """Returns the seconds of training and validation up to the end of an epoch, as in a time to the target."""
+    """Returns the seconds of training and validation up to a row, as in a time to the target."""
     return row.train_s + row.eval_s
 
 
@@ -43,11 +42,12 @@ class TensorBoard:
     Args:
       folder: made when needed.
       parameters: the run's hyperparameters by name, for the HParams tab.
-      start: the epoch to resume from. Earlier events of this epoch and of later ones are purged, so they must be written again.
+      start: the epoch to resume from. Earlier events with this number or a later one are purged, whether they count epochs or
+        steps. So all rows must be written again; those that are still there are left out.
       metric: of the target. A workload's metric has columns of its own in the HParams tab, beside the losses.
       times: tags of an epoch's clocks, each with its field of `Epoch`.
       results: tags of the outcome, each with its field of `Record`.
-      clock: seconds since the start at the end of an epoch; None: events carry the time at which they are written.
+      clock: seconds since the start at a row; None: events carry the time at which they are written.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class TensorBoard:
         clock: Callable[[Epoch], float] | None = training_s,
     ):
         self._clock, self._start, self._now = clock, _first_start(folder), None
+        self._first, self._by_step = start, False
         own = {} if metric == LOSS else {f"result/best_{metric}": "best_value"}
         self._epoch_tags, self._result_tags = {**SCALARS, **times}, {**results, **own}
         # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
@@ -75,27 +76,27 @@ class TensorBoard:
         for summary in hparams(plain, dict.fromkeys(columns, 0.0)):
             self._writer.file_writer.add_summary(summary)
 
-    def epoch(self, row: Epoch) -> None:
-        """Writes the scalars of an epoch; they are on disk about a second later.
+    def row(self, row: Epoch) -> None:
+        """Writes the scalars of a row; they are on disk about a second later.
+
+        From the first row inside an epoch on, each validation is also shown by its step, as `steps/NAME`.
 
         Raises:
           OSError: earlier scalars cannot be written.
         """
         self._now = self._start + self._clock(row) if self._clock else None
-        for tag, name in self._epoch_tags.items():
-            self._writer.add_scalar(tag, getattr(row, name), row.epoch, self._now)
-        for name, value in row.metrics.items():
-            self._writer.add_scalar(f"metric/{name}", value, row.epoch, self._now)
+        self._by_step |= row.train_loss is None
+        if self._by_step and row.steps >= self._first:
+            for name, value in row.validation.items():
+                self._writer.add_scalar(f"steps/{name}", value, row.steps, self._now)
+        if row.train_loss is not None and row.epoch >= self._first:
+            for tag, name in self._epoch_tags.items():
+                self._writer.add_scalar(tag, getattr(row, name), row.epoch, self._now)
+            for name, value in row.metrics.items():
+                self._writer.add_scalar(f"metric/{name}", value, row.epoch, self._now)
         if time.monotonic() >= self._next_flush:  # it waits for the disk, longer than a short epoch takes
             self._writer.flush()  # a full disk shows here, in the caller's thread
             self._next_flush = time.monotonic() + FLUSH_S
-
-    def validations(self, validations: Iterable[Validation], row: Epoch) -> None:
-        """Writes the validations of an epoch by step, each with the time of the epoch's end."""
-        now = self._start + self._clock(row) if self._clock else None
-        for validation in validations:
-            for name, value in validation.values.items():
-                self._writer.add_scalar(f"steps/{name}", value, validation.step, now)
 
     def events(self, epoch: int, events: Events) -> None:
         """Writes the workload's events after an epoch, without histograms of values that are not finite."""

@@ -100,15 +100,15 @@ class Live:
 def losses_text(row: Epoch) -> str:
     """Returns the losses of an epoch in a few words.
 
-    >>> losses_text(Epoch(1, 1, 32, 0.1, 0.0123456, float("nan"), 0, 0, 0, 0, 0))
+    >>> losses_text(Epoch(1, 1, 32, 0.1, 0.0123456, float("nan"), 0, 0, 0, 0, 0, 32))
     'train 0.01235  validation nan'
     """
     metrics = "".join(f"  {name} {_short(value)}" for name, value in row.metrics.items())
     return f"train {_short(row.train_loss)}  validation {_short(row.val_loss)}{metrics}"
 
 
-def _short(loss: float) -> str:
-    return f"{loss:.4g}" if math.isfinite(loss) else str(loss)
+def _short(loss: float | None) -> str:
+    return f"{loss:.4g}" if loss is not None and math.isfinite(loss) else str(loss)
 
 
 def standard_output() -> Console:

@@ -17,7 +17,7 @@ from gmmae.multihost.distributed import join_processes
 from gmmae.system.errors import InputError, write_error
 from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, loop, per_sample, terminal
-from gmmae.training.checkpoint import trained
+from gmmae.training.checkpoint import named, trained
 from gmmae.training.fetching import Fetcher, blocks, read_in_order
 from gmmae.training.parallel import choose
 from gmmae.training.records import Record
@@ -225,11 +225,6 @@ def restore(config: Config, workdir: Path) -> Trained:
 def _opened(run: Path) -> WorkDir:
     """Returns the files of a run. Those in an exported file have the names of a folder's."""
     return WorkDir(cast(Path, zipfile.Path(run)) if run.is_file() and zipfile.is_zipfile(run) else run)
-
-
-def named(params: Params) -> dict[str, Any]:
-    """Returns the arrays by their places in the pytree, such as `encoder.Conv_0.kernel`."""
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in jax.tree.leaves_with_path(params)}
 
 
 def _exported(file: Path, like: Params) -> Params:

@@ -1,5 +1,6 @@
 """A run's work directory: its files by name, and whose run it is."""
 
+import hashlib
 import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -13,8 +14,7 @@ from gmmae.scaling.identity import identity_fields
 from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import FAILED, claim_output, remove_empty, write_text
-from gmmae.training.records import Epoch, Record, from_plain, read_history
-from gmmae.training.validations import Validation, read_validations
+from gmmae.training.records import Epoch, Progress, Record, first_rows, from_plain, parse_history, read_history
 
 
 class WorkDir:
@@ -26,7 +26,6 @@ class WorkDir:
         self.lock = root / ".lock"
         self.record = root / "record.json"
         self.history = root / "history.csv"
-        self.validations = root / "validations.csv"
         self.tensorboard = root / "tb"
         self.checkpoints = root / "checkpoints"
         self.figures = root / "figures"
@@ -50,12 +49,26 @@ class WorkDir:
         except (OSError, ValueError, TypeError, KeyError):
             return []
 
-    def read_validations(self) -> list[Validation]:
-        """Returns the rows of `validations.csv`; none where it is not there, or cannot be read."""
+    def read_rows_of(self, progress: Progress) -> list[Epoch]:
+        """Returns the rows of the history that a checkpoint was saved after.
+
+        Raises:
+          InputError: the history does not begin with these rows.
+        """
         try:
-            return read_validations(self.validations)
-        except (OSError, ValueError, TypeError, KeyError):
-            return []
+            held = first_rows(self.history, progress.rows)
+            count = max(held.count(b"\n") - 1, 0)
+            got = "other ones" if count == progress.rows else f"{count}"
+        except OSError as error:
+            held, got = b"", error.strerror
+        if hashlib.sha256(held).hexdigest() != progress.sha256:
+            place = self.checkpoints / str(progress.epoch)
+            raise InputError(
+                f"{self.history} must begin with the {progress.rows} rows after which the checkpoint of epoch {progress.epoch} "
+                f"was saved; got {got}: put the file back as it was, remove {place} to go on from an older checkpoint with "
+                "fewer rows, or give another workdir"
+            )
+        return parse_history(held.decode())
 
     def read_config(self) -> dict[str, Any]:
         """Returns the values of the saved configuration by key.
@@ -94,9 +107,13 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
             new_lock = not workdir.lock.exists()
             held.enter_context(alone(workdir.lock, "run"))
         if new_lock:
-            held.callback(_remove_lock, workdir)
+            held.callback(lambda: workdir.config.exists() or workdir.lock.unlink(missing_ok=True))  # while it is held
         if workdir.config.exists() and workdir.begun:
-            _require_same_run(config, workdir)
+            now = identity_fields(config)
+            if changes := differences(dict(flatten(defaults(config))) | workdir.read_config(), now):
+                raise InputError(
+                    f"workdir must hold a run of the same configuration; got {root} where {changes}: give another --workdir"
+                )
         yield workdir
 
 
@@ -145,12 +162,6 @@ def failed_disk(error: OSError, root: Path, further: str) -> StorageError:
     )
 
 
-def _remove_lock(workdir: WorkDir) -> None:
-    """Removes the lock, while it is held, of a work directory in which no run has begun."""
-    if not workdir.config.exists():
-        workdir.lock.unlink(missing_ok=True)
-
-
 def alone(lock: Path, work: str) -> AbstractContextManager[None]:
     """Holds the lock of a work directory, in which one run, sweep or plan, as `work` calls it, may work at a time.
 
@@ -165,10 +176,3 @@ def _refuse(root: Path, work: str, holder: str) -> None:
         f"workdir must be worked on by one {work} at a time; got {root}, which {holder} holds: wait for it, end it, or give "
         "another with --workdir"
     )
-
-
-def _require_same_run(config: Config, workdir: WorkDir) -> None:
-    if changes := differences(dict(flatten(defaults(config))) | workdir.read_config(), identity_fields(config)):
-        raise InputError(
-            f"workdir must hold a run of the same configuration; got {workdir.root} where {changes}: give another --workdir"
-        )

@@ -17,9 +17,10 @@ from gmmae.config.toml import to_toml
 from gmmae.generation.judging import bootstrap
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
-from gmmae.training import compilation
-from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress
+from gmmae.training import checkpoint, compilation
+from gmmae.training.checkpoint import Checkpoint
 from gmmae.training.loop import run
+from gmmae.training.records import Progress
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 from gmmae.workloads.configuration import on_its_data, without_own_csv
@@ -263,11 +264,8 @@ def test_parameters_that_are_not_finite_are_no_model(mixture_run, tmp_path, caps
     setup = compilation.prepare(small())
     state = compilation.initial_state(setup)
     broken = jax.tree.map(lambda leaf: np.full_like(leaf, np.inf), state.params)
-    history = WorkDir(folder).read_rows()
-    checkpoints = Checkpoints(folder / "checkpoints", keep=1)
-    progress = Progress([*history, history[-1]._replace(epoch=3)], {}, record.best_epoch)
-    checkpoints.save(Checkpoint(state, broken, progress))
-    checkpoints.close()
+    with checkpoint.opened(folder / "checkpoints", keep=1) as manager:
+        checkpoint.save(manager, Checkpoint(state, broken, Progress(3, record.best_epoch, {}, 3, "0")))
     code, printed, error = evaluate(capsys, folder)
     assert (code, printed) == (2, "")
     assert error == (

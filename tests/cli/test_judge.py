@@ -267,11 +267,10 @@ def test_the_configuration_of_another_run_is_refused_and_the_runs_own_divides_as
     config = tmp_path / "run" / "config.toml"
     config.parent.mkdir()
     config.write_text(to_toml(changed(small(), data__seed=0, data__validation=26, data__crop="whole")))
-    counts = dict.fromkeys(
-        ("devices", "processes", "global_batch", "device_batch", "padding", "steps_per_epoch", "parameters", "train_samples"), 1
-    )
-    record = Record("def456", "strong", 0, device_kind="cpu", oversubscribed=False, learning_rate=0.1, **counts,
-                    validation_samples=1, target=0.0)  # fmt: skip
+    counts = ("devices", "processes", "global_batch", "device_batch", "padding", "steps_per_epoch", "parameters",
+              "train_samples", "validation_samples", "batch_size", "wanted_batch")  # fmt: skip
+    record = Record("def456", "strong", 0, device_kind="cpu", oversubscribed=False, learning_rate=0.1, target=0.0,
+                    **dict.fromkeys(counts, 1))  # fmt: skip
     (tmp_path / "run" / "record.json").write_text(to_json(record))
     options = (*options[2:], "--config", str(config), "--split", "validation")
     code, _, error = judge(capsys, real, generated, *options)

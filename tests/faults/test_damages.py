@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.training import compilation
-from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress
-from gmmae.training.records import Epoch
+from gmmae.training import checkpoint, compilation
+from gmmae.training.checkpoint import Checkpoint
+from gmmae.training.records import Progress
 from tests.faults import damages
 from tests.faults.damages import DAMAGES
 from tests.small import small
@@ -26,11 +26,9 @@ def state():
 def two_checkpoints(tmp_path_factory, state) -> Path:
     """A folder of checkpoints as today's code writes them."""
     folder = tmp_path_factory.mktemp("two") / "checkpoints"
-    rows = [Epoch(epoch, epoch, epoch, 0.1, 0.1, 0.1, 0.0, 1.0, 1.0, 0.0, 2.0) for epoch in (1, 2)]
-    checkpoints = Checkpoints(folder, keep=2)
-    for epochs in (1, 2):
-        checkpoints.save(Checkpoint(state, state.params, Progress(rows[:epochs], {"total_s": 1.5}, epochs)))
-    checkpoints.close()
+    with checkpoint.opened(folder, keep=2) as manager:
+        for epoch in (1, 2):
+            checkpoint.save(manager, Checkpoint(state, state.params, Progress(epoch, epoch, {"total_s": 1.5}, epoch, "0")))
     return folder
 
 
@@ -38,9 +36,8 @@ def two_checkpoints(tmp_path_factory, state) -> Path:
 def test_every_damage_makes_a_checkpoint_of_today_unreadable(tmp_path, two_checkpoints, state, name):
     shutil.copytree(two_checkpoints, tmp_path / "c")
     damages.apply(name, tmp_path / "c" / "2")
-    checkpoints = Checkpoints(tmp_path / "c", keep=2)
-    restored = checkpoints.restore(state, lambda line: None)
-    checkpoints.close()
+    with checkpoint.opened(tmp_path / "c", keep=2) as manager:
+        restored = checkpoint.restore(manager, state, lambda line: None)
     assert restored is not None
-    assert len(restored.progress.history) == 1
+    assert restored.progress.epoch == 1
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["1", "2.corrupt"]

@@ -112,7 +112,7 @@ def row_of(epoch: int, batch: int, rate: float = 1.0) -> Epoch:
     progress = rate**0.5 * steps / (1 + 20.0 / batch)
     loss = 1.0 / (1 + progress / 10) * (1 + 0.01 * math.sin(epoch * 7 + batch))
     seconds = steps * step_s(batch)
-    return Epoch(epoch, steps, epoch * SAMPLES, 0.001, loss, loss, 0.0, seconds, 0.01 * epoch, 0.0, seconds)
+    return Epoch(epoch, steps, epoch * SAMPLES, 0.001, loss, loss, 0.0, seconds, 0.01 * epoch, 0.0, seconds, batch)
 
 
 RECORD = Record(
@@ -132,4 +132,6 @@ RECORD = Record(
     train_samples=SAMPLES,
     validation_samples=VALIDATION,
     target=None,
+    batch_size=0,
+    wanted_batch=0,
 )

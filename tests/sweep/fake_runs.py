@@ -108,7 +108,7 @@ def run(what, config, *rest):
         loss = (rows[-1].val_loss if rows else 1.0) / (1 + n + len(strategy))
         if wish == "diverge" and epoch == 3:
             loss = float("nan")
-        rows.append(Epoch(epoch, 20 * epoch, 640 * epoch, 0.001, loss, loss, 0.0, 0.0, 0.0, 0.0, 0.0))
+        rows.append(Epoch(epoch, 20 * epoch, 640 * epoch, 0.001, loss, loss, 0.0, 0.0, 0.0, 0.0, 0.0, 32))
         write_history(out / "history.csv", rows)
         (out / "checkpoints" / str(epoch)).mkdir(parents=True)
         write_record(None, loss, epoch)

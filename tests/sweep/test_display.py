@@ -57,7 +57,7 @@ def test_a_run_in_words(record, expected):
 
 @pytest.mark.parametrize(("metric", "value"), [("loss", "0.01235"), ("accuracy", "accuracy 0.91")])
 def test_a_running_run_shows_the_metric_of_its_target(metric, value):
-    row = Epoch(4, 8, 64, 0.1, 0.02, 0.0123456, 0, 0, 0, 0, 0, metrics={"accuracy": 0.91})
+    row = Epoch(4, 8, 64, 0.1, 0.02, 0.0123456, 0, 0, 0, 0, 0, 32, metrics={"accuracy": 0.91})
     assert progress_text(row, metric) == f"epoch 4: {value}"
 
 

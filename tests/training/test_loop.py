@@ -144,6 +144,36 @@ def test_killed_run_repeats_only_what_was_not_saved(tmp_path, uninterrupted):
     assert losses(read_history(tmp_path / "history.csv")) == losses(display.rows)
 
 
+HISTORIES = {
+    "missing": lambda text: None,
+    "empty": lambda text: "",
+    "without its last row": lambda text: text[: text.rindex("\n", 0, -1) + 1],
+    "with another digit": lambda text: text.replace("1,3,22,", "1,3,23,"),
+    "with another header": lambda text: text.replace("val_loss", "valid_loss"),
+}
+
+
+@pytest.mark.parametrize("change", HISTORIES.values(), ids=HISTORIES.keys())
+def test_a_history_that_is_not_the_checkpoint_s_is_refused_until_it_is_put_back(tmp_path, uninterrupted, change):
+    finish(small(stop__max_epochs=2), tmp_path)
+    history = tmp_path / "history.csv"
+    text = history.read_text()
+    if (changed := change(text)) is None:
+        history.unlink()
+    else:
+        history.write_text(changed)
+    with pytest.raises(
+        InputError, match=r"history\.csv must begin with the 2 rows after which the checkpoint of epoch 2"
+    ) as error:
+        finish(uninterrupted[0], tmp_path)
+    assert "\n" not in str(error.value)
+    assert (history.read_text() if history.exists() else None) == changed
+    assert checkpoint_epochs(tmp_path) == [2]
+    history.write_text(text + "what no checkpoint has, as of a kill,,\n3,9")
+    finish(uninterrupted[0], tmp_path)
+    assert losses(read_history(history)) == losses(uninterrupted[3].rows)
+
+
 def test_a_checkpoint_that_comes_too_early_waits_for_a_later_one(tmp_path, uninterrupted):
     _, _, record, display = uninterrupted
     config = small(stop__max_epochs=5, checkpoint__min_interval_s=1000.0)

@@ -24,7 +24,7 @@ def reason(changes: dict[str, Any]) -> str | None:
     losses, train_loss, total_s = (rules.pop(key) for key in ("val_losses", "train_loss", "total_s"))
     monitor = StopMonitor(StopConfig(**rules))
     for epoch, loss in enumerate(losses, 1):
-        monitor.add(Epoch(epoch, epoch, epoch, 0.1, train_loss, loss, 0, 0, 0, 0, total_s))
+        monitor.add(Epoch(epoch, epoch, epoch, 0.1, train_loss, loss, 0, 0, 0, 0, total_s, 32))
     return monitor.reason()
 
 
@@ -80,7 +80,7 @@ def stops(metrics: list[float]) -> str | None:
     """The reason after epochs whose watched metric has these values; two epochs of patience."""
     monitor = StopMonitor(StopConfig(monitor="dice", mode="max", target=0.99, max_epochs=9, patience_epochs=2))
     for epoch, dice in enumerate(metrics, 1):
-        monitor.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, metrics={"dice": dice}))
+        monitor.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, 32, metrics={"dice": dice}))
     return monitor.reason()
 
 

@@ -20,7 +20,7 @@ from tests.sweep.test_runs import RECORD
 
 def row(epoch, loss=None):
     loss = 0.1 / epoch if loss is None else loss
-    return Epoch(epoch, 18 * epoch, 574 * epoch, 0.001, 2 * loss, loss, 1.0, 2.0 * epoch, 0.5, 0.1, 4.0 * epoch)
+    return Epoch(epoch, 18 * epoch, 574 * epoch, 0.001, 2 * loss, loss, 1.0, 2.0 * epoch, 0.5, 0.1, 4.0 * epoch, 32)
 
 
 def details(n=3, nodules=2, components=5):
@@ -41,7 +41,7 @@ def read(folder):
 def write(folder, epochs, start=0, shown=(), parameters=None):
     board = TensorBoard(folder, parameters or {"seed": 0}, start)
     for epoch in epochs:
-        board.epoch(row(epoch))
+        board.row(row(epoch))
     for epoch, what in shown:
         board.events(epoch, events(what))
     board.close()
@@ -56,15 +56,15 @@ def test_scalars_come_back_and_losses_that_are_not_finite_stay_as_they_are(tmp_p
         found = {event.step: event.value for event in events.Scalars(tag)}
         assert found == pytest.approx({epoch: getattr(row(epoch), name) for epoch in (1, 2, 3)}, rel=1e-6)  # stored in float32
     board = TensorBoard(tmp_path / "diverged", {})
-    board.epoch(row(1, np.nan))
-    board.epoch(row(2, np.inf))
+    board.row(row(1, np.nan))
+    board.row(row(2, np.inf))
     board.close()
     assert [str(event.value) for event in read(tmp_path / "diverged").Scalars("loss/validation")] == ["nan", "inf"]
 
 
 def test_an_epoch_is_on_disk_before_the_board_is_closed(tmp_path):
     board = TensorBoard(tmp_path, {})
-    board.epoch(row(1))
+    board.row(row(1))
     deadline = time.monotonic() + 30  # a second is promised; a busy machine may take longer
     while "loss/validation" not in read(tmp_path).Tags()["scalars"] and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -82,7 +82,7 @@ def test_short_epochs_do_not_wait_for_the_disk_each(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(tensorboard.SummaryWriter, "flush", lambda _: flushed.append(epoch))
         for epoch in range(1, 101):
-            board.epoch(row(epoch))
+            board.row(row(epoch))
     board.close()
     assert flushed == [1, 21, 41, 61, 81]
     assert [event.step for event in read(tmp_path).Scalars("loss/validation")] == list(range(1, 101))
@@ -160,7 +160,7 @@ def test_hyperparameters_reach_their_tab(tmp_path):
 
 def test_the_result_fills_its_columns_with_the_metric_of_the_target_but_for_what_was_missed(tmp_path):
     board = TensorBoard(tmp_path, {}, metric="accuracy")
-    board.epoch(row(1)._replace(metrics={"accuracy": 0.75}))
+    board.row(row(1)._replace(metrics={"accuracy": 0.75}))
     board.result(replace(RECORD, monitor="accuracy", epochs=1, best_metrics={"accuracy": 0.75}, time_to_target_s=None))
     board.close()
     columns = {info.name.tag for info in hparams(tmp_path)["_hparams_/experiment"].experiment.metric_infos}

@@ -1,6 +1,7 @@
-"""Validations inside epochs: the bits of training, the file, the target, and what a resumption keeps."""
+"""Validations inside epochs: the bits of training, their rows, the target, and what a resumption keeps."""
 
 import csv
+import itertools
 import json
 import math
 
@@ -10,9 +11,8 @@ from gmmae.config.schema import StopConfig
 from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import SweepConfig, TimingConfig
 from gmmae.training import compilation, loop
-from gmmae.training.records import Epoch, read_history
-from gmmae.training.stopping import StopMonitor
-from gmmae.training.validations import Validation, crossing, read_validations
+from gmmae.training.records import Epoch, epoch_ends, read_history
+from gmmae.training.stopping import StopMonitor, crossing
 from tests.commands import refusal, run_gmmae
 from tests.small import Recorder, fail, fingerprint, finish, interrupt, losses, small
 
@@ -26,12 +26,16 @@ def swings(**changes):
     return small(**EVERY_STEP | changes)
 
 
-def places(workdir):
-    return [(one.step, one.epoch) for one in read_validations(workdir / "validations.csv")]
-
-
 def table(workdir):
-    return (workdir / "validations.csv").read_text()
+    """What does not depend on the clock."""
+    return [
+        tuple(value for key, value in row._asdict().items() if key[-2:] != "_s")
+        for row in read_history(workdir / "history.csv")
+    ]
+
+
+def places(workdir):
+    return [(steps, epoch) for epoch, steps, *_ in table(workdir)]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +55,7 @@ def whole(tmp_path_factory):
 @pytest.fixture(scope="module")
 def inside(whole):
     """The lowest loss, which no epoch ends with, and the validation before it."""
-    rows = read_validations(whole[0] / "validations.csv")
+    rows = read_history(whole[0] / "history.csv")
     place = min(range(len(rows)), key=lambda i: rows[i].value("loss"))
     before, lowest = rows[place - 1], rows[place]
     assert lowest.value("loss") < min(row.val_loss for row in whole[2].rows)
@@ -63,7 +67,8 @@ def test_no_bit_of_training_or_of_the_history_changes(plain, whole):
     assert losses(whole[2].rows) == losses(plain[2].rows)
     assert fingerprint(swings(), whole[0]) == fingerprint(swings(), plain[0])
     assert whole[1].run_id == plain[1].run_id
-    assert not (plain[0] / "validations.csv").exists()
+    ends = [row for row in table(whole[0]) if row[4] is not None]
+    assert ends == table(plain[0])
 
 
 @pytest.mark.slow
@@ -89,19 +94,22 @@ def test_no_bit_changes_on_several_devices_or_with_the_exact_reduction(tmp_path,
     assert len(prints) == 1
 
 
-def test_the_file_has_a_row_for_each_validation(whole):
-    rows = read_validations(whole[0] / "validations.csv")
-    assert [(row.step, row.epoch) for row in rows] == [(step, 1 + (step - 1) // 3) for step in range(1, 13)]
-    assert [row.value("loss") for row in rows[2::3]] == [row.val_loss for row in read_history(whole[0] / "history.csv")]
-    assert len({row.value("loss") for row in rows}) == 12
+def test_the_history_has_a_row_for_each_validation(whole):
+    rows = read_history(whole[0] / "history.csv")
+    samples = [22 * epoch + share for epoch in range(4) for share in (8, 16, 22)]
+    assert [(row.steps, row.epoch, row.samples) for row in rows] == [
+        (step, 1 + (step - 1) // 3, samples[step - 1]) for step in range(1, 13)
+    ]
+    assert epoch_ends(rows) == rows[2::3] == whole[2].rows
+    assert len({row.val_loss for row in rows}) == 12
+    assert all(before.total_s < after.total_s for before, after in itertools.pairwise(rows))
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(2, [2, 3, 5, 6]), (3, [3, 6]), (50, [3, 6])])
 def test_the_last_part_of_an_epoch_may_be_shorter(tmp_path, whole, steps, expected):
     finish(swings(stop__validate_every_steps=steps, stop__max_epochs=2), tmp_path)
     assert [step for step, _ in places(tmp_path)] == expected
-    of_each_step = {row.step: row for row in read_validations(whole[0] / "validations.csv")}
-    assert read_validations(tmp_path / "validations.csv") == [of_each_step[step] for step in expected]
+    assert table(tmp_path) == [row for row in table(whole[0]) if row[1] in expected]
 
 
 def test_a_target_inside_an_epoch_stops_the_run_at_its_end(tmp_path, inside, capsys):
@@ -112,10 +120,9 @@ def test_a_target_inside_an_epoch_stops_the_run_at_its_end(tmp_path, inside, cap
     assert run_gmmae("train", *words) == 0
     printed = capsys.readouterr().out
     assert f"validation loss ≤ {target:g}, also seen after every step, or 9 epochs" in printed
-    assert str(tmp_path / "run" / "validations.csv") in printed
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert (record["stop_reason"], record["epochs"], record["target_epoch"]) == ("target_reached", lowest.epoch, lowest.epoch)
-    assert record["target_step"] == pytest.approx(lowest.step - 0.25)
+    assert record["target_step"] == pytest.approx(lowest.steps - 0.25)
     assert record["final_val_loss"] > target
     last = read_history(tmp_path / "run" / "history.csv")[-1]
     assert record["time_to_target_s"] == last.train_s + last.eval_s
@@ -133,15 +140,15 @@ def test_a_target_at_the_end_of_an_epoch_has_its_step_without_the_option(tmp_pat
 
 @pytest.mark.parametrize("end", ["interrupted", pytest.param("killed", marks=pytest.mark.slow)])
 def test_a_resumed_run_has_the_validations_of_one_without_an_interruption(tmp_path, whole, end):
-    """A killed run goes on from epoch 2, and the file has rows of epoch 3 that no checkpoint has."""
+    """A killed run goes on from epoch 2, and the history has rows of epoch 3 that no checkpoint has."""
     if end == "interrupted":
         loop.run(swings(), tmp_path, Recorder(1, interrupt))
     else:
         with pytest.raises(MemoryError):
             loop.run(swings(), tmp_path, Recorder(3, fail))
         assert places(tmp_path)[-1] == (9, 3)
-        with (tmp_path / "validations.csv").open("a") as file:
-            file.write("10,4,0.0")
+        with (tmp_path / "history.csv").open("a") as file:
+            file.write("4,10,74,0.02,,0.0")
     finish(swings(), tmp_path)
     assert table(tmp_path) == table(whole[0])
     assert fingerprint(swings(), tmp_path) == fingerprint(swings(), whole[0])
@@ -155,21 +162,12 @@ def test_a_run_may_go_on_with_another_number_of_steps_or_none(tmp_path, plain):
     assert fingerprint(swings(), tmp_path) == fingerprint(swings(), plain[0])
 
 
-def test_a_file_that_the_option_no_longer_asks_for_goes(tmp_path):
-    finish(swings(stop__validate_every_steps=50, stop__max_epochs=1), tmp_path)
-    assert places(tmp_path) == [(3, 1)]
-    finish(small(**SWINGS | {"stop__max_epochs": 2}), tmp_path)
-    assert not (tmp_path / "validations.csv").exists()
-
-
 @pytest.mark.slow
 def test_a_target_that_is_given_later_is_found_inside_an_earlier_epoch(tmp_path, inside):
-    """The checkpoint has the validations, whatever becomes of the file."""
     _, lowest = inside
     finish(swings(stop__max_epochs=lowest.epoch + 1), tmp_path)
-    (tmp_path / "validations.csv").unlink()
     record, display = finish(swings(stop__target=lowest.value("loss"), stop__max_epochs=9), tmp_path)
-    assert (record.stop_reason, record.target_epoch, record.target_step) == ("target_reached", lowest.epoch, lowest.step)
+    assert (record.stop_reason, record.target_epoch, record.target_step) == ("target_reached", lowest.epoch, lowest.steps)
     assert display.lines == [
         f"validation loss {lowest.value('loss'):g} reached inside epoch {lowest.epoch} of {lowest.epoch + 1} earlier ones"
     ]
@@ -204,8 +202,8 @@ def test_tensorboard_has_each_validation_once_also_after_a_kill(tmp_path, whole)
         loop.run(swings(log__tensorboard=True), tmp_path, Recorder(3, fail))
     finish(swings(log__tensorboard=True), tmp_path)
     events = EventAccumulator(str(tmp_path / "tb")).Reload().Scalars("steps/loss")
-    rows = read_validations(whole[0] / "validations.csv")
-    assert [event.step for event in events] == [row.step for row in rows]
+    rows = read_history(whole[0] / "history.csv")
+    assert [event.step for event in events] == [row.steps for row in rows]
     assert [event.value for event in events] == pytest.approx([row.value("loss") for row in rows])
 
 
@@ -220,7 +218,7 @@ def test_a_sweep_passes_the_option_on_and_its_table_has_the_step(tmp_path, insid
     assert run_gmmae("sweep", *words) == 0
     with (tmp_path / "sweep" / "report" / "runs.csv").open() as file:
         rows = {(row["scaling"], row["devices"]): row for row in csv.DictReader(file)}
-    assert float(rows["strong", "1"]["target_step"]) == pytest.approx(lowest.step - 0.25, abs=0.05)
+    assert float(rows["strong", "1"]["target_step"]) == pytest.approx(lowest.steps - 0.25, abs=0.05)
     assert (rows["weak", "2"]["outcome"], rows["weak", "2"]["target_step"]) == ("max_epochs", "")
     assert places(tmp_path / "sweep" / "runs" / rows["strong", "1"]["path"])[0] == (1, 1)
     assert run_gmmae("sweep", *words[:-1], "0") == 2
@@ -233,13 +231,12 @@ def test_no_steps_are_refused(tmp_path, capsys, number):
     assert not (tmp_path / "run").exists()
 
 
-def monitor(stop, ends, inside=(), **of_row):
+def monitor(stop, ends, inside=()):
     """A monitor after epochs of 10 steps that end with these losses."""
-    row = {"train_loss": 1.0} | of_row
-    monitor = StopMonitor(stop)
-    rows = [Epoch(epoch, 10 * epoch, epoch, 0.1, row["train_loss"], loss, 0, 0, 0, 0, 0) for epoch, loss in enumerate(ends, 1)]
-    monitor.add_all(rows, [Validation(step, 1 + step // 10, {"loss": loss}) for step, loss in inside])
-    return monitor
+    losses = [(10 * epoch, 1.0, loss) for epoch, loss in enumerate(ends, 1)] + [(step, None, loss) for step, loss in inside]
+    return StopMonitor(
+        stop, [Epoch(-(-step // 10), step, step, 0.1, train, loss, 0, 0, 0, 0, 0, 8) for step, train, loss in sorted(losses)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,7 +247,6 @@ def monitor(stop, ends, inside=(), **of_row):
         ([5.0, 1.0], [(15, 3.0)], "target_reached", 2, 17.5),
         ([5.0, math.nan], [(15, 1.0)], "target_reached", 2, 13.75),  # it diverges after the target
         ([5.0, 4.0], [(15, math.nan), (18, 2.0)], "target_reached", 2, 18.0),
-        ([5.0, 4.0], [(25, 1.0)], None, None, None),  # of an epoch that has not ended
         ([5.0, 4.0], [(5, 2.0)], "target_reached", 1, 5.0),  # nothing is known before the first validation
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gmmae.system.errors import InputError, StorageError
-from gmmae.training import loop
+from gmmae.training import checkpoint, loop
 from gmmae.training.records import Epoch, write_history
 from gmmae.training.workdir import WorkDir, begin, claim
 from tests.small import Recorder, small
@@ -21,7 +21,7 @@ def claimed(config, root) -> WorkDir:
     """Writes the files of a run that was ended after its first epoch."""
     with claim(config, root) as workdir:
         begin(config, workdir)
-        write_history(workdir.history, [Epoch(1, 3, 22, 1e-3, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0)])
+        write_history(workdir.history, [Epoch(1, 3, 22, 1e-3, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 32)])
         return workdir
 
 
@@ -108,7 +108,7 @@ def test_a_disk_that_is_full_before_the_first_checkpoint_is_no_crash(tmp_path, m
     def fail(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoints")
 
-    monkeypatch.setattr(loop, "Checkpoints", fail)
+    monkeypatch.setattr(checkpoint, "opened", fail)
     with pytest.raises(StorageError, match=r"writing checkpoints failed \(No space left on device\)"):
         loop.run(small(), tmp_path / "run", Recorder())
 

@@ -9,7 +9,7 @@ from gmmae.config.schema import changed, flatten
 from gmmae.data.patches import OUTSIDE
 from gmmae.training import compilation, programs
 from gmmae.training.loop import run
-from gmmae.training.validations import read_validations
+from gmmae.training.records import read_history
 from gmmae.workloads import registry, segmentation, settings
 from gmmae.workloads.interface import Snapshot
 from tests.bad_values import require_refused
@@ -210,9 +210,9 @@ def test_the_dice_inside_an_epoch_is_the_mean_over_the_slices_that_define_it(tmp
     setup = compilation.prepare(config)
     state = setup.devices.replicate(compilation.initial_state(setup))
     train, ratios = programs.training(setup, state), []
-    for step, row in enumerate(read_validations(tmp_path / "validations.csv"), start=1):
+    for step, row in enumerate(read_history(tmp_path / "history.csv"), start=1):
         state, _ = train(state, 1, range(step - 1, step))
         each = np.asarray(setup.workload.metrics(state.params, setup.data.validation)["dice"])
-        assert (row.step, row.value("dice")) == (step, pytest.approx(np.nanmean(each), rel=1e-5))
+        assert (row.steps, row.value("dice")) == (step, pytest.approx(np.nanmean(each), rel=1e-5))
         ratios.append(np.nanmean(each) / np.nan_to_num(each).mean() if each[each > 0].size else 1.0)
     assert max(ratios[:-1]) > 1.03, "a plain mean would be another number"

@@ -21,7 +21,7 @@ from gmmae.sweep.runs import FAILED, TIMED_OUT, RunRecord, SweepDir
 from gmmae.sweep.step_times import Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
-from gmmae.training.records import Epoch, Record, read_history
+from gmmae.training.records import Epoch, Record, epoch_ends, read_history
 
 OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores, so this does not measure scaling"
 
@@ -141,7 +141,7 @@ class Results(NamedTuple):
         """
         path = self.folder.run(run.path).history
         try:
-            return read_history(path)
+            return epoch_ends(read_history(path))
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:

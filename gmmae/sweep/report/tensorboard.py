@@ -49,7 +49,7 @@ def _write_run(results: Results, run: Run, history: list[Epoch], folder: Path) -
     clock = {"measured": training_s, "projected": attrgetter("total_s"), "unknown": None}[kind]
     board = TensorBoard(folder, _parameters(results, run), metric=run.record.monitor, times=times, results=tags, clock=clock)
     for row in history:
-        board.epoch(row._replace(total_s=results.elapsed_s(run, row)) if kind == "projected" else row)
+        board.row(row._replace(total_s=results.elapsed_s(run, row)) if kind == "projected" else row)
     board.result(replace(run.record, time_to_target_s=run.time_s if run.reached else None))
     board.close()
 
