@@ -6,7 +6,6 @@ the command line. `gmmae.cli.arguments` reads these.
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,8 +34,6 @@ Optimizer = Literal["adam", "sgd", "momentum", "nesterov", "adamw", "lamb", "lar
 Precision = Literal["float32", "tf32", "float64"]
 Mode = Literal["min", "max"]
 
-FINITE = Rule("a finite number", math.isfinite)
-
 LOSS = "loss"
 """The name of the loss among the validation metrics."""
 
@@ -46,7 +43,7 @@ def _increasing(epochs: tuple[int, ...]) -> bool:
 
 
 def _positive(values: tuple[float, ...]) -> bool:
-    return all(math.isfinite(value) and value > 0 for value in values)
+    return all(value > 0 for value in values)
 
 
 Place = Annotated[Text | None, FINGERPRINTED, PATH]
@@ -89,7 +86,7 @@ class OptimConfig(Section, name="optim"):
 class StopConfig(Section, name="stop"):
     """When a run ends."""
 
-    target: Annotated[float | None, FINITE] = None  # stop when the validation metric reaches this
+    target: float | None = None  # stop when the validation metric reaches this
     monitor: str = LOSS  # the metric of the target and of the best epoch: loss, or a validation metric of the workload
     mode: Mode | Literal["auto"] = "auto"  # whether lower (min) or higher (max) values are better; auto: lower, for the loss
     validate_every_steps: PositiveInt | None = None  # steps between validations inside an epoch; none: only at its end
