@@ -2,17 +2,9 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import Field
-from typing import Annotated, Any, get_args, get_origin
 
 from gmmae.config.schema import leaves
 from gmmae.system.annotations import words_of
-
-
-def _is_switch(item: Field[Any]) -> bool:
-    """Returns whether a field is `--name` and `--no-name` on the command line."""
-    kind = item.type
-    return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (bool, "bool")
 
 
 def option_of(key: str) -> str:
@@ -47,7 +39,7 @@ TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "1", "0", "none")
 
 def switch_with_a_value(default: object, arguments: Sequence[str]) -> str:
     """Returns the correction of the first switch that has a value such as `True`, or an empty text."""
-    switches = {key for key, item, _ in leaves(default) if _is_switch(item)}
+    switches = {key for key, item, _ in leaves(default) if words_of(item.type) == words_of(bool)}
     for option, value in itertools.pairwise(_split(arguments)):
         key = option.removeprefix("--").replace("-", "_")
         if option.startswith("--") and key in switches and value.lower() in TRUTH_VALUES:

@@ -13,7 +13,8 @@ gmmae.config.rules.ConfigError: sampling.rate must be a number, positive; got 0.
 """
 
 import dataclasses
-from typing import Annotated, Any, ClassVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 from gmmae.system.annotations import MISFITS, Rule, fitted, words_of
 from gmmae.system.errors import InputError
@@ -70,6 +71,9 @@ def distinct(each: Rule) -> Rule:
 
 
 PositiveInt = Annotated[int, at_least(1)]
+PositiveInts = Annotated[
+    tuple[int, ...], Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
+]
 NonNegativeInt = Annotated[int, at_least(0)]
 PositiveFloat = Annotated[float, Rule("positive", lambda value: value > 0)]
 NonNegativeFloat = Annotated[float, at_least(0)]
@@ -91,6 +95,15 @@ PATH = "path"
 
 INLINE = "inline"
 """Marks a field whose own fields stand in its place, in files and on the command line."""
+
+
+@cache
+def fields_of(kind: type) -> tuple[dataclasses.Field[Any], ...]:
+    """Returns the fields of a dataclass. Annotations that are text, by `from __future__ import annotations`, are evaluated."""
+    hints = get_type_hints(kind, include_extras=True)
+    for item in dataclasses.fields(kind):
+        item.type = hints[item.name]
+    return dataclasses.fields(kind)
 
 
 def marked(item: dataclasses.Field[Any], mark: str) -> bool:
@@ -117,5 +130,5 @@ class Section:
         return cls.section + name
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
+        for item in fields_of(type(self)):
             object.__setattr__(self, item.name, checked_value(self.key(item.name), getattr(self, item.name), item.type))

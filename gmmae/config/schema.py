@@ -26,6 +26,7 @@ from gmmae.config.rules import (
     Share,
     Text,
     at_least,
+    fields_of,
     marked,
     require,
 )
@@ -236,10 +237,10 @@ def changed(config: Config, **changes: object) -> Config:
 def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 any dataclass
     """Returns a section with values replaced by key, all at once, because a rule may concern several of them."""
     changes = dict(values)
-    for item in dataclasses.fields(section):
+    for item in fields_of(type(section)):
         value = getattr(section, item.name)
         if dataclasses.is_dataclass(value) and item.name not in changes:
-            inline, names = marked(item, INLINE), {inner.name for inner in dataclasses.fields(value)}
+            inline, names = marked(item, INLINE), {inner.name for inner in fields_of(type(value))}
             below = [key for key in changes if key.partition(".")[0] in (names if inline else (item.name,))]
             if part := {key if inline else key.partition(".")[2]: changes.pop(key) for key in below}:
                 changes[item.name] = replaced(value, part)
@@ -257,7 +258,7 @@ Leaf = tuple[str, dataclasses.Field[Any], Any]
 
 def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[Leaf]:  # noqa: ANN401 any dataclass
     """Yields as `flatten`, with the field that declares a key between the key and its value."""
-    for item in dataclasses.fields(config):
+    for item in fields_of(type(config)):
         value = getattr(config, item.name)
         if not resumable and (marked(item, MAY_CHANGE_ON_RESUME) or marked(item, FINGERPRINTED)):
             continue

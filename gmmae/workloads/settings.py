@@ -8,7 +8,7 @@ from gmmae.config.rules import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    Rule,
+    PositiveInts,
     Section,
     Seed,
     Text,
@@ -17,8 +17,6 @@ from gmmae.config.rules import (
 )
 from gmmae.data.settings import AllowSeen, Csv, DataConfig, Place, Validation, Window
 from gmmae.models.settings import ModelConfig
-
-FEATURES = Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class PatchConfig(Section, name="data"):
 class UNetConfig(Section, name="model"):
     """The section `model`: the U-Net."""
 
-    features: Annotated[tuple[int, ...], FEATURES] = (16, 32, 64, 128)  # channels of each stage, from the finest
+    features: PositiveInts = (16, 32, 64, 128)  # channels of each stage, from the finest
     groups: PositiveInt | None = None  # of channels that are normalised together; none: each by itself (instance normalisation)
 
     def __post_init__(self) -> None:

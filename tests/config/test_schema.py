@@ -10,7 +10,7 @@ import pytest
 from gmmae.config import schema
 from gmmae.config.rules import ConfigError
 from gmmae.config.schema import flatten
-from gmmae.config.toml import flatten_table, to_toml
+from gmmae.config.toml import flatten_table, to_toml, updated
 from gmmae.data import settings as data_config
 from gmmae.models import settings as model_config
 from gmmae.scaling import strategies
@@ -309,6 +309,7 @@ def test_every_field_explains_itself():
 
 
 SLICES = """
+from __future__ import annotations
 from dataclasses import dataclass
 from gmmae.workloads import segmentation
 from gmmae.workloads.segmentation import build
@@ -327,4 +328,6 @@ def test_a_sweep_of_a_workload_with_keys_of_its_own_is_read_back(tmp_path):
     sweep = SweepConfig(run=dataclasses.replace(SweepConfig().run, workload=str(workload), settings=settings))
     table = tomllib.loads(to_toml(sweep))
     assert table["run"]["slices"] == 16
+    with pytest.raises(ConfigError, match="slices must be a whole number; got 'many'"):
+        updated(sweep.run, {"slices": "many"})
     assert {key for key, _ in flatten_table(table)} == {key for key, _ in flatten(sweep)}

@@ -296,7 +296,7 @@ def test_several_may_write_one_file_and_the_last_one_stays(tmp_path):
 def test_what_a_killed_process_has_left_of_a_file_goes_once_it_is_old(tmp_path):
     for name, age_s in ((".a.txt.0123abcd.part", files.LEFT_AFTER_S + 60), (".a.txt.4567abcd.part", 60)):
         (tmp_path / name).write_text("half")
-        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+        os.utime(tmp_path / name, (0, time.time() - age_s))
     (tmp_path / ".a.txt").write_text("mine")
     write_text(tmp_path / "a.txt", "new")
     assert sorted(tree(tmp_path)) == [".a.txt", ".a.txt.4567abcd.part", "a.txt"]
