@@ -10,15 +10,14 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 from unittest import mock
 
 import tyro
 
 from gmmae.cli import describe, evaluate, main, options, words
-from gmmae.config.rules import FINGERPRINTED, INLINE, alternatives, marked
+from gmmae.config.rules import FINGERPRINTED, INLINE, marked
 from gmmae.config.schema import Config, leaves
-from gmmae.config.toml import type_text
 from gmmae.generation import folder as generated_folder
 from gmmae.generation.insertion.folder import InsertionRecord
 from gmmae.generation.judging.judge import Comparison, Novelty
@@ -28,6 +27,7 @@ from gmmae.scaling.identity import identity_fields
 from gmmae.sweep.grid import SweepConfig
 from gmmae.sweep.report import strategy_tables
 from gmmae.sweep.step_times import Timing, Timings
+from gmmae.system.annotations import words_of
 from gmmae.training import records
 from gmmae.workloads.registry import BUILT_IN, configuration
 
@@ -98,19 +98,6 @@ def _attributes(docstring: str) -> dict[str, str]:
     return found
 
 
-def kind_text(kind: object) -> str:
-    """Returns the types of an annotation with their ranges.
-
-    >>> from gmmae.config.rules import PositiveInt
-    >>> kind_text(PositiveInt | None)
-    'a whole number, at least 1; or none'
-    """
-    parts = []
-    for option, rules in alternatives(kind):
-        parts.append(", ".join([type_text(option), *(rule.words for rule in rules)]))
-    return "; or ".join(dict.fromkeys(parts))
-
-
 def value_text(value: object) -> str:
     """Returns a default as a file or a command line has it.
 
@@ -171,7 +158,7 @@ def _identity(workload: str, scaling: str) -> dict[str, Any]:
 def _key_rows(config: Any, prefix: str, resume: Mapping[str, str] | None) -> Iterator[Row]:
     for key in keys(config, prefix):
         may_change = () if resume is None else (resume[key.name],)
-        yield (f"`{key.name}`", key.meaning, value_text(key.default), kind_text(key.item.type), *may_change)
+        yield (f"`{key.name}`", key.meaning, value_text(key.default), words_of(key.item.type), *may_change)
 
 
 def _section_text(config: Any, prefix: str, resume: Mapping[str, str] | None, level: str) -> str:
@@ -255,7 +242,7 @@ def _arguments(default: Any) -> tuple[list[Row], list[str]]:
 
 def _row(item: dataclasses.Field[Any], value: object, meanings: Mapping[str, str]) -> Row:
     default = Path(value).stem if item.name == "config" and isinstance(value, str) else value  # not where the file lies here
-    return _option(item, value), meanings.get(item.name, ""), value_text(default), kind_text(item.type)
+    return _option(item, value), meanings.get(item.name, ""), value_text(default), words_of(item.type)
 
 
 def _option(item: dataclasses.Field[Any], value: object) -> str:
@@ -378,9 +365,7 @@ def cluster_keys() -> str:
     meanings = comments(Cluster)
     for item in dataclasses.fields(Cluster):
         default = "required" if item.default is dataclasses.MISSING else value_text(item.default)
-        rules = [mark.words for part in (item.type, *get_args(item.type)) for mark in getattr(part, "__metadata__", ())]
-        assert all(isinstance(rule, str) for rule in rules)
-        rows.append((f"`{item.name}`", meanings[item.name], default, "; ".join(dict.fromkeys(rules)) or type_text(item.type)))
+        rows.append((f"`{item.name}`", meanings[item.name], default, words_of(item.type)))
     return table(("key", "meaning", "default", "values"), rows)
 
 

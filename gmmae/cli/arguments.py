@@ -16,11 +16,12 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from gmmae.cli import words
 from gmmae.config import toml
-from gmmae.config.rules import INLINE, Options, alternatives
+from gmmae.config.rules import INLINE, Section
 from gmmae.config.schema import Config, absolute, leaves
 from gmmae.data.settings import DataConfig
 from gmmae.scaling.strategies import require_known
 from gmmae.sweep.grid import SweepConfig
+from gmmae.system.annotations import words_of
 from gmmae.system.errors import InputError
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import configuration, registry
@@ -67,6 +68,30 @@ def _none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
         str_from_instance=lambda _: ["none"],
         choices=("none",),
     )
+
+
+@dataclass(frozen=True)
+class Options(Section):
+    """The arguments of a command: as a section, but a field is called as on the command line.
+
+    >>> from gmmae.config.rules import PositiveInt
+    >>> @dataclass(frozen=True)
+    ... class Drawing(Options):
+    ...     count: PositiveInt = 10
+    >>> Drawing(count=0)
+    Traceback (most recent call last):
+        ...
+    gmmae.config.rules.ConfigError: --count must be a whole number, at least 1; got 0
+    """
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """Returns a field's option."""
+        return words.option_of(name)
+
+    def __post_init__(self) -> None:
+        if MISSING not in vars(self).values():  # tyro says what is missing
+            super().__post_init__()
 
 
 @dataclass(frozen=True)
@@ -277,7 +302,7 @@ def _option(arguments: Sequence[str], option: str, default: str | None) -> str |
 
 def _require_paths(default: object, arguments: Sequence[str]) -> None:
     """Refuses an empty path, which would be the current folder."""
-    paths = {words.option_of(key) for key, item, _ in leaves(default) if Path in dict(alternatives(item.type))}
+    paths = {words.option_of(key) for key, item, _ in leaves(default) if words_of(item.type).startswith("a path")}
     for before, word in itertools.pairwise(["", *arguments]):
         option, equals, value = word.partition("=")
         if (not word and (before in paths or not before.startswith("--"))) or (option in paths and equals and not value):

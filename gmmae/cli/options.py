@@ -4,7 +4,6 @@ Each function of `PARSERS` takes the words of the command line and the name of t
 It returns the arguments of the function that runs the command.
 """
 
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from gmmae.cli.arguments import (
     Folder,
     Generated,
     Name,
+    Options,
     Real,
     Run,
     Runs,
@@ -30,7 +30,7 @@ from gmmae.cli.arguments import (
     parse_train,
     parse_with_config,
 )
-from gmmae.config.rules import Options, PositiveFloat, PositiveInt, Rule, Seed, Text, at_least, between, distinct, increasing
+from gmmae.config.rules import PositiveFloat, PositiveInt, Rule, Seed, Text, at_least, between, distinct, increasing
 from gmmae.config.schema import Config, DistributedConfig, Mode
 from gmmae.data.settings import Cache, Crop, DataConfig
 
@@ -40,7 +40,7 @@ Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
 Count = Annotated[int, between(1, 100_000)] | Literal["all"]
 Counts = Annotated[tuple[int, int], increasing(1, 1000)]
 Devices = Annotated[tuple[int, ...], distinct(at_least(1))]
-Limits = Annotated[tuple[float, float], Rule("finite and in order", lambda r: -math.inf < r[0] <= r[1] < math.inf)]
+Limits = Annotated[tuple[float, float], Rule("in order", lambda limits: limits[0] <= limits[1])]
 OddWidth = Annotated[int, Rule("an odd number of 1 to 10001", lambda width: width in range(1, 10_002, 2))]
 Size = Annotated[int, between(4, 512)] | Literal["auto"]
 SIZES = Rule(
@@ -50,7 +50,6 @@ SIZES = Rule(
 Split = Literal["train", "validation", "test", "all"]
 Steps = Annotated[int, between(0, 100_000)]
 Strength = Annotated[float, between(0, 100)]
-Target = Annotated[float, Rule("finite", math.isfinite)]
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class CurvesArguments(Options):
     loss_column: Text | None = None  # column or scalar of the validation loss, or of another metric; none: loss
     batch_column: Text | None = None  # column or scalar of the global batch; none: batch, in files with columns
     learning_rate_column: Text | None = None  # column or scalar of the learning rate; none: curves are taken to have one rate
-    target: Target | None = None  # value to reach; none: the hardest one that all curves pass by a margin
+    target: float | None = None  # value to reach; none: the hardest one that all curves pass by a margin
     mode: Mode = "min"  # whether lower (min) or higher (max) values are better
     smooth: OddWidth = 3  # each value becomes the median of this number of successive values; 1: none
     samples: Annotated[int, between(1, 10**12)] | None = None  # samples of the training set; none: nothing is said of epochs
@@ -150,8 +149,8 @@ class ClassifyArguments(Options):
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     runs: Runs = ()  # further runs that differ from it in their seed only; results are means over all runs
     label_column: Text | None = None  # column of the CSV with the labels; none: the categories
-    label_at_most: Target | None = None  # labels up to this number are the first of two classes; none: labels are text
-    label_at_least: Target | None = None  # labels from this number on are the second class; those between are left out
+    label_at_most: float | None = None  # labels up to this number are the first of two classes; none: labels are text
+    label_at_least: float | None = None  # labels from this number on are the second class; those between are left out
     seeds: Annotated[int, between(1, 1000)] = 5  # classifiers of each run, each with another random seed
     blocks: Annotated[int, between(1, 64)] = 4  # coarse voxels along each axis, means of the volume's
     out: Path | None = None  # folder to write, and earlier results are replaced; none: classification in RUN

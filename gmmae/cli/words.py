@@ -1,19 +1,10 @@
 """Words of a command line: options and values, switches, and errors in one line."""
 
 import itertools
-import re
 from collections.abc import Sequence
-from dataclasses import Field
-from typing import Annotated, Any, get_args, get_origin
 
 from gmmae.config.schema import leaves
-from gmmae.config.toml import type_text
-
-
-def _is_switch(item: Field[Any]) -> bool:
-    """Returns whether a field is `--name` and `--no-name` on the command line."""
-    kind = item.type
-    return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (bool, "bool")
+from gmmae.system.annotations import words_of
 
 
 def option_of(key: str) -> str:
@@ -48,7 +39,7 @@ TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "1", "0", "none")
 
 def switch_with_a_value(default: object, arguments: Sequence[str]) -> str:
     """Returns the correction of the first switch that has a value such as `True`, or an empty text."""
-    switches = {key for key, item, _ in leaves(default) if _is_switch(item)}
+    switches = {key for key, item, _ in leaves(default) if words_of(item.type) == words_of(bool)}
     for option, value in itertools.pairwise(_split(arguments)):
         key = option.removeprefix("--").replace("-", "_")
         if option.startswith("--") and key in switches and value.lower() in TRUTH_VALUES:
@@ -59,14 +50,12 @@ def switch_with_a_value(default: object, arguments: Sequence[str]) -> str:
 
 def bad_value(default: object, arguments: Sequence[str], message: str) -> str:
     """Returns the types that an option allows where tyro cannot read its value, or an empty text for another message."""
-    found = re.match(r"error parsing (--[\w.-]+): ", message)
-    if found is None:
-        return ""
     words = _split(arguments)
     for key, item, _ in leaves(default):
-        if (option := option_of(key)) == found[1] and option in words:
+        option = option_of(key)
+        if message.startswith(f"error parsing {option}: ") and option in words:
             values = itertools.takewhile(lambda word: not word.startswith("--"), words[words.index(option) + 1 :])
-            return f"{option} must be {type_text(item.type)}; got {' '.join(values)!r}"
+            return f"{option} must be {words_of(item.type)}; got {' '.join(values)!r}"
     return ""
 
 

@@ -9,16 +9,14 @@
 >>> Sampling(rate=0.0)
 Traceback (most recent call last):
     ...
-gmmae.config.rules.ConfigError: sampling.rate must be positive; got 0.0
+gmmae.config.rules.ConfigError: sampling.rate must be a number, positive; got 0.0
 """
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterator
-from numbers import Real
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
+from functools import cache
+from typing import Annotated, Any, ClassVar, get_type_hints
 
+from gmmae.system.annotations import MISFITS, Rule, fitted, words_of
 from gmmae.system.errors import InputError
 
 
@@ -32,16 +30,21 @@ def require(holds: bool, key: str, rule: str, value: object) -> None:
         raise ConfigError(f"{key} must be {rule}; got {'none' if value is None else repr(value)}")
 
 
-class Rule(NamedTuple):
-    """What a value must be, in words that go on after "must be", and whether one is."""
+def checked_value(key: str, value: object, kind: object) -> Any:  # noqa: ANN401 of the annotation's type
+    """Returns a value as its annotation has it.
 
-    words: str
-    holds: Callable[[Any], bool]
+    Raises:
+      ConfigError: it does not fit; the message calls it `key`.
+    """
+    try:
+        return fitted(value, kind)
+    except MISFITS:
+        return require(False, key, words_of(kind), value)
 
 
 def at_least(least: int) -> Rule:
-    """A finite number that is not below another."""
-    return Rule(f"at least {least}", lambda value: math.isfinite(value) and value >= least)
+    """A number that is not below another."""
+    return Rule(f"at least {least}", lambda value: value >= least)
 
 
 def between(least: float, most: float) -> Rule:
@@ -68,8 +71,11 @@ def distinct(each: Rule) -> Rule:
 
 
 PositiveInt = Annotated[int, at_least(1)]
+PositiveInts = Annotated[
+    tuple[int, ...], Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
+]
 NonNegativeInt = Annotated[int, at_least(0)]
-PositiveFloat = Annotated[float, Rule("positive", lambda value: math.isfinite(value) and value > 0)]
+PositiveFloat = Annotated[float, Rule("positive", lambda value: value > 0)]
 NonNegativeFloat = Annotated[float, at_least(0)]
 SEED = between(0, 2**32 - 1)
 """What NumPy, scikit-learn and JAX take alike."""
@@ -91,39 +97,13 @@ INLINE = "inline"
 """Marks a field whose own fields stand in its place, in files and on the command line."""
 
 
-def alternatives(kind: object) -> Iterator[tuple[object, tuple[Rule, ...]]]:
-    """Yields the types that an annotation allows, each with its rules.
-
-    >>> [kind for kind, _ in alternatives(PositiveInt | Literal["all"] | None)]
-    [<class 'int'>, typing.Literal['all'], <class 'NoneType'>]
-    """
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        rules = tuple(mark for mark in parts[1:] if isinstance(mark, Rule))
-        yield from ((inner, more + rules) for inner, more in alternatives(parts[0]))
-    elif origin in (Union, UnionType):
-        for part in parts:
-            yield from alternatives(part)
-    else:
-        yield kind, ()
-
-
-def _broken_rule(option: object, rules: tuple[Rule, ...], value: object, *, alone: bool) -> str | None:
-    """Returns the words of the rule that keeps a value from one type of an annotation, or None where it fits.
-
-    Args:
-      option: the type.
-      rules: of this type.
-      value: the value.
-      alone: whether the annotation allows no other type.
-    """
-    if option is NoneType:
-        return None if value is None else "none"
-    if get_origin(option) is Literal:
-        return None if value in get_args(option) else "one of " * alone + ", ".join(map(str, get_args(option)))
-    has_type = alone or (isinstance(value, Real) if option in (int, float) else value is not None)
-    broken = [rule.words for rule in rules if not has_type or not rule.holds(value)]
-    return None if has_type and not broken else " and ".join(broken)
+@cache
+def fields_of(kind: type) -> tuple[dataclasses.Field[Any], ...]:
+    """Returns the fields of a dataclass. Annotations that are text, by `from __future__ import annotations`, are evaluated."""
+    hints = get_type_hints(kind, include_extras=True)
+    for item in dataclasses.fields(kind):
+        item.type = hints[item.name]
+    return dataclasses.fields(kind)
 
 
 def marked(item: dataclasses.Field[Any], mark: str) -> bool:
@@ -150,26 +130,5 @@ class Section:
         return cls.section + name
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            value, options = getattr(self, item.name), list(alternatives(item.type))
-            broken = [_broken_rule(option, rules, value, alone=len(options) == 1) for option, rules in options]
-            require(None in broken, self.key(item.name), " or ".join(dict.fromkeys(filter(None, reversed(broken)))), value)
-
-
-@dataclasses.dataclass(frozen=True)
-class Options(Section):
-    """The arguments of a command: as a section, but a field is called as on the command line.
-
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Drawing(Options):
-    ...     count: PositiveInt = 10
-    >>> Drawing(count=0)
-    Traceback (most recent call last):
-        ...
-    gmmae.config.rules.ConfigError: --count must be at least 1; got 0
-    """
-
-    @classmethod
-    def key(cls, name: str) -> str:
-        """Returns a field's option."""
-        return "--" + name.replace("_", "-")
+        for item in fields_of(type(self)):
+            object.__setattr__(self, item.name, checked_value(self.key(item.name), getattr(self, item.name), item.type))

@@ -6,7 +6,6 @@ the command line. `gmmae.cli.arguments` reads these.
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from gmmae.config.rules import (
     Share,
     Text,
     at_least,
+    fields_of,
     marked,
     require,
 )
@@ -34,8 +34,6 @@ from gmmae.config.rules import (
 Optimizer = Literal["adam", "sgd", "momentum", "nesterov", "adamw", "lamb", "lars"]
 Precision = Literal["float32", "tf32", "float64"]
 Mode = Literal["min", "max"]
-
-FINITE = Rule("a finite number", math.isfinite)
 
 LOSS = "loss"
 """The name of the loss among the validation metrics."""
@@ -46,7 +44,7 @@ def _increasing(epochs: tuple[int, ...]) -> bool:
 
 
 def _positive(values: tuple[float, ...]) -> bool:
-    return all(math.isfinite(value) and value > 0 for value in values)
+    return all(value > 0 for value in values)
 
 
 Place = Annotated[Text | None, FINGERPRINTED, PATH]
@@ -89,7 +87,7 @@ class OptimConfig(Section, name="optim"):
 class StopConfig(Section, name="stop"):
     """When a run ends."""
 
-    target: Annotated[float | None, FINITE] = None  # stop when the validation metric reaches this
+    target: float | None = None  # stop when the validation metric reaches this
     monitor: str = LOSS  # the metric of the target and of the best epoch: loss, or a validation metric of the workload
     mode: Mode | Literal["auto"] = "auto"  # whether lower (min) or higher (max) values are better; auto: lower, for the loss
     validate_every_steps: PositiveInt | None = None  # steps between validations inside an epoch; none: only at its end
@@ -239,10 +237,10 @@ def changed(config: Config, **changes: object) -> Config:
 def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 any dataclass
     """Returns a section with values replaced by key, all at once, because a rule may concern several of them."""
     changes = dict(values)
-    for item in dataclasses.fields(section):
+    for item in fields_of(type(section)):
         value = getattr(section, item.name)
         if dataclasses.is_dataclass(value) and item.name not in changes:
-            inline, names = marked(item, INLINE), {inner.name for inner in dataclasses.fields(value)}
+            inline, names = marked(item, INLINE), {inner.name for inner in fields_of(type(value))}
             below = [key for key in changes if key.partition(".")[0] in (names if inline else (item.name,))]
             if part := {key if inline else key.partition(".")[2]: changes.pop(key) for key in below}:
                 changes[item.name] = replaced(value, part)
@@ -260,7 +258,7 @@ Leaf = tuple[str, dataclasses.Field[Any], Any]
 
 def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[Leaf]:  # noqa: ANN401 any dataclass
     """Yields as `flatten`, with the field that declares a key between the key and its value."""
-    for item in dataclasses.fields(config):
+    for item in fields_of(type(config)):
         value = getattr(config, item.name)
         if not resumable and (marked(item, MAY_CHANGE_ON_RESUME) or marked(item, FINGERPRINTED)):
             continue

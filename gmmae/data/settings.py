@@ -1,6 +1,5 @@
 """The section `data` of a configuration: the source of the volumes, their cut and their split."""
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +38,7 @@ def _sound_edge(value: str) -> bool:
 
 
 def _sound_window(window: tuple[float, float]) -> bool:
-    low, high = window
-    return math.isfinite(low) and math.isfinite(high) and low < high
+    return window[0] < window[1]
 
 
 def _sound_size(size: int | tuple[int, ...]) -> bool:
@@ -54,6 +52,10 @@ AllowSeen = Annotated[bool, MAY_CHANGE_ON_RESUME]
 Cache = Annotated[str, Rule("auto, or a path with a / in it", lambda place: place == "auto" or "/" in place)]
 Csv = Annotated[Text, FINGERPRINTED]
 Size = Annotated[int | tuple[int, ...], Rule("at least 4", _sound_size)]
+Validation = Annotated[
+    int | float,
+    Rule("a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1),
+]
 Window = Annotated[tuple[float, float], Rule("two increasing numbers", _sound_window)]
 
 
@@ -67,7 +69,7 @@ class DataConfig(Section, name="data"):
     ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for arrays [y, x], or volumes' central slices; 1 for [x], or central lines
     shape: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
-    validation: int | float = 0.25  # validation volumes: a fraction between 0 and 1, or a count; medmnist: the file has them
+    validation: Validation = 0.25  # validation volumes: a fraction between 0 and 1, or a count; medmnist: the file has them
     window: Window = (-1000.0, 400.0)  # values that become 0 and 1: HU; cubes: another is in the data's unit; medmnist: 0 255
     seed: Seed = 0  # of the synthetic volumes and of the split into training and validation
     crop: Crop = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (medmnist: always whole)
@@ -92,13 +94,6 @@ class DataConfig(Section, name="data"):
         super().__post_init__()
         rule = f"one number, or one for each of data.ndim = {self.ndim} axes"
         require(isinstance(self.shape, int) or len(self.shape) == self.ndim, "data.shape", rule, self.shape)
-        fraction = isinstance(self.validation, float)
-        require(
-            0 < self.validation < 1 if fraction else self.validation >= 1,
-            "data.validation",
-            "a count of at least 1 or a fraction between 0 and 1",
-            self.validation,
-        )
 
     def _fit_to_medmnist(self) -> None:
         """Replaces the defaults of CT. MedMNIST's volumes are whole cubes of bytes."""

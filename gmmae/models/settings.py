@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gmmae.config.rules import MAY_CHANGE_ON_RESUME, NonNegativeFloat, PositiveInt, Rule, Section, require
+from gmmae.config.rules import MAY_CHANGE_ON_RESUME, NonNegativeFloat, PositiveInt, PositiveInts, Rule, Section, require
 
 Decoder = Literal["dense", "lattice"]
 Covariance = Literal["partial", "paper"]
@@ -11,7 +11,6 @@ Rho = Literal["sigmoid", "tanh"]
 Padding = Literal["VALID", "SAME"]
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
 
-FILTERS = Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
 CORRELATION = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
@@ -19,7 +18,7 @@ CORRELATION = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
 class ModelConfig(Section, name="model"):
     """The sizes and forms of the autoencoder."""
 
-    filters: Annotated[tuple[int, ...], FILTERS] = (32, 32, 32)  # filters of each convolution
+    filters: PositiveInts = (32, 32, 32)  # filters of each convolution
     kernels: tuple[int, ...] = (7, 5, 3)  # kernel edge of each convolution, in voxels
     padding: Padding = "VALID"  # padding of the convolutions
     activation: Activation = "relu"  # after each convolution and the latent layer

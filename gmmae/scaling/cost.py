@@ -7,15 +7,15 @@ the device's batch only.
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from gmmae.config.rules import Rule, Section, require
+from gmmae.config import toml
+from gmmae.config.rules import PositiveInt, Rule, Section, checked_value
 from gmmae.system.errors import InputError
 
 Collective = Literal["ring", "tree", "fastest"]
@@ -47,14 +47,8 @@ def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
     return 2 * levels * (alpha_s + size_bytes / beta_bytes_per_s)
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-TEXT = Rule("a string", lambda value: isinstance(value, str))
-COUNT = Rule("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
-SECONDS = Rule("a number of at least 0, in seconds", lambda value: _is_finite(value) and value >= 0)
-BANDWIDTH = Rule("a positive number, in bytes per second", lambda value: _is_finite(value) and value > 0)
+Seconds = Annotated[float, Rule("at least 0, in seconds", lambda seconds: seconds >= 0)]
+Bandwidth = Annotated[float, Rule("positive, in bytes per second", lambda bandwidth: bandwidth > 0)]
 
 
 @dataclass(frozen=True)
@@ -65,19 +59,19 @@ class Cluster(Section):
       InputError: a bad value, or one of the two numbers of the link between nodes without the other.
     """
 
-    name: Annotated[str, TEXT]  # what tables call it
-    device: Annotated[str, TEXT]  # the device, in words
-    devices_per_node: Annotated[int, COUNT]  # devices used on each node
-    alpha_intra_s: Annotated[float, SECONDS]  # latency of a message between devices of a node
-    beta_intra_bytes_per_s: Annotated[float, BANDWIDTH]  # bandwidth between them, in one direction
+    name: str  # what tables call it
+    device: str  # the device, in words
+    devices_per_node: PositiveInt  # devices used on each node
+    alpha_intra_s: Seconds  # latency of a message between devices of a node
+    beta_intra_bytes_per_s: Bandwidth  # bandwidth between them, in one direction
     # Latency of a message between nodes; none: the link is unknown, and only the devices of one node can be projected to.
-    alpha_inter_s: Annotated[float, SECONDS] | None = None
-    beta_inter_bytes_per_s: Annotated[float, BANDWIDTH] | None = None  # bandwidth of a node's link, in one direction
+    alpha_inter_s: Seconds | None = None
+    beta_inter_bytes_per_s: Bandwidth | None = None  # bandwidth of a node's link, in one direction
     # A training step of reference_batch samples on one device; 0: times are taken as measured.
-    reference_step_s: Annotated[float, SECONDS] = 0.0
-    reference_batch: Annotated[int, COUNT] = 32  # samples of that step
+    reference_step_s: Seconds = 0.0
+    reference_batch: PositiveInt = 32  # samples of that step
     collective: Collective = "fastest"  # the all-reduce: ring, tree, or whichever of the two takes less time
-    sources: Annotated[str, TEXT] = ""  # where the numbers are from, in words
+    sources: str = ""  # where the numbers are from, in words
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,21 +89,12 @@ def read_cluster(path: str | Path) -> Cluster:
     Raises:
       InputError: unreadable, not TOML, a key unknown or missing, a bad value; the message names the file and the key.
     """
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"a cluster must be a readable TOML file; got {path} ({error.strerror})") from error
-    except ValueError as error:
-        raise InputError(f"{path} must be TOML: {error}") from error
-    known = [field.name for field in fields(Cluster)]
-    unknown = [key for key in table if key not in known]
-    if unknown:
-        raise InputError(f"{path}: {unknown[0]} must be one of {', '.join(known)}; remove it or mend its spelling")
-    missing = [field.name for field in fields(Cluster) if field.default is MISSING and field.name not in table]
-    if missing:
-        raise InputError(f"{path}: {missing[0]} must be given; it is missing")
+    table = toml.read_table(Path(path))
     try:
         return Cluster(**table)
+    except TypeError as error:  # a key is missing, or there is no such key
+        keys = ", ".join(field.name for field in fields(Cluster))
+        raise InputError(f"{path} must have the keys of a cluster, {keys}; got {error}: mend its spelling") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -128,7 +113,7 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
     >>> all_reduce_s(tiny, 2, 50), all_reduce_s(tiny, 4, 40)
     (0.5, 12.0)
     """
-    require(COUNT.holds(devices), "devices", COUNT.words, devices)
+    checked_value("devices", devices, PositiveInt)
     inside = cluster.alpha_intra_s, cluster.beta_intra_bytes_per_s
     nodes = math.ceil(devices / cluster.devices_per_node)
     between = inside if nodes == 1 else _between_nodes(cluster, devices)

@@ -44,13 +44,14 @@ def update_jax() -> None:
 
 
 def cores() -> int:
-    """Cores that this process may run on; threads of one core count once, where the system tells."""
-    return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
-
-
-def _siblings(cpu: int) -> str:
-    """The threads of a processor's core, as Linux writes them; the processor itself where it does not."""
-    try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-    except OSError:
-        return str(cpu)
+    """Cores that this process may use, by its affinity and a container's quota; threads of one core count once."""
+    siblings = set()
+    for cpu in os.sched_getaffinity(0):
+        try:
+            siblings.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
+        except OSError:
+            siblings.add(str(cpu))
+    with suppress(OSError, ValueError):  # no control groups of version 2, or no quota
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        return max(1, min(len(siblings), quota // period))
+    return len(siblings)

@@ -1,16 +1,13 @@
 """Writing of files and folders that are there whole, or not at all.
 
-A file is written beside its place, and renamed. A folder is written into `.NAME.partial` beside its place:
-
-- `new` is the folder that is being written. At the end it is renamed to NAME.
-- `old` is the former NAME where it is replaced. It is there for a moment, and put back if the process is killed in it.
-- `lock` lets one process write at a time. So what a killed process has left can be told, and the next call removes it.
+Both are written beside their place, and renamed. A folder NAME is written as `.NAME.partial`. A former NAME is `.NAME.former`
+for a moment, and put back if the process is killed in it. `.NAME.lock` lets one process write at a time: so what a killed one
+has left can be told, and the next call removes it.
 """
 
 import csv
 import ctypes
 import errno
-import fcntl
 import glob
 import io
 import os
@@ -18,11 +15,12 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from gmmae.system import locks
 from gmmae.system.errors import InputError, Interrupted, StorageError, exit_code
@@ -31,12 +29,12 @@ ANYTHING = "."
 """The mark that all have: whatever is there is replaced."""
 HEAD_BYTES = 4096
 """The part of a file in which its mark stands."""
+LEFT_AFTER_S = 86400
+"""The age at which a half-written file is one that a killed process has left."""
 FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EFBIG, errno.ENODEV)
 """Errors of a disk, where the path that was given is right."""
 TAKEN_AWAY = (errno.ENOENT, errno.EACCES, errno.EPERM)
 """Errors of a folder that was there, and could be written, before."""
-ATTEMPTS = 10
-"""The number of attempts to enter a folder that another process is removing."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -77,16 +75,20 @@ def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         yield path
         return
-    _remove_left(path)
-    part, claim = _claimed(path)
-    with claim:
-        try:
-            yield part
-            if durable:
-                _flush(part)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > LEFT_AFTER_S:
+                left.unlink()
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        part.touch(exist_ok=False)
+        yield part
+        if durable:
+            with part.open("rb") as file:
+                os.fsync(file)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _followed(path: Path) -> Path:
@@ -98,26 +100,6 @@ def _followed(path: Path) -> Path:
     with suppress(FileNotFoundError):
         path.stat()
     return Path(os.path.realpath(path))
-
-
-def _remove_left(path: Path) -> None:
-    """Removes what killed processes have left of a file. A process that lives holds the lock of its part."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        with suppress(OSError), left.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
-
-
-def _claimed(path: Path) -> tuple[Path, IO[bytes]]:
-    """A new file beside `path`, and what holds its lock. Where there are no locks, nothing is removed either."""
-    while True:
-        part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-        claim = part.open("xb")
-        with suppress(OSError):
-            fcntl.flock(claim, fcntl.LOCK_EX)
-        if os.fstat(claim.fileno()).st_nlink:
-            return part, claim
-        claim.close()  # it was removed before it was locked
 
 
 @contextmanager
@@ -150,24 +132,62 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
       InputError: the folder holds something else, cannot be written, or another process is writing it.
       StorageError: the disk failed.
     """
-    place, made = _Place.of(out), None
+    place, made = Path(os.path.realpath(out)), None
+    partial, former = _besides(place)
     try:
         with ExitStack() as held:
-            held.callback(remove_empty, [path for path in place.out.parents if not path.exists()])
+            held.callback(remove_empty, [path for path in place.parents if not path.exists()])
             with writing(option, out, "folder"):
+                place.parent.mkdir(parents=True, exist_ok=True)
                 held.enter_context(_alone(place, option, waits))
-                held.callback(place.leave)
-                place.put_back()
                 _require_ours(out, mark, option)
-                made = place.begin()
-            with _stoppable(), writing(option, out, "folder", place.work):
-                yield place.new
+                partial.mkdir()
+                made = partial.stat()
+            with _stoppable(), writing(option, out, "folder", partial):
+                yield partial
                 _require_ours(out, mark, option)
-                place.finish()
+                _flush_all(partial)
+                if place.exists() and any(place.iterdir()):
+                    place.rename(former)
+                partial.rename(place)
     except KeyboardInterrupt as error:
-        if made is not None and place.is_out(made):
+        if made is not None and place.exists() and os.path.samestat(place.stat(), made):
             raise _after(out, error) from None
         raise
+
+
+def _besides(place: Path) -> list[Path]:
+    """The folder that is written in a place, and the former one."""
+    return [place.with_name(f".{place.name}.{kind}") for kind in ("partial", "former")]
+
+
+@contextmanager
+def _alone(place: Path, option: str, waits: bool = False) -> Iterator[None]:
+    """Holds the lock of a place. What is half written is removed, before and after."""
+
+    def busy(holder: str) -> None:
+        if not waits:
+            raise InputError(
+                f"{option} must be written by one process at a time; got {place}, which {holder} is writing: wait for it, "
+                "end it, or name another"
+            )
+        print(f"waiting for {holder}, which is writing {place}", file=sys.stderr, flush=True)
+
+    def clear() -> None:
+        partial, former = _besides(place)
+        if former.exists() and not place.exists():
+            former.rename(place)
+        for left in (partial, former):
+            shutil.rmtree(left, ignore_errors=True)
+
+    lock = place.with_name(f".{place.name}.lock")
+    with locks.held(lock, busy):
+        try:
+            clear()
+            yield
+        finally:
+            clear()
+            lock.unlink(missing_ok=True)
 
 
 def claim_output(out: Path, mark: str | bytes | None = "", option: str = "--out") -> None:
@@ -182,11 +202,11 @@ def claim_output(out: Path, mark: str | bytes | None = "", option: str = "--out"
     Raises:
       InputError: it is `/`, leads through a file, has too long a name, holds something else, or another process is writing it.
     """
-    place = _Place.of(out)
+    place = Path(os.path.realpath(out))
     with writing(option, out, "place"):
-        if place.work.exists():
+        if place.with_name(f".{place.name}.lock").exists():
             with _alone(place, option):
-                place.leave()
+                pass
         _require_ours(out, mark, option)
 
 
@@ -235,89 +255,6 @@ def remove_empty(folders: Sequence[Path]) -> None:
             folder.rmdir()
 
 
-class _Place(NamedTuple):
-    """The folder that a user names, and the one beside it in which it is made."""
-
-    out: Path
-    work: Path
-
-    @classmethod
-    def of(cls, out: Path) -> "_Place":
-        out = Path(os.path.realpath(out))
-        return cls(out, out.parent / f".{out.name}.partial")
-
-    @property
-    def new(self) -> Path:
-        return self.work / "new"
-
-    @property
-    def old(self) -> Path:
-        return self.work / "old"
-
-    def put_back(self) -> None:
-        """Gives the former folder its name again where no new one has it."""
-        if self.old.exists() and not self.out.exists():
-            self.old.rename(self.out)
-
-    def begin(self) -> os.stat_result:
-        """Removes what a killed process has left, and makes the new folder. Returns what it is known by."""
-        for left in (self.new, self.old):
-            if left.exists():
-                shutil.rmtree(left)
-        self.new.mkdir()
-        return self.new.stat()
-
-    def is_out(self, made: os.stat_result) -> bool:
-        """Whether the folder that `begin` made has its name."""
-        return self.out.exists() and os.path.samestat(self.out.stat(), made)
-
-    def finish(self) -> None:
-        """Gives the new folder its name, when all of it is on the disk."""
-        _flush_all(self.new)
-        if self.out.exists() and any(self.out.iterdir()):
-            self.out.rename(self.old)
-        self.new.rename(self.out)
-        with suppress(OSError):  # too late to undo it
-            _flush(self.out.parent)
-
-    def leave(self) -> None:
-        """Removes all but the result, also if Ctrl-C comes now. The lock goes too, so this is called while it is held."""
-        try:
-            self.put_back()
-            shutil.rmtree(self.work, ignore_errors=True)
-        except KeyboardInterrupt:
-            self.put_back()
-            shutil.rmtree(self.work, ignore_errors=True)
-            raise
-
-
-@contextmanager
-def _alone(place: _Place, option: str, waits: bool = False) -> Iterator[None]:
-    """Holds the lock of a place, whose folder a former holder may remove before the lock is had."""
-
-    def busy(holder: str) -> None:
-        if not waits:
-            raise InputError(
-                f"{option} must be written by one process at a time; got {place.out}, which {holder} is writing: wait for it, "
-                "end it, or name another"
-            )
-        print(f"waiting for {holder}, which is writing {place.out}", file=sys.stderr, flush=True)
-
-    with ExitStack() as held:
-        for attempt in range(ATTEMPTS):
-            place.work.mkdir(parents=True, exist_ok=True)
-            try:
-                held.enter_context(locks.held(place.work / "lock", busy))
-                break
-            except FileNotFoundError:
-                if attempt == ATTEMPTS - 1:
-                    raise
-            except BaseException:
-                remove_empty([place.work])
-                raise
-        yield
-
-
 @contextmanager
 def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
     """Turns errors of the file system into errors for the user.
@@ -336,7 +273,7 @@ def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> 
         yield
     except OSError as error:
         why = error.strerror or error
-        taken_away = error.errno in TAKEN_AWAY and inside is not None and inside in Path(str(error.filename)).parents
+        taken_away = error.errno in TAKEN_AWAY and inside is not None and Path(str(error.filename)).is_relative_to(inside)
         if error.errno in FAILED or taken_away:
             raise StorageError(
                 f"{option} must stay a {kind} that can be written; writing {place} failed ({why}): nothing was written; see to "
@@ -369,21 +306,9 @@ def _stop(number: int, _: object) -> NoReturn:
 
 def _flush_all(folder: Path) -> None:
     """Brings all that is in a folder to the disk. Linux does so for a file system at once: 0.1 s for 2000 files, not 10 s."""
-    if (syncfs := getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)) is None:
-        for path in (*folder.rglob("*"), folder):
-            _flush(path)
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if syncfs(descriptor) != 0:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(folder))
-    finally:
-        os.close(descriptor)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

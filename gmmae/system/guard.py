@@ -1,12 +1,13 @@
 """Runs a command so that an error that a user can fix becomes one line on standard error and an exit code."""
 
+import atexit
+import gc
 import os
 import sys
 import traceback
 from collections.abc import Callable
 
 from gmmae.system.errors import InputError, StorageError, exit_code, report, write_error
-from gmmae.system.garbage import no_collection_at_end
 from gmmae.system.streams import outlasting
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
@@ -19,7 +20,7 @@ START_OF_JAX = ("jax/_src/config.py", "jax/_src/xla_bridge.py")
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
     """Runs a command; an `InputError`, or an interrupt, becomes one line on standard error and its exit code."""
-    no_collection_at_end()
+    atexit.register(gc.freeze)  # no last collection: the system takes back the memory at once
     hook = sys.unraisablehook
     # What TensorStore still has to say of a checkpoint that failed comes late, and no line may stand beside that of the error.
     sys.unraisablehook = lambda unraisable: "Event loop is closed" in str(unraisable.exc_value) or hook(unraisable)

@@ -4,6 +4,7 @@
 prints the extras to install: "test" and the one for the GPU. It says on standard error where a GPU cannot be used.
 """
 
+import itertools
 import math
 import os
 import re
@@ -12,11 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-OLDEST_DRIVER = {"cuda13": 580, "cuda12": 525}
-"""The driver's major version that each extra's CUDA needs, the best extra first."""
-
-OLDEST_CAPABILITY = {"cuda13": 7.5, "cuda12": 5.2}
-"""Likewise the GPU's compute capability: CUDA 13 has no code for GPUs before Turing."""
+OLDEST = {"cuda13": (580, 7.5), "cuda12": (525, 5.2)}
+"""The driver's major version and the GPU's compute capability that each extra needs, the best extra first."""
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MEMORY = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE")
@@ -40,21 +38,18 @@ class Gpu(NamedTuple):
         >>> [Gpu("", driver, capability).extra for driver, capability in (("580.65", 9.0), ("580.65", 7.0), ("470.1", 8.0))]
         ['cuda13', 'cuda12', '']
         """
-        fitting = (
-            extra
-            for extra, oldest in OLDEST_DRIVER.items()
-            if _major(self.driver) >= oldest and self.capability >= OLDEST_CAPABILITY[extra]
-        )
-        return next(fitting, "")
+        has = _major(self.driver), self.capability
+        return next((extra for extra, (driver, capability) in OLDEST.items() if has[0] >= driver and has[1] >= capability), "")
 
     @property
     def way_out(self) -> str:
         """What has to be done so that JAX can use it."""
         if self.extra:
             return f"pip install -c constraints.txt -e '.[{self.extra}]'"
-        if _major(self.driver) < OLDEST_DRIVER["cuda12"]:
-            return f"update its driver, {self.driver}, to {OLDEST_DRIVER['cuda12']} or later"
-        return f"it takes a GPU of compute capability {OLDEST_CAPABILITY['cuda12']} or later; this has {self.capability}"
+        driver, capability = OLDEST["cuda12"]
+        if _major(self.driver) < driver:
+            return f"update its driver, {self.driver}, to {driver} or later"
+        return f"it takes a GPU of compute capability {capability} or later; this has {self.capability}"
 
 
 def find() -> Gpu | None:
@@ -102,9 +97,8 @@ def visible() -> list[str]:
     listed = os.environ.get(VISIBLE)
     if listed is None:
         return [uuid for [uuid] in _query("uuid") if uuid.startswith("GPU-")]
-    names = [name.strip() for name in listed.split(",")]
-    valid = [bool(re.fullmatch(r"\d+|(GPU|MIG)-.+", name)) for name in names]
-    return names[: valid.index(False)] if False in valid else names  # CUDA too stops at the first that is none
+    named = re.compile(r"\s*(\d+|(GPU|MIG)-.+)").fullmatch
+    return [name.strip() for name in itertools.takewhile(named, listed.split(","))]  # CUDA too stops at the first that is none
 
 
 def least_used(places: Sequence[Mapping[str, str]], running: Sequence[Mapping[str, str]]) -> Mapping[str, str]:

@@ -29,11 +29,8 @@ def machine(kind: str) -> str:
     """What computes, in words: the accelerator as JAX calls it, or the processor and the cores that this process may use."""
     if kind != "cpu":
         return kind
-    try:
-        match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:  # not Linux
-        match = None
-    name = match[1] if match else platform.processor() or platform.machine() or kind
+    match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    name = match[1] if match else platform.machine()  # an ARM processor has no name there
     return f"{' '.join(name.split())}, {cores()} core{'s' * (cores() > 1)}"
 
 

@@ -20,7 +20,6 @@ from gmmae.config.schema import Config, ParallelConfig, changed, flatten
 from gmmae.multihost.environment import default_devices, require_prepared
 from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, dividing_part, plan_batches
-from gmmae.system.compilation_cache import repairing_cache
 from gmmae.system.errors import InputError
 from gmmae.training import fingerprint, optimizers
 from gmmae.training.parallel import Devices, choose
@@ -202,7 +201,6 @@ def precision_context(config: Config) -> Iterator[None]:
         yield
 
 
-@repairing_cache()
 def initial_state(setup: TrainSetup) -> TrainState:
     """Returns the state before the first epoch, on the host; it depends on the configuration's seed and model only."""
 

@@ -19,7 +19,6 @@ from jaxtyping import Float, Int32, PyTree
 from gmmae.models.convolutions import fast_convolutions
 from gmmae.scaling import schedules
 from gmmae.scaling.batches import BatchPlan, epoch_order, shard_samples
-from gmmae.system.compilation_cache import repairing_cache
 from gmmae.training.compilation import TrainSetup, cast, workload_key
 from gmmae.training.fetching import BlockRows, BlockStream, Fetcher, block_rows, block_steps, blocks
 from gmmae.training.per_sample import losses, summable_values, validation_means
@@ -159,7 +158,6 @@ def epoch_parts(setup: TrainSetup) -> list[range]:
     return blocks(range(steps), min(setup.config.stop.validate_every_steps or steps, steps))
 
 
-@repairing_cache()
 def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None) -> Train:
     """Compiles the training of some or all steps of an epoch.
 
@@ -217,7 +215,6 @@ def compile_training(
     return compiled, arguments, chunks
 
 
-@repairing_cache()
 def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None) -> Validate:
     """Compiles a validation. Args are those of `training`, of parameters."""
     compiled, chunks = compile_validation(setup, params, fetcher)
@@ -263,7 +260,6 @@ def _joined(of_chunks: Sequence[jax.Array], chunks: Sequence[Chunk]) -> Float[np
     return np.concatenate([np.asarray(values)[: len(chunk.steps)] for values, chunk in zip(of_chunks, chunks, strict=True)])
 
 
-@repairing_cache()
 def description(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
     """Compiles `params -> {name: array}` for the shown validation samples; None where the workload shows nothing."""
     describe = setup.workload.describe

@@ -8,20 +8,15 @@ from gmmae.config.rules import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    Rule,
+    PositiveInts,
     Section,
     Seed,
     Text,
     at_least,
     require,
 )
-from gmmae.data.settings import AllowSeen, Csv, DataConfig, Place, Window
+from gmmae.data.settings import AllowSeen, Csv, DataConfig, Place, Validation, Window
 from gmmae.models.settings import ModelConfig
-
-FEATURES = Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
-VALIDATION = Rule(
-    "a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1
-)
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class PatchConfig(Section, name="data"):
     neighbours: NonNegativeInt = 0  # 2 axes: slices above, and as many below, that are further channels
     empty_slices: bool = False  # 2 axes: whether slices above and below that hold no nodule are samples too
     samples: Annotated[int, at_least(2)] = 240  # synthetic: nodules made, training and validation together
-    validation: Annotated[int | float, VALIDATION] = 0.25  # validation nodules: a fraction between 0 and 1, or a count
+    validation: Validation = 0.25  # validation nodules: a fraction between 0 and 1, or a count
     folds: Annotated[int | None, at_least(2)] = None  # parts of a cross-validation by patient; none: data.validation decides
     fold: NonNegativeInt = 0  # the part that is for validation, from 0
     window: Window = (-1000.0, 400.0)  # values that become -1 and 1: HU; cubes: another window is in the data's own unit
@@ -76,7 +71,7 @@ class PatchConfig(Section, name="data"):
 class UNetConfig(Section, name="model"):
     """The section `model`: the U-Net."""
 
-    features: Annotated[tuple[int, ...], FEATURES] = (16, 32, 64, 128)  # channels of each stage, from the finest
+    features: PositiveInts = (16, 32, 64, 128)  # channels of each stage, from the finest
     groups: PositiveInt | None = None  # of channels that are normalised together; none: each by itself (instance normalisation)
 
     def __post_init__(self) -> None:

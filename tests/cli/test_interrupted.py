@@ -72,8 +72,9 @@ def quick(monkeypatch):
 
 
 def files(folder):
-    """Those of a folder, without what depends on the clock: TensorBoard's files, and the dates in a ZIP archive."""
-    found = {re.sub(r"tfevents.*", "tfevents", name): data for name, data in tree(folder).items()}
+    """Those of a folder, without hidden ones and what depends on the clock: TensorBoard's files, dates in a ZIP archive."""
+    whole = {name: data for name, data in tree(folder).items() if not name.startswith(".")}
+    found = {re.sub(r"tfevents.*", "tfevents", name): data for name, data in whole.items()}
     for name in found:
         if name.endswith("tfevents"):
             found[name] = b""

@@ -107,7 +107,10 @@ def test_what_differs_beside_the_figures_is_told(files, tmp_path, capsys, no_pag
         (lambda real, generated, train: [real, generated, "--train", "nowhere"], "--train: data.root must be a folder"),
         (lambda real, generated, train: [real, generated, "--train", real], "30 of its 30 patients are in --train"),
         (lambda real, generated, train: [real, real], "REAL and GENERATED must be two sets of nodules; both are "),
-        (lambda real, generated, train: [real, generated, "--count", "-1"], "--count must be all or 1 to 100000; got -1"),
+        (
+            lambda real, generated, train: [real, generated, "--count", "-1"],
+            "1 to 100000, or all; got -1",
+        ),
         (
             lambda real, generated, train: [real, generated, "--count", "31"],
             "--count must be all, or from 25 to 30",

@@ -85,7 +85,7 @@ def corrupt_checkpoint(tmp_path: Path) -> list[object]:
 
 BAD_INPUT = {
     "unknown key": (bad_toml, "bad.toml: unknown key 'data.sampels'; did you mean 'data.samples'?"),
-    "negative rate": (lambda _: ["--optim.learning-rate", "-1"], "optim.learning_rate must be positive; got -1.0"),
+    "negative rate": (lambda _: ["--optim.learning-rate", "-1"], "optim.learning_rate must be a number, positive; got -1.0"),
     "too many devices": (lambda _: ["--parallel.devices", "64"], "parallel.devices must be at most the number of devices"),
     "more devices than samples": (
         lambda _: ["--parallel.devices", "8", "--optim.batch-size", "4"],
@@ -171,7 +171,7 @@ def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys
     [
         (["prepare"], "data.source must be one of luna16, cubes"),
         (["prepare", "--data.source", "luna16"], "data.root must be the folder of the .mhd scans"),
-        (["prepare", "--data.crop", "big"], "data.crop must be a positive number followed by x or mm"),
+        (["prepare", "--data.crop", "big"], "data.crop must be text, a positive number followed by x or mm"),
         (["inspect", "--data.source", "cubes"], "NODULE"),
         (["cut"], "must be one of prepare, inspect, lidc, synth; got 'cut'"),
     ],

@@ -91,11 +91,11 @@ def test_any_name_is_read_back(made_up, name, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--sizes", 1024), "--sizes must be two or more different multiples of 4, up to 1073741824; got (1024,)"),
-        (("--sizes", 1024, 1023), "--sizes must be two or more different multiples of 4"),
-        (("--sizes", 1024, -4), "--sizes must be two or more different multiples of 4"),
+        (("--sizes", 1024), "two or more different multiples of 4, up to 1073741824; got (1024,)"),
+        (("--sizes", 1024, 1023), "two or more different multiples of 4"),
+        (("--sizes", 1024, -4), "two or more different multiples of 4"),
         (("--devices-per-node", 0), "--devices-per-node must be "),
-        (("--name", ""), "--name must be none or not empty"),
+        (("--name", ""), "--name must be text, not empty, or none"),
         (("--distributed.process-id", 1), "distributed.coordinator, num_processes and process_id must all be given"),
     ],
 )

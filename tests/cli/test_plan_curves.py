@@ -215,7 +215,7 @@ def test_curves_that_move_away_from_the_target_tell_of_the_mode(given, other, be
 BAD_OPTIONS = [
     (("--target", "0.001"), "--target must be reached by every curve; got 0.001"),
     (("--target", "1.99"), "--target must be reached after the first validation of each curve; got 1.99"),
-    (("--target", "nan"), "--target must be none or finite; got nan"),
+    (("--target", "nan"), "--target must be a number, or none; got nan"),
     (("--loss-column", "val"), "must have a column 'val'; it has 'step', 'loss', 'batch': set --loss-column"),
     (
         ("--batch-column", "bs"),
@@ -224,7 +224,7 @@ BAD_OPTIONS = [
     (("--step-column", "Epoch"), "--step-column must count steps of the optimiser, which the law needs; got 'Epoch'"),
     (("--batches", "8", "32"), "--batches must be one for each of the 3 curves, in their order; got 2"),
     (("--batches", "8", "8", "8"), "--curves must be of two batches or more; got 3 of batch 8"),
-    (("--smooth", "2"), "--smooth must be an odd number of 1 to 10001; got 2"),
+    (("--smooth", "2"), "--smooth must be a whole number, an odd number of 1 to 10001; got 2"),
     (("--step-times", "32"), "--step-times must be batches with positive seconds, such as 32=0.0021 128=0.0060; got '32'"),
     (("--step-times", "32=1", "8=nan"), "--step-times must be batches with positive seconds"),
     (("--step-times", "32=0.006", "128=0.002"), "--step-times must not fall with the batch; got 32=0.006 128=0.002"),

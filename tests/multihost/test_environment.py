@@ -104,7 +104,16 @@ def test_a_device_a_core_has_bounds(monkeypatch):
     assert counts == {1: [1, 1, 1, 1], 3: [3, 2, 2, 1], 64: [4, 2, 4, 4]}
 
 
-def test_cores_are_those_that_the_process_may_use_and_no_threads(monkeypatch):
+@pytest.mark.parametrize(("quota", "count"), [("max 100000", 3), ("250000 100000", 2), ("50000 100000", 1)])
+def test_cores_are_those_that_the_process_may_use_and_no_threads(monkeypatch, quota, count):
+    texts = dict.fromkeys((f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list" for cpu in (0, 1)), "0-1")
+    texts["/sys/fs/cgroup/cpu.max"] = quota
+
+    def read_text(path):
+        if str(path) not in texts:
+            raise FileNotFoundError
+        return texts[str(path)]
+
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5})
-    monkeypatch.setattr("gmmae.system.environment._siblings", lambda cpu: "0-1" if cpu < 2 else str(cpu))
-    assert cores() == 3
+    monkeypatch.setattr("pathlib.Path.read_text", read_text)
+    assert cores() == count

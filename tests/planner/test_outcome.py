@@ -129,7 +129,7 @@ def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
         ("{}", "must be a plan that .*; got no 'target': plan again, or move it away"),
         (
             json.dumps(PLAN | {"clusters": {"Flat": {"cells": [{"scaling": "strong"}]}}}),
-            "must be a plan that .*; got no devices, batch",
+            "must be a plan that .*; got .* missing .*'devices', 'batch'",
         ),
         (json.dumps(PLAN | {"clusters": []}), "must be a plan that .*; got 'list' object has no attribute 'items'"),
         (

@@ -57,7 +57,7 @@ def test_make_installs_what_fits_the_gpu(tmp_path, smi, gpu, extra, warning):
 
 def test_the_extras_are_the_projects_and_pinned():
     project, pins = ((ROOT / name).read_text() for name in ("pyproject.toml", "constraints.txt"))
-    for extra in nvidia.OLDEST_DRIVER:
+    for extra in nvidia.OLDEST:
         assert f'\n{extra} = ["jax[{extra}]"]\n' in project
         versions = [line.removeprefix("jax") for line in pins.splitlines() if line.startswith("jax==")]
         for package in (f"jax-{extra}-plugin", f"jax-{extra}-pjrt"):

@@ -227,7 +227,7 @@ def test_a_sweep_passes_the_option_on_and_its_table_has_the_step(tmp_path, insid
 @pytest.mark.parametrize("number", ["0", "-1"])
 def test_no_steps_are_refused(tmp_path, capsys, number):
     error = refusal(capsys, "train", "--workdir", tmp_path / "run", f"--stop.validate-every-steps={number}")
-    assert f"stop.validate_every_steps must be none or at least 1; got {number}" in error
+    assert f"stop.validate_every_steps must be a whole number, at least 1, or none; got {number}" in error
     assert not (tmp_path / "run").exists()
 
 

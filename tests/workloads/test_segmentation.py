@@ -174,7 +174,7 @@ BAD = [
     ("data.shape", 3, "at least 4"),
     *[(f"data.{name}", -1, "at least 0") for name in ("jitter", "neighbours", "fold")],
     ("data.seed", -1, "0 to 4294967295"),
-    ("data.folds", 1, "none or at least 2"),
+    ("data.folds", 1, "at least 2"),
     ("data.fold", 1, "0 without data.folds"),
     ("data.voxel_mm", 0.0, "positive"),
     ("data.samples", 1, "at least 2"),

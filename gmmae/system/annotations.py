@@ -1,0 +1,97 @@
+"""The one checker of annotations: values from TOML, JSON, the command line and Python, by the types that declare them.
+
+An annotation has plain types, `Literal`, lists, tuples, dictionaries and unions. `Annotated` adds rules.
+
+>>> Share = Annotated[float, Rule("at least 0 and below 1", lambda value: 0 <= value < 1)]
+>>> words_of(Share | Literal["auto"])
+'a number, at least 0 and below 1, or auto'
+>>> fitted(0, Share), fitted([1, "a"], tuple[int, str]), fitted("none", Share | None)
+(0.0, (1, 'a'), None)
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path", NoneType: "none"}
+"""The types of single values in words."""
+
+MISFITS = (TypeError, ValueError, OverflowError)
+"""What `fitted` raises."""
+
+
+class Rule(NamedTuple):
+    """What a value must be, in words that go on after "must be" and its type, and whether one is."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def words_of(kind: Any) -> str:  # noqa: ANN401 an annotation has no type of its own
+    """Returns what a value of an annotation must be, in words that go on after "must be".
+
+    >>> words_of(Path | None), words_of(tuple[int, ...]), words_of(Literal["a", "b"])
+    ('a path, or none', 'a list of values, each a whole number', 'one of a, b')
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return ", ".join([words_of(parts[0]), *(mark.words for mark in parts[1:] if isinstance(mark, Rule))])
+    if origin in (Union, UnionType):
+        return ", or ".join(map(words_of, parts))
+    if origin is Literal:
+        return "one of " * (len(parts) > 1) + ", ".join(map(str, parts))
+    if origin in (tuple, list, dict):
+        number = f"{len(parts)} " if origin is tuple and ... not in parts else ""
+        each = " or ".join(dict.fromkeys(words_of(part) for part in parts[origin is dict :] if part is not ...))
+        return f"{'a table' if origin is dict else 'a list'} of {number}values, each {each}"
+    return NAMES.get(kind, getattr(kind, "__name__", "one of the values that it allows"))
+
+
+def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, C901 a branch for each kind of type
+    """Returns a value as its annotation has it: a list as a tuple, text as a path, a whole number as a float.
+
+    The text "none" is None where that is allowed. `True` is no number, and text has no NUL character, which no path can have.
+
+    Args:
+      value: the value.
+      kind: the annotation.
+      finite: whether its numbers must be finite.
+
+    Raises:
+      MISFITS: it is not of the annotation, or breaks a rule.
+    """
+    origin, parts = get_origin(kind) or kind, get_args(kind)
+    fit = partial(fitted, finite=finite)
+    if origin is Annotated:
+        value = fit(value, parts[0])
+        fits = value is None or all(mark.holds(value) for mark in parts[1:] if isinstance(mark, Rule))
+    elif origin in (Union, UnionType):
+        for part in sorted(parts, key=lambda part: part is not NoneType):
+            with suppress(*MISFITS):
+                return fit(value, part)
+        fits = False
+    elif origin is Literal:
+        fits = (type(value), value) in [(type(part), part) for part in parts]
+    elif origin in (tuple, list):
+        fits, kinds = isinstance(value, list | tuple), parts
+        if origin is list or ... in parts:
+            kinds = parts[:1] * len(value)
+        value = origin(fit(each, part) for each, part in zip(value, kinds, strict=True))
+    elif origin is dict:
+        fits, value = isinstance(value, dict), {key: fit(each, parts[1]) for key, each in dict(value).items()}
+    elif origin is NoneType:
+        fits, value = value in (None, "none"), None
+    elif origin in (str, Path):
+        fits, value = isinstance(value, str | Path) and "\0" not in str(value), origin(value)
+    elif origin is float:
+        fits, value = isinstance(value, int | float) and not isinstance(value, bool), float(value)
+        fits = fits and (math.isfinite(value) or not finite)
+    else:
+        fits = origin is Any or (isinstance(value, origin) and (origin is bool or not isinstance(value, bool)))
+    if not fits:
+        raise ValueError(kind)
+    return value
