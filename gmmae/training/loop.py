@@ -23,7 +23,6 @@ from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, fingerprint, per_sample, programs
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.training.compilation import TrainSetup
-from gmmae.training.fetching import Fetcher
 from gmmae.training.finetune import first_parameters, require_same_origin
 from gmmae.training.growth import Growth
 from gmmae.training.records import Epoch, Record, from_plain, plain
@@ -44,6 +43,7 @@ from gmmae.training.validations import Validation, in_order
 from gmmae.training.workdir import WorkDir, begin, claim, writable
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events, Params
+from gmmae.workloads.sources import Fetcher
 
 if TYPE_CHECKING:
     from gmmae.training.tensorboard import TensorBoard
@@ -101,7 +101,7 @@ def opened(
         with writable(root):
             checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
-            with compilation.precision_context(config), Fetcher(config.parallel) as fetcher:
+            with compilation.precision_context(config), Fetcher(config.parallel.fetch_threads) as fetcher:
                 yield lambda: Run(setup, workdir, checkpoints, display, group, earlier, fetcher)
         finally:
             display.close()
