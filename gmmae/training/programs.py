@@ -5,7 +5,6 @@ steps. Of a source it has no more steps than `parallel.prefetch_mb` has room for
 where a chunk is not the whole, so that XLA cannot unroll the loop. A step then has the same bits in any chunk.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
@@ -32,7 +31,7 @@ T = TypeVar("T")
 Split = Literal["train", "validation"]
 
 CHUNKS_IN_MEMORY = 2 * 3
-"""Of each of two sources one that is computed, one that is complete or copied to the devices, and one that is read."""
+"""Those of two sources: one that is computed, one that is complete or copied to the devices, and one that is read."""
 
 
 class _Chunks:
@@ -63,9 +62,10 @@ class _Chunks:
             step_bytes = len(devices.own) * slots * sum(leaf.nbytes for leaf in jax.tree.leaves(like))
             most = int(1e6 * setup.config.parallel.prefetch_mb / (CHUNKS_IN_MEMORY * step_bytes))
             self._length = max(1, min(self._length, most))
-            rows = devices.count, self._length * slots
-            forms = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (*rows, *leaf.shape)), like)
-            self._held = dataclasses.replace(devices, absent=True).shard(forms)  # they stand for what is read
+            rows = len(devices.own), self._length * slots
+            self._held = jax.tree.map(
+                lambda leaf: np.broadcast_to(leaf, (*rows, *leaf.shape)), like
+            )  # of the form to compile for
 
             @lru_cache(maxsize=2)  # of the chunk that is computed, and of the next one
             def begin(epoch: int, steps: range) -> tuple[Int32[np.ndarray, "shards steps slots"], Callable[[], Samples]]:
@@ -94,17 +94,19 @@ class _Chunks:
         Args:
           epoch: the number of the epoch, or of the validation.
           steps: of the chunk, one of `of_epoch`.
-          read: whether to read a source. Otherwise forms stand for its samples.
+          read: whether to read a source. Otherwise its first sample stands for all, of which only the form matters.
         """
         devices, config, samples, rows = self._setup.devices, self._setup.config, self._held, None
-        if self.from_source and read:
-            rows, wait = self._begin(epoch, steps)
-            following = self.of_epoch.index(steps) + 1
-            if following < len(self.of_epoch):
-                self._begin(epoch, self.of_epoch[following])
-            elif epoch < self._epochs:
-                self._begin(epoch + 1, self.of_epoch[0])
-            samples = devices.shard_own(wait())
+        if self.from_source:
+            if read:
+                rows, wait = self._begin(epoch, steps)
+                following = self.of_epoch.index(steps) + 1
+                if following < len(self.of_epoch):
+                    self._begin(epoch, self.of_epoch[following])
+                elif epoch < self._epochs:
+                    self._begin(epoch + 1, self.of_epoch[0])
+                samples = wait()
+            samples = devices.shard_own(samples)
         filled, of_epoch = self.filled(steps), self.places(epoch)
         slots = of_epoch.indices[:, filled], of_epoch.weights[:, filled], rows
         if config.parallel.deterministic:  # every device has the slots of all shards
