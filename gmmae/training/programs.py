@@ -63,9 +63,8 @@ class _Chunks:
             most = int(1e6 * setup.config.parallel.prefetch_mb / (CHUNKS_IN_MEMORY * step_bytes))
             self._length = max(1, min(self._length, most))
             rows = len(devices.own), self._length * slots
-            self._held = jax.tree.map(
-                lambda leaf: np.broadcast_to(leaf, (*rows, *leaf.shape)), like
-            )  # of the form to compile for
+            # To compile for, before anything is read.
+            self._held = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (*rows, *leaf.shape)), like)
 
             @lru_cache(maxsize=2)  # of the chunk that is computed, and of the next one
             def begin(epoch: int, steps: range) -> tuple[Int32[np.ndarray, "shards steps slots"], Callable[[], Samples]]:
@@ -88,12 +87,13 @@ class _Chunks:
             return slice(steps.start, steps.stop)  # without a copy
         return np.minimum(np.arange(steps.start, steps.start + self._length, dtype=np.int32), steps.stop - 1)
 
-    def arguments(self, epoch: int, steps: range, *, read: bool = True) -> tuple[Any, Samples, Slots]:
-        """Returns the number of steps, the samples and the slots of a chunk, on the devices.
+    def arguments(self, epoch: int, steps: range, *values: PyTree, read: bool = True) -> tuple[Any, ...]:
+        """Returns some values, the number of steps, the samples and the slots of a chunk, on the devices.
 
         Args:
           epoch: the number of the epoch, or of the validation.
           steps: of the chunk, one of `of_epoch`.
+          values: equal on all devices.
           read: whether to read a source. Otherwise its first sample stands for all, of which only the form matters.
         """
         devices, config, samples, rows = self._setup.devices, self._setup.config, self._held, None
@@ -110,12 +110,11 @@ class _Chunks:
         filled, of_epoch = self.filled(steps), self.places(epoch)
         slots = of_epoch.indices[:, filled], of_epoch.weights[:, filled], rows
         if config.parallel.deterministic:  # every device has the slots of all shards
-            slots = jax.tree.map(
-                lambda array: np.broadcast_to(array.swapaxes(0, 1), (devices.count, *array.swapaxes(0, 1).shape)), slots
-            )
+            shape = devices.count, self._length, self._plan.devices, self._plan.device_batch
+            slots = jax.tree.map(lambda array: np.broadcast_to(array.swapaxes(0, 1), shape), slots)
         indices, weights, rows = devices.shard(slots)
-        number = devices.replicate(np.int32(len(steps)))
-        return number, samples, Slots(indices if rows is None else rows, indices, weights, self._shard_ranges)
+        slots = Slots(indices if rows is None else rows, indices, weights, self._shard_ranges)
+        return *devices.replicate((*values, np.int32(len(steps)))), samples, slots
 
     def compile(
         self, key: tuple[Hashable, ...], function: Callable[..., PyTree], *args: PyTree, donate: tuple[int, ...] = ()
@@ -195,7 +194,7 @@ def compile_training(
     def arguments(epoch: int, steps: range, *, read: bool = True) -> tuple[Any, ...]:
         values = epoch_values(setup, epoch)
         values = values._replace(learning_rates=values.learning_rates[chunks.filled(steps)])
-        return setup.devices.replicate(values), *chunks.arguments(epoch, steps, read=read)
+        return chunks.arguments(epoch, steps, values, read=read)
 
     of_run = _fast(setup, partial(losses, setup.workload)), setup.optimizer, plan.micro_batches, config.parallel.deterministic
     function = partial(train_steps, algorithm=Algorithm(*of_run))
