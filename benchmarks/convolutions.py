@@ -56,7 +56,7 @@ def measure(config: Config) -> dict[str, float]:
         at = setup._replace(config=changed(setup.config, parallel__fast_convolutions=on))
         compiled, arguments, chunks = programs.compile_training(at, state)
         runs[f"fast: {on}"] = compiled
-    given = arguments(chunks.first)
+    given = arguments(1, chunks.of_epoch[0])
     _, _, data, slots = given
     one = jax.jit(lambda state, batch: alone(state, Batch(data[batch[0]]), batch[1], 1e-3)[0])
     batches = list(zip(*(np.asarray(array[0]) for array in (slots.rows, slots.weights)), strict=True))

@@ -21,4 +21,4 @@ def compiled_epoch(config: Config) -> tuple[jax.stages.Compiled, tuple[Any, ...]
     with compilation.precision_context(config):
         state = setup.devices.replicate(compilation.initial_state(setup))
         compiled, arguments, chunks = programs.compile_training(setup, state, donate=False)
-        return compiled, (state, *arguments(chunks.first))
+        return compiled, (state, *arguments(1, chunks.of_epoch[0]))

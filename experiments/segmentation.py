@@ -142,15 +142,14 @@ def configured(args: argparse.Namespace, more: Sequence[str], fold: int) -> Conf
 
 def train(config: Config, workdir: Path) -> Trained:
     """Returns a run with the parameters after its last epoch, trained only if it is not finished."""
-    from gmmae.training.checkpoint import newest
+    from gmmae.training import checkpoint
     from gmmae.training.compilation import blank_state
     from gmmae.training.workdir import WorkDir
 
     gmmae.train(config, workdir, quiet=True)
     trained = restore(config, workdir)
-    last = newest(WorkDir(workdir).checkpoints, blank_state(config, trained.workload))
-    assert last is not None
-    return trained._replace(params=last.state.params)
+    newest = checkpoint.trained(WorkDir(workdir).checkpoints, blank_state(config, trained.workload))
+    return trained._replace(params=newest.state.params)
 
 
 def probabilities(trained: Trained, patches: Patches, flips: Sequence[tuple[int, ...]]) -> np.ndarray:

@@ -107,7 +107,7 @@ def test_all_replicas_are_equal_after_an_epoch():
     mapped = jax.pmap(steps, AXIS, in_axes=(None, None, None, None, 0), devices=list(setup.devices.devices))
     start = compilation.initial_state(setup)
     _, arguments, chunks = programs.compile_training(setup, setup.devices.replicate(start))
-    state, _ = mapped(start, *arguments(chunks.first))
+    state, _ = mapped(start, *arguments(1, chunks.of_epoch[0]))
     params = jax.device_get(state.params)
     for leaf, before in zip(jax.tree.leaves(params), jax.tree.leaves(start.params), strict=True):
         assert all(replica.tobytes() == leaf[0].tobytes() for replica in leaf)

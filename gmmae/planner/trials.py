@@ -18,9 +18,8 @@ from gmmae.planner.learning_rate import last_third
 from gmmae.scaling import schedules
 from gmmae.training import compilation, per_sample, programs
 from gmmae.training.compilation import TrainSetup
-from gmmae.training.fetching import Fetcher
 from gmmae.workloads.interface import Params, Samples
-from gmmae.workloads.sources import take_on_host
+from gmmae.workloads.sources import Fetcher, take_on_host
 
 MIN_STEPS = 10
 """Minimum number of steps of a trial; instability shows within them."""
@@ -63,7 +62,7 @@ def learning_rate_trials(config: Config) -> Callable[[float], Trial]:
             scaled = stage._replace(learning_rate=factor * stage.learning_rate, optim=base.optim)
             at_factor = setup._replace(schedule=schedules.learning_rate(scaled, setup.train_plan.steps))
             losses: list[float] = []
-            with Fetcher(config.parallel) as fetcher:
+            with Fetcher(config.parallel.fetch_threads) as fetcher:
                 train = programs.training(at_factor, state, fetcher)
                 for epoch in range(1, 1 + count):
                     state, of_steps = train(state, epoch)

@@ -17,10 +17,9 @@ from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, versions
 from gmmae.training import compilation, programs
 from gmmae.training.compilation import TrainSetup
-from gmmae.training.fetching import Fetcher
 from gmmae.training.run_cache import RunCache
 from gmmae.training.step import TrainState
-from gmmae.workloads.sources import CheckedSource
+from gmmae.workloads.sources import CheckedSource, Fetcher
 
 
 def measure(config: Config, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
@@ -34,7 +33,7 @@ def measure(config: Config, batches: Sequence[int], validation: Sequence[int], t
     """
     setup = compilation.prepare(config)
     failed: dict[str, str] = {}
-    with compilation.precision_context(config), Fetcher(config.parallel) as fetcher:
+    with compilation.precision_context(config), Fetcher(config.parallel.fetch_threads) as fetcher:
         state = compilation.initial_state(setup)
         trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing, fetcher))
         passes = _attempt(failed, VALIDATION, validation, lambda count: _validation_block(setup, state, count, fetcher))

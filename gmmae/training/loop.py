@@ -23,7 +23,6 @@ from gmmae.system.null_object import IDLE
 from gmmae.training import checkpoint, compilation, fingerprint, per_sample, programs
 from gmmae.training.checkpoint import Checkpoint, CheckpointManager
 from gmmae.training.compilation import TrainSetup
-from gmmae.training.fetching import Fetcher
 from gmmae.training.finetune import first_parameters, require_same_origin
 from gmmae.training.growth import Growth
 from gmmae.training.records import Epoch, Progress, Record, from_plain, plain
@@ -43,6 +42,7 @@ from gmmae.training.terminal import Display
 from gmmae.training.workdir import WorkDir, begin, claim, writable
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events, Params
+from gmmae.workloads.sources import Fetcher
 
 if TYPE_CHECKING:
     from gmmae.training.tensorboard import TensorBoard
@@ -99,7 +99,7 @@ def opened(
         with writable(root):
             checkpoints = checkpoint.opened(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
-            with compilation.precision_context(config), Fetcher(config.parallel) as fetcher:
+            with compilation.precision_context(config), Fetcher(config.parallel.fetch_threads) as fetcher:
                 yield lambda: Run(setup, workdir, checkpoints, display, group, earlier, fetcher)
         finally:
             display.close()

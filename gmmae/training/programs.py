@@ -1,16 +1,15 @@
 """The compiled programs of a run. They hold its data on the devices, and none of them ever compiles again.
 
-A program takes chunks: consecutive steps of an epoch. A chunk is the whole epoch, or `stop.validate_every_steps` of its steps.
-Where the samples come from a source and are read beforehand, it has as many steps as `parallel.prefetch_mb` has room for. The
-number of steps is a value at run time where a chunk is not the whole, so that XLA cannot unroll the loop. A step then has the
-same bits in any chunk.
+A program takes a chunk: consecutive steps of an epoch. A chunk is the whole epoch, or `stop.validate_every_steps` of its
+steps. Of a source it has no more steps than `parallel.prefetch_mb` has room for. The number of steps is a value at run time
+where a chunk is not the whole, so that XLA cannot unroll the loop. A step then has the same bits in any chunk.
 """
 
 import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
 from itertools import count
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -18,27 +17,20 @@ from jaxtyping import Float, Int32, PyTree
 
 from gmmae.models.convolutions import fast_convolutions
 from gmmae.scaling import schedules
-from gmmae.scaling.batches import BatchPlan, epoch_order, shard_samples
+from gmmae.scaling.batches import BatchPlan, ShardedIndices, epoch_order, shard_samples
 from gmmae.training.compilation import TrainSetup, cast, workload_key
-from gmmae.training.fetching import BlockRows, BlockStream, Fetcher, block_rows, block_steps, blocks
 from gmmae.training.per_sample import losses, summable_values, validation_means
 from gmmae.training.step import Algorithm, EpochValues, Slots, TrainState, train_steps, validate_steps
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Params, Samples
-from gmmae.workloads.sources import CheckedSource, take_on_host
+from gmmae.workloads.sources import CheckedSource, Fetcher, rows_of, take_on_host
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Split = Literal["train", "validation"]
-Places = tuple[np.ndarray, np.ndarray]
-"""The indices and the weights of an epoch's slots, `devices × steps × slots`."""
 
-
-class Chunk(NamedTuple):
-    """Consecutive steps, counted from 0, of an epoch or of a validation."""
-
-    epoch: int
-    steps: range
+CHUNKS_IN_MEMORY = 2 * 3
+"""Those of two sources: one that is computed, one that is complete or copied to the devices, and one that is read."""
 
 
 class _Chunks:
@@ -49,81 +41,85 @@ class _Chunks:
       split: of the data.
       plan: of its batches.
       parts: the parts of an epoch. A chunk lies within one of them.
-      places: those of an epoch by its number.
+      places: the samples of an epoch by its number.
       epochs: how many there are.
       fetcher: reads the samples of a source.
 
     Attributes:
-      length: the steps of the longest chunk.
-      from_source: whether the samples come from a source.
+      of_epoch: the steps of each chunk of an epoch, from 0.
     """
 
     def __init__(
-        self, setup: TrainSetup, split: Split, plan: BatchPlan, parts: Sequence[range], places: Callable[[int], Places],
-        epochs: float, fetcher: Fetcher | None,
+        self, setup: TrainSetup, split: Split, plan: BatchPlan, parts: Sequence[range],
+        places: Callable[[int], ShardedIndices], epochs: float, fetcher: Fetcher | None,
     ) -> None:  # fmt: skip
+        devices, source = setup.devices, getattr(setup.data, split)
         self._setup, self._plan, self._epochs, self.places = setup, plan, epochs, places
-        self.length, source = len(parts[0]), getattr(setup.data, split)
-        self.from_source = isinstance(source, CheckedSource)
-        if isinstance(source, CheckedSource):
-            assert fetcher is not None, "the samples of a source must be read"
-            self._like = cast(setup.config, source.first)
-            sources = sum(isinstance(each, CheckedSource) for each in (setup.data.train, setup.data.validation))
-            samples = plan.devices * plan.device_batch * len(setup.devices.own) // setup.devices.count
-            step_bytes = samples * sum(leaf.nbytes for leaf in jax.tree.leaves(self._like))
-            most = block_steps(plan.steps, step_bytes, 1e6 * setup.config.parallel.prefetch_mb / sources)
-            self.length = min(self.length, most)
-            self._rows = lru_cache(maxsize=4)(self._rows_of)
-            own = list(setup.devices.own)
-            self._stream = BlockStream(
-                fetcher, source, self._like, lambda chunk: self._rows(chunk).samples[own], self._following
-            )
+        self._length, self.from_source = len(parts[0]), isinstance(source, CheckedSource)
+        if self.from_source:
+            like, slots = cast(setup.config, source.first), plan.devices * plan.device_batch // devices.count
+            step_bytes = len(devices.own) * slots * sum(leaf.nbytes for leaf in jax.tree.leaves(like))
+            most = int(1e6 * setup.config.parallel.prefetch_mb / (CHUNKS_IN_MEMORY * step_bytes))
+            self._length = max(1, min(self._length, most))
+            rows = len(devices.own), self._length * slots
+            # To compile for, before anything is read.
+            self._held = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (*rows, *leaf.shape)), like)
+
+            @lru_cache(maxsize=2)  # of the chunk that is computed, and of the next one
+            def begin(epoch: int, steps: range) -> tuple[Int32[np.ndarray, "shards steps slots"], Callable[[], Samples]]:
+                assert fetcher is not None, "the samples of a source must be read"
+                samples, rows = rows_of(places(epoch).indices[:, self.filled(steps)], devices.count)
+                return rows, fetcher.begin(source, like, samples[list(devices.own)])
+
+            self._begin = begin
         else:
-            key = ("data on devices", split, setup.config.precision, setup.devices, *workload_key(setup.config))
-            self._held = setup.cache.get(key, lambda: setup.devices.replicate(cast(setup.config, source)))
-        self._of_epoch = [steps for part in parts for steps in blocks(part, self.length)]
-        self._shard_ranges = setup.devices.shard_ranges(plan.devices)
-        self._ranges_held = setup.devices.shard(self._shard_ranges)
+            key = ("data on devices", split, setup.config.precision, devices, *workload_key(setup.config))
+            self._held = setup.cache.get(key, lambda: devices.replicate(cast(setup.config, source)))
+        self.of_epoch = [
+            range(first, min(first + self._length, part.stop)) for part in parts for first in part[:: self._length]
+        ]
+        self._shard_ranges = devices.shard(devices.shard_ranges(plan.devices))
 
-    @property
-    def first(self) -> Chunk:
-        """The first chunk of the first epoch."""
-        return Chunk(1, self._of_epoch[0])
-
-    def within(self, epoch: int, steps: range) -> list[Chunk]:
-        """Returns the chunks of some steps of an epoch."""
-        return [Chunk(epoch, part) for part in blocks(steps, self.length)]
-
-    def padded(self, chunk: Chunk) -> slice | Int32[np.ndarray, " length"]:
+    def filled(self, steps: range) -> slice | Int32[np.ndarray, " length"]:
         """Returns the index of a chunk's steps. The last step fills it; the program does not get so far."""
-        first, stop = chunk.steps.start, chunk.steps.stop
-        if stop - first == self.length:
-            return slice(first, stop)  # without a copy
-        return np.minimum(np.arange(first, first + self.length, dtype=np.int32), stop - 1)
+        if len(steps) == self._length:
+            return slice(steps.start, steps.stop)  # without a copy
+        return np.minimum(np.arange(steps.start, steps.start + self._length, dtype=np.int32), steps.stop - 1)
 
-    def arguments(self, chunk: Chunk, *, example: bool = False) -> tuple[Any, Samples, Slots]:
-        """Returns the number of steps, the samples and the slots of a chunk, on the devices.
+    def arguments(self, epoch: int, steps: range, *values: PyTree, read: bool = True) -> tuple[Any, ...]:
+        """Returns some values, the number of steps, the samples and the slots of a chunk, on the devices.
 
         Args:
-          chunk: of them.
-          example: whether only shapes matter, so that a source need not be read.
+          epoch: the number of the epoch, or of the validation.
+          steps: of the chunk, one of `of_epoch`.
+          values: equal on all devices.
+          read: whether to read a source. Otherwise its first sample stands for all, of which only the form matters.
         """
-        devices = self._setup.devices
-        steps = devices.replicate(np.int32(len(chunk.steps)))
-        indices, weights = devices.shard(tuple(array[:, self.padded(chunk)] for array in self.places(chunk.epoch)))
-        if not self.from_source:
-            return steps, self._held, Slots(indices, indices, weights, self._ranges_held)
-        of_chunk = self._rows(chunk)
-        shape = len(devices.own), of_chunk.samples.shape[1]
-        read = self._stream.get if not example else lambda _: jax.tree.map(partial(_zeros, shape), self._like)
-        slots = Slots(devices.shard(of_chunk.rows), indices, weights, self._ranges_held)
-        return steps, devices.shard_own(read(chunk)), slots
+        devices, config, samples, rows = self._setup.devices, self._setup.config, self._held, None
+        if self.from_source:
+            if read:
+                rows, wait = self._begin(epoch, steps)
+                following = self.of_epoch.index(steps) + 1
+                if following < len(self.of_epoch):
+                    self._begin(epoch, self.of_epoch[following])
+                elif epoch < self._epochs:
+                    self._begin(epoch + 1, self.of_epoch[0])
+                samples = wait()
+            samples = devices.shard_own(samples)
+        filled, of_epoch = self.filled(steps), self.places(epoch)
+        slots = of_epoch.indices[:, filled], of_epoch.weights[:, filled], rows
+        if config.parallel.deterministic:  # every device has the slots of all shards
+            shape = devices.count, self._length, self._plan.devices, self._plan.device_batch
+            slots = jax.tree.map(lambda array: np.broadcast_to(array.swapaxes(0, 1), shape), slots)
+        indices, weights, rows = devices.shard(slots)
+        slots = Slots(indices if rows is None else rows, indices, weights, self._shard_ranges)
+        return *devices.replicate((*values, np.int32(len(steps)))), samples, slots
 
     def compile(
         self, key: tuple[Hashable, ...], function: Callable[..., PyTree], *args: PyTree, donate: tuple[int, ...] = ()
     ) -> jax.stages.Compiled:
         """Compiles `function(*args)`, whose last arguments are those of a chunk."""
-        setup, whole = self._setup, self.length == self._plan.steps
+        setup, whole = self._setup, self._length == self._plan.steps
 
         def program(*args: PyTree) -> PyTree:
             *before, steps, samples, slots = args
@@ -131,19 +127,9 @@ class _Chunks:
 
         program, exact, sharded = _fast(setup, program), setup.config.parallel.deterministic, 1 + self.from_source
         return setup.cache.get(
-            setup.program_key(*key, self.length, self.from_source),
+            setup.program_key(*key, self._length, self.from_source),
             lambda: setup.devices.compile(program, *args, sharded=sharded, donate=donate, deterministic=exact),
         )
-
-    def _rows_of(self, chunk: Chunk) -> BlockRows:
-        indices = self.places(chunk.epoch)[0][:, self.padded(chunk)]
-        return block_rows(indices, self.length, self._shard_ranges if self._setup.config.parallel.deterministic else None)
-
-    def _following(self, chunk: Chunk) -> Chunk | None:
-        number = self._of_epoch.index(chunk.steps) + 1
-        if number < len(self._of_epoch):
-            return chunk._replace(steps=self._of_epoch[number])
-        return Chunk(chunk.epoch + 1, self._of_epoch[0]) if chunk.epoch < self._epochs else None
 
 
 Train = Callable[..., tuple[TrainState, Float[np.ndarray, " steps"]]]
@@ -155,7 +141,8 @@ Validate = Callable[[Params], dict[str, float]]
 def epoch_parts(setup: TrainSetup) -> list[range]:
     """Returns the steps of each part of an epoch, from 0. There is one part if no validation is due before the epoch's end."""
     steps = setup.train_plan.steps
-    return blocks(range(steps), min(setup.config.stop.validate_every_steps or steps, steps))
+    part = setup.config.stop.validate_every_steps or steps
+    return [range(first, min(first + part, steps)) for first in range(0, steps, part)]
 
 
 def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None) -> Train:
@@ -167,18 +154,17 @@ def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = Non
       fetcher: reads the samples of a source, until it is closed.
     """
     compiled, arguments, chunks = compile_training(setup, state, fetcher)
-    epoch_of = range(setup.train_plan.steps)
+    whole = range(setup.train_plan.steps)
 
-    def train(state: TrainState, epoch: int, steps: range = epoch_of) -> tuple[TrainState, np.ndarray]:
-        step_losses: list[jax.Array] = []
-        of_steps = chunks.within(epoch, steps)
+    def train(state: TrainState, epoch: int, steps: range = whole) -> tuple[TrainState, np.ndarray]:
+        step_losses, of_steps = [], [chunk for chunk in chunks.of_epoch if chunk.start in steps]
         for chunk in of_steps:
-            of_chunk = arguments(chunk)
+            of_chunk = arguments(epoch, chunk)
             # One program at a time: many that wait may dead-lock on several CPU devices.
             state, of_step = compiled(jax.block_until_ready(state), *of_chunk)
             step_losses.append(of_step)
-            if chunk.steps.stop == len(epoch_of):
-                chunks.places(epoch + 1)  # while the devices compute
+        if steps.stop == whole.stop:
+            chunks.places(epoch + 1)  # while the devices compute
         return jax.block_until_ready(state), _joined(step_losses, of_steps)
 
     return train
@@ -186,8 +172,8 @@ def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = Non
 
 def compile_training(
     setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None, *, donate: bool = True
-) -> tuple[jax.stages.Compiled, Callable[[Chunk], tuple[Any, ...]], "_Chunks"]:
-    """Returns the program of a chunk of training, the arguments after the state for each chunk, and the chunks.
+) -> tuple[jax.stages.Compiled, Callable[..., tuple[Any, ...]], "_Chunks"]:
+    """Returns the program of a chunk of training, the arguments after the state by epoch and chunk, and the chunks.
 
     Args:
       setup: from `compilation.prepare`.
@@ -198,33 +184,32 @@ def compile_training(
     config, plan = setup.config, setup.train_plan
 
     @lru_cache(maxsize=2)  # of the epoch that is trained, and of the next one
-    def places(epoch: int) -> Places:
-        return shard_indices(setup, epoch_order(config.seed, epoch, plan.samples), plan)
+    def places(epoch: int) -> ShardedIndices:
+        return shard_samples(epoch_order(config.seed, epoch, plan.samples), plan, config.dtype)
 
     chunks = _Chunks(setup, "train", plan, epoch_parts(setup), places, config.stop.max_epochs, fetcher)
 
-    def arguments(chunk: Chunk, *, example: bool = False) -> tuple[Any, ...]:
-        values = epoch_values(setup, chunk.epoch)
-        values = values._replace(learning_rates=values.learning_rates[chunks.padded(chunk)])
-        return setup.devices.replicate(values), *chunks.arguments(chunk, example=example)
+    def arguments(epoch: int, steps: range, *, read: bool = True) -> tuple[Any, ...]:
+        values = epoch_values(setup, epoch)
+        values = values._replace(learning_rates=values.learning_rates[chunks.filled(steps)])
+        return chunks.arguments(epoch, steps, values, read=read)
 
     of_run = _fast(setup, partial(losses, setup.workload)), setup.optimizer, plan.micro_batches, config.parallel.deterministic
     function = partial(train_steps, algorithm=Algorithm(*of_run))
     key = "train", donate, plan, setup.stage.optim
-    compiled = chunks.compile(key, function, state, *arguments(chunks.first, example=True), donate=(0,) * donate)
-    return compiled, arguments, chunks
+    example = arguments(1, chunks.of_epoch[0], read=False)
+    return chunks.compile(key, function, state, *example, donate=(0,) * donate), arguments, chunks
 
 
 def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None) -> Validate:
     """Compiles a validation. Args are those of `training`, of parameters."""
     compiled, chunks = compile_validation(setup, params, fetcher)
-    steps, numbers = range(setup.eval_plan.steps), count(1)
-    held = None if chunks.from_source else [chunks.arguments(chunk) for chunk in chunks.within(1, steps)]
+    numbers, of_steps = count(1), chunks.of_epoch
+    held = None if chunks.from_source else [chunks.arguments(1, steps) for steps in of_steps]
 
     def validate(params: Params) -> dict[str, float]:
-        results: list[dict[str, jax.Array]] = []
-        of_steps = chunks.within(next(numbers), steps)
-        for of_chunk in held or map(chunks.arguments, of_steps):
+        results, number = [], next(numbers)
+        for of_chunk in held or (chunks.arguments(number, steps) for steps in of_steps):
             jax.block_until_ready(results)  # one program at a time, as in training
             results.append(compiled(params, *of_chunk))
         means = {name: _joined([result[name] for result in results], of_steps) for name in results[0]}
@@ -237,12 +222,13 @@ def compile_validation(
     setup: TrainSetup, params: Params, fetcher: Fetcher | None = None
 ) -> tuple[jax.stages.Compiled, "_Chunks"]:
     """Returns the program of a chunk of a validation, and the chunks. Args are those of `validation`."""
-    plan = setup.eval_plan
-    places = shard_indices(setup, np.arange(plan.samples, dtype=np.int32), plan)
+    plan, exact = setup.eval_plan, setup.config.parallel.deterministic
+    places = shard_samples(np.arange(plan.samples, dtype=np.int32), plan, setup.config.dtype)
     chunks = _Chunks(setup, "validation", plan, [range(plan.steps)], lambda _: places, math.inf, fetcher)
     values = partial(summable_values, setup.workload, setup.data.may_be_undefined)
-    function = partial(validate_steps, values=values, exact=setup.config.parallel.deterministic)
-    return chunks.compile(("validation", plan), function, params, *chunks.arguments(chunks.first, example=True)), chunks
+    function = partial(validate_steps, values=values, exact=exact)
+    example = chunks.arguments(1, chunks.of_epoch[0], read=False)
+    return chunks.compile(("validation", plan), function, params, *example), chunks
 
 
 def _fast(setup: TrainSetup, function: Callable[P, T]) -> Callable[P, T]:
@@ -251,13 +237,9 @@ def _fast(setup: TrainSetup, function: Callable[P, T]) -> Callable[P, T]:
     return fast_convolutions(function) if wanted and setup.devices.platform == "cpu" else function
 
 
-def _zeros(shape: tuple[int, ...], sample: np.ndarray) -> np.ndarray:
-    return np.zeros((*shape, *sample.shape), sample.dtype)
-
-
-def _joined(of_chunks: Sequence[jax.Array], chunks: Sequence[Chunk]) -> Float[np.ndarray, " steps"]:
+def _joined(of_chunks: Sequence[jax.Array], chunks: Sequence[range]) -> Float[np.ndarray, " steps"]:
     """Returns a value of each step from those of the chunks, whose arrays may be longer."""
-    return np.concatenate([np.asarray(values)[: len(chunk.steps)] for values, chunk in zip(of_chunks, chunks, strict=True)])
+    return np.concatenate([np.asarray(values)[: len(chunk)] for values, chunk in zip(of_chunks, chunks, strict=True)])
 
 
 def description(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
@@ -278,16 +260,3 @@ def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
     """Returns the values of an epoch, as NumPy arrays."""
     rates = schedules.epoch_learning_rates(setup.schedule, epoch, setup.train_plan.steps).astype(setup.config.dtype)
     return EpochValues(np.uint32(setup.config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
-
-
-def shard_indices(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> Places:
-    """Returns the indices and the weights of an epoch's samples on the host, one entry for each device.
-
-    With the exact reduction every device has those of all shards.
-    """
-    indices, weights = shard_samples(order, plan, setup.config.dtype)
-    if not setup.config.parallel.deterministic:
-        return indices, weights
-    n = setup.devices.count
-    indices, weights = (np.broadcast_to(x.swapaxes(0, 1), (n, plan.steps, *x.shape[::2])) for x in (indices, weights))
-    return indices, weights

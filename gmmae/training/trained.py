@@ -4,6 +4,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +19,6 @@ from gmmae.system.errors import InputError, write_error
 from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, loop, per_sample, terminal
 from gmmae.training.checkpoint import named, trained
-from gmmae.training.fetching import Fetcher, blocks, read_in_order
 from gmmae.training.parallel import choose
 from gmmae.training.records import Record
 from gmmae.training.step import take
@@ -26,7 +26,7 @@ from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry, sources
 from gmmae.workloads.configuration import on_its_data, read_config, require_source
 from gmmae.workloads.interface import Params, Samples, Workload
-from gmmae.workloads.sources import CheckedSource
+from gmmae.workloads.sources import CheckedSource, Fetcher
 
 
 def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record:
@@ -124,7 +124,7 @@ class Trained(NamedTuple):
         samples = sources.checked(samples, "the samples")
         total, values = sources.count(samples), []
         batch = min(total, compilation.EVAL_DEVICE_BATCH)
-        with compilation.precision_context(self.config), Fetcher(self.config.parallel) as fetcher:
+        with compilation.precision_context(self.config), Fetcher(self.config.parallel.fetch_threads) as fetcher:
             params, parts = jax.device_put(self.params), self._parts(samples, batch, fetcher)
             like = compilation.cast(self.config, sources.take_on_host(samples, np.arange(1)))
             shapes = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch, *leaf.shape[1:])), like)
@@ -147,13 +147,20 @@ class Trained(NamedTuple):
 
     def _parts(self, samples: Samples, batch: int, fetcher: Fetcher) -> Iterator[tuple[range, Samples]]:
         """Yields samples batch by batch in the run's precision, with their positions. The last batch is filled up."""
-        if isinstance(samples, CheckedSource):
-            yield from read_in_order(fetcher, samples, compilation.cast(self.config, samples.first), batch)
+        total = sources.count(samples)
+        parts = [range(first, min(first + batch, total)) for first in range(0, total, batch)]
+        if not isinstance(samples, CheckedSource):
+            samples = compilation.cast(self.config, samples)
+            for part in parts:
+                yield part, take(samples, np.minimum(np.arange(part.start, part.start + batch), total - 1))
             return
-        samples, total = compilation.cast(self.config, samples), sources.count(samples)
-        for part in blocks(range(total), batch):
-            index = np.minimum(np.arange(part.start, part.start + batch), total - 1)
-            yield part, take(samples, index)
+        like = compilation.cast(self.config, samples.first)
+        read = [np.pad(part, (0, batch - len(part)), constant_values=sources.NO_SAMPLE) for part in parts]
+        begun = map(partial(fetcher.begin, samples, like), read)
+        waits = [next(begun)]
+        for part in parts:
+            waits += islice(begun, 1)  # read while the caller works
+            yield part, waits.pop(0)()
 
 
 def _require_samples(arrays: Sequence[Any], batch: int) -> None:

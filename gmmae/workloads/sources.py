@@ -1,18 +1,20 @@
 """The samples of a workload: arrays, or a source that gives them one by one because they do not fit on a device.
 
 A source is any object with `__len__` and `__getitem__`, such as google/grain's `RandomAccessDataSource` or PyTorch's map-style
-`Dataset`. Every sample must have the form of the first one.
+`Dataset`. Every sample must have the form of the first one. Threads read those of the next steps while the devices compute.
 """
 
+import copy
 import hashlib
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TypeGuard
 
 import jax
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Int, Int32, PyTree
 
 from gmmae.system.errors import StorageError
 from gmmae.system.files import FAILED
@@ -23,6 +25,8 @@ SPREAD_SAMPLES = 10
 
 INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
 """The least and the largest integer of 32 bits, with and without a sign."""
+
+NO_SAMPLE = -1
 
 
 class SourceError(WorkloadError):
@@ -46,7 +50,6 @@ class CheckedSource:
     Args:
       source: of the samples.
       name: of the samples, for errors.
-      count: the number of samples. A number above that of the source repeats them. None: that of the source.
       int_bytes: of the largest integers that they may need; 4 or 8.
 
     Attributes:
@@ -56,51 +59,42 @@ class CheckedSource:
       SourceError: the source is empty, or its first sample cannot be used.
     """
 
-    def __init__(self, source: Source, name: str, count: int | None = None, int_bytes: int = 4) -> None:
+    def __init__(self, source: Source, name: str, int_bytes: int = 4) -> None:
         self._source, self._name, self._int_bytes = source, name, int_bytes
         try:
-            self._own = len(source)
+            self._own = self._count = len(source)
         except (TypeError, ValueError) as error:
             raise SourceError(f"{name} must have a length that is an integer; got {error}") from error
-        self._count = self._own if count is None else count
         if not self._own:
             raise SourceError(f"{name} must be at least 1; got a source of length 0")
-        values, self._structure = jax.tree.flatten(self._read(0))
-        leaves = [np.asarray(value) for value in values]
-        _require_numbers(leaves, name, int_bytes)
-        self._forms = [(leaf.shape, leaf.dtype) for leaf in leaves]
-        self.first: Samples = jax.tree.unflatten(self._structure, leaves)
+        leaves, self._form = self._read(0)
+        self.first: Samples = jax.tree.unflatten(self._form[0], leaves)
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> Samples:
-        return jax.tree.unflatten(self._structure, self.leaves(index))
+        return jax.tree.unflatten(self._form[0], self.leaves(index))
 
     def leaves(self, index: int) -> list[np.ndarray]:
         """Returns the arrays of a sample, in the order of its pytree. Several threads may call this at once.
 
         Raises:
           SourceError: the source raises an error, or the sample has another form than the first one.
+          StorageError: the disk fails.
         """
         index %= self._own
-        values, structure = jax.tree.flatten(self._read(index))
-        leaves = [np.asarray(value) for value in values]
-        if structure != self._structure:
-            self._refuse(f"{entries(structure)} for sample {index}, and {entries(self._structure)} for sample 0")
-        if [(leaf.shape, leaf.dtype) for leaf in leaves] != self._forms:
-            self._refuse(f"{form(leaves)} for sample {index}, and {form(jax.tree.leaves(self.first))} for sample 0")
-        _require_numbers(leaves, self._name, self._int_bytes)
+        leaves, of_sample = self._read(index)
+        if of_sample != self._form:
+            got = f"{form(jax.tree.unflatten(of_sample[0], leaves))} for sample {index}, and {form(self.first)} for sample 0"
+            raise SourceError(f"{self._name} must all have the same form; got {got}")
         return leaves
-
-    def take(self, index: Iterable[int] | Int[np.ndarray, " samples"]) -> Samples:
-        """Returns some samples, with the samples along the leading axis of every array."""
-        samples = [self.leaves(int(one)) for one in index]
-        return jax.tree.unflatten(self._structure, [np.stack(leaves) for leaves in zip(*samples, strict=True)])
 
     def resized(self, count: int) -> "CheckedSource":
         """Returns a source of at least this number of samples, which repeats its own."""
-        return CheckedSource(self._source, self._name, max(count, self._own), self._int_bytes)
+        other = copy.copy(self)
+        other._count = max(count, self._own)
+        return other
 
     def require_same_length(self) -> None:
         """Refuses a source whose length has changed, because the order of the samples follows from it."""
@@ -109,9 +103,11 @@ class CheckedSource:
                 f"{self._name} must keep their number, {self._own}, during a run; got a source of length {length}"
             )
 
-    def _read(self, index: int) -> Any:  # noqa: ANN401 a pytree of a user
+    def _read(self, index: int) -> tuple[list[np.ndarray], tuple[Any, ...]]:
+        """Returns the arrays of a sample, and its form: the structure, and the shape and type of each array."""
         try:
-            return self._source[index]
+            values, structure = jax.tree.flatten(self._source[index])
+            leaves = [np.asarray(value) for value in values]
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:  # an exit would end the run with one of gmmae's own codes and no word
@@ -122,9 +118,8 @@ class CheckedSource:
                 f"{self._name} must have an entry for each index from 0 to {self._own - 1}; reading {index} raised "
                 f"{words} ({place.filename}, line {place.lineno})"
             ) from error
-
-    def _refuse(self, what: str) -> None:
-        raise SourceError(f"{self._name} must all have the same form; got {what}")
+        require_numbers(leaves, self._name, self._int_bytes)
+        return leaves, (structure, [(leaf.shape, leaf.dtype) for leaf in leaves])
 
 
 def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples:
@@ -138,41 +133,102 @@ def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples
     Raises:
       WorkloadError: they are no numbers, or integers that JAX would wrap.
     """
-    if isinstance(samples, CheckedSource):
-        return samples
     if is_source(samples):
-        return CheckedSource(samples, name, int_bytes=int_bytes)
-    _require_numbers(jax.tree.leaves(samples), name, int_bytes)
+        return samples if isinstance(samples, CheckedSource) else CheckedSource(samples, name, int_bytes)
+    require_numbers(jax.tree.leaves(samples), name, int_bytes)
     return samples
 
 
-def _require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> None:
+def require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> None:
     """Refuses text, objects, nothing at all, and integers that JAX would wrap."""
-    arrays = [np.asarray(leaf) for leaf in leaves]
-    for leaf in arrays or [np.array(None)]:
+    for leaf in [np.asarray(leaf) for leaf in leaves] or [np.array(None)]:
         low, high = INTEGERS.get(leaf.dtype.kind, (0, 0))
         wide = high and leaf.size and leaf.dtype.itemsize > int_bytes
         if leaf.dtype.kind in "OSUMm" or (wide and not low <= leaf.min() <= leaf.max() <= high):
-            what = f"{leaf.min()} to {leaf.max()}" if wide else form(arrays)
+            what = f"{leaf.min()} to {leaf.max()}" if wide else leaf.dtype if leaves else "nothing"
             raise SourceError(f"{name} must be numbers or arrays of them, integers of at most 32 bits; got {what}")
 
 
-def form(leaves: Sequence[np.ndarray | Array]) -> str:
-    """Returns the types and shapes of a sample's arrays in words.
+def form(samples: Samples) -> str:
+    """Returns the types, the shapes and the structure of samples in words.
 
-    >>> form([np.zeros((8, 8), np.float32), np.asarray(3)])
-    'float32 8×8 and int64'
+    >>> form(np.zeros((8, 8), np.float32)), form({"label": np.asarray(3)})
+    ('float32 8×8', "int64 in {'label': *}")
     """
-    return " and ".join(f"{leaf.dtype} {'×'.join(map(str, leaf.shape))}".strip() for leaf in leaves) or "nothing"
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, samples))
+    types = " and ".join(f"{leaf.dtype} {'×'.join(map(str, leaf.shape))}".strip() for leaf in leaves) or "nothing"
+    of_all = str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+    return types if of_all == "*" else f"{types} in {of_all}"
 
 
-def entries(structure: object) -> str:
-    """Returns the structure of a sample in words, with a `*` for each array.
+class Fetcher(ThreadPoolExecutor):
+    """The threads that read the samples of a run. They start with the first sample, and end with this context.
 
-    >>> entries(jax.tree.structure({"image": 0, "label": (0, 0)}))
-    "{'image': *, 'label': (*, *)}"
+    They are Python's own. google/grain 0.2.18 takes ten times as much of a CPU for each sample, and ARCHITECTURE.md says more.
     """
-    return str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads, thread_name_prefix="gmmae-fetch")
+        self.threads, self.closed = threads, False
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the threads. Each one finishes the sample that it reads."""
+        self.closed = True
+        self.shutdown(cancel_futures=True)
+
+    def begin(self, source: CheckedSource, like: Samples, index: Int[np.ndarray, "*rows"]) -> Callable[[], Samples]:
+        """Begins to read samples, and returns a function that waits for them.
+
+        Args:
+          source: of the samples.
+          like: a sample in the types that the arrays are to have.
+          index: positions of the samples; `NO_SAMPLE` leaves a row at 0.
+
+        Raises:
+          SourceError: the length of the source has changed; the function that waits raises as `CheckedSource.__getitem__`.
+        """
+        source.require_same_length()
+        # New memory each time: on a CPU the arrays of JAX may share it.
+        arrays = jax.tree.map(lambda leaf: np.zeros((*index.shape, *leaf.shape), leaf.dtype), like)
+        by_row = [array.reshape(index.size, *array.shape[index.ndim :]) for array in jax.tree.leaves(arrays)]
+        wanted = iter([(row, sample) for row, sample in enumerate(index.ravel().tolist()) if sample != NO_SAMPLE])
+
+        def fill() -> None:
+            for row, sample in wanted:  # each thread takes the next one of the same list
+                if self.closed:
+                    return
+                for array, leaf in zip(by_row, source.leaves(sample), strict=True):
+                    array[row] = leaf
+
+        tasks = [self.submit(fill) for _ in range(self.threads)]
+
+        def wait() -> Samples:
+            for task in as_completed(tasks):
+                task.result()
+            return arrays
+
+        return wait
+
+
+def rows_of(
+    indices: Int32[np.ndarray, "shards steps slots"], devices: int
+) -> tuple[Int32[np.ndarray, "devices rows"], Int32[np.ndarray, "shards steps slots"]]:
+    """Returns the samples that each device needs, each of them once, and the row of each slot's sample among them.
+
+    Args:
+      indices: positions of the slots' samples in the data set. Consecutive shards are of one device.
+      devices: their number.
+
+    >>> samples, rows = rows_of(np.array([[[7, 5], [9, 9]], [[6, 7], [9, 9]]]), devices=2)  # two steps of two slots each
+    >>> samples.tolist(), rows.tolist()
+    ([[5, 7, 9, -1], [6, 7, 9, -1]], [[[1, 0], [2, 2]], [[0, 1], [2, 2]]])
+    """
+    of_devices = indices.reshape(devices, -1)
+    samples, rows = np.full_like(of_devices, NO_SAMPLE), np.empty_like(of_devices)
+    for own, needed, row in zip(samples, of_devices, rows, strict=True):
+        distinct, row[:] = np.unique(needed, return_inverse=True)
+        own[: len(distinct)] = distinct
+    return samples, rows.reshape(indices.shape)
 
 
 def count(samples: Samples, name: str = "samples") -> int:
@@ -199,7 +255,9 @@ def count(samples: Samples, name: str = "samples") -> int:
 
 def take_on_host(samples: Samples, index: Int[np.ndarray, " samples"]) -> Samples:
     """Returns some samples of arrays or of a source as arrays."""
-    return samples.take(index) if isinstance(samples, CheckedSource) else jax.tree.map(lambda array: array[index], samples)
+    if isinstance(samples, CheckedSource):
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *(samples[int(each)] for each in index))
+    return jax.tree.map(lambda array: array[index], samples)
 
 
 def one_sample(samples: Samples) -> Samples:

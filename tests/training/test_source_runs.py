@@ -44,7 +44,7 @@ def result(config, workdir):
 
 slow = pytest.mark.slow
 RUNS = {
-    "a block of a step": {"parallel__prefetch_mb": 0.001, "data__augment": True, "optim__batch_size": 6},
+    "chunks of three steps and of one": {"parallel__prefetch_mb": 0.23, "data__augment": True, "optim__batch_size": 6},
     "two devices": pytest.param({"parallel__devices": 2, "optim__batch_size": 5}, marks=slow),
     "one step": pytest.param({"optim__batch_size": 22}, marks=slow),
     "micro-batches": pytest.param({"parallel__micro_batch_size": 2}, marks=slow),
@@ -102,10 +102,15 @@ def test_a_source_that_fails_ends_the_run_in_one_line(tmp_path, volumes):
     assert no_threads()
 
 
-def test_the_start_table_tells_of_the_source(tmp_path, volumes):
-    display = Recorder()
-    run(volumes(small(stop__max_epochs=1)), tmp_path / "run", display)
-    assert display.facts["data"].endswith("each 8×8×8; train and validation read from a source by 16 threads")
+def test_a_run_says_that_it_reads_a_source_and_reads_each_sample_once_an_epoch(tmp_path, volumes):
+    display, reads = Recorder(), tmp_path / "reads"
+    reads.mkdir()
+    small_chunks = {"parallel__prefetch_mb": 0.2, "parallel__fetch_threads": 1}
+    run(volumes(small(stop__max_epochs=2, **small_chunks), reads=str(reads)), tmp_path / "run", display)
+    assert display.facts["data"].endswith("each 8×8×8; train and validation read from a source by 1 threads")
+    [read] = [path.read_text().split() for path in reads.iterdir()]
+    for epoch in (read[-44:-22], read[-22:]):  # before them some are read for the checks of the start
+        assert sorted(map(int, epoch)) == list(range(22))
 
 
 def test_a_trained_model_evaluates_a_source_as_arrays(tmp_path, volumes):
