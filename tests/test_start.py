@@ -90,7 +90,7 @@ from pathlib import Path
 from gmmae.training import loop
 from tests.interrupting import tree
 from tests.small import Recorder, small
-loop.Run._advance = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as Linux does where memory runs out
+loop.Run._train_epoch = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as Linux does where memory runs out
 loop.run(small(optim__batch_size=16), Path(sys.argv[1]), Recorder())
 """
 

@@ -55,7 +55,7 @@ def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Fl
     if _is_constant(schedule):
         return np.full(steps, schedule(0))
     counts = np.arange((epoch - 1) * steps, epoch * steps, dtype=np.int32)
-    return np.asarray(jax.jit(schedule)(counts))
+    return jax.device_get(jax.jit(schedule)(jax.device_put(counts)))
 
 
 @cache

@@ -239,7 +239,7 @@ def _fast(setup: TrainSetup, function: Callable[P, T]) -> Callable[P, T]:
 
 def _joined(of_chunks: Sequence[jax.Array], chunks: Sequence[range]) -> Float[np.ndarray, " steps"]:
     """Returns a value of each step from those of the chunks, whose arrays may be longer."""
-    return np.concatenate([np.asarray(values)[: len(chunk)] for values, chunk in zip(of_chunks, chunks, strict=True)])
+    return np.concatenate([values[: len(chunk)] for values, chunk in zip(jax.device_get(of_chunks), chunks, strict=True)])
 
 
 def description(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
