@@ -54,7 +54,7 @@ class BatchPlan(NamedTuple):
     def counts(self) -> Int32[np.ndarray, " steps"]:
         """The number of real samples in each step."""
         counts = np.full(self.steps, self.batch, np.int32)
-        counts[-1] = self.samples - self.batch * (self.steps - 1)
+        counts[-1] = self.samples - self.batch * (len(counts) - 1)
         return counts
 
 
@@ -112,13 +112,12 @@ def shard_samples(order: Int32[np.ndarray, " samples"], plan: BatchPlan, dtype: 
       plan: of the batches.
       dtype: of the weights.
     """
-    slots = plan.devices * plan.device_batch
-    indices = np.zeros((plan.steps, slots), np.int32)
-    weights = np.zeros((plan.steps, slots), dtype)
-    for step, count in enumerate(plan.counts):
+    counts, by_device = plan.counts, (plan.devices, plan.device_batch)
+    indices = np.zeros((len(counts), math.prod(by_device)), np.int32)
+    weights = np.zeros(indices.shape, dtype)
+    for step, count in enumerate(counts):
         first = step * plan.batch
         indices[step] = order[first]
         indices[step, :count] = order[first : first + count]
         weights[step, :count] = plan.devices / count
-    by_device = (plan.steps, plan.devices, plan.device_batch)
-    return ShardedIndices(indices.reshape(by_device).swapaxes(0, 1).copy(), weights.reshape(by_device).swapaxes(0, 1).copy())
+    return ShardedIndices(*(array.reshape(-1, *by_device).swapaxes(0, 1).copy() for array in (indices, weights)))

@@ -4,7 +4,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
@@ -22,22 +22,19 @@ class Outlasting:
 
     def write(self, text: str) -> int:
         """Writes text, or nothing without a reader."""
-        with self._silent_once_gone():
-            self._stream.write(text)
+        self._silent_once_gone(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
         """Flushes the stream, if it has a reader."""
-        with self._silent_once_gone():
-            self._stream.flush()
+        self._silent_once_gone(self._stream.flush)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 of whatever type the stream has
         return getattr(self._stream, name)
 
-    @contextmanager
-    def _silent_once_gone(self) -> Iterator[None]:
+    def _silent_once_gone(self, call: Callable[..., object], *arguments: str) -> None:
         try:
-            yield
+            call(*arguments)
         except OSError as error:
             with suppress(io.UnsupportedOperation):
                 silence(self._stream.fileno())

@@ -206,7 +206,8 @@ class Run:
         epoch, before = len(self.history) + 1, self.history[-1].steps if self.history else 0
         setup = next(of for of in reversed(self.stages) if of.stage.first_epoch <= epoch)
         train, plan, losses = self.train_steps[setup.stage], setup.train_plan, []
-        rates = schedules.epoch_learning_rates(setup.schedule, epoch, plan.steps)
+        steps = plan.steps
+        rates = schedules.epoch_learning_rates(setup.schedule, epoch, steps)
         if epoch > 1 and epoch == setup.stage.first_epoch:
             self.display.say(f"the global batch is {plan.batch} from epoch {epoch} on")
         for part in programs.epoch_parts(setup):
@@ -221,7 +222,7 @@ class Run:
                 steps=before + part.stop,
                 samples=(epoch - 1) * plan.samples + min(part.stop * plan.batch, plan.samples),
                 lr=rates[part.stop - 1].item(),
-                train_loss=per_sample.mean_over_steps(np.concatenate(losses), plan) if part.stop == plan.steps else None,
+                train_loss=per_sample.mean_over_steps(np.concatenate(losses), plan) if part.stop == steps else None,
                 val_loss=self.validation[LOSS],
                 **self.clock.read(),
                 batch=plan.batch,

@@ -202,7 +202,7 @@ def write_history(path: Path, rows: Iterable[Epoch], metrics: Iterable[str] = ()
 
 def history_line(row: Epoch) -> str:
     """Returns one row as a line, every float to the last digit."""
-    return ",".join("" if value is None else repr(value) for value in (*row[:-1], *row.metrics.values())) + "\n"
+    return ",".join(["" if value is None else repr(value) for value in (*row[:-1], *row.metrics.values())]) + "\n"
 
 
 def read_history(path: Path) -> list[Epoch]:

@@ -50,7 +50,8 @@ class Plain:
 
     def say(self, line: str) -> None:
         """Prints a line."""
-        print(line, file=self._console.file, flush=True)  # not through rich, which takes as long as a short epoch
+        self._console.file.write(line + "\n")  # not through rich, which takes as long as a short epoch
+        self._console.file.flush()
 
     def close(self) -> None:
         """Does nothing."""
