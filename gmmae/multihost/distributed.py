@@ -1,8 +1,8 @@
 """Several processes that train together: how they meet, agree and end. The only module that calls `jax.distributed`.
 
 Process 0 has JAX's coordination service, a store of keys with barriers. A process that has been silent for
-`distributed.heartbeat_timeout_s` is lost, and JAX aborts all others (SIGABRT), wherever they are. A process that ends in an
-error writes its message and its code to the store first, and all others end with that code.
+`distributed.heartbeat_timeout_s` is lost, and JAX aborts all others (SIGABRT), also inside XLA. A process that ends in an error
+writes its message and its code to the store first, and all others end with that code.
 
 Every end is `os._exit`: JAX's own way out waits for processes that may be gone.
 """

@@ -24,8 +24,8 @@ from gmmae.system import json_files, stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training import compilation, loop, stopping
+from gmmae.training.compilation import RunCache
 from gmmae.training.records import Epoch, Record, epoch_ends
-from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Display
 from gmmae.training.workdir import WorkDir, alone, writable
 

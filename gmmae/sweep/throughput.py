@@ -16,8 +16,7 @@ from gmmae.sweep.step_times import TRAINING, VALIDATION, Timing, Timings, settin
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, versions
 from gmmae.training import compilation, programs
-from gmmae.training.compilation import TrainSetup
-from gmmae.training.run_cache import RunCache
+from gmmae.training.compilation import RunCache, TrainSetup
 from gmmae.training.step import TrainState
 from gmmae.workloads.sources import CheckedSource, Fetcher
 

@@ -2,22 +2,25 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gmmae.multihost.distributed import join_processes
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES
-from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Plain, standard_output
 from gmmae.workloads.configuration import read_config
+
+if TYPE_CHECKING:
+    from gmmae.training.compilation import RunCache
 
 
 class Commands:
     """The commands of one process. What it keeps from run to run is an attribute."""
 
     def __init__(self) -> None:
-        self._cache = RunCache()
+        self._cache: RunCache | None = None
 
     def train(self, config: str, root: str) -> int:
         """Trains as `train.py` does, with plain output and without figures. Returns the exit code."""
@@ -25,8 +28,10 @@ class Commands:
             run_config = read_config(Path(config))  # it imports the workload's module, if that is the user's
         with join_processes(run_config) as group:
             with no_collection_of_imports():
+                from gmmae.training.compilation import RunCache
                 from gmmae.training.loop import run
 
+            self._cache = self._cache or RunCache()
             record = run(run_config, Path(root), Plain(standard_output()) if group.primary else IDLE, group, self._cache)
         assert record.stop_reason is not None
         return EXIT_CODES[record.stop_reason]

@@ -5,10 +5,10 @@ workload's losses.
 """
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -24,7 +24,6 @@ from gmmae.system.errors import InputError
 from gmmae.training import fingerprint, optimizers
 from gmmae.training.parallel import Devices, choose
 from gmmae.training.per_sample import values
-from gmmae.training.run_cache import RunCache
 from gmmae.training.step import TrainState
 from gmmae.workloads import contract, registry
 from gmmae.workloads.interface import Params, Splits, Workload
@@ -34,6 +33,27 @@ T = TypeVar("T")
 
 EVAL_DEVICE_BATCH = 64
 """Validation samples of one device at a time. It bounds memory and changes no result beyond rounding."""
+
+
+class RunCache:
+    """The data and the compiled programs of earlier runs of this process.
+
+    Runs that differ in seed, learning rate, schedule or stopping rules have the same programs. The cache holds everything as
+    long as it exists.
+
+    >>> cache = RunCache()
+    >>> cache.get("key", lambda: 1), cache.get("key", lambda: 2)
+    (1, 1)
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[Hashable, Any] = {}
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Returns the value of this key, which is made at the first call."""
+        if key not in self._values:
+            self._values[key] = make()
+        return self._values[key]
 
 
 class TrainSetup(NamedTuple):

@@ -23,10 +23,9 @@ from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
 from gmmae.training import checkpoint, compilation, fingerprint, per_sample, programs
 from gmmae.training.checkpoint import Checkpoint, CheckpointManager
-from gmmae.training.compilation import TrainSetup
+from gmmae.training.compilation import RunCache, TrainSetup
 from gmmae.training.finetune import first_parameters, require_same_origin
 from gmmae.training.records import Epoch, Progress, Record, from_plain, plain
-from gmmae.training.run_cache import RunCache
 from gmmae.training.run_logger import RunLogger, storage
 from gmmae.training.run_summary import (
     new_record,

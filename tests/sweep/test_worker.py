@@ -15,7 +15,7 @@ from gmmae.sweep.grid import TimingConfig
 from gmmae.system import stop_reasons
 from gmmae.system.guard import guarded
 from gmmae.training import loop
-from gmmae.training.run_cache import RunCache
+from gmmae.training.compilation import RunCache
 from gmmae.training.terminal import Plain
 from tests.small import small
 from tests.sweep.test_runs import RECORD

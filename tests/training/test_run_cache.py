@@ -1,9 +1,9 @@
 """Runs of one process share data and programs, and are those of fresh processes to the bit."""
 
 from gmmae.training import loop
+from gmmae.training.compilation import RunCache
 from gmmae.training.parallel import Devices
 from gmmae.training.records import read_history
-from gmmae.training.run_cache import RunCache
 from tests.small import Recorder, losses, small
 
 

@@ -17,8 +17,8 @@ from gmmae.config.toml import to_toml
 from gmmae.system import stop_reasons
 from gmmae.system.errors import StorageError
 from gmmae.training import compilation
+from gmmae.training.compilation import RunCache
 from gmmae.training.loop import run
-from gmmae.training.run_cache import RunCache
 from gmmae.training.trained import load
 from tests.small import Recorder, fail, fingerprint, finish, interrupt, losses, small
 from tests.volume_sources import from_source

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gmmae.training import compilation, programs
-from gmmae.training.run_cache import RunCache
+from gmmae.training.compilation import RunCache
 from tests.small import small
 
 
