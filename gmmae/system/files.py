@@ -133,11 +133,11 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
       StorageError: the disk failed.
     """
     place, made = Path(os.path.realpath(out)), None
-    partial, former = _besides(place)
     try:
         with ExitStack() as held:
             held.callback(remove_empty, [path for path in place.parents if not path.exists()])
             with writing(option, out, "folder"):
+                partial, former, _ = _besides(place)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 held.enter_context(_alone(place, option, waits))
                 _require_ours(out, mark, option)
@@ -157,8 +157,10 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
 
 
 def _besides(place: Path) -> list[Path]:
-    """The folder that is written in a place, and the former one."""
-    return [place.with_name(f".{place.name}.{kind}") for kind in ("partial", "former")]
+    """The folder that is written in a place, the former one, and the lock."""
+    if place == place.parent:
+        raise PermissionError(errno.EPERM, "the root of all folders")
+    return [place.with_name(f".{place.name}.{kind}") for kind in ("partial", "former", "lock")]
 
 
 @contextmanager
@@ -173,14 +175,14 @@ def _alone(place: Path, option: str, waits: bool = False) -> Iterator[None]:
             )
         print(f"waiting for {holder}, which is writing {place}", file=sys.stderr, flush=True)
 
+    partial, former, lock = _besides(place)
+
     def clear() -> None:
-        partial, former = _besides(place)
         if former.exists() and not place.exists():
             former.rename(place)
         for left in (partial, former):
             shutil.rmtree(left, ignore_errors=True)
 
-    lock = place.with_name(f".{place.name}.lock")
     with locks.held(lock, busy):
         try:
             clear()
@@ -204,7 +206,7 @@ def claim_output(out: Path, mark: str | bytes | None = "", option: str = "--out"
     """
     place = Path(os.path.realpath(out))
     with writing(option, out, "place"):
-        if place.with_name(f".{place.name}.lock").exists():
+        if _besides(place)[-1].exists():
             with _alone(place, option):
                 pass
         _require_ours(out, mark, option)
@@ -212,8 +214,6 @@ def claim_output(out: Path, mark: str | bytes | None = "", option: str = "--out"
 
 def _require_ours(out: Path, mark: str | bytes | None, option: str) -> None:
     place = _followed(out)
-    if place == place.parent:
-        raise PermissionError(errno.EPERM, "the root of all folders")
     if mark is None or not place.exists():
         return
     is_file, held = isinstance(mark, bytes), ""
