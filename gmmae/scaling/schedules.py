@@ -24,6 +24,7 @@ def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
       stage: of a strategy.
       steps_per_epoch: optimiser steps in an epoch, the last partial batch counted.
 
+    >>> from gmmae.config.schema import OptimConfig
     >>> rate = learning_rate(Stage(1, 128, 0.004, 5, OptimConfig(learning_rate=0.001)), steps_per_epoch=10)
     >>> [round(float(rate(step)), 6) for step in (0, 25, 50, 500)]
     [0.001, 0.0025, 0.004, 0.004]
@@ -48,6 +49,7 @@ def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
 def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Float[np.ndarray, " steps"]:
     """Returns the learning rates of an epoch's steps.
 
+    >>> from gmmae.config.schema import OptimConfig
     >>> schedule = learning_rate(Stage(1, 128, 5.0, 2, OptimConfig(learning_rate=1.0)), steps_per_epoch=2)
     >>> epoch_learning_rates(schedule, epoch=2, steps=2).tolist()
     [3.0, 4.0]

@@ -155,7 +155,8 @@ def form(samples: Samples) -> str:
     >>> form(np.zeros((8, 8), np.float32)), form({"label": np.asarray(3)})
     ('float32 8×8', "int64 in {'label': *}")
     """
-    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, samples))
+    leaves, structure = jax.tree.flatten(samples)
+    leaves = [leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for leaf in leaves]  # a tracer is no array
     types = " and ".join(f"{leaf.dtype} {'×'.join(map(str, leaf.shape))}".strip() for leaf in leaves) or "nothing"
     of_all = str(structure).removeprefix("PyTreeDef(").removesuffix(")")
     return types if of_all == "*" else f"{types} in {of_all}"

@@ -177,10 +177,10 @@ from gmmae.workloads.interface import Workload
 @dataclass(frozen=True)
 class Config(Section):
     groups: str = "aabbcc"  # of the validation samples
-    last: float = 6.0  # the last validation sample
+    last: str = "6"  # the last validation sample
 
 def build(config):
-    values = np.array([1, 1, 2, 2, 6, config.last], np.float32)
+    values = np.array([1, 1, 2, 2, 6, float(config.last)], np.float32)
     groups = {"train": [*"xyzxyz"], "validation": [*config.groups]} if config.groups else None
     data = Splits(np.zeros(6, np.float32), values, groups=groups)
     return Workload(lambda: data, lambda key: jnp.zeros(1), lambda p, x, k: x - p[0] * 0)

@@ -95,7 +95,7 @@ def test_sigusr2_is_answered_by_submitit_when_the_checkpoint_is_written(drive):
 def test_a_cancelled_job_ends_when_the_checkpoint_is_written(drive, squeue):
     """SIGTERM twice is not taken for the supervisor's second signal, which would kill."""
     ended, said = drive(SIGNALLING.format("SIGTERM"), PATH=squeue, SAYS="COMPLETING", SLURM_JOB_ID="7")
-    assert ended == ["ended", -15, True]
+    assert ended in (["ended", -15, True], ["ended", 143, True])  # by who sees its end first
     assert said == ["checkpoint"]
 
 
