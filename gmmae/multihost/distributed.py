@@ -4,7 +4,7 @@ Process 0 has JAX's coordination service, a store of keys with barriers. A proce
 `distributed.heartbeat_timeout_s` is lost, and JAX aborts all others (SIGABRT), also inside XLA. A process that ends in an error
 writes its message and its code to the store first, and all others end with that code.
 
-Every end is `os._exit`: JAX's own way out waits for processes that may be gone.
+The end in an error is `os._exit`: JAX's own way out waits for processes that may be gone.
 """
 
 import faulthandler
@@ -29,6 +29,7 @@ from gmmae.scaling.identity import identity_fields
 from gmmae.system import compilation_cache
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, exit_code, report, write_error
+from gmmae.system.guard import as_input_error
 from gmmae.system.provenance import source_hash, versions
 from gmmae.system.streams import silence
 
@@ -65,7 +66,7 @@ class Group:
     def all_gather(self, value: T) -> list[T]:
         """Returns the values of all processes, in their order, once all are here; any value that JSON has.
 
-        It has no time limit, unlike a collective operation of XLA: JAX ends this process if another one is lost.
+        It waits for a week, unlike a collective operation of XLA. JAX ends this process if another one is lost meanwhile.
         """
         return [value]
 
@@ -149,13 +150,12 @@ class _Several(Group):
         """Ends this process in an error, and all others with its code."""
         import jax
 
-        from gmmae.system.guard import OUT_OF_MEMORY
-
-        if isinstance(error, jax.errors.JaxRuntimeError) and OUT_OF_MEMORY not in str(error):
+        known = as_input_error(error)
+        if known is None and isinstance(error, jax.errors.JaxRuntimeError):
             time.sleep(2 * self._asked.heartbeat_timeout_s)  # where the cause is a lost process, JAX aborts this one meanwhile
         self._ending.acquire()
-        if isinstance(error, InputError):
-            self._end(report(error), str(error))
+        if known is not None:
+            self._end(report(known), str(known))
         traceback.print_exception(error)
         code = exit_code(error) if isinstance(error, KeyboardInterrupt) else 1
         self._end(code, " ".join(f"{type(error).__name__}: {error}".split())[:200])
@@ -174,8 +174,8 @@ class _Several(Group):
     def _end_with_others(self) -> None:
         try:
             end = json.loads(self._client.blocking_key_value_get("end", WEEK_MS))
-        except Exception:  # JAX is about to end this process
-            return
+        except Exception as error:  # a week is over, or JAX is about to end this process
+            return self._end_with_others() if "DEADLINE_EXCEEDED" in str(error) else None
         if end is None:  # all have left
             return
         process, reason, code = end

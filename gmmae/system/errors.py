@@ -52,7 +52,7 @@ def at_interrupt(words: str) -> Iterator[None]:
 
 
 LOST_PEER = 75
-"""The exit code of a process that ended because another one was lost: EX_TEMPFAIL of sysexits.h, try again."""
+"""The exit code of a run that has lost one of its processes: EX_TEMPFAIL of sysexits.h, try again."""
 
 
 def report(error: InputError) -> int:

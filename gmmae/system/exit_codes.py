@@ -45,7 +45,7 @@ def of_run(codes: Sequence[int], processes: int) -> int:
     (75, 137, 2, 0)
     """
     failed = [LOST_PEER if processes > 1 and _killed(code) else code for code in codes if code]
-    # What a process says of itself goes before what it says of another; and a fault, a small number, before a signal.
+    # What a process says of itself goes before a loss; and a fault, a small number, before a signal.
     return min((code for code in failed if code != LOST_PEER), default=LOST_PEER if failed else 0)
 
 

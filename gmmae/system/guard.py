@@ -39,23 +39,32 @@ def _ended(command: Callable[..., int], *arguments: object) -> int:
         return command(*arguments)
     except StorageError:
         raise
-    except InputError as error:
-        return report(error)
-    except MemoryError as error:
-        rule = "memory must hold what is asked for"
-        return report(InputError(f"{rule}; got {error or 'too little'}: ask for less, or use a machine with more"))
-    except (AssertionError, RuntimeError, ValueError) as error:
-        text = str(error)
-        if traceback.extract_tb(error.__traceback__)[-1].filename.endswith(START_OF_JAX):
-            given = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_")))
-            rule = "JAX must start with the variables of the environment"
-            return report(InputError(f"{rule}; got {text or 'no such device'} of {given or 'none'}: correct or unset them"))
-        if OUT_OF_MEMORY not in text:
-            raise
-        fault = " ".join(text[text.index(OUT_OF_MEMORY) :].split())[:200]
-        rule = "the device's memory must hold data, model and a batch beside what other programs have there"
-        change = "or use more devices, a smaller --parallel.micro-batch-size or fewer samples"
-        return report(InputError(f"{rule}; got {fault}: end the others (nvidia-smi lists them), {change}"))
     except KeyboardInterrupt as error:
         write_error("; ".join(filter(None, ("interrupted", str(error)))) + "\n")
         return exit_code(error)
+    except Exception as error:
+        if (known := as_input_error(error)) is None:
+            raise
+        return report(known)
+
+
+def as_input_error(error: BaseException) -> InputError | None:
+    """Returns an error that a user can cause and fix as one of gmmae's; None for a fault of the program."""
+    text = str(error)
+    if isinstance(error, InputError):
+        return error
+    if isinstance(error, MemoryError):
+        rule = "memory must hold what is asked for"
+        return InputError(f"{rule}; got {text or 'too little'}: ask for less, or use a machine with more")
+    if not isinstance(error, AssertionError | RuntimeError | ValueError):
+        return None
+    if traceback.extract_tb(error.__traceback__)[-1].filename.endswith(START_OF_JAX):
+        given = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_")))
+        rule = "JAX must start with the variables of the environment"
+        return InputError(f"{rule}; got {text or 'no such device'} of {given or 'none'}: correct or unset them")
+    if OUT_OF_MEMORY not in text:
+        return None
+    fault = " ".join(text[text.index(OUT_OF_MEMORY) :].split())[:200]
+    rule = "the device's memory must hold data, model and a batch beside what other programs have there"
+    change = "or use more devices, a smaller --parallel.micro-batch-size or fewer samples"
+    return InputError(f"{rule}; got {fault}: end the others (nvidia-smi lists them), {change}")

@@ -188,7 +188,8 @@ class Run:
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
                 if self._saves(reason):
                     self._save()
-                    self._write_record(reason)
+                    if reason is None:
+                        self._write_record(None)
                 self.group.all_gather(None)  # the others wait here: in a collective operation their patience is JAX's
         record = self._write_record(reason)
         self.logger.end(record)
@@ -234,7 +235,7 @@ class Run:
             self.best, self.best_epoch = jax.device_get(self.state.params), epoch
 
     def _saves(self, reason: str | None) -> bool:
-        """Returns whether a checkpoint is due. Without one the record says nothing of these epochs, as they may be lost."""
+        """Returns whether a checkpoint is due. Amid a run the record says nothing of epochs without one: they may be lost."""
         config = self.setup.config.checkpoint
         if reason is not None:
             return config.at_end or reason in stop_reasons.INTERRUPTED

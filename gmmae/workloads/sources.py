@@ -186,7 +186,7 @@ class Fetcher(ThreadPoolExecutor):
           index: positions of the samples; `NO_SAMPLE` leaves a row at 0.
 
         Raises:
-          SourceError: the length of the source has changed; the function that waits raises as `CheckedSource.__getitem__`.
+          SourceError: the length of the source has changed; the function that waits raises as `CheckedSource.leaves`.
         """
         source.require_same_length()
         # New memory each time: on a CPU the arrays of JAX may share it.
