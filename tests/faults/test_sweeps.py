@@ -150,7 +150,7 @@ def take_memory(sweep: Sweep) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strike", "says"), [(kill_worker, "killed by SIGKILL"), (take_memory, "exit code 2")], ids=["killed", "out of memory"]
+    ("strike", "says"), [(kill_worker, "killed by SIGKILL"), (take_memory, "exit code 1")], ids=["killed", "out of memory"]
 )
 def test_a_run_whose_worker_dies_goes_on_in_a_new_one(sweep, undisturbed, strike: Callable[[Sweep], None], says):
     sweep.start()
@@ -169,6 +169,7 @@ def test_a_sweep_ends_with_its_workers_and_the_same_command_goes_on(sweep, undis
     worker = sweep.worker()
     kept = sweep.records()
     sweep.process.kill()
+    sweep.process.wait()
     wait_until(lambda: worker not in sweep.processes(), 10)
     sweep.start()
     assert sweep.finish() == 0, sweep.said()

@@ -609,6 +609,7 @@ def test_a_sweeping_process_killed_twice_loses_and_repeats_nothing(fake, undistu
         fake.wish(dict.fromkeys(hanging, "hang"))
         process = fake.start(grid())
         wait_until(lambda names=hanging: set(names) <= set(fake.events("hang")))
+        wait_until(lambda done=done: set(fake.records()) == done)  # the sweep may be slower to write them
         assert sorted(fake.orphans()) == sorted(hanging)  # they live, and would be orphans
         process.kill()
         process.communicate(timeout=DEADLINE_S)
