@@ -168,7 +168,7 @@ def test_all_processes_end_in_time_and_the_same_command_ends_as_if_nothing_had_b
     assert [row.epoch for row in launch.rows()] == list(range(1, EPOCHS + 1))
     assert fingerprint(CONFIG, launch.workdir) == undisturbed[ids]
     assert launch.left() == []
-    print(f"| {name} | {', '.join(map(str, fault.codes))} | {took_s:.1f} s | after epoch {done} |")
+    print(f"| {name} | {', '.join(map(str, fault.codes))} | {took_s:.1f} s | {done} |")
 
 
 @pytest.mark.parametrize("ids", [ALONE, TWO], ids=["alone", "two"])
