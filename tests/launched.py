@@ -1,9 +1,7 @@
 """Processes of `train.py` on one work directory, as a person starts them: alone, or several by the options."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from gmmae.config.schema import Config
 from gmmae.config.toml import to_toml
 from gmmae.training.records import Epoch
 from gmmae.training.workdir import WorkDir
+from tests.waiting import free_port
 
 ROOT = Path(__file__).parent.parent
 SILENCE_S, START_S = 4.0, 60.0
@@ -107,11 +106,3 @@ class Launch:
                 if str(self.workdir).encode() in Path(f"/proc/{name}/cmdline").read_bytes() and int(name) != os.getpid():
                     found.append(int(name))
         return found
-
-
-def free_port() -> int:
-    """A port that stays free between two runs: the system takes none of these for its own connections."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port

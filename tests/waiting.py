@@ -1,9 +1,11 @@
 """Ports for other processes, waiting for them, and telling by their locks whether they live: only death lets go of one."""
 
 import fcntl
+import random
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 DEADLINE_S = 60.0  # only a failing test comes near it
@@ -26,5 +28,8 @@ def locked(path: Path) -> bool:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+    """A port that stays free between two runs: the system takes none of these for its own connections."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -1,7 +1,7 @@
 """The learning rate by the optimiser's step."""
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 
 import jax
 import numpy as np
@@ -46,6 +46,7 @@ def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
     return lambda step: math.prod((factor(step) for factor in factors), start=warm(step))
 
 
+@lru_cache(maxsize=2)  # chunks of an epoch and its row ask for the same ones
 def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Float[np.ndarray, " steps"]:
     """Returns the learning rates of an epoch's steps.
 

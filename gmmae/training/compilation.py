@@ -141,9 +141,6 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     if parallel.deterministic:
         _require_deterministic(parallel, devices)
     sharers = parallel.deterministic_shards if parallel.deterministic else devices.count
-    stage = strategy.stages[0]
-    strategy_plan = plan_batches(samples, stage.batch, strategy_devices)
-    train_plan = _train_plan(config, devices, workload, strategy_plan)
     return TrainSetup(
         config=config,
         workload=workload,
@@ -151,11 +148,9 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
         fingerprint=cache.get(("hashes", *workload_key(config)), lambda: fingerprint.of(config, data)),
         devices=devices,
         strategy=strategy,
-        stage=stage,
-        strategy_plan=strategy_plan,
-        train_plan=train_plan,
-        schedule=schedules.learning_rate(stage, train_plan.steps),
-        optimizer=optimizers.make(stage.optim),
+        **_of_stage(
+            strategy.stages[0], plan_batches(samples, strategy.stages[0].batch, strategy_devices), config, devices, workload
+        ),
         eval_plan=BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers),
         cache=cache,
     )
@@ -163,21 +158,23 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
 
 def stages(setup: TrainSetup) -> list[TrainSetup]:
     """Returns the setups for the stages of a run, each with its own batch. Most strategies have one."""
-    return [_at(setup, stage) for stage in setup.strategy.stages]
+    plans = [setup.strategy_plan._replace(batch=stage.batch) for stage in setup.strategy.stages]
+    of_run = setup.config, setup.devices, setup.workload
+    return [setup._replace(**_of_stage(*each, *of_run)) for each in zip(setup.strategy.stages, plans, strict=True)]
 
 
-def _at(setup: TrainSetup, stage: strategies.Stage) -> TrainSetup:
-    if stage == setup.stage:
-        return setup
-    strategy_plan = setup.strategy_plan._replace(batch=stage.batch)
-    train_plan = _train_plan(setup.config, setup.devices, setup.workload, strategy_plan)
-    return setup._replace(
-        stage=stage,
-        strategy_plan=strategy_plan,
-        train_plan=train_plan,
-        schedule=schedules.learning_rate(stage, train_plan.steps),
-        optimizer=optimizers.make(stage.optim),
-    )
+def _of_stage(
+    stage: strategies.Stage, strategy_plan: BatchPlan, config: Config, devices: Devices, workload: Workload
+) -> dict[str, Any]:
+    """Returns what follows from the stage of a run, by its names in `TrainSetup`."""
+    train_plan = _train_plan(config, devices, workload, strategy_plan)
+    return {
+        "stage": stage,
+        "strategy_plan": strategy_plan,
+        "train_plan": train_plan,
+        "schedule": schedules.learning_rate(stage, train_plan.steps),
+        "optimizer": optimizers.make(stage.optim),
+    }
 
 
 def _train_plan(config: Config, devices: Devices, workload: Workload, strategy_plan: BatchPlan) -> BatchPlan:
