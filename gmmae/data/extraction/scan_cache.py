@@ -40,12 +40,12 @@ def is_stale(path: Path) -> bool:
 
 
 def forget(config: DataConfig, plan: Plan, version: int, folder: Path) -> None:
-    """Removes the parts of a plan and old parts. Another process may remove them at the same time."""
-    done = {part_path(folder, version, task, config) for task in plan.tasks}
+    """Removes a plan's parts, what a killed process was writing of them, and old ones. Others may do so at the same time."""
+    done = {part_path(folder, version, task, config).stem for task in plan.tasks}
     with suppress(OSError):
         for path in folder.iterdir():
             with suppress(FileNotFoundError):
-                if path in done or is_stale(path):
+                if path.name.lstrip(".").split(".")[0] in done or is_stale(path):
                     path.unlink()
         folder.rmdir()  # fails where parts of another extraction are left
 
@@ -76,9 +76,11 @@ def save(path: Path, task: Task, result: Extracted) -> None:
         return
     by_item = {cube.item: cube for cube in result.cubes}
     cubes = [by_item[item] for item in task.items]
-    path.parent.mkdir(exist_ok=True)
-    with whole_file(path, durable=True) as part, part.open("wb") as file:
-        np.savez(file, allow_pickle=False, **cube_arrays(cubes))
+    # A process that prepares the same scans for another entry may `forget` them at this moment. The result is here anyway.
+    with suppress(FileNotFoundError):
+        path.parent.mkdir(exist_ok=True)
+        with whole_file(path, durable=True) as part, part.open("wb") as file:
+            np.savez(file, allow_pickle=False, **cube_arrays(cubes))
 
 
 def load(path: Path, task: Task) -> Extracted | None:

@@ -59,7 +59,9 @@ def test_parts_that_a_killed_process_left_beside_a_whole_entry_are_removed(luna_
         patch.setattr(scan_cache, "forget", lambda *_: None)
         prepare(config)
     left = tmp_path / "place" / PARTS
-    assert len(list(left.iterdir())) == 2
+    kept = list(left.iterdir())
+    assert len(kept) == 2
+    (left / f".{kept[0].name}.0123abcd.part").touch()  # it was killed while it wrote
     assert prepare(config).from_cache
     assert not left.exists()
 
