@@ -8,11 +8,12 @@ from gmmae.scaling import strategies
 from gmmae.scaling.batches import plan_batches
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep import step_times
-from gmmae.sweep.grid import RunKey, SweepConfig, run_groups
-from gmmae.sweep.runs import CRASHED, FAILED, RunRecord, SweepDir
+from gmmae.sweep.grid import RunKey, SweepConfig
+from gmmae.sweep.runs import CRASHED, FAILED, Failure, RunRecord, SweepDir
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
-from gmmae.training.records import Epoch, Record, write_history
+from gmmae.system.files import write_text
+from gmmae.training.records import Epoch, Record, to_json, write_history
 
 TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
 
@@ -74,20 +75,18 @@ def history(record: Record) -> list[Epoch]:
 def add(
     config: SweepConfig, root: Path, key: RunKey, outcome: str, epochs: int = 0, loss: float = TARGET, **changes
 ) -> RunRecord:
-    """Writes a run's record and, unless its process failed, the history of the path that computed it."""
+    """Writes the record and the history of the path that a run shares with others, or that its process failed."""
     folder = SweepDir(root)
-    folder.records.mkdir(parents=True, exist_ok=True)
-    path = next(owner.name for owner, members in run_groups(config, TRAIN) if key in members)
+    path, members = next((path, keys) for path, keys in folder.groups(config, TRAIN).items() if key in keys)
+    workdir = folder.run(path)
+    workdir.root.mkdir(parents=True, exist_ok=True)
     if outcome in FAILED:
-        written = RunRecord(*key, config.mode, outcome, path, None, "ended by SIGKILL: out of memory")
+        folder.write(folder.failure(path), Failure(outcome, "ended by SIGKILL: out of memory"))
     else:
-        record = run_record(config, key, outcome, epochs, loss, **changes)
-        written = RunRecord(*key, config.mode, outcome, path, record)
-        workdir = folder.run(path)
-        workdir.root.mkdir(parents=True, exist_ok=True)
+        record = run_record(config, RunKey.named(path) or key, outcome, epochs, loss, **changes)
+        write_text(workdir.record, to_json(record))
         write_history(workdir.history, history(record))
-    folder.write(written)
-    return written
+    return next(record for record in folder.records(config, path, members) if record.key == key)
 
 
 def reach(config: SweepConfig, root: Path, key: RunKey, epochs: int) -> RunRecord:

@@ -175,7 +175,7 @@ def test_only_checked_voxels_of_a_volume_are_used():
     assert calls == {f"gmmae.data.extraction.{name}" for name in ("voxels", "geometry")}
 
 
-@pytest.mark.parametrize("name", ["gmmae.sweep.supervisor", "gmmae.config.schema"])
+@pytest.mark.parametrize("name", ["gmmae.config.schema"])
 def test_what_must_work_without_jax_knows_no_jax(name):
     packages = {target.split(".")[0] for module in reached_from(name) for target in imports(module, at_run_time=True)}
     assert not packages & {"jax", "numpy", "flax"}
@@ -196,7 +196,7 @@ def test_what_must_work_without_jax_knows_no_jax(name):
         ("SimpleITK", ["gmmae.plotting", "gmmae.data", "gmmae.generation.insertion"]),
         ("tensorboardX", ["gmmae.training.tensorboard", "gmmae.planner.event_files"]),
         ("orbax", ["gmmae.training.checkpoint"]),
-        ("submitit", ["gmmae.sweep.cluster"]),
+        ("submitit", ["gmmae.sweep.slurm"]),
         ("tyro", ["gmmae.cli.arguments"]),
         ("rich", ["gmmae.training.terminal", "gmmae.data", "gmmae.sweep.display"]),
     ],

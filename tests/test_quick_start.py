@@ -58,7 +58,6 @@ def test_a_run_compiles_four_programs(tmp_path):
     [
         ("gmmae.cli.options", {"tyro"}),  # and so help and a bad option, of every command
         ("gmmae.cli.main", set()),
-        ("gmmae.sweep.supervisor", set()),
         ("gmmae.sweep.report.page", FIGURES | ARRAYS | {"markdown_it", "tensorboardX"}),
         ("gmmae.sweep.engine", ARRAYS),
     ],

@@ -20,7 +20,7 @@ from gmmae.config.rules import INLINE, Section
 from gmmae.config.schema import Config, absolute, leaves
 from gmmae.data.settings import DataConfig
 from gmmae.scaling.strategies import require_known
-from gmmae.sweep.grid import SweepConfig
+from gmmae.sweep.grid import SweepConfig, read_sweep
 from gmmae.system.annotations import words_of
 from gmmae.system.errors import InputError
 from gmmae.training.workdir import WorkDir
@@ -234,34 +234,6 @@ def data_of(config: Config, option: str, value: str) -> DataConfig:
     if not isinstance(data, DataConfig):
         raise InputError(f"{option} must be of a workload whose data are volumes or images, such as nodules; got {value!r}")
     return data
-
-
-def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
-    """Returns the sweep in a TOML file. The key `base` names the training configuration that its `run` begins with.
-
-    The workload of the sweep replaces that of the training configuration, and must have its settings.
-
-    Raises:
-      InputError: as `read_config`.
-    """
-    table = toml.read_table(path)
-    base = table.pop("base", None)
-    if base is not None and not isinstance(base, str):
-        raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
-    run_table = table.get("run", {})
-    run_table = run_table if isinstance(run_table, dict) else {}
-    try:
-        run = configuration.default(run_table, workload) if workload or "workload" in run_table or not base else None
-        if base:
-            run = configuration.read_config(toml.find(base), run and run.workload)
-    except InputError as error:
-        raise InputError(f"{path}: base: {error}") from error
-    assert run is not None
-    try:
-        sweep = toml.updated(SweepConfig(run=run), dict(toml.flatten_table(table)))
-        return replace(sweep, run=require_known(sweep.run))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def _typed(config: Config) -> Config:

@@ -1,32 +1,35 @@
-"""Runs a sweep: the runs of the grid in subprocesses. Finished runs are left alone, and failures are recorded.
+"""Runs a sweep: workers compute the runs of the grid that have no end yet, then step times are measured where they are needed.
 
-Files are in `gmmae.sweep.runs`, the grid in `gmmae.sweep.grid`, and processes in `gmmae.sweep.supervisor` or
-`gmmae.sweep.cluster.slurm`. A run's record is written when the run has ended. A run without a record is computed by the
-next call, and resumes from its checkpoint. When all runs of a group have records, its checkpoints are removed by default.
+Files are in `gmmae.sweep.runs`, the grid in `gmmae.sweep.grid`. A worker is a process of `gmmae.sweep.worker`, which
+`gmmae.sweep.workers` keeps running on this host, and `gmmae.sweep.slurm` on a cluster. JAX is in workers only.
 """
 
+import json
 import math
 import shutil
+import subprocess
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gmmae.config.schema import StopConfig, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
-from gmmae.sweep import step_times
-from gmmae.sweep.display import SweepDisplay, duration, outcome_table, outcome_text, progress_text
-from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
-from gmmae.sweep.jobs import Request, execute, timing_job, training_job
-from gmmae.sweep.processes import Ended, Job, describe, error_line, exception_line, last_line
-from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices, stage_plans
-from gmmae.sweep.supervisor import Callbacks
+from gmmae.multihost.environment import device_a_core
+from gmmae.sweep import slurm, step_times, workers
+from gmmae.sweep.display import SweepDisplay, duration, outcome_table, value_text
+from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_keys
+from gmmae.sweep.runs import FAILED, RunRecord, SweepDir, stage_plans
+from gmmae.sweep.workers import Signals
 from gmmae.system import stop_reasons
-from gmmae.system.errors import InputError, StorageError
+from gmmae.system.environment import CPU_DEVICES
+from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
+from gmmae.system.nvidia import places
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
-from gmmae.training.records import Record, epoch_ends, read_history
+from gmmae.training.records import epoch_ends
 from gmmae.training.run_logger import storage
 from gmmae.training.stopping import finished
 from gmmae.training.workdir import WorkDir, alone, writable
@@ -36,6 +39,9 @@ FIXED = ("mode", "run.stop.target", "run.stop.monitor", "run.stop.mode", "run.st
 
 RUNS_FAILED = 4
 """Exit code of a sweep with crashed or timed-out runs. Diverged and collapsed runs are results, not failures."""
+
+Request = dict[str, list[int]]
+"""The measurements of one job: `batches` of a training step, and sample counts of a `validation` pass."""
 
 
 def sweep(
@@ -68,28 +74,30 @@ def sweep(
     """
     folder = SweepDir(root)
     grid = run_keys(config) if config.mode != "throughput" else []
-    with _claimed(config, folder), storage(folder.root):
+    with _claimed(config, folder), storage(folder.root), Signals() as signals:
         if data:
             fingerprint.write(fingerprint.checked(folder.root, data), folder.root)
         write_text(folder.config, to_toml(config))  # a refused call leaves it as it was
-        reason = _train(config, folder, display, samples, retry) if grid else None
-        records = list(folder.read_all(grid))
+        if grid:
+            _train(config, folder, display, samples, retry, signals)
+        records = folder.read_all(config, samples)
         requests = _timing_requests(config, records, reference_batches)
-        reason = reason or _measure(config, folder, display, requests)
+        if not signals.reason:
+            _measure(config, folder, display, {n: requests[n] for n in _untimed(config, folder, requests)}, signals)
         if grid:
             if records:
                 display.say(outcome_table(config, records))
             display.say(summary(records, len(grid)))
-        if reason:
+        if signals.reason:
             display.say("the same command continues the sweep")
-            return stop_reasons.EXIT_CODES[reason]
+            return stop_reasons.EXIT_CODES[signals.reason]
         untimed = [folder.step_times(n).stem for n in _untimed(config, folder, requests)]
         for name in untimed:
-            display.say(f"{name} failed: {last_line(folder.log(name)) or 'no output'} ({folder.log(name)})")
+            display.say(f"{name} failed: {workers.last_words(folder.log(name), 1) or 'no output'} ({folder.log(name)})")
         failed = any(record.outcome in FAILED for record in records)
         if failed:
             display.say("--retry computes crashed and timed-out runs again")
-        return RUNS_FAILED if failed or untimed else 0
+        return RUNS_FAILED if failed or untimed or len(records) < len(grid) else 0
 
 
 def interrupted(code: int) -> bool:
@@ -107,89 +115,71 @@ def summary(records: Sequence[RunRecord], total: int) -> str:
     return "\n".join(lines)
 
 
-def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool) -> str | None:
-    """Computes every group that has a run without a final record. Returns the reason of an interruption, or None."""
-    groups = dict(run_groups(config, samples))
-    records = {record.key: record for record in folder.read_all(run_keys(config))}
-    final = {key: record for key, record in records.items() if _is_final(record, folder, config.run.stop, retry)}
-    pending = [first for first, members in groups.items() if any(key not in final for key in members)]
-    _remove_checkpoints(config, folder, final.values())
-    for first in pending:
-        if _cannot_resume(folder.run(first.name), config.run.stop):
-            display.say(f"{first.name} starts again: its checkpoints were removed when it ended, see keep_checkpoints")
-            shutil.rmtree(folder.run(first.name).root)
-    jobs = [training_job(config, folder, first) for first in pending]
+def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool, signals: Signals) -> None:
+    """Computes every run without an end, and shows how they go on."""
+    pending = _pending(config, folder, display, samples, retry)
+    if not pending:
+        return
+    stop = config.run.stop
+    seen: dict[str, tuple[int, ...]] = {}
+
+    def left(names: Collection[str]) -> list[str]:
+        """Shows what has happened. Returns those of the runs that have no end."""
+        for name in [name for name in names if name in pending]:
+            files = (folder.run(name).record, folder.failure(name))
+            stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
+            if seen.get(name) != stamp and folder.ended(name, stop):
+                display.ended(folder.records(config, name, pending[name]))
+                del pending[name]
+            seen[name] = stamp
+        running = [name for name in pending if folder.attempt(name).exists()]
+        display.running({name: _state(config, folder.run(name)) if display.verbose else "" for name in running})
+        return [name for name in names if name in pending]
+
+    with display:
+        if config.executor == "slurm":
+            slurm.compute(config, folder, left, list(pending), display.say, signals)
+            return
+        # A CPU has a fixed number of devices in a process. Virtual runs are not timed, and may use idle cores.
+        counts = [None] if config.mode == "virtual" else sorted({keys[0].devices for keys in pending.values()})
+        gpus = places(config.jobs) if config.jobs > 1 else []
+        for n in counts:
+            names = [name for name, keys in pending.items() if n in (None, keys[0].devices)]
+            write_text(folder.queue(n), "\n".join(names))
+            cpu_devices = {CPU_DEVICES: str(n or device_a_core(config.run, config.jobs))}
+            environments = [cpu_devices | (gpus[i % len(gpus)] if gpus else {}) for i in range(config.jobs)]
+            arguments = ("runs", str(folder.queue(n)))
+            workers.keep(folder, arguments, lambda names=names: left(names), display.say, signals, environments=environments)
+
+
+def _pending(
+    config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool
+) -> dict[str, list[RunKey]]:
+    """Returns the runs without an end, with the points of the grid that each stands for, and shows how many there are."""
+    groups = folder.groups(config, samples)
+    if retry:
+        for name in groups:
+            folder.failure(name).unlink(missing_ok=True)
+    pending = {name: keys for name, keys in groups.items() if not folder.ended(name, config.run.stop)}
+    ended = [record for record in folder.read_all(config, samples) if record.path not in pending]
+    if not config.keep_checkpoints:
+        folder.remove_checkpoints({record.path for record in ended if record.outcome not in FAILED})
+    for name in pending:
+        if _cannot_resume(folder.run(name), config.run.stop):
+            display.say(f"{name} starts again: its checkpoints were removed when it ended, see keep_checkpoints")
+            shutil.rmtree(folder.run(name).root)
+        folder.run(name).root.mkdir(parents=True, exist_ok=True)
     for line in left_out(config):
         display.say(line)
-    display.start(config, {key: outcome_text(record) for key, record in final.items()}, len(pending))
-    with display:
-        callbacks = _Training(config, folder, display, groups).callbacks()
-        return execute(config, folder, jobs, callbacks, at_once=config.jobs, timed=config.mode != "virtual")
+    at_once = slurm.at_once(config.slurm, len(pending)) if config.executor == "slurm" else config.jobs
+    display.start(ended, pending, sum(map(len, groups.values())), at_once)
+    return pending
 
 
-class _Training:
-    """Records the ends of training jobs, and shows how they go on.
-
-    Args:
-      config: the sweep.
-      folder: its work directory.
-      display: shows the progress.
-      groups: the points of the grid that each computed run stands for.
-    """
-
-    def __init__(
-        self, config: SweepConfig, folder: SweepDir, display: SweepDisplay, groups: Mapping[RunKey, Sequence[RunKey]]
-    ) -> None:
-        self._config, self._folder, self._display = config, folder, display
-        self._groups = {first.name: keys for first, keys in groups.items()}
-
-    def callbacks(self) -> Callbacks:
-        """Returns the functions for the executor."""
-        return Callbacks(self._on_start, self._on_end, self._on_tick, self._on_retry)
-
-    def _on_start(self, job: Job) -> None:
-        self._display.started(job.name)
-
-    def _on_end(self, job: Job, ended: Ended) -> None:
-        keys = self._groups[job.name]
-        if ended.interrupted:
-            self._display.ended(job.name, dict.fromkeys(keys, "interrupted"), ended.seconds)
-            return
-        if ended.returncode == StorageError.exit_code and not ended.timed_out:
-            raise StorageError(_how_its_storage_failed(job, self._folder))
-        written = [_run_record(self._config, self._folder, key, job, ended) for key in keys]
-        for record in written:
-            self._folder.write(record)
-        _remove_checkpoints(self._config, self._folder, written)
-        self._display.ended(job.name, {record.key: outcome_text(record) for record in written}, ended.seconds)
-
-    def _on_retry(self, job: Job, ended: Ended) -> None:
-        self._display.say(f"{job.name} is tried again in a new process: {_how_it_failed(job, ended)}")
-
-    def _on_tick(self, running: Sequence[tuple[Job, float]]) -> None:
-        monitor = self._config.run.stop.monitor
-        texts = {job.name: _progress_text(self._folder, job.name, monitor) for job, _ in running}
-        self._display.tick({key: text for name, text in texts.items() for key in self._groups[name]})
-
-
-def _is_final(record: RunRecord, folder: SweepDir, stop: StopConfig, retry: bool) -> bool:
-    """Returns whether a record is final, so that its run is not computed again."""
-    if record.outcome in FAILED or record.record is None:
-        return not retry
-    return _is_finished(record.record, folder.run(record.path), stop)
-
-
-def _is_finished(record: Record, run: WorkDir, stop: StopConfig) -> bool:
-    """Returns whether a run is finished under these rules. A plateaued run is checked again, as the patience may change."""
-    return finished(record, stop, run.read_rows() if record.stop_reason == stop_reasons.STALLED else ())
-
-
-def _remove_checkpoints(config: SweepConfig, folder: SweepDir, written: Iterable[RunRecord]) -> None:
-    """Removes the checkpoints of finished runs, unless the configuration keeps them."""
-    if config.keep_checkpoints:
-        return
-    for name in {record.path for record in written if record.outcome not in FAILED}:
-        shutil.rmtree(folder.run(name).checkpoints, ignore_errors=True)  # the next call removes the rest
+def _state(config: SweepConfig, run: WorkDir) -> str:
+    """Returns the last epoch of a run and the monitored metric."""
+    rows, monitor = epoch_ends(run.read_rows()), config.run.stop.monitor
+    return f"epoch {rows[-1].epoch}: {value_text(monitor, rows[-1].value(monitor))}" if rows else "started"
 
 
 def _cannot_resume(run: WorkDir, stop: StopConfig) -> bool:
@@ -198,53 +188,9 @@ def _cannot_resume(run: WorkDir, stop: StopConfig) -> bool:
         record = run.read_record()
     except InputError:  # its process will report the error
         return False
-    if record is None or not record.epochs or _is_finished(record, run, stop):
+    if record is None or not record.epochs or finished(record, stop, run.read_rows()):
         return False
     return not run.checkpoints.is_dir() or not any(run.checkpoints.iterdir())
-
-
-def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, job: Job, ended: Ended) -> RunRecord:
-    """Returns the record of a run.
-
-    Args:
-      config: the sweep.
-      folder: its work directory.
-      key: the run.
-      job: has computed it, in the folder of its name below runs/.
-      ended: how the job ended.
-    """
-    path = job.name
-    try:
-        record = folder.run(path).read_record()
-        shown = None if record is None else on_devices(record, key, config.run.optim)
-    except InputError as error:  # not a record, or fewer samples in the batch than devices
-        return RunRecord(key.scaling, key.devices, key.seed, config.mode, CRASHED, path, None, str(error))
-    outcome, message = (record.stop_reason if record else None) or CRASHED, ""
-    if ended.timed_out or ended.returncode != stop_reasons.EXIT_CODES.get(outcome) or outcome in stop_reasons.INTERRUPTED:
-        outcome = TIMED_OUT if ended.timed_out else CRASHED
-        message = _how_it_failed(job, ended)
-    return RunRecord(key.scaling, key.devices, key.seed, config.mode, outcome, path, shown, message)
-
-
-def _how_it_failed(job: Job, ended: Ended) -> str:
-    line = exception_line(job.log) if ended.returncode == 1 else last_line(job.log)
-    return f"{describe(ended)}: {line or 'no output'} ({job.log})"
-
-
-def _how_its_storage_failed(job: Job, folder: SweepDir) -> str:
-    if said := error_line(job.log):
-        return f"{said} ({job.log})"
-    return (  # the log has no room either
-        f"{folder.root} must have space for what {job.name} writes; a write failed: make room, and give the same command again"
-    )
-
-
-def _progress_text(folder: SweepDir, name: str, metric: str) -> str:
-    try:
-        last = epoch_ends(read_history(folder.run(name).history))[-1]
-    except (OSError, IndexError, ValueError, KeyError, TypeError):  # missing, or its last line is incomplete
-        return "starting"
-    return progress_text(last, metric)
 
 
 def _timing_requests(
@@ -269,19 +215,27 @@ def _timing_requests(
     return {1: {"batches": sorted(batches), "validation": sorted(validation)}}
 
 
-def _measure(config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: dict[int, Request]) -> str | None:
-    """Measures the missing step times, one job at a time. Returns the reason of an interruption, or None."""
-    jobs = [timing_job(config, folder, n, requests[n]) for n in _untimed(config, folder, requests)]
-    callbacks = Callbacks(
-        on_start=lambda job: display.say(f"{job.name}: measuring step times"),
-        on_end=lambda job, ended: display.say(
-            f"{job.name}: {describe(ended) if ended.returncode else 'measured'}, {duration(ended.seconds)}"
-        ),
-    )
-    return execute(config, folder, jobs, callbacks, at_once=1, timed=True)
+def _measure(
+    config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: Mapping[int, Request], signals: Signals
+) -> None:
+    """Measures step times, on one number of devices after the other."""
+    for n, request in requests.items():
+        name = folder.step_times(n).stem
+        folder.log(name).parent.mkdir(parents=True, exist_ok=True)
+        display.say(f"{name}: measuring step times")
+        began = time.monotonic()
+        arguments = ("times", str(n), json.dumps(request))
+        if config.executor == "slurm":
+            code = slurm.measure(config, folder, arguments, n, signals)
+        else:
+            worker: dict[int, subprocess.Popen[bytes]] = {0: workers.start(folder, arguments, {CPU_DEVICES: str(n)})}
+            code = workers.wait(folder, worker, signals)
+        if signals.reason:
+            return
+        display.say(f"{name}: {workers.describe(code) if code else 'measured'}, {duration(time.monotonic() - began)}")
 
 
-def _untimed(config: SweepConfig, folder: SweepDir, requests: dict[int, Request]) -> list[int]:
+def _untimed(config: SweepConfig, folder: SweepDir, requests: Mapping[int, Request]) -> list[int]:
     """Returns the numbers of devices whose step times are not measured yet. A batch that failed is not tried again."""
 
     def measured(n: int, request: Request) -> bool:
@@ -303,7 +257,7 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
         raise InputError(f"workdir must be new or hold a sweep; got {folder.root}, which holds a run: give another --workdir")
     with ExitStack() as held:
         with writable(folder.root):
-            folder.records.mkdir(parents=True, exist_ok=True)
+            folder.runs.mkdir(parents=True, exist_ok=True)
             held.enter_context(alone(folder.lock, "sweep"))
             if folder.config.exists():
                 _require_same_sweep(config, folder)

@@ -1,14 +1,15 @@
 """The grid of a sweep: strategies × device counts × seeds, and which of its runs share one optimisation path."""
 
 import re
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
+from gmmae.config import toml
 from gmmae.config.rules import (
     SEED,
     ConfigError,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -20,6 +21,8 @@ from gmmae.config.rules import (
 )
 from gmmae.config.schema import Config, changed, flatten
 from gmmae.scaling import strategies
+from gmmae.system.errors import InputError
+from gmmae.workloads.configuration import default, read_config
 from gmmae.workloads.registry import configuration
 
 Mode = Literal["virtual", "measured", "throughput"]
@@ -69,7 +72,6 @@ class SlurmConfig(Section, name="slurm"):
     array_parallelism: PositiveInt | Literal["all"] = "all"  # maximum number of concurrent jobs on the same number of devices
     setup: Lines = ()  # shell lines before the program, such as "module load cuda"
     additional_parameters: Options = ()  # other options of sbatch: key=value, key, or "key=" to remove one
-    runs_per_job: PositiveInt = 1  # runs of a job on one node, one after the other; timeout_min is for all of them together
 
     def nodes(self, devices: int) -> int:
         """Returns the smallest number of nodes that have enough devices and share them evenly.
@@ -99,9 +101,7 @@ class SweepConfig(Section):
     executor: Executor = "processes"  # what runs the jobs: processes of this host, or Slurm
     jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
     run_time_limit_s: PositiveFloat | None = None  # a run that takes longer is ended and recorded as timed_out
-    worker_memory_gb: PositiveFloat | Literal["auto"] = "auto"  # processes above it are replaced; auto: 2 above their first run
     keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
-    grace_s: NonNegativeFloat = 30.0  # seconds from SIGTERM to SIGKILL
     clusters: Clusters = ("k80_1gbe",)  # virtual: clusters to project times to, TOML files or names in configs/clusters
     timing: TimingConfig = field(default_factory=TimingConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
@@ -130,13 +130,6 @@ class SweepConfig(Section):
                     f"run.{key} must be left to the sweep, which sets it for each run; got {values[key]!r}: remove it"
                 )
 
-    def concurrent(self, jobs: int) -> int:
-        """Returns how many of some jobs may run at the same time."""
-        if self.executor != "slurm":
-            return self.jobs
-        most = self.slurm.array_parallelism
-        return max(jobs, 1) if most == "all" else most
-
 
 class RunKey(NamedTuple):
     """One point of the grid."""
@@ -153,6 +146,16 @@ class RunKey(NamedTuple):
         'linear-warmup-n8-seed0'
         """
         return f"{self.scaling}-n{self.devices}-seed{self.seed}"
+
+    @staticmethod
+    def named(name: str) -> "RunKey | None":
+        """Returns the point of the grid with a name, or None for another text.
+
+        >>> RunKey.named("linear-warmup-n8-seed0")
+        RunKey(scaling='linear-warmup', devices=8, seed=0)
+        """
+        found = re.fullmatch(r"(.+)-n(\d+)-seed(\d+)", name)
+        return RunKey(found[1], int(found[2]), int(found[3])) if found else None
 
 
 def run_keys(config: SweepConfig) -> list[RunKey]:
@@ -199,25 +202,21 @@ def run_config(config: SweepConfig, key: RunKey) -> Config:
     )
 
 
-def run_groups(config: SweepConfig, samples: int) -> Iterator[tuple[RunKey, list[RunKey]]]:
-    """Yields each optimisation path to compute, as its first run and all runs that share it.
+def path_of(config: SweepConfig, key: RunKey, samples: int) -> Hashable:
+    """Returns what decides on the optimisation path of a run. Runs with the same one are computed once.
 
-    The seed and the strategy's stages decide on a path: global batches, learning rates and the optimiser's constants. In
-    virtual mode the strong runs of a seed therefore share one. So do all strategies on one device, and runs whose batch is
-    capped to the training set. In measured mode each run is computed separately.
+    These are the seed and the strategy's stages: global batches, learning rates and the optimiser's constants. In virtual mode
+    the strong runs of a seed therefore share one. So do all strategies on one device, and runs whose batch is capped to the
+    training set. In measured mode each run is computed separately.
 
     Args:
       config: the sweep.
+      key: the run.
       samples: the size of the training set. It matters in virtual mode only.
     """
-    groups: dict[Hashable, list[RunKey]] = {}
-    for key in run_keys(config):
-        path: Hashable = key
-        if config.mode == "virtual":
-            path = key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).stages
-        groups.setdefault(path, []).append(key)
-    for members in groups.values():
-        yield members[0], members
+    if config.mode != "virtual":
+        return key
+    return key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).stages
 
 
 DRY_RUN_COLUMNS = ("run", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")
@@ -236,11 +235,40 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
     from gmmae.scaling.batches import plan_batches  # it imports NumPy, which reading a configuration does not need
 
     rows: list[tuple[str, ...]] = [DRY_RUN_COLUMNS]
-    for first, members in run_groups(config, samples):
-        for key in members:
-            strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, samples)
-            plan = plan_batches(samples, strategy.stages[0].batch, key.devices)
-            rate = strategies.learning_rate_text(strategy.stages[0])
-            sizes = (strategy.batch_text(), str(plan.device_batch), str(plan.padding))
-            rows.append((key.name, *sizes, rate, str(plan.steps), "" if first == key else first.name))
+    first: dict[Hashable, str] = {}
+    for key in run_keys(config):
+        strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, samples)
+        plan = plan_batches(samples, strategy.stages[0].batch, key.devices)
+        rate = strategies.learning_rate_text(strategy.stages[0])
+        sizes = (strategy.batch_text(), str(plan.device_batch), str(plan.padding))
+        same = first.setdefault(path_of(config, key, samples), key.name)
+        rows.append((key.name, *sizes, rate, str(plan.steps), "" if same == key.name else same))
     return rows
+
+
+def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
+    """Returns the sweep in a TOML file. The key `base` names the training configuration that its `run` begins with.
+
+    The workload of the sweep replaces that of the training configuration, and must have its settings.
+
+    Raises:
+      InputError: as `read_config`.
+    """
+    table = toml.read_table(path)
+    base = table.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
+    run_table = table.get("run", {})
+    run_table = run_table if isinstance(run_table, dict) else {}
+    try:
+        run = default(run_table, workload) if workload or "workload" in run_table or not base else None
+        if base:
+            run = read_config(toml.find(base), run and run.workload)
+    except InputError as error:
+        raise InputError(f"{path}: base: {error}") from error
+    assert run is not None
+    try:
+        sweep = toml.updated(SweepConfig(run=run), dict(toml.flatten_table(table)))
+        return replace(sweep, run=strategies.require_known(sweep.run))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

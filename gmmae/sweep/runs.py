@@ -1,21 +1,31 @@
-"""The files of a sweep's work directory, and the record of each run."""
+"""The files of a sweep's work directory, and what became of each run of its grid.
+
+A folder below `runs/` computes one optimisation path. It is named after the point of the grid that it was first computed for,
+and serves every point with the same path, also of a later grid. What it holds says how the run ended: `record.json` of the
+training, or `failed.json` where the run has no result.
+"""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+import os
+import shutil
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from gmmae.config.schema import OptimConfig
+from gmmae.config.schema import OptimConfig, StopConfig
 from gmmae.scaling.batches import BatchPlan, plan_batches
-from gmmae.scaling.strategies import strategy
-from gmmae.sweep.grid import RunKey
-from gmmae.system import json_files
+from gmmae.scaling.strategies import STRATEGIES, strategy
+from gmmae.sweep.grid import RunKey, SweepConfig, path_of, run_keys
+from gmmae.system import json_files, locks
+from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.json_files import checked
-from gmmae.system.stop_reasons import EXIT_CODES
-from gmmae.training.records import Record, from_plain, plain
+from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, STALLED
+from gmmae.training.records import Record
+from gmmae.training.stopping import finished
 from gmmae.training.workdir import WorkDir
 
 CRASHED = "crashed"
@@ -23,6 +33,12 @@ TIMED_OUT = "timed_out"
 FAILED = (CRASHED, TIMED_OUT)
 """Outcomes of a process, not of the optimisation. `sweep --retry` computes such runs again."""
 OUTCOMES = (*EXIT_CODES, *FAILED)
+
+REPLACE = 10
+"""The exit code of a worker that is to be replaced, because of its memory."""
+
+MAX_DEATHS = 2
+"""Deaths of its process after which a run is left out, where no checkpoint was written in between."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +60,41 @@ class RunRecord:
         return RunKey(self.scaling, self.devices, self.seed)
 
 
+class Failure(NamedTuple):
+    """Why a run has no result."""
+
+    outcome: str  # one of FAILED
+    message: str
+
+
+class Attempt(NamedTuple):
+    """A process that computes a run, for as long as it does."""
+
+    pid: int
+    boot: str  # of the machine
+    checkpoint: int  # epoch of the newest checkpoint at its start; 0: none
+    deaths: int  # of earlier attempts since that checkpoint was written
+    how: str = ""  # how the last of them ended
+    timed_out: bool = False  # it was told to end at its time limit
+
+
+class BusyError(Exception):
+    """Another worker holds a run; it says which."""
+
+
 class SweepDir:
-    """The paths below a sweep's `root`, and its records."""
+    """The paths below a sweep's `root`, and its runs."""
 
     def __init__(self, root: Path):
         self.root = root
         self.config = root / "sweep.toml"
-        self.records = root / "records"
+        self.runs = root / "runs"
         self.tensorboard = root / "tb"
         self.report = root / "report"
         self.plan = root / "plan.json"  # the output of `gmmae plan`, if it was put here
         self.lock = root / ".lock"
         self.jobs = root / "jobs"  # files of submitit
+        self.workers_log = root / "workers.txt"  # what workers print before their first run
 
     def step_times(self, devices: int) -> Path:
         """Returns the path of the measured step times on a number of devices."""
@@ -63,53 +102,170 @@ class SweepDir:
 
     def run(self, name: str) -> WorkDir:
         """Returns the work directory of a computed run."""
-        return WorkDir(self.root / "runs" / name)
+        return WorkDir(self.runs / name)
 
     def log(self, name: str) -> Path:
-        """Returns the path of a job's output."""
-        return self.root / "runs" / name / "log.txt"
+        """Returns the path of the output of a run, or of a measurement of step times."""
+        return self.runs / name / "log.txt"
 
-    def record(self, key: RunKey) -> Path:
-        """Returns the path of a run's record."""
-        return self.records / f"{key.name}.json"
-
-    def write(self, record: RunRecord) -> None:
-        """Writes a run's record atomically."""
-        inner = None if record.record is None else plain(record.record)
-        write_text(self.record(record.key), json.dumps(asdict(record) | {"record": inner}, indent=2, allow_nan=False) + "\n")
-
-    def read(self, key: RunKey) -> RunRecord | None:
-        """Returns a run's record, or None if it has none.
+    @contextmanager
+    def turn(self, name: str) -> Iterator[None]:
+        """Holds the lock of a run, as the worker that computes it.
 
         Raises:
-          InputError: the record cannot be read, or belongs to another run.
+          BusyError: another one does.
         """
+        self.run(name).root.mkdir(parents=True, exist_ok=True)
+        with locks.held(self.run(name).root / ".turn", _refuse, look=False):
+            yield
+
+    def queue(self, devices: int | None) -> Path:
+        """Returns the path of the names of the runs that a call's workers compute, on a number of devices or on any."""
+        return self.runs / ("queue.txt" if devices is None else f"queue-n{devices}.txt")
+
+    def attempt(self, name: str) -> Path:
+        """Returns the path of the `Attempt` of a run, which is there until its process ends well."""
+        return self.runs / name / "attempt.json"
+
+    def failure(self, name: str) -> Path:
+        """Returns the path of the `Failure` of a run."""
+        return self.runs / name / "failed.json"
+
+    def write(self, path: Path, content: Failure | Attempt) -> None:
+        """Writes a failure or an attempt."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(content._asdict(), indent=1) + "\n")
+
+    def read_attempt(self, name: str) -> Attempt | None:
+        """Returns the attempt of a run, or None where there is none, or it cannot be read."""
+        with suppress(OSError, ValueError, TypeError):
+            return checked(Attempt, json.loads(self.attempt(name).read_text(encoding="utf-8")))
+        return None
+
+    def attempts_of(self, pid: int) -> list[tuple[str, Attempt]]:
+        """Returns the runs at which a process of this machine is, or was when it died: one or none."""
+        found = ((path.parent.name, self.read_attempt(path.parent.name)) for path in self.runs.glob("*/attempt.json"))
+        return [(name, of) for name, of in found if of and (of.pid, of.boot) == (pid, locks.this_boot())]
+
+    def groups(self, config: SweepConfig, samples: int) -> dict[str, list[RunKey]]:
+        """Returns the runs to compute, by the name of their folder, with the points of the grid that each stands for.
+
+        Args:
+          config: the sweep.
+          samples: the size of the training set. It matters in virtual mode only.
+        """
+        names: dict[Hashable, str] = {}
+        known = [key for path in self.runs.glob("*-n*-seed*") if (key := RunKey.named(path.name)) and key.scaling in STRATEGIES]
+        known.sort(key=lambda key: not self.run(key.name).record.exists())  # one that was computed goes before a mere name
+        for key in known:
+            names.setdefault(path_of(config, key, samples), key.name)
+        groups: dict[str, list[RunKey]] = {}
+        for key in run_keys(config):
+            groups.setdefault(names.setdefault(path_of(config, key, samples), key.name), []).append(key)
+        return groups
+
+    def ended(self, name: str, stop: StopConfig | None = None) -> tuple[str, str, Record | None] | None:
+        """Returns how a computed run ended: outcome, message and training record; None where it is still to be computed.
+
+        Args:
+          name: of its folder.
+          stop: rules that may have changed since. None takes the end as it is.
+
+        Raises:
+          InputError: the failure cannot be read, or the record where the end is taken as it is.
+        """
+        run = self.run(name)
         try:
-            return json_files.read(
-                self.record(key), "be a run's record", "delete it, and the sweep writes it again", partial(_record, key)
+            failure = json_files.read(
+                self.failure(name), "say how a run failed", "delete it, and the sweep goes on", partial(checked, Failure)
             )
         except FileNotFoundError:
+            failure = None
+        try:
+            record = run.read_record()
+        except InputError:
+            if failure or stop:  # who computes the run says it
+                return failure and (failure.outcome, failure.message, None)
+            raise
+        if failure:
+            return failure.outcome, failure.message, record
+        if record is None or record.stop_reason is None or record.stop_reason in INTERRUPTED:
             return None
+        if stop and not finished(record, stop, run.read_rows() if record.stop_reason == STALLED else ()):
+            return None
+        return record.stop_reason, "", record
 
-    def read_all(self, keys: Iterable[RunKey]) -> Iterator[RunRecord]:
-        """Yields the existing records of some runs."""
-        return (record for key in keys if (record := self.read(key)) is not None)
+    def read_all(self, config: SweepConfig, samples: int | None = None) -> list[RunRecord]:
+        """Returns the outcomes of the runs of the grid that have ended, in its order.
+
+        Args:
+          config: the sweep.
+          samples: the size of the training set; None takes that of any run.
+
+        Raises:
+          InputError: a failure cannot be read.
+        """
+        if config.mode == "throughput":
+            return []
+        if samples is None:
+            samples = next((record.train_samples for path in self.runs.glob("*/record.json") if (record := _read(path))), 0)
+        found = {name: self.records(config, name, keys) for name, keys in self.groups(config, samples).items()}
+        by_key = {record.key: record for records in found.values() for record in records}
+        return [by_key[key] for key in run_keys(config) if key in by_key]
+
+    def records(self, config: SweepConfig, name: str, keys: Sequence[RunKey]) -> list[RunRecord]:
+        """Returns the outcomes of the points of the grid that a computed run stands for; none if it has not ended."""
+        end = self.ended(name)
+        if end is None:
+            return []
+        outcome, message, record = end
+        found: list[RunRecord] = []
+        for key in keys:
+            try:
+                shown = on_devices(record, key, config.run.optim) if record else None
+                found.append(RunRecord(*key, config.mode, outcome, name, shown, message))
+            except InputError as error:  # fewer samples in the batch than devices
+                found.append(RunRecord(*key, config.mode, CRASHED, name, None, str(error)))
+        return found
+
+    def begin(self, name: str) -> bool:
+        """Notes that this process begins to compute a run. Returns False where the run is left out, which is noted too.
+
+        Its process was killed at its time limit, or has died `MAX_DEATHS` times without a newer checkpoint in between, while
+        the machine was up.
+        """
+        checkpoints = self.run(name).checkpoints
+        newest = max((int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()), default=0)
+        now = Attempt(os.getpid(), locks.this_boot(), newest, 0)
+        before = self.read_attempt(name)
+        if before and before.timed_out:
+            return self._left_out(name, Failure(TIMED_OUT, before.how or "it did not end at its time limit"))
+        if before and before.boot == now.boot:
+            now = now._replace(deaths=before.deaths + 1 if before.checkpoint == newest else 1)
+            if now.deaths >= MAX_DEATHS:
+                return self._left_out(name, Failure(CRASHED, before.how or "its process ended twice"))
+        self.write(self.attempt(name), now)
+        return True
+
+    def _left_out(self, name: str, failure: Failure) -> bool:
+        self.write(self.failure(name), failure)
+        self.attempt(name).unlink(missing_ok=True)
+        return False
+
+    def remove_checkpoints(self, names: Collection[str]) -> None:
+        """Removes the checkpoints of runs."""
+        for name in names:
+            shutil.rmtree(self.run(name).checkpoints, ignore_errors=True)  # the next call removes the rest
 
 
-def _record(key: RunKey, data: Mapping[str, Any]) -> RunRecord:
-    """Returns the record of a run.
+def _refuse(holder: str) -> None:
+    raise BusyError(holder)
 
-    Raises:
-      ValueError: it belongs to another run, its outcome is unknown, or a value has the wrong type.
-      KeyError: it has no training record.
-    """
-    inner = None if data["record"] is None else from_plain(data["record"])
-    found = checked(RunRecord, {**data, "record": inner})
-    if found.key != key:
-        raise ValueError(f"that of {found.key.name}")
-    if found.outcome not in OUTCOMES or (inner is None and found.outcome not in FAILED):
-        raise ValueError(f"outcome = {found.outcome!r}{'' if inner else ' without a run'}")
-    return found
+
+def _read(path: Path) -> Record | None:
+    with suppress(InputError):
+        return WorkDir(path.parent).read_record()
+    return None
 
 
 def stage_plans(record: Record) -> list[BatchPlan]:

@@ -1,108 +1,212 @@
-"""The program of a sweep's subprocess. It runs one command, or stays and runs one after the other.
+"""The program of a sweep's workers: it computes the runs of a sweep that nobody has begun, one after the other.
 
-Each task of a cluster's job may be such a process, and they work together. Only the first one writes and prints.
+The lock of a run is the queue: several workers, on several hosts that share the folder, divide the runs among themselves. Each
+keeps its data and compiled programs from run to run. A run that fails by itself is noted in its folder. A crash ends this
+process, and whoever started it starts another, see `gmmae.sweep.workers`.
 
-python -m gmmae.sweep.worker train CONFIG.toml WORKDIR
-python -m gmmae.sweep.worker time CONFIG.toml TIMING.json OUT.json
-python -m gmmae.sweep.worker serve DESCRIPTOR    # requests and answers: see gmmae.sweep.processes
+    python -m gmmae.sweep.worker runs ROOT NAMES.txt            # the runs that a file names, a line each
+    python -m gmmae.sweep.worker run ROOT NAME                  # one run, by several processes that work together
+    python -m gmmae.sweep.worker times ROOT DEVICES REQUEST     # step times that a JSON text requests
 """
 
 import gc
 import json
 import os
-import select
 import signal
+import stat
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from importlib import import_module
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
 
-from gmmae.sweep.processes import Answer, die_with_parent
-from gmmae.system.errors import InputError
+from gmmae.config.schema import Config
+from gmmae.multihost import launchers
+from gmmae.multihost.distributed import join_processes
+from gmmae.sweep.grid import RunKey, SweepConfig, read_sweep, run_config
+from gmmae.sweep.runs import CRASHED, REPLACE, TIMED_OUT, BusyError, Failure, SweepDir
+from gmmae.system.errors import Interrupted, StorageError
 from gmmae.system.garbage import no_collection_of_imports
-from gmmae.system.guard import guarded
-from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
+from gmmae.system.guard import as_input_error, guarded
+from gmmae.system.null_object import IDLE
+from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
+from gmmae.training.records import Record
+from gmmae.training.terminal import Plain, standard_output
 
-POLL_S = 0.5
-"""Longest wait for a request before signals are handled."""
+MAX_GROWTH_BYTES = 2 * 2**30
+"""How much more memory than after its first run a worker may have. Then it asks to be replaced."""
 
-READ_BYTES = 65536
+GRACE_S = 30
+"""Seconds after its time limit in which a run can end its epoch."""
 
-ANSWERED = {code for reason, code in EXIT_CODES.items() if reason not in INTERRUPTED} | {InputError.exit_code}
-"""Exit codes of commands after which a process that serves goes on: results, and bad input."""
-
-
-class Worker:
-    """The commands of this process, with what they keep from one run to the next."""
-
-    def __init__(self) -> None:
-        self._commands: object = None
-        self._failed = False
-
-    def run(self, command: str, *arguments: str) -> int:
-        """Runs a command, and returns its exit code. The first call imports the commands, which are large."""
-        with no_collection_of_imports():
-            self._commands = self._commands or import_module("gmmae.sweep.worker_commands").Commands()
-        return getattr(self._commands, command)(*arguments)
-
-    def serve(self, requests: int, answers: int) -> int:
-        """Runs the requested commands, one at a time, and answers. Returns the exit code of this process.
-
-        An interrupted command, an unexpected error or a full memory ends the process without an answer. The next command might
-        fail because of it.
-
-        Args:
-          requests: the descriptor of the requests.
-          answers: the descriptor of the answers.
-        """
-        first, folder = True, os.getcwd()
-        with suppress(KeyboardInterrupt):  # SIGINT between two commands
-            for request in _read(requests):
-                os.chdir(folder)  # paths are relative to it, and a workload may have left it
-                _send_output_to(request["log"])
-                code = guarded(self._run_noting_failures, request["command"], *request["arguments"])
-                if self._failed or code not in ANSWERED:
-                    return code
-                gc.collect()  # what is left of a command holds no memory during the next one
-                if first:
-                    gc.freeze()  # modules need not be looked at again, which takes 0.1 s
-                first = False
-                os.write(answers, json.dumps(Answer(code, resident_bytes())._asdict()).encode() + b"\n")
-        return 0
-
-    def _run_noting_failures(self, *arguments: str) -> int:
-        """Runs a command. `guarded` makes bad input of a full memory, so it is noted here."""
-        try:
-            return self.run(*arguments)
-        except InputError:
-            raise
-        except BaseException:
-            self._failed = True
-            raise
+Train = Callable[[Config, Path], Record]
+"""Computes a run in a work directory."""
 
 
-def _read(requests: int) -> Iterator[dict[str, Any]]:
-    """Yields the requests, until one is null or the descriptor ends.
+def compute(root: Path, names: Sequence[str], train: Train) -> int:
+    """Computes those runs that have no end yet and are not held by another worker.
 
-    A signal that comes just before a blocking call is not handled before the call ends. So none takes longer than a moment.
+    Args:
+      root: the sweep's work directory, with its `sweep.toml`.
+      names: of the runs.
+      train: computes a run.
+
+    Returns:
+      The exit code: 0 where there is nothing left to begin, `REPLACE`, or 143, 130 or 129 when interrupted.
+
+    Raises:
+      StorageError: the work directory failed.
     """
-    received = b""
-    while True:
-        while not select.select([requests], [], [], POLL_S)[0]:
-            pass
-        data = os.read(requests, READ_BYTES)
-        *lines, received = (received + data).split(b"\n")
-        for line in lines:
-            if (request := json.loads(line)) is None:
-                return
-            yield request
-        if not data:
-            return
+    folder = SweepDir(root)
+    config, cwd = read_sweep(folder.config), os.getcwd()
+    most: float | None = None
+    for name in names:
+        if folder.ended(name, config.run.stop):
+            continue
+        try:
+            with folder.turn(name):
+                if folder.ended(name, config.run.stop) or not folder.begin(name):
+                    continue
+                os.chdir(cwd)  # paths are relative to it, and a workload may have left it
+                code = _compute(config, folder, name, train, alone=most is None)
+                if code is None and not folder.ended(name, config.run.stop):
+                    folder.write(folder.failure(name), Failure(CRASHED, f"it left no record of its end ({folder.log(name)})"))
+        except BusyError:
+            continue
+        if code is not None:
+            return code
+        gc.collect()  # what is left of a run holds no memory during the next one
+        if most is None:
+            gc.freeze()  # modules need not be looked at again, which takes 0.1 s
+            most = resident_bytes() + MAX_GROWTH_BYTES
+        elif resident_bytes() > most:
+            return REPLACE
+    return 0
 
 
-def _send_output_to(log: str) -> None:
-    """Appends what this process prints from now on to a file. What it has printed before is in the file before."""
+def _compute(config: SweepConfig, folder: SweepDir, name: str, train: Train, alone: bool) -> int | None:
+    """Computes a run that has begun. Returns the exit code with which this process is to end, or None where it goes on.
+
+    `alone` says whether no other run has taken memory in this process.
+    """
+    key, log, attempt = RunKey.named(name), folder.log(name), folder.attempt(name)
+    assert key is not None
+    send_output_to(log)
+    limit_s, passed = config.run_time_limit_s, threading.Event()
+    failure, reason = None, None
+    try:
+        with _time_limit(limit_s, passed, folder, name):
+            reason = train(run_config(config, key), folder.run(name).root).stop_reason
+    except KeyboardInterrupt:
+        if not passed.is_set():
+            attempt.unlink(missing_ok=True)
+        raise
+    except Exception as error:
+        known = as_input_error(error)
+        if known is None or isinstance(known, StorageError):
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        if known is not error and not alone:  # memory was full, maybe because of earlier runs
+            attempt.unlink()
+            return REPLACE
+        failure = Failure(CRASHED, f"exit code {known.exit_code}: error: {known} ({log})")
+    if passed.is_set() and reason in INTERRUPTED:
+        failure = Failure(TIMED_OUT, f"ended after its time limit of {limit_s:.10g} s ({log})")
+    if failure:
+        folder.write(folder.failure(name), failure)
+    attempt.unlink()
+    if reason in INTERRUPTED and not failure:
+        return EXIT_CODES[reason]
+    if not config.keep_checkpoints and not failure:
+        folder.remove_checkpoints([name])
+    return None
+
+
+@contextmanager
+def _time_limit(seconds: float | None, passed: threading.Event, folder: SweepDir, name: str) -> Iterator[None]:
+    """Asks the run to end at its time limit, and sets the event. A run that goes on is killed `GRACE_S` later."""
+    if seconds is None:
+        yield
+        return
+
+    def end() -> None:
+        passed.set()
+        how = f"killed after its time limit of {seconds:.10g} s ({folder.log(name)})"
+        if attempt := folder.read_attempt(name):
+            folder.write(folder.attempt(name), attempt._replace(timed_out=True, how=how))
+        os.kill(os.getpid(), signal.SIGTERM)
+        kill.start()
+
+    timer = threading.Timer(seconds, end)
+    kill = threading.Timer(GRACE_S, os.kill, (os.getpid(), signal.SIGKILL))
+    timer.daemon = kill.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        kill.cancel()
+
+
+def compute_together(root: Path, name: str, train: Train) -> int:
+    """Computes a run as one of several processes. The first of them notes its beginning and its end. Returns the exit code."""
+    config, key = read_sweep(SweepDir(root).config), RunKey.named(name)
+    assert key is not None
+    run = run_config(config, key)
+    place = launchers.find(run.distributed, os.environ)
+    if place is None or place.process_id == 0:
+        return compute(root, [name], train)
+    reason = train(run, SweepDir(root).run(name).root).stop_reason
+    return EXIT_CODES[reason or SIGTERM]
+
+
+def trainer() -> Train:
+    """Returns a function that trains as `train.py` does, with plain output and without figures.
+
+    JAX is imported at the first run, after the processes have joined.
+    """
+    cache: list[object] = []
+
+    def train(config: Config, root: Path) -> Record:
+        with join_processes(config) as group:
+            with no_collection_of_imports():
+                from gmmae.training.compilation import RunCache
+                from gmmae.training.loop import run
+
+            cache[:] = cache or [RunCache()]
+            display = Plain(standard_output()) if group.primary else IDLE
+            return run(config, root, display, group, cache[0])  # pyright: ignore[reportArgumentType]
+
+    return train
+
+
+def measure_times(root: Path, devices: int, request: str) -> int:
+    """Measures step times on a number of devices. Returns the exit code.
+
+    Args:
+      root: the sweep's work directory.
+      devices: the number of devices.
+      request: a JSON object with the `batches` of a training step, and sample counts of a `validation` pass.
+    """
+    folder, asked = SweepDir(root), json.loads(request)
+    config = read_sweep(folder.config)
+    send_output_to(folder.log(folder.step_times(devices).stem))
+    # Weak scaling has a sample for every device. The request, not this batch, is timed.
+    measured = SweepConfig(mode="measured", run=config.run)
+    with join_processes(run := run_config(measured, RunKey("weak", devices, config.seeds[0]))) as group:
+        from gmmae.sweep.step_times import write
+        from gmmae.sweep.throughput import measure
+
+        timings = measure(run, asked["batches"], asked["validation"], config.timing)
+    if group.primary:
+        folder.step_times(devices).parent.mkdir(exist_ok=True)
+        write(folder.step_times(devices), timings)
+    return 0
+
+
+def send_output_to(log: Path) -> None:
+    """Appends what this process prints from now on to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -117,19 +221,42 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def start(arguments: Sequence[str]) -> int:
-    """Runs a command once, with errors as on the command line, or serves. Returns the exit code."""
-    if arguments[0] != "serve":
-        die_with_parent()
-        return guarded(Worker().run, *arguments)
-    answers = int(arguments[1])
-    os.set_inheritable(answers, False)
-    requests, passed_on = os.pipe()
-    die_with_parent(passed_on)
-    return Worker().serve(requests, answers)
+def end_with_parent() -> None:
+    """Asks this process to end when the one that started it has, even by SIGKILL: then the pipe to its standard input ends."""
+
+    def wait() -> None:
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        threading.Thread(target=wait, name="end_with_parent", daemon=True).start()
+
+
+def _stop(number: int, _: object) -> NoReturn:
+    raise Interrupted(code=128 + number)
+
+
+def main(arguments: Sequence[str], train: Train | None = None) -> int:
+    """Runs one of the commands. Returns the exit code.
+
+    Args:
+      arguments: the command and its arguments.
+      train: computes a run; None trains.
+    """
+    # Slurm may send it to all processes of a job. Only the parent handles it, and then sends SIGTERM.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)  # while no run handles it
+    end_with_parent()
+    command, root, *rest = arguments
+    if command == "runs":
+        names = Path(rest[0]).read_text(encoding="utf-8").split()
+        return guarded(compute, Path(root), names, train or trainer())
+    if command == "run":
+        return guarded(compute_together, Path(root), rest[0], train or trainer())
+    return guarded(measure_times, Path(root), int(rest[0]), rest[1])
 
 
 if __name__ == "__main__":
-    # Slurm may send it to all processes of a job. Only the parent handles it, and then sends SIGTERM.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    sys.exit(start(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -7,8 +7,8 @@ Two means, because neither is enough alone:
   where there is no lock service `flock` fails (ENOLCK, ENOTSUP). The file is opened for writing, which NFS asks of a locker.
 - An owner file beside the lock names its holder. It is created exclusively, which is atomic on NFS too, and touched every
   `BEAT_S` seconds. A process that has the `flock` and finds the owner file of its own kernel knows that the owner is dead.
-  Otherwise it looks for `SILENCE_S` seconds: a file that changes has a living holder, one that does not is taken over. No
-  clock is compared with another host's.
+  Otherwise it looks for `SILENCE_S` seconds: a file that changes has a living holder, one that does not is taken over. Who
+  does not want to wait takes over what was not touched for `STALE_S`. No clock is compared with another host's.
 
 Two cases are not covered where hosts do not see each other's `flock`. A holder may be suspended for `SILENCE_S` while another
 host asks. Two hosts may take over from the same dead holder within the same milliseconds.
@@ -22,22 +22,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 BEAT_S = 5.0
 SILENCE_S = 30.0
+STALE_S = 300.0
 LOOK_EVERY_S = 0.5
 UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextmanager
-def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
+def held(path: Path, busy: Callable[[str], None], look: bool = True) -> Iterator[None]:
     """Holds the lock while the context is entered.
 
     Args:
       path: the lock's file, made where it is not there; the owner file is beside it.
       busy: is told once who holds the lock. If it returns, the holder's end is awaited; if it raises, so does this.
+      look: whether to look for a while if the holder lives. If not, the age of its last touch decides at once.
 
     Raises:
       OSError: the files cannot be written.
@@ -47,7 +50,7 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
     file, exact = _opened(path, lambda: busy(_holder(owner)))
     with file:
         try:
-            _own(owner, exact, busy)
+            _own(owner, exact, busy, _silent if look else partial(_stale, path))
         except (OSError, KeyboardInterrupt):
             if new:
                 path.unlink(missing_ok=True)
@@ -100,7 +103,7 @@ def _flock(file: IO[str], blocked: Callable[[], None]) -> bool:
     return True
 
 
-def _own(owner: Path, exact: bool, busy: Callable[[str], None]) -> None:
+def _own(owner: Path, exact: bool, busy: Callable[[str], None], is_dead: Callable[[Path], bool]) -> None:
     """Creates the owner file, after whoever holds it has ended."""
     reported = False
     while True:
@@ -109,8 +112,8 @@ def _own(owner: Path, exact: bool, busy: Callable[[str], None]) -> None:
                 _write_or_remove(file, owner)
             return
         except FileExistsError:
-            left_by_the_dead = exact and _read(owner).endswith(_kernel())
-        if left_by_the_dead or _silent(owner):
+            left_by_the_dead = exact and _read(owner).endswith(this_boot())
+        if left_by_the_dead or is_dead(owner):
             owner.unlink(missing_ok=True)
         elif owner.exists() and not reported:
             reported = True
@@ -137,6 +140,13 @@ def _silent(owner: Path) -> bool:
     return first is not None
 
 
+def _stale(path: Path, owner: Path) -> bool:
+    """Whether nobody has touched the owner file for long, by the clock of the file system: the lock is touched now."""
+    os.utime(path)
+    now, then = _stamp(path), _stamp(owner)
+    return now is not None and then is not None and now[1] - then[1] > STALE_S * 1e9
+
+
 def _stamp(owner: Path) -> tuple[int, int] | None:
     """Changes with every beat. The file is opened, because NFS asks its server then; `stat` alone may be a minute old."""
     try:
@@ -154,7 +164,7 @@ def _beat(owner: Path, done: threading.Event) -> None:
 
 
 def _this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}\n{_kernel()}"
+    return f"process {os.getpid()} on {socket.gethostname()}\n{this_boot()}"
 
 
 def _holder(owner: Path) -> str:
@@ -168,8 +178,8 @@ def _read(owner: Path) -> str:
         return ""
 
 
-def _kernel() -> str:
-    """What the processes among which `flock` always works have in common; containers of a host may differ in its name."""
+def this_boot() -> str:
+    """What the processes have in common among which `flock` always works; names of containers on a host may differ."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

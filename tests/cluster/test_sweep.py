@@ -1,22 +1,19 @@
-"""Sweeps as jobs of a real Slurm: runs in earnest, and small programs in their place where a job is to be disturbed."""
+"""Sweeps as jobs of a real Slurm."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gmmae.config.toml import to_toml
-from gmmae.sweep.cluster.slurm import run_jobs
-from gmmae.sweep.grid import RunKey, SlurmConfig, SweepConfig, TimingConfig, run_keys
-from gmmae.sweep.processes import Ended, Job, describe
+from gmmae.sweep.grid import SlurmConfig, SweepConfig, TimingConfig
 from gmmae.sweep.runs import SweepDir
-from gmmae.sweep.supervisor import Callbacks
 from gmmae.training.workdir import WorkDir
 from tests.small import small
 from tests.waiting import wait_until
@@ -29,67 +26,6 @@ LONG_S = 400.0
 
 RUN = small(parallel__devices="all", stop__max_epochs=2)
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
-
-# Notes when it starts and ends. Where told to, it waits until it gets SIGTERM, and does not wait when it is started again. As a
-# run does, it takes SIGTERM once: this Slurm sends signals to all of a job's processes, and the job passes its own on.
-PROGRAM = """
-import os, signal, sys, time
-place, wish = sys.argv[1:]
-def note(event):
-    with open(place, "a") as file:
-        file.write(event + os.linesep)
-def stop(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    note("checkpoint")
-    time.sleep(1.0)
-    sys.exit(143)
-again = os.path.exists(place)
-signal.signal(signal.SIGTERM, stop)
-signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-note("start")
-if wish == "slow":
-    time.sleep(10)
-if wish == "wait" and not again:
-    time.sleep(100)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-note("end")
-"""
-
-
-class Calls:
-    """Runs jobs, and keeps what it is called back with; `disturb` is called with Slurm's number of each job that runs."""
-
-    def __init__(self, folder: Path, disturb=lambda *_: None) -> None:
-        self.folder = folder
-        self.disturb = disturb
-        self.ended: dict[str, Ended] = {}
-        self.started: list[str] = []
-
-    def job(self, name: str, wish: str = "") -> Job:
-        command = (sys.executable, "-S", "-c", PROGRAM, str(self.folder / f"{name}.txt"), wish)
-        return Job(name, command, self.folder / f"{name}.log", {}, 0.0)
-
-    def events(self, name: str) -> list[str]:
-        path = self.folder / f"{name}.txt"
-        return path.read_text().split() if path.exists() else []
-
-    def number(self, name: str) -> str:
-        return json.loads((self.folder / "jobs/slurm/submitted.json").read_text())[name]
-
-    def tick(self, running: Sequence[tuple[Job, float]]) -> None:
-        for job, _ in running:
-            self.disturb(job.name)
-
-    def run(self, *jobs: Job, **slurm) -> str | None:
-        return run_jobs(
-            jobs,
-            Callbacks(
-                lambda job: self.started.append(job.name), lambda job, ended: self.ended.update({job.name: ended}), self.tick
-            ),
-            config=SweepConfig(executor="slurm", grace_s=10.0, slurm=SlurmConfig(**slurm)),
-            folder=self.folder / "jobs",
-            exclusive=False,
-        )
 
 
 @contextmanager
@@ -106,21 +42,29 @@ def begun(config: SweepConfig, root: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def jobs() -> list[str]:
+    """The numbers of this user's jobs that Slurm has."""
+    return subprocess.run(
+        ["squeue", "--me", "--noheader", "--format=%i"], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
 def sweep(config: SweepConfig, root: Path) -> tuple[int, str]:
     with begun(config, root) as process:
         printed, _ = process.communicate(timeout=LONG_S)
     return process.returncode, printed
 
 
-@pytest.mark.parametrize("runs_per_job", [1, 3])
-def test_a_sweep_of_real_runs(tmp_path, runs_per_job):
-    asked = SlurmConfig(runs_per_job=runs_per_job)
+@pytest.mark.parametrize("parallel", ["all", 1])
+def test_a_sweep_of_real_runs(tmp_path, parallel):
+    """Two jobs side by side, or one job that computes both runs."""
+    asked = SlurmConfig(array_parallelism=parallel)
     config = SweepConfig(scaling=("strong", "weak"), devices=(1, 2), slurm=asked, timing=TIMING, run=RUN)
     root = tmp_path / "sweep"
     code, printed = sweep(config, root)
     assert code == 0, printed
     assert "4 runs: 4 max_epochs" in printed
-    assert {record.outcome for record in SweepDir(root).read_all(run_keys(config))} == {"max_epochs"}
+    assert {record.outcome for record in SweepDir(root).read_all(config)} == {"max_epochs"}
     assert (SweepDir(root).report / "report.html").exists()
     assert SweepDir(root).step_times(1).exists()
     _, printed = sweep(config, root)
@@ -133,8 +77,7 @@ def test_a_run_and_step_times_on_two_nodes(tmp_path):
     config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), slurm=asked, run=RUN)
     code, printed = sweep(config, tmp_path / "measured")
     assert code == 0, printed
-    found = SweepDir(tmp_path / "measured").read(RunKey("weak", 2, 0))
-    assert found is not None
+    [found] = SweepDir(tmp_path / "measured").read_all(config)
     assert found.record is not None
     assert (found.record.devices, found.record.processes, found.record.epochs) == (2, 2, 2)
     timing = TimingConfig(device_batches=(2,), global_batches=(4,), warmup_steps=1, steps=2, blocks=2)
@@ -154,12 +97,10 @@ def test_a_preempted_run_goes_on_from_its_checkpoint(tmp_path, nodes):
     with begun(config, root) as process:
         workdir = WorkDir(root / "runs/weak-n2-seed0")
         wait_until(workdir.read_rows, LONG_S)
-        numbers = json.loads((root / "jobs/slurm/submitted.json").read_text())
-        done = subprocess.run(["scancel", "--signal=USR2", numbers["weak-n2-seed0"]], check=False)
+        done = subprocess.run(["scancel", "--signal=USR2", *jobs()], check=False)
         printed, _ = process.communicate(timeout=LONG_S)
     assert (done.returncode, process.returncode) == (0, 0), printed
-    found = SweepDir(root).read(RunKey("weak", 2, 0))
-    assert found is not None
+    [found] = SweepDir(root).read_all(config)
     assert found.record is not None
     assert (found.outcome, found.record.epochs, found.record.processes) == ("max_epochs", last, nodes)
     assert [row.epoch for row in workdir.read_rows()] == list(range(1, last + 1))
@@ -170,73 +111,75 @@ def test_a_preempted_job_of_several_runs_goes_on_with_those_that_have_not_ended(
     """SIGUSR2 comes in the second of three runs, whose checkpoint is the only one."""
     root, last = tmp_path / "sweep", 20
     run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
-    asked = SlurmConfig(runs_per_job=3)
+    asked = SlurmConfig(array_parallelism=1)
     config = SweepConfig(scaling=("weak",), devices=(2,), seeds=(0, 1, 2), slurm=asked, timing=TIMING, run=run)
     with begun(config, root) as process:
         second = WorkDir(root / "runs/weak-n2-seed1")
         wait_until(second.read_rows, LONG_S)
-        subprocess.run(["scancel", "--signal=USR2", Calls(root).number("weak-n2-seed1")], check=True)
-        wait_until((root / "records/weak-n2-seed0.json").exists, LONG_S)
-        assert not (root / "records/weak-n2-seed2.json").exists()  # the first is reported while the job goes on
+        subprocess.run(["scancel", "--signal=USR2", *jobs()], check=True)
         printed, _ = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, printed
-    assert [record.outcome for record in SweepDir(root).read_all(run_keys(config))] == ["max_epochs"] * 3
+    assert [record.outcome for record in SweepDir(root).read_all(config)] == ["max_epochs"] * 3
     assert [row.epoch for row in second.read_rows()] == list(range(1, last + 1))
     logs = [(root / f"runs/weak-n2-seed{seed}/log.txt").read_text() for seed in (0, 1, 2)]
     assert [log.count(", resumed after epoch ") for log in logs] == [0, 1, 0]
 
 
-def test_a_job_that_somebody_cancels_is_a_failure_and_writes_its_checkpoint(tmp_path):
-    calls = Calls(tmp_path)
-
-    cancelled = []
-
-    def cancel(name):
-        if "start" in calls.events(name) and not cancelled:
-            subprocess.run(["scancel", calls.number(name)], check=True, timeout=30)
-            cancelled.append(name)
-
-    calls.disturb = cancel
-    assert calls.run(calls.job("a", "wait")) is None
-    assert not calls.ended["a"].interrupted
-    assert describe(calls.ended["a"]).startswith("job ")
-    assert describe(calls.ended["a"]).endswith(" was cancelled")
-    assert calls.events("a") == ["start", "checkpoint"]
-
-
 def test_ctrl_c_cancels_the_jobs_and_the_next_call_goes_on(tmp_path):
-    calls = Calls(tmp_path)
-    jobs = calls.job("a", "wait"), calls.job("b", "wait")
-    calls.disturb = lambda _: "start" in calls.events("a") and os.kill(os.getpid(), signal.SIGINT)
-    assert calls.run(*jobs, array_parallelism=1) == "sigint"
-    assert calls.started == ["a"]
-    assert calls.ended["a"].interrupted
-    assert calls.events("a") == ["start", "checkpoint"]
-    assert calls.events("b") == []
-    calls.disturb = lambda _: None
-    assert calls.run(calls.job("a", "wait"), calls.job("b")) is None
-    assert [calls.ended[name].returncode for name in "ab"] == [0, 0]
+    """The run that had begun writes its checkpoint; the other waits in the queue."""
+    root, last = tmp_path / "sweep", 20
+    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
+    asked = SlurmConfig(array_parallelism=1)
+    config = SweepConfig(scaling=("weak",), devices=(2,), seeds=(0, 1), slurm=asked, timing=TIMING, run=run)
+    with begun(config, root) as process:
+        first = WorkDir(root / "runs/weak-n2-seed0")
+        wait_until(first.read_rows, LONG_S)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 130, printed
+    assert list(first.checkpoints.iterdir())
+    assert jobs() == []
+    code, printed = sweep(config, root)
+    assert code == 0, printed
+    assert "resumed after epoch" in (first.root / "log.txt").read_text()
+    assert [record.outcome for record in SweepDir(root).read_all(config)] == ["max_epochs"] * 2
 
 
-DRIVER = """
-import sys
-from pathlib import Path
-from tests.cluster.test_sweep import Calls
-calls = Calls(Path(sys.argv[1]))
-calls.run(calls.job("a", "slow"))
-"""
+def test_a_killed_sweeps_jobs_are_waited_for_by_the_next_call(tmp_path):
+    root, last = tmp_path / "sweep", 20
+    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last)
+    config = SweepConfig(scaling=("weak",), devices=(2,), timing=TIMING, run=run)
+    with begun(config, root) as process:
+        workdir = WorkDir(root / "runs/weak-n2-seed0")
+        wait_until(workdir.read_rows, LONG_S)
+    before = jobs()
+    assert len(before) == 1
+    with begun(config, root) as process:
+        assert set(jobs()) <= set(before)
+        printed, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, printed
+    assert "resumed after epoch" not in (workdir.root / "log.txt").read_text()
+    assert [record.outcome for record in SweepDir(root).read_all(config)] == ["max_epochs"]
 
 
-def test_a_killed_sweeps_job_is_taken_over_by_the_next_call(tmp_path):
-    calls = Calls(tmp_path)
-    driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
-    wait_until(lambda: "start" in calls.events("a"), LONG_S)
-    number = calls.number("a")
-    driver.kill()
-    driver.wait()
-    calls.disturb = lambda name: None if calls.number(name) == number else pytest.fail("submitted again")
-    assert calls.run(calls.job("a", "slow")) is None
-    assert calls.events("a") == ["start", "end"]
-    assert calls.ended["a"].returncode == 0
+def test_a_run_whose_worker_is_killed_goes_on_in_the_same_job(tmp_path):
+    root, last = tmp_path / "sweep", 20
+    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=2)
+    config = SweepConfig(scaling=("weak",), devices=(2,), timing=TIMING, run=run)
+    with begun(config, root) as process:
+        workdir = WorkDir(root / "runs/weak-n2-seed0")
+        wait_until(lambda: len(workdir.read_rows()) > 4, LONG_S)
+        attempt = SweepDir(root).read_attempt("weak-n2-seed0")
+        assert attempt is not None
+        os.kill(attempt.pid, signal.SIGKILL)
+        printed, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, printed
+    assert [row.epoch for row in workdir.read_rows()] == list(range(1, last + 1))
+    assert "resumed after epoch" in (workdir.root / "log.txt").read_text()
+
+
+def test_options_that_slurm_refuses_are_one_line(tmp_path):
+    config = SweepConfig(scaling=("weak",), devices=(2,), slurm=SlurmConfig(partition="nowhere"), timing=TIMING, run=RUN)
+    code, printed = sweep(config, tmp_path / "sweep")
+    assert code == 2
+    assert "executor = slurm must be able to submit jobs; got" in printed.splitlines()[-1]

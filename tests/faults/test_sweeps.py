@@ -90,14 +90,15 @@ class Sweep:
         return names[run]
 
     def records(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in (self.workdir / "records").glob("*.json")}
+        """Of the runs that have ended."""
+        found = {path.parent.name: path.read_bytes() for path in self.workdir.glob("runs/*/record.json")}
+        return {name: content for name, content in found.items() if json.loads(content)["stop_reason"] == "max_epochs"}
 
     def results(self) -> dict[str, object]:
         """The records and the histories, without seconds."""
         found: dict[str, object] = {}
         for name, content in self.records().items():
-            outer = json.loads(content)
-            found[name] = outer | {"record": {key: value for key, value in outer["record"].items() if not _is_time(key)}}
+            found[f"{name}.json"] = {key: value for key, value in json.loads(content).items() if not _is_time(key)}
         for path in sorted(self.workdir.glob("runs/*/history.csv")):
             rows = [row._asdict() for row in read_history(path)]
             found[path.parent.name] = [{key: repr(value) for key, value in row.items() if not _is_time(key)} for row in rows]
@@ -157,7 +158,7 @@ def test_a_run_whose_worker_dies_goes_on_in_a_new_one(sweep, undisturbed, strike
     name = sweep.wait_for(EVERY + 5, run=2)
     strike(sweep)
     assert sweep.finish() == 0, sweep.said()
-    assert re.search(rf"^{name} is tried again in a new process: {says}", sweep.said(), re.MULTILINE)
+    assert re.search(rf"^{name} has lost its process, {says}", sweep.said(), re.MULTILINE)
     assert "resumed after epoch" in (sweep.workdir / "runs" / name / "log.txt").read_text(errors="replace")
     assert sweep.results() == undisturbed
     assert sweep.processes() == []

@@ -84,7 +84,7 @@ def _spoilt(folder: Path) -> None:
 
 
 def _of_sweeps() -> Iterator[Row]:
-    toml, cell = "sweep.toml", "records/strong-n1-seed0.json"
+    toml, cell = "sweep.toml", "runs/strong-n1-seed0/record.json"
     for name, text in {
         "text": "not TOML",
         "zeros": ZEROS,
@@ -95,12 +95,11 @@ def _of_sweeps() -> Iterator[Row]:
     yield f"{toml}: missing", gone(toml), refused(toml)
     yield f"{toml}: a folder", instead(toml, Path.mkdir), refused(toml)
     for name, update in {
-        "without its run": lambda r: {"record": {}},
-        "numbers as text": lambda r: {"record": r["record"] | {"epochs": "ten"}},
-        "NaN seconds": lambda r: {"record": r["record"] | {"clocks": None}},
-        "an unknown outcome": lambda r: {"outcome": "bored"},
+        "numbers as text": {"epochs": "ten"},
+        "NaN seconds": {"clocks": None},
+        "a list of stages that is text": {"growth": "ten"},
     }.items():
-        yield f"a record: {name}", edited(cell, lambda r, update=update: r | update(r)), refused(cell)
+        yield f"a record: {name}", edited(cell, lambda r, update=update: r | update), refused(cell)
     yield "a record: of another cell", edited(cell, lambda r: r | {"scaling": "weak", "seed": 1}), reads_or_refused(cell)
     history = "runs/strong-n1-seed0/history.csv"
     words = "epoch,steps,samples\none,two,three\n"
@@ -111,9 +110,9 @@ def _of_sweeps() -> Iterator[Row]:
     for what, file in {"a record": cell, "step times": times, "plan.json": "plan.json"}.items():
         for name, text in JSON.items():
             yield f"{what}: {name}", content(file, text), refused(file)
-    yield "other files", content("records/._strong-n1-seed0.json", APPLE_DOUBLE), reads()
-    yield "a record of a cell that is not in the grid", content("records/strong-n64-seed0.json", "{}"), reads()
-    yield "no record at all", gone("records"), reads_or_refused("records", like=gone("records"))
+    yield "other files", content("runs/strong-n1-seed0/._record.json", APPLE_DOUBLE), reads()
+    yield "a record of a cell that is not in the grid", content("runs/strong-n64-seed0/record.json", "{}"), reads()
+    yield "no record at all", gone(cell), reads(gone(cell))
     yield "no run at all", gone("runs"), reads(gone("runs"))
     yield "no step times", gone("step_times"), reads(gone("step_times"))
 

@@ -1,10 +1,10 @@
-"""The engine with a small program in the place of a run, called once and called again."""
+"""Sweeps with a small program in the place of a run, called once and called again."""
 
 import dataclasses
-import errno
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +13,29 @@ import pytest
 from gmmae.config.schema import Config, StopConfig, changed
 from gmmae.config.toml import to_toml
 from gmmae.multihost import environment
-from gmmae.sweep import engine, step_times
-from gmmae.sweep import jobs as sweep_jobs
+from gmmae.sweep import engine, step_times, workers
 from gmmae.sweep.engine import RUNS_FAILED
-from gmmae.sweep.grid import RunKey, SlurmConfig, SweepConfig, TimingConfig
-from gmmae.sweep.runs import CRASHED, TIMED_OUT, SweepDir
-from gmmae.system import stop_reasons
+from gmmae.sweep.grid import SweepConfig, TimingConfig
+from gmmae.sweep.runs import CRASHED, TIMED_OUT, Attempt, SweepDir
+from gmmae.system import locks
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import write_text
 from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import to_json, write_history
 from gmmae.workloads.registry import configuration
-from tests.sweep.fake_runs import NAMES, PATHS, ROOT, Fake, Watch, grid, without_clocks
-from tests.waiting import DEADLINE_S, wait_until
+from tests.sweep.fake_runs import NAMES, PATHS, Fake, Watch, grid, without_clocks
+from tests.waiting import DEADLINE_S, locked, wait_until
 
 # Ends
 
 
 def test_every_path_is_computed_once_and_every_run_has_a_record(undisturbed):
     fake, code, watch = undisturbed
-    assert code == 0
-    assert (watch.jobs, sorted(watch.begun)) == (5, sorted(PATHS))
+    assert code == 0, "\n".join(watch.lines)
+    assert watch.jobs == 5
     assert sorted(fake.events("start")) == sorted(fake.events("end")) == sorted([*PATHS, "step-times-n1"])
     records = fake.records()
-    assert sorted(records) == sorted(NAMES)
+    assert sorted(records) == sorted(watch.states) == sorted(NAMES)
     for name, record in records.items():
         assert (record.outcome, record.message, record.mode) == ("max_epochs", "", "virtual")
         assert record.path == ("weak-n1-seed0" if "-n1-" in name else name)
@@ -44,17 +43,15 @@ def test_every_path_is_computed_once_and_every_run_has_a_record(undisturbed):
         assert (record.record.scaling, record.record.devices) == (record.scaling, record.devices)
         assert record.record.epochs == 4
     assert watch.lines[-1] == "6 runs: 6 max_epochs"
-    assert watch.states == {
-        name: f"max_epochs at {fake.records()[name].record.final_val_loss:.4g}"  # pyright: ignore[reportOptionalMemberAccess]
-        for name in NAMES
-    }
+    assert ["step-times-n1"] in fake.processes()
+    assert len(fake.processes()) <= 3
 
 
 def test_a_finished_sweep_starts_nothing(undisturbed):
     fake, _, first = undisturbed
     before = fake.events("start")
     code, watch = fake.sweep(grid())
-    assert (code, watch.jobs, watch.begun) == (0, 0, [])
+    assert (code, watch.jobs, watch.lines[0]) == (0, 0, "6 runs: all done")
     assert fake.events("start") == before
     assert watch.states == first.states
 
@@ -62,11 +59,11 @@ def test_a_finished_sweep_starts_nothing(undisturbed):
 def test_virtual_runs_are_followed_by_the_step_times_that_the_projection_needs(undisturbed):
     """Weak and linear: 32 on every device; validation volumes a device: 128, 64, 32."""
     fake, _, _ = undisturbed
-    found = step_times.read(SweepDir(fake.root).step_times(1))
+    found = step_times.read(fake.folder.step_times(1))
     assert found is not None
     assert [row.samples for row in found.train] == [32]
     assert [row.samples for row in found.validation] == [32, 64, 128]
-    assert not SweepDir(fake.root).step_times(2).exists()
+    assert not fake.folder.step_times(2).exists()
 
 
 WISHES = {
@@ -75,10 +72,10 @@ WISHES = {
     "linear-n2-seed0": "hang",
     "weak-n4-seed0": "diverge",
     "linear-n4-seed0": "bad",
-    "weak-n1-seed1": "lie",
+    "weak-n1-seed1": "deaf",
     "weak-n2-seed1": "garbage",
 }
-LIMIT_S = 5.0  # ample for all but the one that hangs
+LIMIT_S = 3.0  # ample for all but those that hang
 
 
 @pytest.fixture(scope="module")
@@ -91,31 +88,31 @@ def failing(tmp_path_factory):
     for options in ({}, {}, {"retry": True}):
         fake.forget()
         code, watch = fake.sweep(config, **options)
-        calls.append((code, watch, fake.events("start"), fake.records()))
+        calls.append((code, watch, fake.events("start"), fake.records(config)))
         if len(calls) == 2:
             fake.wish({})
+            fake.folder.run("weak-n2-seed1").record.unlink()
     return fake, calls
 
 
 ENDS = {
-    "weak-n1-seed0": (CRASHED, "exit code 1: what it was"),
-    "linear-n1-seed0": (CRASHED, "exit code 1: what it was"),
+    "weak-n1-seed0": (CRASHED, "exit code 1: RuntimeError: what it was"),
+    "linear-n1-seed0": (CRASHED, "exit code 1: RuntimeError: what it was"),
     "weak-n2-seed0": (CRASHED, "killed by SIGSEGV: no output"),
-    "linear-n2-seed0": (TIMED_OUT, "killed after its time limit of 5 s: no output"),
-    "linear-n4-seed0": (CRASHED, "exit code 2: error: optim.batch_size must be smaller; got 9"),
-    "weak-n1-seed1": (CRASHED, "exit code 0: no output"),
-    "linear-n1-seed1": (CRASHED, "exit code 0: no output"),
+    "linear-n2-seed0": (TIMED_OUT, "ended after its time limit of 3 s"),
+    "linear-n4-seed0": (CRASHED, "exit code 2: error: optim.batch_size must be smaller; got 9: lower it"),
+    "weak-n1-seed1": (TIMED_OUT, "killed after its time limit of 3 s"),
+    "linear-n1-seed1": (TIMED_OUT, "killed after its time limit of 3 s"),
 }
 
 
 @pytest.mark.parametrize(("name", "end"), ENDS.items(), ids=ENDS.keys())
-def test_a_failed_process_is_an_outcome_with_its_last_words_and_where_to_read_more(failing, name, end):
+def test_a_failed_run_is_an_outcome_with_its_last_words_and_where_to_read_more(failing, name, end):
     fake, [(code, watch, _, records), *_] = failing
     outcome, message = end
     path = name.replace("linear-n1", "weak-n1")
     assert (records[name].outcome, records[name].path) == (outcome, path)
-    assert records[name].message == f"{message} ({SweepDir(fake.root).log(path)})"
-    assert watch.states[name] == f"{outcome}: {records[name].message}"
+    assert records[name].message == f"{message} ({fake.folder.log(path)})"
     assert f"  {name} {outcome}: {records[name].message}" in watch.lines[-2].splitlines()
     assert code == RUNS_FAILED
 
@@ -123,14 +120,14 @@ def test_a_failed_process_is_an_outcome_with_its_last_words_and_where_to_read_mo
 def test_a_record_that_cannot_be_read_is_a_crash_of_its_run(failing):
     _, [(_, _, _, records), *_] = failing
     assert records["weak-n2-seed1"].outcome == CRASHED
-    assert "must be a record of this program" in records["weak-n2-seed1"].message
+    assert "it left no record of its end" in records["weak-n2-seed1"].message
 
 
-def test_what_a_failed_process_left_is_kept(failing):
+def test_what_a_failed_run_left_is_kept(failing):
     _, [(_, _, _, records), *_] = failing
     assert records["weak-n1-seed0"].record is None
     hung = records["linear-n2-seed0"].record
-    assert (hung.stop_reason, hung.epochs) == (stop_reasons.SIGTERM, 2)
+    assert (hung.stop_reason, hung.epochs) == ("sigterm", 2)
 
 
 def test_divergence_is_a_result_and_the_others_are_as_if_nothing_had_failed(failing, undisturbed):
@@ -142,8 +139,13 @@ def test_divergence_is_a_result_and_the_others_are_as_if_nothing_had_failed(fail
         assert records[name].outcome == "max_epochs"
         same_path = undisturbed[0].records()[name.replace("seed1", "seed0")]
         assert records[name].record.final_val_loss == same_path.record.final_val_loss
-    assert watch.lines[-2].splitlines()[0] == "12 runs: 7 crashed, 3 max_epochs, 1 timed_out, 1 diverged"
+    assert watch.lines[-2].splitlines()[0] == "12 runs: 5 crashed, 3 timed_out, 3 max_epochs, 1 diverged"
     assert watch.lines[-1] == "--retry computes crashed and timed-out runs again"
+
+
+def test_a_run_that_crashes_is_tried_twice_and_bad_input_and_a_time_limit_once(failing):
+    _, [(_, _, starts, _), *_] = failing
+    assert {name: starts.count(name) for name in WISHES} == dict.fromkeys(WISHES, 1) | {"weak-n1-seed0": 2, "weak-n2-seed0": 2}
 
 
 def test_failed_runs_are_left_alone_without_retry(failing):
@@ -154,84 +156,72 @@ def test_failed_runs_are_left_alone_without_retry(failing):
 
 
 def test_retry_computes_exactly_the_failed_ones_from_where_they_were(failing):
-    fake, [(_, _, _, before), _, (code, watch, starts, records)] = failing
+    _, [(_, _, _, before), _, (code, watch, starts, records)] = failing
     failed = {record.path for record in before.values() if record.outcome in (CRASHED, TIMED_OUT)}
     assert sorted(name for name in starts if name != "step-times-n1") == sorted(failed)
     assert code == 0
     assert watch.lines[-1] == "12 runs: 11 max_epochs, 1 diverged"
     assert all(record.record.epochs == 4 for record in records.values() if record.outcome == "max_epochs")
-    assert fake.orphans() == []
 
 
 def test_an_arm_has_no_run_on_more_devices_than_its_batch_has_samples(fake):
-    code, watch = fake.sweep(grid(scaling=("strong", "weak"), devices=(1, 40)))
+    config = grid(scaling=("strong", "weak"), devices=(1, 40))
+    code, watch = fake.sweep(config)
     assert code == 0
-    assert sorted(fake.records()) == ["strong-n1-seed0", "weak-n1-seed0", "weak-n40-seed0"]
+    assert sorted(fake.records(config)) == ["strong-n1-seed0", "weak-n1-seed0", "weak-n40-seed0"]
     assert "strong on 40 devices: left out, a step of it has 32 samples" in watch.lines
 
 
-def test_a_program_that_cannot_be_started_is_a_crash(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_jobs, "PROGRAM", (str(tmp_path / "nowhere"),))
-    assert engine.sweep(grid(devices=(1,)), tmp_path / "sweep", Watch(), samples=640) == RUNS_FAILED
-    record = SweepDir(tmp_path / "sweep").read(RunKey("weak", 1, 0))
-    assert record is not None
-    assert record.message.startswith("could not be started: ")
+def test_a_worker_that_cannot_begin_is_no_run_that_crashes(fake):
+    """Its program has a fault, or a package is missing."""
+    fake.script.write_text("raise SystemExit('no such thing')")
+    with pytest.raises(InputError, match=r"a worker must be able to begin a run; got exit code 1: no such thing \(.*workers"):
+        fake.sweep(grid(devices=(1,)))
+    assert fake.records() == {}
 
 
-def test_measured_runs_run_each_on_its_own_devices_and_need_no_further_step_times(fake, monkeypatch):
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")
-    code, _ = fake.sweep(grid(mode="measured", jobs=1, devices=(1, 2)))
-    assert code == 0
-    assert sorted(fake.events("start")) == ["linear-n1-seed0", "linear-n2-seed0", "weak-n1-seed0", "weak-n2-seed0"]
-    assert {record.mode for record in fake.records().values()} == {"measured"}
-    assert not any(record.record.virtual for record in fake.records().values() if record.record)
-
-
-@pytest.mark.parametrize(("mode", "jobs", "count"), [("measured", 1, "4"), ("virtual", 1, "3"), ("virtual", 2, "1")])
-def test_a_process_sees_as_many_cpu_devices_as_it_computes_on(fake, monkeypatch, mode, jobs, count):
-    """Virtual runs side by side share the cores; step times are still measured on one device."""
+@pytest.mark.parametrize(
+    ("mode", "jobs", "counts"), [("measured", 1, ["2", "4"]), ("virtual", 1, ["3", "3"]), ("virtual", 2, ["1", "1"])]
+)
+def test_a_worker_sees_as_many_cpu_devices_as_its_runs_compute_on(fake, monkeypatch, mode, jobs, counts):
+    """Virtual runs side by side share the cores. Measured runs share nothing, and need no further step times."""
     monkeypatch.setattr(environment, "cores", lambda: 3)
-    config = grid(mode=mode, jobs=jobs)
-    timed = sweep_jobs.timing_job(config, SweepDir(fake.root), 1, {"batches": [8], "validation": []})
-    assert timed.environment["JAX_NUM_CPU_DEVICES"] == "1"
-    job = sweep_jobs.training_job(config, SweepDir(fake.root), RunKey("weak", 4, 0))
-    assert job.environment["JAX_NUM_CPU_DEVICES"] == count
-    assert str(ROOT) in job.environment["PYTHONPATH"].split(os.pathsep)
+    config = grid(mode=mode, jobs=jobs, scaling=("weak",), devices=(2, 4))
+    assert fake.sweep(config)[0] == 0
+    assert [(fake.folder.run(f"weak-n{n}-seed0").root / "cpu").read_text() for n in (2, 4)] == counts
+    assert fake.folder.step_times(1).exists() == (mode == "virtual")
+    assert {record.record.virtual for record in fake.records(config).values() if record.record} == {mode == "virtual"}
 
 
-# Processes that stay
-
-
-def test_a_sweep_has_as_many_processes_as_places_and_one_for_the_step_times(undisturbed):
-    fake, _, _ = undisturbed
-    assert ["step-times-n1"] in fake.processes()
-    assert len(fake.processes()) <= 3
-    assert sorted(name for names in fake.processes() for name in names) == sorted([*PATHS, "step-times-n1"])
+# Workers that die
 
 
 def test_a_run_that_is_killed_is_tried_again_from_its_checkpoint_and_said_so(fake, undisturbed):
     fake.wish({"weak-n2-seed0": "crash once"})
     code, watch = fake.sweep(grid(jobs=1))
     assert code == 0
-    log = SweepDir(fake.root).log("weak-n2-seed0")
-    assert f"weak-n2-seed0 is tried again in a new process: killed by SIGKILL: no output ({log})" in watch.lines
+    log = fake.folder.log("weak-n2-seed0")
+    assert f"weak-n2-seed0 has lost its process, killed by SIGKILL: no output ({log})" in watch.lines
     assert without_clocks(fake.records()) == without_clocks(undisturbed[0].records())
-    assert watch.begun.count("weak-n2-seed0") == 1
     assert [names.count("weak-n2-seed0") for names in fake.processes()] == [1, 1, 0]
 
 
-def test_a_run_that_crashes_twice_is_named_and_left_out_and_costs_no_other_run(fake):
-    fake.wish({"weak-n2-seed0": "segfault"})
-    code, watch = fake.sweep(grid(jobs=1))
-    assert code == RUNS_FAILED
-    assert fake.events("start").count("weak-n2-seed0") == 2
-    assert watch.lines[-2].startswith("6 runs: 5 max_epochs, 1 crashed\n  weak-n2-seed0 crashed: killed by SIGSEGV: no output")
-
-
-def test_bad_input_is_not_tried_again(fake):
-    fake.wish({"linear-n2-seed0": "bad"})
-    assert fake.sweep(grid(jobs=1))[0] == RUNS_FAILED
-    assert fake.events("start").count("linear-n2-seed0") == 1
+@pytest.mark.parametrize(
+    ("before", "tried"),
+    [
+        ({"deaths": 1}, False),
+        ({"deaths": 0}, True),
+        ({"deaths": 1, "boot": "an earlier one"}, True),
+        ({"deaths": 1, "checkpoint": -1}, True),
+        ({"deaths": 0, "timed_out": True}, False),
+    ],
+)
+def test_a_run_is_left_out_after_two_deaths_without_a_checkpoint_while_the_machine_was_up(fake, before, tried):
+    attempt = Attempt(1, locks.this_boot(), 0, 0, "how it was")._replace(**before)
+    fake.folder.write(fake.folder.attempt("weak-n1-seed0"), attempt)
+    fake.sweep(grid(devices=(1,)))
+    assert fake.records()["weak-n1-seed0"].message == ("" if tried else "how it was")
+    assert (fake.events("start").count("weak-n1-seed0") == 1) == tried
 
 
 @pytest.mark.parametrize(
@@ -241,7 +231,7 @@ def test_bad_input_is_not_tried_again(fake):
             "full disk",
             r"^workdir must stay a folder that can be written; .*: give the same again \(.*weak-n2-seed0.log\.txt\)$",
         ),
-        ("full disk, also for the error", r"must have space for what weak-n2-seed0 writes; .* give the same command again$"),
+        ("full disk, also for the error", r"must have space for what weak-n2-seed0 writes; .* give the command again$"),
     ],
 )
 def test_a_disk_that_is_full_in_a_run_interrupts_the_sweep(fake, undisturbed, wish, said):
@@ -256,22 +246,6 @@ def test_a_disk_that_is_full_in_a_run_interrupts_the_sweep(fake, undisturbed, wi
     assert without_clocks(fake.records()) == without_clocks(undisturbed[0].records())
 
 
-def test_a_disk_that_is_full_between_two_runs_loses_nothing(fake, undisturbed, monkeypatch):
-    """The first run has ended, and its record cannot be written."""
-
-    def fail(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some file")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SweepDir, "write", fail)
-        with pytest.raises(StorageError, match=r"must stay a folder .*; writing some file failed \(No space left on device\)"):
-            fake.sweep(grid(jobs=1))
-    assert fake.records() == {}
-    assert fake.orphans() == []
-    assert fake.sweep(grid(jobs=1))[0] == 0
-    assert without_clocks(fake.records()) == without_clocks(undisturbed[0].records())
-
-
 @pytest.mark.parametrize(("wish", "failed"), [("full memory after others", 0), ("full memory", 1)])
 def test_a_run_for_which_memory_was_full_gets_a_process_of_its_own(fake, wish, failed):
     fake.wish({"linear-n2-seed0": wish})
@@ -281,32 +255,26 @@ def test_a_run_for_which_memory_was_full_gets_a_process_of_its_own(fake, wish, f
     assert fake.events("start").count("linear-n2-seed0") == 2
 
 
-@pytest.mark.parametrize(("limit", "processes"), [("auto", 2), (2.5, 3), (50.0, 2)])
-def test_a_process_that_grows_is_replaced(fake, limit, processes):
-    """Two GB with each run. One process more measures the step times."""
-    fake.wish({"memory": "1.0" if limit == "auto" else "2.0"})
-    assert fake.sweep(grid(jobs=1, devices=(1, 2), worker_memory_gb=limit))[0] == 0
-    assert len(fake.processes()) == processes
+@pytest.mark.parametrize(("memory", "processes"), [("1.0", 2), ("3.0", 4)])
+def test_a_process_that_grows_is_replaced(fake, memory, processes):
+    """Gigabytes with each run. One process more measures the step times."""
+    fake.wish({"memory": memory})
+    assert fake.sweep(grid(jobs=1, devices=(1, 2)))[0] == 0
+    assert len(fake.processes()) == processes - (memory == "3.0")
 
 
-@pytest.mark.parametrize(
-    ("changes", "launcher", "stays"),
-    [
-        ({}, {}, True),
-        ({"run": changed(configuration(), distributed__coordinator="127.0.0.1:2000")}, {}, False),
-        ({}, {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, False),
-        ({"executor": "slurm", "slurm": SlurmConfig(devices_per_node=1), "mode": "measured", "jobs": 1}, {}, False),
-        ({"executor": "slurm", "slurm": SlurmConfig(devices_per_node=2), "mode": "measured", "jobs": 1}, {}, True),
-    ],
-)
-def test_only_a_run_of_one_process_leaves_its_process_to_others(fake, monkeypatch, changes, launcher, stays):
-    """Several processes join once in their lives. They crash together, so one is not tried again alone."""
-    for name, value in ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"} | launcher).items():
-        monkeypatch.setenv(name, value)
-    job = sweep_jobs.training_job(grid(**changes), SweepDir(fake.root), RunKey("weak", 2, 0))
-    assert (job.stays, job.attempts) == ((True, 2) if stays else (False, 1))
-    timed = sweep_jobs.timing_job(grid(**changes), SweepDir(fake.root), 1, {"batches": [8], "validation": []})
-    assert (timed.stays, timed.attempts) == (False, 1)
+def test_a_run_that_another_worker_computes_is_waited_for(fake):
+    class Other(Watch):
+        def say(self, line):
+            super().say(line)
+            if line.startswith("waiting for"):
+                held.__exit__(None, None, None)
+
+    held = fake.folder.turn("weak-n2-seed0")
+    held.__enter__()
+    code, watch = fake.sweep(grid(devices=(2,)), display=Other())
+    assert code == 0
+    assert f"waiting for process {os.getpid()} on {socket.gethostname()}, which computes weak-n2-seed0" in watch.lines
 
 
 # Step times
@@ -321,7 +289,7 @@ def test_throughput_is_measured_once_on_each_number_of_devices(fake):
     """Weak: 1 and 8 a device. Strong: 16 in all, and 2 where that is one for each device."""
     assert fake.sweep(throughputs())[0] == 0
     assert fake.events("start") == ["step-times-n2", "step-times-n4"]
-    folder = SweepDir(fake.root)
+    folder = fake.folder
     rows = {n: [row.samples for row in found.train] for n in (2, 4) if (found := step_times.read(folder.step_times(n)))}
     assert rows == {2: [2, 16], 4: [4, 16, 32]}
     assert fake.sweep(throughputs())[0] == 0
@@ -329,20 +297,16 @@ def test_throughput_is_measured_once_on_each_number_of_devices(fake):
 
 
 def test_throughput_on_more_devices_than_the_base_batch_has_samples(fake):
-    """The run that is timed must be one that exists: strong scaling of 32 samples on 40 devices does not."""
-    job = sweep_jobs.timing_job(grid(mode="throughput", jobs=1), SweepDir(fake.root), 40, {"batches": [40], "validation": []})
-    saved = Path(job.arguments[1]).read_text()
-    assert 'scaling = "weak"' in saved
-    assert "devices = 40" in saved
-    assert job.environment["JAX_NUM_CPU_DEVICES"] == "40"
+    assert fake.sweep(dataclasses.replace(throughputs(), devices=(40,)))[0] == 0
+    assert fake.folder.step_times(40).exists()
 
 
 def test_failed_step_times_are_said_and_measured_again_by_the_next_call(fake):
     fake.wish({"step-times-n2": "crash"})
     code, watch = fake.sweep(throughputs())
     assert code == RUNS_FAILED
-    log = SweepDir(fake.root).log("step-times-n2")
-    assert watch.lines[-1] == f"step-times-n2 failed: what it was ({log})"
+    log = fake.folder.log("step-times-n2")
+    assert watch.lines[-1] == f"step-times-n2 failed: RuntimeError: what it was ({log})"
     fake.forget()
     fake.wish({})
     assert fake.sweep(throughputs())[0] == 0
@@ -397,37 +361,25 @@ def checkpoints(fake: Fake) -> list[str]:
     return sorted(path.parent.name for path in fake.root.glob("runs/*/checkpoints") if any(path.iterdir()))
 
 
-def test_the_checkpoints_of_runs_that_ended_by_themselves_are_removed(fake):
-    fake.wish({"weak-n2-seed0": "diverge", "linear-n2-seed0": "lie"})
-    fake.sweep(grid(devices=(1, 2)))
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_checkpoints_of_runs_that_ended_by_themselves_are_removed_unless_they_are_to_be_kept(fake, kept):
+    fake.wish({"weak-n2-seed0": "diverge", "linear-n2-seed0": "crash once"})
+    fake.folder.write(fake.folder.attempt("linear-n2-seed0"), Attempt(1, locks.this_boot(), 2, 1, "how it was"))
+    (fake.root / "runs/linear-n2-seed0/checkpoints/2").mkdir(parents=True)
+    fake.sweep(grid(devices=(1, 2), keep_checkpoints=kept))
     ends = {name: record.outcome for name, record in fake.records().items()}
     assert (ends["weak-n1-seed0"], ends["weak-n2-seed0"], ends["linear-n2-seed0"]) == ("max_epochs", "diverged", CRASHED)
-    assert checkpoints(fake) == ["linear-n2-seed0"]
-
-
-def test_checkpoints_stay_where_they_are_to_be_kept(fake):
-    fake.sweep(grid(devices=(1,), keep_checkpoints=True))
-    assert checkpoints(fake) == ["weak-n1-seed0"]
-    fake.sweep(grid(devices=(1,)))
-    assert checkpoints(fake) == []
-
-
-def test_checkpoints_that_a_killed_sweep_had_no_time_to_remove_are_removed_by_the_next_call(fake, monkeypatch):
-    """Killed between a run's record and the removal."""
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "_remove_checkpoints", lambda *_: None)
-        fake.sweep(grid(devices=(1,)))
-    assert checkpoints(fake) == ["weak-n1-seed0"]
+    assert checkpoints(fake) == ["linear-n2-seed0", *(["weak-n1-seed0", "weak-n2-seed0"] if kept else [])]
     fake.forget()
-    assert fake.sweep(grid(devices=(1,)))[0] == 0
-    assert (checkpoints(fake), fake.events("start")) == ([], [])
+    fake.sweep(grid(devices=(1, 2)))  # as after a kill before they were removed
+    assert (checkpoints(fake), fake.events("start")) == (["linear-n2-seed0"], [])
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_raised_limit_goes_on_from_checkpoints_that_were_kept_and_begins_again_without(fake, kept):
     config = grid(scaling=("weak",), devices=(2,), keep_checkpoints=kept)
     fake.sweep(config)
-    trace = SweepDir(fake.root).run("weak-n2-seed0").root / "trace"
+    trace = fake.folder.run("weak-n2-seed0").root / "trace"
     trace.touch()
     code, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=StopConfig(max_epochs=5))))
     assert code == 0
@@ -452,7 +404,8 @@ def test_a_second_sweep_on_the_same_work_directory_is_refused_while_the_first_ru
     class Second(Watch):
         error = ""
 
-        def started(self, name):
+        def start(self, *arguments):
+            super().start(*arguments)
             with pytest.raises(InputError) as caught:
                 engine.sweep(grid(devices=(1,)), fake.root, Watch(), samples=640)
             self.error = str(caught.value)
@@ -508,10 +461,23 @@ def test_a_broken_saved_configuration_is_refused(claimed):
 def test_a_larger_grid_computes_what_is_new_only(fake):
     assert fake.sweep(grid(devices=(1, 2)))[0] == 0
     fake.forget()
-    code, watch = fake.sweep(grid(devices=(4, 2, 1), seeds=(0,), run_time_limit_s=100.0, jobs=1))
-    assert (code, watch.begun) == (0, ["weak-n4-seed0", "linear-n4-seed0"])
+    assert fake.sweep(grid(devices=(4, 2, 1), run_time_limit_s=100.0, jobs=1))[0] == 0
+    assert fake.events("start") == ["weak-n4-seed0", "linear-n4-seed0", "step-times-n1"]
     assert sorted(fake.records()) == sorted(NAMES)
-    assert "devices = [4, 2, 1]" in SweepDir(fake.root).config.read_text()
+    assert "devices = [4, 2, 1]" in fake.folder.config.read_text()
+
+
+@pytest.mark.parametrize("first", [{"devices": (2, 4)}, {"scaling": ("weak", "strong")}, {"devices": (8,)}])
+def test_a_path_that_was_computed_under_another_name_is_not_computed_again(fake, first):
+    """The path of strong scaling is that of one device, and of weak scaling there."""
+    assert fake.sweep(grid(**{"scaling": ("strong",), "devices": (1, 2)} | first))[0] == 0
+    fake.forget()
+    config = grid(scaling=("linear", "strong"), devices=(1, 2))
+    assert fake.sweep(config)[0] == 0
+    assert set(fake.events("start")) <= {"linear-n2-seed0", "step-times-n1"}
+    strong = fake.records(config)["strong-n2-seed0"].record
+    assert strong is not None
+    assert (strong.scaling, strong.device_batch, strong.epochs) == ("strong", 16, 4)
 
 
 def test_a_raised_limit_goes_on_with_the_runs_that_it_had_ended_only(fake):
@@ -519,9 +485,9 @@ def test_a_raised_limit_goes_on_with_the_runs_that_it_had_ended_only(fake):
     assert fake.sweep(grid(devices=(1, 2)))[0] == 0
     fake.forget()
     longer = Config(stop=StopConfig(max_epochs=5))
-    code, watch = fake.sweep(grid(devices=(1, 2), run=longer, jobs=1))
-    assert (code, watch.begun) == (0, ["weak-n1-seed0", "linear-n2-seed0"])
-    assert "max_epochs = 5" in SweepDir(fake.root).config.read_text()
+    assert fake.sweep(grid(devices=(1, 2), run=longer, jobs=1))[0] == 0
+    assert fake.events("start") == ["weak-n1-seed0", "linear-n2-seed0"]
+    assert "max_epochs = 5" in fake.folder.config.read_text()
 
 
 @pytest.mark.parametrize(("patience", "begun"), [(2, []), (3, ["weak-n1-seed0"])])
@@ -530,24 +496,14 @@ def test_a_changed_patience_judges_the_runs_that_stalled_again(fake, patience, b
     stop = StopConfig(max_epochs=4, patience_epochs=2, min_relative_improvement=0.99)
     config = grid(scaling=("weak",), devices=(1,), keep_checkpoints=True, run=Config(stop=stop))
     assert fake.sweep(config)[0] == 0
-    folder, record = SweepDir(fake.root), fake.records()["weak-n1-seed0"]
+    record = fake.records(config)["weak-n1-seed0"]
     assert record.record is not None
-    run, stalled = folder.run(record.path), dataclasses.replace(record.record, stop_reason="stalled", epochs=3)
+    run, stalled = fake.folder.run(record.path), dataclasses.replace(record.record, stop_reason="stalled", epochs=3)
     write_history(run.history, run.read_rows()[:3])
     write_text(run.record, to_json(stalled))
-    write_text(folder.record(record.key), to_json(dataclasses.replace(record, outcome="stalled", record=stalled)))
     fake.forget()
-    _, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=dataclasses.replace(stop, patience_epochs=patience))))
-    assert watch.begun == begun
-
-
-def test_a_new_run_on_a_known_path_gets_its_record_from_it(fake):
-    assert fake.sweep(grid(scaling=("weak",), devices=(1,)))[0] == 0
-    assert fake.sweep(grid(scaling=("weak", "strong"), devices=(1, 2)))[0] == 0
-    strong = fake.records()["strong-n2-seed0"]
-    assert strong.path == "weak-n1-seed0"
-    assert strong.record is not None
-    assert (strong.record.device_batch, strong.record.epochs) == (16, 4)
+    fake.sweep(dataclasses.replace(config, run=Config(stop=dataclasses.replace(stop, patience_epochs=patience))))
+    assert fake.events("start") == begun
 
 
 def test_a_work_directory_that_cannot_be_written_is_refused():
@@ -558,31 +514,46 @@ def test_a_work_directory_that_cannot_be_written_is_refused():
 # Interruptions
 
 
+def alive(fake: Fake) -> list[str]:
+    """Runs whose workers live: only death lets go of their lock."""
+    return sorted(path.parent.name for path in fake.root.glob("runs/*/.turn") if locked(path))
+
+
 def test_an_interrupted_sweep_ends_its_runs_and_the_next_call_completes_it(fake, undisturbed):
-    fake.wish({"weak-n2-seed0": "hang"})
+    fake.wish({"weak-n2-seed0": "hang", "linear-n2-seed0": "hang"})
 
     class Interrupting(Watch):
-        """When the third run starts, one is done, and another hangs until it gets a signal."""
+        """When one run is done and two others hang until they get a signal."""
 
-        def started(self, name):
-            super().started(name)
-            if name == "linear-n2-seed0":
-                wait_until(lambda: fake.events("hang"))
+        def running(self, states):
+            if len(fake.events("hang")) == 2 and not fake.events("sigterm"):
                 os.kill(os.getpid(), signal.SIGINT)
 
     code, watch = fake.sweep(grid(), display=Interrupting())
     assert code == 130
     assert engine.interrupted(code)
-    assert watch.states["weak-n2-seed0"] == "interrupted"
-    assert fake.events("sigterm") == ["weak-n2-seed0"]
-    assert "weak-n2-seed0" not in fake.records()
-    assert {"weak-n1-seed0", "linear-n1-seed0"} <= set(fake.records())
+    assert sorted(fake.events("sigterm")) == ["linear-n2-seed0", "weak-n2-seed0"]
+    assert set(fake.records()) == {"weak-n1-seed0", "linear-n1-seed0"}
     assert not {"weak-n4-seed0", "linear-n4-seed0"} & set(fake.events("start"))
+    assert "4 not computed" in watch.lines[-2]
     assert watch.lines[-1] == "the same command continues the sweep"
-    assert "not computed" in watch.lines[-2]
+    assert not list(fake.root.glob("runs/*/attempt.json"))
     fake.wish({})
     assert fake.sweep(grid())[0] == 0
     assert without_clocks(fake.records()) == without_clocks(undisturbed[0].records())
+
+
+def test_a_second_signal_kills_a_run_that_does_not_end_and_that_is_no_fault_of_its_own(fake):
+    fake.wish({"weak-n1-seed0": "deaf"})
+    process = fake.start(grid(devices=(1,)))
+    wait_until(lambda: fake.events("hang"))
+    process.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    process.terminate()
+    printed, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 143, printed
+    assert (alive(fake), list(fake.root.glob("runs/*/attempt.json"))) == ([], [])
 
 
 def test_sigterm_to_a_sweeping_process_is_exit_code_143(fake):
@@ -592,8 +563,7 @@ def test_sigterm_to_a_sweeping_process_is_exit_code_143(fake):
     process.terminate()
     printed, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 143, printed
-    assert fake.records() == {}
-    assert fake.orphans() == []
+    assert (fake.records(), alive(fake)) == ({}, [])
     fake.wish({})
     assert fake.sweep(grid(devices=(1,)))[0] == 0
     assert sorted(fake.records()) == ["linear-n1-seed0", "weak-n1-seed0"]
@@ -609,11 +579,10 @@ def test_a_sweeping_process_killed_twice_loses_and_repeats_nothing(fake, undistu
         fake.wish(dict.fromkeys(hanging, "hang"))
         process = fake.start(grid())
         wait_until(lambda names=hanging: set(names) <= set(fake.events("hang")))
-        wait_until(lambda done=done: set(fake.records()) == done)  # the sweep may be slower to write them
-        assert sorted(fake.orphans()) == sorted(hanging)  # they live, and would be orphans
+        assert alive(fake) == sorted(hanging)  # they live, and would be orphans
         process.kill()
         process.communicate(timeout=DEADLINE_S)
-        wait_until(lambda: not fake.orphans())
+        wait_until(lambda: not alive(fake))
         assert set(fake.records()) == done
     fake.wish({})
     assert fake.sweep(grid())[0] == 0
@@ -621,4 +590,27 @@ def test_a_sweeping_process_killed_twice_loses_and_repeats_nothing(fake, undistu
     assert sorted(fake.events("end")) == sorted([*PATHS, "step-times-n1"])
     starts = fake.events("start")
     assert {name: starts.count(name) for name in PATHS} == dict.fromkeys(PATHS, 2) | {"weak-n1-seed0": 1}
-    assert fake.orphans() == []
+
+
+# What is said of a process that died
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "expected"),
+    [
+        (b"", 1, ""),
+        (b"one\ntwo\n\n", 3, "two"),
+        (b"20 %\r80 %\n", 0, "80 %"),
+        (
+            b"Traceback (most recent call last):\n  File\nValueError: bad\n\nSimple: JAX has removed\n",
+            1,
+            "ValueError: bad",
+        ),
+        (b"\xff\x1b[0m", 0, "\ufffd\ufffd[0m"),
+        (b"x" * 400, 0, "x" * 300 + "…"),
+    ],
+)
+def test_last_words(tmp_path, content, code, expected):
+    (tmp_path / "log").write_bytes(content)
+    assert workers.last_words(tmp_path / "log", code) == expected
+    assert workers.last_words(tmp_path / "none", code) == ""

@@ -1,6 +1,6 @@
 import dataclasses
-import math
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +19,9 @@ from gmmae.sweep.grid import (
     SweepConfig,
     dry_run,
     run_config,
-    run_groups,
     run_keys,
 )
+from gmmae.sweep.runs import SweepDir
 from gmmae.system.errors import InputError
 from gmmae.workloads.registry import configuration
 from tests.bad_values import require_refused
@@ -35,8 +35,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "executor": ("lsf", "one of processes, slurm"),
     "jobs": (0, "at least 1"),
     "run_time_limit_s": (0.0, "positive"),
-    "worker_memory_gb": (0.0, "positive"),
-    "grace_s": (math.nan, "at least 0"),
     "clusters": ((), "at least one"),
     "timing.device_batches": ((4, 4), COUNTS),
     "timing.global_batches": ((0,), COUNTS),
@@ -50,7 +48,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "slurm.timeouts": (-1, "at least 0"),
     **{f"slurm.{key}": (0, "at least 1") for key in ("devices_per_node", "cpus_per_task", "mem_gb")},
     "slurm.array_parallelism": (0, "at least 1"),
-    "slurm.runs_per_job": (0, "at least 1"),
     "slurm.setup": (("module load cuda", " "), "lines that are not empty"),
     "slurm.additional_parameters": (("--gres=gpu",), "options of sbatch as key=value"),
 }
@@ -83,7 +80,6 @@ def test_every_key_of_the_sweep_has_a_bad_value_above():
     ("key", "value"),
     [
         ("timing.warmup_steps", 0),
-        ("grace_s", 0.0),
         ("seeds", (0,)),
         ("devices", (1,)),
         ("jobs", 2),
@@ -128,7 +124,7 @@ def test_toml_read_back_is_equal(tmp_path):
         devices=(4, 1),
         seeds=(2, 0),
         jobs=3,
-        grace_s=0.5,
+        run_time_limit_s=0.5,
         run=configuration(optim=OptimConfig(batch_size=8)),
         executor="slurm",
         slurm=SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'), additional_parameters=("gres=gpu:1",)),
@@ -150,7 +146,8 @@ def test_runs_are_ordered_by_seed_then_devices_then_arm():
 
 
 def shared(config: SweepConfig, samples: int = 10_000) -> dict[str, list[str]]:
-    return {owner.name: [member.name for member in members] for owner, members in run_groups(config, samples)}
+    groups = SweepDir(Path("nowhere")).groups(config, samples)
+    return {owner: [member.name for member in members] for owner, members in groups.items()}
 
 
 def test_strong_runs_and_all_runs_on_one_device_share_a_path_of_their_seed():
@@ -216,7 +213,7 @@ def test_ten_thousand_runs_are_divided_into_paths_at_once():
     """A comparison of every run with every other one took four minutes; this takes a tenth of a second."""
     config = SweepConfig(scaling=("strong", "weak", "linear"), devices=tuple(range(1, 35)), seeds=tuple(range(102)))
     before = time.process_time()
-    found = dict(run_groups(config, 10_000))
+    found = shared(config)
     assert time.process_time() - before < 5
     assert sum(map(len, found.values())) == len(run_keys(config)) == 102 * (32 + 2 * 34)
     assert len(found) == 102 * (1 + 2 * 33)
@@ -225,8 +222,7 @@ def test_ten_thousand_runs_are_divided_into_paths_at_once():
 @pytest.mark.parametrize("mode", ["measured", "throughput"])
 def test_where_times_count_nothing_is_shared(mode):
     config = SweepConfig(mode=mode, devices=(1, 2), seeds=(0, 1))
-    assert [owner for owner, _ in run_groups(config, 100)] == run_keys(config)
-    assert all(members == [owner] for owner, members in run_groups(config, 100))
+    assert shared(config, 100) == {key.name: [key.name] for key in run_keys(config)}
 
 
 @pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", "all", 4), ("measured", 4, None)])

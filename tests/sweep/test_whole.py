@@ -2,14 +2,17 @@
 
 import dataclasses
 import io
+import os
+import signal
 
 import pytest
 from rich.console import Console
 
+from gmmae.config.schema import changed
 from gmmae.multihost import environment
 from gmmae.sweep import engine, step_times
 from gmmae.sweep.display import SweepDisplay
-from gmmae.sweep.grid import RunKey, SweepConfig, TimingConfig, run_config, run_keys
+from gmmae.sweep.grid import SweepConfig, TimingConfig, run_config, run_keys
 from gmmae.sweep.runs import SweepDir
 from gmmae.training import loop
 from tests.small import Recorder, small
@@ -47,8 +50,7 @@ def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path)
         run = run_config(config, key)
         run = dataclasses.replace(run, parallel=dataclasses.replace(run.parallel, devices=environment.device_a_core(run)))
         alone = loop.run(run, tmp_path / key.name, Recorder())
-        found = folder.read(key)
-        assert found is not None
+        [found] = [record for record in folder.read_all(config) if record.key == key]
         assert found.record is not None
         assert found.outcome == alone.stop_reason
         assert comparable(found.record) == comparable(alone)
@@ -56,7 +58,7 @@ def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path)
             assert getattr(found.record, name) == pytest.approx(getattr(alone, name), rel=1e-6)
         assert set(found.record.clocks) == set(alone.clocks)
     assert sorted(path.name for path in (folder.root / "runs").iterdir()) == [
-        "step-times-n1", "strong-n1-seed0", "weak-n2-seed0",
+        "queue.txt", "step-times-n1", "strong-n1-seed0", "weak-n2-seed0",
     ]  # fmt: skip
 
 
@@ -74,15 +76,46 @@ def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
 
 @pytest.mark.slow
 def test_a_measured_run_runs_on_its_devices(tmp_path, whole):
-    _, folder, _, _ = whole
+    virtual_config, folder, _, _ = whole
     config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), run=RUN)
     assert engine.sweep(config, tmp_path / "sweep", Watch(), samples=22) == 0
-    found, virtual = (place.read(RunKey("weak", 2, 0)) for place in (SweepDir(tmp_path / "sweep"), folder))
-    assert found is not None
-    assert virtual is not None
+    [found] = SweepDir(tmp_path / "sweep").read_all(config)
+    [virtual] = [record for record in folder.read_all(virtual_config) if record.key == ("weak", 2, 0)]
     assert found.record is not None
     assert virtual.record is not None
     assert (found.mode, found.record.devices, found.record.virtual, found.record.oversubscribed) == ("measured", 2, False, True)
     assert (found.record.global_batch, found.record.device_batch) == (16, 8)
     # ReLU: equal but for rounding, and for inputs within rounding of zero; here 4 steps.
     assert found.record.final_val_loss == pytest.approx(virtual.record.final_val_loss, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_runs_of_one_process_are_those_of_new_ones_to_the_bit_also_after_a_kill_in_the_third(tmp_path):
+    """Nothing of a run reaches the next one, whether it goes on or not."""
+    scaling = ("strong", "weak", "linear-warmup")
+    run = small(parallel__devices="all", stop__max_epochs=40, checkpoint__every_epochs=2, checkpoint__min_interval_s=0.0)
+    config = SweepConfig(scaling=scaling, devices=(2,), timing=TIMING, run=changed(run, log__tensorboard=True))
+    last = SweepDir(tmp_path / "one").run("linear-warmup-n2-seed0")
+
+    class Killer(Watch):
+        killed = 0
+
+        def running(self, states):
+            super().running(states)
+            attempt = SweepDir(tmp_path / "one").read_attempt(last.root.name)
+            if attempt and not self.killed and len(last.read_rows()) >= 3:
+                os.kill(attempt.pid, signal.SIGKILL)
+                self.killed += 1
+
+    shown = Killer()
+    assert engine.sweep(config, tmp_path / "one", shown, samples=22) == 0, shown.lines
+    assert shown.killed
+    assert any(line.startswith(f"{last.root.name} has lost its process, killed by SIGKILL") for line in shown.lines)
+    assert "resumed after epoch" in (last.root / "log.txt").read_text()
+    for name in scaling:
+        alone = dataclasses.replace(config, scaling=(name,))
+        assert engine.sweep(alone, tmp_path / name, Watch(), samples=22) == 0
+        rows = [SweepDir(tmp_path / folder).run(f"{name}-n2-seed0").read_rows() for folder in ("one", name)]
+        one, new = ([[value for key, value in row._asdict().items() if not key.endswith("_s")] for row in of] for of in rows)
+        assert one == new
+        assert len(new) == 40

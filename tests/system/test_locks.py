@@ -75,14 +75,14 @@ def test_one_that_waits_enters_when_the_first_one_leaves(tmp_path):
 @pytest.mark.usefixtures("flock_of_this_host_only")
 def test_a_run_on_another_host_is_seen_though_its_lock_is_not(tmp_path, monkeypatch):
     with locks.held(tmp_path / "lock", refuse):
-        monkeypatch.setattr(locks, "_kernel", lambda: "another kernel")
+        monkeypatch.setattr(locks, "this_boot", lambda: "another kernel")
         with pytest.raises(BusyError, match=rf"^process {os.getpid()} on "), locks.held(tmp_path / "lock", refuse):
             pass
 
 
-@pytest.mark.parametrize("kernel", ["another kernel", locks._kernel()])
+@pytest.mark.parametrize("kernel", ["another kernel", locks.this_boot()])
 def test_what_a_dead_process_left_is_taken_over_at_once_where_flock_says_so(tmp_path, monkeypatch, kernel):
-    if kernel == locks._kernel():
+    if kernel == locks.this_boot():
         monkeypatch.setattr(locks, "_silent", lambda owner: pytest.fail("there is nothing to wait for"))
     (tmp_path / "lock.owner").write_text(f"process 1 on gone\n{kernel}")
     with locks.held(tmp_path / "lock", refuse):

@@ -171,7 +171,7 @@ def read(config: SweepConfig, root: Path, cluster: Cluster | None) -> Results:
       InputError: a file cannot be read.
     """
     folder = SweepDir(root)
-    records = list(folder.read_all(run_keys(config)))
+    records = folder.read_all(config)
     ended = [record for record in records if record.outcome not in FAILED and record.record is not None]
     failed = tuple(record for record in records if record.outcome in FAILED)
     counts = sorted(config.devices) if config.mode == "throughput" else [1] if config.mode == "virtual" else []

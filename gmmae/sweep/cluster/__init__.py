@@ -1,1 +1,0 @@
-"""Runs the jobs of a sweep on a Slurm cluster, through submitit."""

@@ -1,0 +1,251 @@
+"""Starts the workers of a sweep on this host, and notes how those ended that died."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from gmmae.sweep.runs import CRASHED, REPLACE, BusyError, Failure, SweepDir
+from gmmae.system.errors import InputError, StorageError
+from gmmae.system.interrupts import REASONS, Interrupts
+from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
+
+PROGRAM = (sys.executable, "-m", "gmmae.sweep.worker")
+"""The program of a worker. Its command and the work directory follow."""
+
+POLL_S = 0.1
+"""Seconds between two looks at workers and runs."""
+
+WAIT_S = 1.0
+"""Seconds between two looks at runs that others compute."""
+
+MAX_FAILED_STARTS = 3
+"""Workers that may die, one after the other, before they have begun a run."""
+
+ENDS_WELL = (REPLACE, *(EXIT_CODES[reason] for reason in INTERRUPTED))
+"""Exit codes of a worker that somebody is to replace."""
+
+TRACEBACK = "Traceback (most recent call last):"
+TAIL_BYTES = 16384
+LINE_LENGTH = 300
+
+
+class Signals(Interrupts):
+    """While entered, counts the signals of `REASONS`, of which the first one sets `reason`.
+
+    A second signal is handled too, unlike in the base class. Otherwise this process would die before its workers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.reason = self.reason or REASONS[signal.Signals(number)]
+        self.count += 1
+
+
+class Lost(NamedTuple):
+    """A run whose worker has died."""
+
+    name: str
+    how: str  # the worker ended, with the last words of its log, and where to read more
+
+
+def start(folder: SweepDir, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Starts a worker. It ends when this process does, see `worker.end_with_parent`.
+
+    Args:
+      folder: the sweep's.
+      arguments: the command, and what follows the work directory.
+      environment: added to this process's own.
+    """
+    command, *rest = arguments
+    path = os.pathsep.join(path or os.getcwd() for path in sys.path)  # it imports what this process can
+    with folder.workers_log.open("ab") as log:
+        return subprocess.Popen(
+            (*PROGRAM, command, str(folder.root), *rest),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": path, **environment},
+        )
+
+
+def has_ended(worker: subprocess.Popen[bytes]) -> bool:
+    """Returns whether a worker has ended. If so, it is reaped."""
+    if worker.poll() is None:
+        return False
+    assert worker.stdin is not None
+    worker.stdin.close()
+    return True
+
+
+def note_end(folder: SweepDir, pid: int, code: int) -> Lost | None:
+    """Notes how a worker ended in the run that it was at. Returns the run, or None where it was at none.
+
+    Args:
+      folder: the sweep's.
+      pid: of the worker.
+      code: its return code.
+
+    Raises:
+      StorageError: the worker ended because the work directory failed.
+    """
+    for name, attempt in folder.attempts_of(pid):
+        log, path = folder.log(name), folder.attempt(name)
+        how = f"{describe(code)}: {last_words(log, code) or 'no output'} ({log})"
+        if code == StorageError.exit_code:
+            path.unlink(missing_ok=True)
+            said = _last_lines(log)[-1:]
+            if said and said[0].startswith("error: "):
+                raise StorageError(f"{said[0].removeprefix('error: ')} ({log})")
+            raise StorageError(  # the log has no room either
+                f"{folder.root} must have space for what {name} writes; a write failed: make room, and give the command again"
+            )
+        if code == InputError.exit_code:  # one of several processes, which cannot go on
+            folder.write(folder.failure(name), Failure(CRASHED, how))
+            path.unlink(missing_ok=True)
+        elif not attempt.timed_out:
+            folder.write(path, attempt._replace(how=how))
+        return Lost(name, how)
+    return None
+
+
+def keep(
+    folder: SweepDir,
+    arguments: Sequence[str],
+    left: Callable[[], Collection[str]],
+    say: Callable[[str], None],
+    signals: Signals,
+    *,
+    environments: Sequence[Mapping[str, str]],
+) -> None:
+    """Keeps workers running until all runs have an end, or a signal comes.
+
+    A worker that dies is replaced by another, which tries the run again or leaves it out, see `SweepDir.begin`. A signal ends
+    the workers, which write checkpoints. A second one kills them. Runs that workers of other sweeps or hosts compute are
+    waited for.
+
+    Args:
+      folder: the sweep's.
+      arguments: of each worker, see `start`.
+      left: returns the runs without an end.
+      say: shows a line.
+      signals: while entered.
+      environments: of the workers, as many as may run at the same time.
+
+    Raises:
+      InputError: workers die before they begin a run.
+      StorageError: the work directory failed.
+    """
+    alive: dict[int, subprocess.Popen[bytes]] = {}  # by place in `environments`
+    idle, failed_starts, said = False, 0, False
+    with ExitStack() as held:
+        held.callback(end, folder, alive, signals)
+        while (names := left()) and not signals.reason:
+            for place in range(min(len(environments), len(names)) if not idle else 0):
+                if place not in alive:
+                    alive[place] = start(folder, arguments, environments[place])
+            for place, worker in list(alive.items()):
+                if not has_ended(worker):
+                    continue
+                del alive[place]
+                idle = worker.returncode == 0
+                if lost := note_end(folder, worker.pid, worker.returncode):
+                    say(f"{lost.name} has lost its process, {lost.how}")
+                began = lost or idle or worker.returncode in ENDS_WELL
+                failed_starts = 0 if began else failed_starts + 1
+                if failed_starts == MAX_FAILED_STARTS:
+                    how = f"{describe(worker.returncode)}: {last_words(folder.workers_log, 1) or 'no output'}"
+                    raise InputError(f"a worker must be able to begin a run; got {how} ({folder.workers_log})")
+            if idle and not alive and (names := left()) and (holder := _holder(folder, names)):
+                said = said or say(f"waiting for {holder}") or True
+                time.sleep(WAIT_S)
+            elif not alive:
+                idle = False
+            time.sleep(POLL_S)
+
+
+def wait(folder: SweepDir, worker: dict[int, subprocess.Popen[bytes]], signals: Signals) -> int:
+    """Waits for a single worker. Returns its return code. Signals end it as in `keep`."""
+    [process] = worker.values()
+    try:
+        while not has_ended(process) and not signals.reason:
+            time.sleep(POLL_S)
+    finally:
+        end(folder, worker, signals)
+    return process.returncode
+
+
+def _holder(folder: SweepDir, names: Collection[str]) -> str | None:
+    """Returns who computes some of the runs, if others compute all of them."""
+    holder = ""
+    for name in names:
+        try:
+            with folder.turn(name):
+                return None
+        except BusyError as error:
+            holder = f"{error}, which computes {name}"
+    return holder
+
+
+def end(folder: SweepDir, alive: dict[int, subprocess.Popen[bytes]], signals: Signals) -> None:
+    """Ends workers: with SIGTERM, at which they write checkpoints, and with SIGKILL after a second signal to this process."""
+    for worker in alive.values():
+        worker.terminate()
+    killed = False
+    while alive:
+        if signals.count > 1 and not killed:
+            killed = True
+            for worker in alive.values():
+                worker.kill()
+                worker.wait()
+                for name, _ in folder.attempts_of(worker.pid):
+                    folder.attempt(name).unlink()  # that was no fault of the run
+        for place, worker in list(alive.items()):
+            if has_ended(worker):
+                del alive[place]
+        time.sleep(POLL_S)
+
+
+def describe(code: int) -> str:
+    """Returns how a process ended, as text.
+
+    >>> describe(-9), describe(3)
+    ('killed by SIGKILL', 'exit code 3')
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    return f"killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
+
+
+def last_words(log: Path, code: int) -> str:
+    """Returns the last line of a log that is not empty, or the exception of its last traceback after an exit code of 1.
+
+    The notes that JAX writes behind a traceback say nothing of the cause. Unprintable characters become U+FFFD.
+    """
+    lines = _last_lines(log)
+    line = next(reversed(lines), "")
+    starts = [number for number, text in enumerate(lines, start=1) if text == TRACEBACK]
+    if code == 1 and starts:
+        line = next((text for text in lines[starts[-1] :] if not text.startswith(" ")), line)
+    shown = line if len(line) <= LINE_LENGTH else line[:LINE_LENGTH] + "…"
+    return "".join(character if character.isprintable() else "\ufffd" for character in shown)
+
+
+def _last_lines(log: Path) -> list[str]:
+    """Returns the last lines of a log that are not empty."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line.expandtabs().rstrip() for line in text.splitlines() if line.strip()]
