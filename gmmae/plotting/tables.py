@@ -1,66 +1,73 @@
-"""A table of text cells, its output as Markdown and CSV, and formats of numbers for its cells.
-
-Every output format escapes its special characters, so cells are shown literally.
-"""
+"""Tables of text cells as Markdown and for a terminal, and formats of numbers for their cells."""
 
 import csv
 import io
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-
-class Table(NamedTuple):
-    """A table. All output functions raise ValueError for a row with a wrong number of cells."""
-
-    name: str  # file stem, such as "table_1"
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
+Row = Sequence[str]
 
 
-def markdown(table: Table) -> str:
-    """Writes a table as GitHub's Markdown: the title in bold, the table, and the notes as paragraphs.
+def literal(text: str) -> str:
+    r"""Escapes text for Markdown, so that it is shown as it is: within a line, at its beginning, and in a cell.
 
-    >>> print(markdown(Table("t", "Two", ("scaling", "GPUs"), (("strong", "8"),))), end="")
+    White space becomes single spaces. Code between backticks shows the backslashes, so it must not hold escaped text.
+
+    >>> print(literal("a|b <c> time_s"), literal("1. Infinite times"), literal("-0.5"))
+    a\|b \<c\> time\_s 1\. Infinite times -0.5
+    """
+    text = re.sub(r"([\\`*_\[\]<>&|~#$])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"^(\d*)([-+=.)])(?=[-+=\s]|$)", r"\1\\\2", text)
+
+
+def table(columns: Row, rows: Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> str:
+    """Returns a table as GitHub's Markdown: the title in bold, the table, and the notes as paragraphs, all shown literally.
+
+    Columns of numbers are aligned to the right.
+
+    Raises:
+      ValueError: a row has the wrong number of cells.
+
+    >>> print(table(("scaling", "GPUs"), [("strong", "8")], "Two"))
     **Two**
     <BLANKLINE>
     | scaling | GPUs |
     | --- | ---: |
     | strong | 8 |
     """
-    header, *rows = (_markdown_row(tuple(map(markdown_text, row))) for row in _lines(table))
-    rule = _markdown_row(tuple("---:" if numeric else "---" for numeric in _numeric(table)))
-    notes = (markdown_start(markdown_text(note)) for note in table.notes)
-    blocks = [f"**{markdown_text(table.title)}**", "\n".join([header, rule, *rows]), *notes]
-    return "\n\n".join(blocks) + "\n"
+    rule = ["---:" if numeric else "---" for numeric in _numeric(columns, rows)]
+    lines = [[literal(cell) for cell in columns], rule, *([literal(cell) for cell in row] for row in rows)]
+    head = [f"**{literal(title)}**"] if title else []
+    return "\n\n".join([*head, "\n".join(f"| {' | '.join(line)} |" for line in lines), *map(literal, notes)])
 
 
-def csv_text(table: Table) -> str:
-    """Writes a table as comma-separated values, without title and notes."""
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(_lines(table))
-    return file.getvalue()
+def text_table(columns: Row, rows: Sequence[Row]) -> str:
+    """Returns a table for a terminal, of any width. Columns of numbers are aligned to the right.
 
+    Raises:
+      ValueError: a row has the wrong number of cells.
 
-def markdown_text(text: str) -> str:
-    r"""Escapes text for Markdown, on one line, also for tables.
-
-    >>> print(markdown_text("a|b <c> time_s"))
-    a\|b \<c\> time\_s
+    >>> print(text_table(("scaling", "GPUs"), [("strong", "8")]))
+    scaling  GPUs
+    strong      8
     """
-    return re.sub(r"([\\`*_\[\]<>&|~#$])", r"\\\1", re.sub(r"\s+", " ", text))
+    aligned = [str.rjust if numeric else str.ljust for numeric in _numeric(columns, rows)]
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    lines = ([align(*cell) for align, *cell in zip(aligned, row, widths, strict=True)] for row in (columns, *rows))
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def markdown_start(text: str) -> str:
-    r"""Escapes the beginning of a paragraph of Markdown, such as "1." or "-", which would open a list.
+_NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)|–?$")
 
-    >>> print(markdown_start("1. Infinite times count."))
-    1\. Infinite times count.
-    """
-    return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", text)
+
+def _numeric(columns: Row, rows: Sequence[Row]) -> list[bool]:
+    """Tells for each column whether all its cells begin like a number or are empty."""
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(f"each row of a table must have {len(columns)} cells; got {len(row)}: {row!r}")
+    return [all(_NUMBER.match(row[place]) for row in rows) for place in range(len(columns))]
 
 
 def percent(value: int | float) -> str:
@@ -118,10 +125,62 @@ def _no_number(value: int | float) -> str:
     return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
 
 
-_NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)|–?$")
+# Tables of the pages as lists of blocks, until all pages are text: from here to the end.
 
 
-def _numeric(table: Table) -> list[bool]:
+class Table(NamedTuple):
+    """A table. All output functions raise ValueError for a row with a wrong number of cells."""
+
+    name: str  # file stem, such as "table_1"
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def markdown(table: Table) -> str:
+    """Writes a table as GitHub's Markdown: the title in bold, the table, and the notes as paragraphs.
+
+    >>> print(markdown(Table("t", "Two", ("scaling", "GPUs"), (("strong", "8"),))), end="")
+    **Two**
+    <BLANKLINE>
+    | scaling | GPUs |
+    | --- | ---: |
+    | strong | 8 |
+    """
+    header, *rows = (_markdown_row(tuple(map(markdown_text, row))) for row in _lines(table))
+    rule = _markdown_row(tuple("---:" if numeric else "---" for numeric in _numeric_columns(table)))
+    notes = (markdown_start(markdown_text(note)) for note in table.notes)
+    blocks = [f"**{markdown_text(table.title)}**", "\n".join([header, rule, *rows]), *notes]
+    return "\n\n".join(blocks) + "\n"
+
+
+def csv_text(table: Table) -> str:
+    """Writes a table as comma-separated values, without title and notes."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(_lines(table))
+    return file.getvalue()
+
+
+def markdown_text(text: str) -> str:
+    r"""Escapes text for Markdown, on one line, also for tables.
+
+    >>> print(markdown_text("a|b <c> time_s"))
+    a\|b \<c\> time\_s
+    """
+    return re.sub(r"([\\`*_\[\]<>&|~#$])", r"\\\1", re.sub(r"\s+", " ", text))
+
+
+def markdown_start(text: str) -> str:
+    r"""Escapes the beginning of a paragraph of Markdown, such as "1." or "-", which would open a list.
+
+    >>> print(markdown_start("1. Infinite times count."))
+    1\. Infinite times count.
+    """
+    return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", text)
+
+
+def _numeric_columns(table: Table) -> list[bool]:
     """Tells for each column whether all its cells begin like a number or are empty."""
     return [all(_NUMBER.match(row[place]) for row in table.rows) for place in range(len(table.columns))]
 
