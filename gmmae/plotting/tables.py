@@ -59,7 +59,7 @@ def text_table(columns: Row, rows: Sequence[Row]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-_NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)|–?$")
+_NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)[^:;]*$|–?$")
 
 
 def _numeric(columns: Row, rows: Sequence[Row]) -> list[bool]:
