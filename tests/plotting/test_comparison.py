@@ -66,7 +66,7 @@ def legend(axes):
 
 DRAWN = {
     "time_to_target": lambda: compare(STRONG, WARMUP),
-    "warmup_curve": lambda: draw_warmup(course()),
+    "losses": lambda: draw_courses(course()),
 }
 
 
@@ -289,43 +289,9 @@ def test_where_no_loss_is_finite_the_figure_says_so():
     assert [text.get_text() for text in draw_courses(broken(SMALL, 0), target=None).axes[0].texts] == ["no finite loss"]
 
 
-def draw_warmup(one):
-    return loss_curves.warmup_curve(one, title="A title", target=1e-4, first_epochs=5, epoch_s=10.0)
-
-
-def ceiling():
-    """A loss that rises to a ceiling and stays there, as the paper's."""
-    loss = 0.04 - 0.025 * np.exp(-np.arange(200) / 3)
-    return LossCurve("8 devices", 10.0 * np.arange(1, 201), 0.98 * loss, loss)
-
-
-def everywhere():
-    """Losses that leave no room between them."""
-    loss = 0.01 * np.exp(1.5 * np.sin(np.arange(200) / 4))
-    return LossCurve("8 devices", 10.0 * np.arange(1, 201), 1.05 * loss, loss)
-
-
-@pytest.mark.parametrize("one", [ceiling(), course(epochs=200), everywhere(), broken(ceiling(), 30)])
-def test_texts_of_a_warmup_stay_inside_and_apart(one):
-    assert_texts_fit(draw_warmup(one))
-
-
-def test_the_first_epochs_are_enlarged_beside_the_others_by_their_number():
-    one = ceiling()
-    beside = draw_warmup(one).axes[1]
-    np.testing.assert_allclose([xs(line) for line in beside.lines], [[1, 2, 3, 4, 5]] * 2)
-    np.testing.assert_array_equal([ys(line) for line in beside.lines], [one.train_loss[:5], one.val_loss[:5]])
-
-
-@pytest.mark.parametrize("one", [broken(ceiling(), 0), course(epochs=5), course(epochs=1)])
-def test_there_is_one_panel_where_a_second_would_show_nothing_new(one):
-    figure = draw_warmup(one)
-    assert len(figure.axes) == 1
-    assert_texts_fit(figure)
-
-
 def panels(*machines):
-    return comparison.time_to_target_panels(dict(machines), title="A title", y_label="time (s)")
+    titles, series = zip(*machines, strict=True)
+    return comparison.time_to_target(*series, titles=titles, title="A title")
 
 
 def test_panels_have_one_scale_and_one_legend():

@@ -124,16 +124,6 @@ def test_iso_level_separates_two_classes():
     assert surfaces.iso_level(np.full(8, 2.0)) == 2.0
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 8), (5, 12, 9)])
-def test_a_surface_is_the_same_in_tiles_and_in_one_piece(monkeypatch, shape):
-    volume = np.random.default_rng(0).uniform(size=shape).astype(np.float32)
-    in_tiles = surfaces.surface(volume, 0.6, 100)
-    monkeypatch.setattr(surfaces, "TILE", 100)
-    monkeypatch.setattr(surfaces, "STRETCH", 1000)
-    np.testing.assert_array_equal(in_tiles, surfaces.surface(volume, 0.6, 100))
-    assert 0 < np.isfinite(in_tiles).sum() < in_tiles.size
-
-
 def test_domain_edges_leave_out_the_nearest_corner():
     edges = surfaces.domain_edges((8, 8, 8))
     assert edges.shape == (9, 2, 2)
