@@ -8,7 +8,7 @@ give 95 %, and their interval is their range. Six to eight runs give their range
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,23 +28,34 @@ class Estimate(NamedTuple):
     low: float = math.nan
     high: float = math.nan
 
+    def text(self, number: Callable[[float], str]) -> str:
+        """Returns the median with its interval in brackets, which needs runs that differ; a dash if it is unknown.
+
+        >>> Estimate(2.0, 1.0, 4.0).text("{:g}".format), Estimate(2.0, 2.0, 2.0).text("{:g}".format)
+        ('2 (1 to 4)', '2')
+        """
+        if math.isnan(self.median):
+            return "–"
+        high = "∞" if math.isinf(self.high) else number(self.high)
+        return number(self.median) + (f" ({number(self.low)} to {high})" if self.low < self.high else "")
+
 
 class Pairs(NamedTuple):
     """Another strategy compared with a base strategy, seed by seed."""
 
-    seeds: int = 0  # that both have
-    slower: int = 0  # in which the other one took longer
-    ratio: Estimate = Estimate()  # the other's time over the base's, without the seeds in which both missed the target
-    p: float = math.nan  # two-sided sign test; NaN where no seed tells one from the other
+    seeds: int  # that both have
+    slower: int  # in which the other one took longer
+    ratio: Estimate  # the other's time over the base's, without the seeds in which both missed the target
+    p: float  # two-sided sign test; NaN where no seed tells one from the other
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Returns the median and its interval. Infinite values count.
+    """Returns the median and its interval. Infinite values count. With one that is unknown nothing is known.
 
     >>> estimate([10.0, math.inf, 20.0]), estimate([10.0, math.inf]).median
     (Estimate(median=20.0, low=10.0, high=inf), inf)
     """
-    if not len(values):
+    if not len(values) or np.isnan(values).any():
         return Estimate()
     low, high = math.nan, math.nan
     if len(values) >= EXACT_RUNS:
@@ -55,8 +66,12 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired(base: Mapping[int, float], other: Mapping[int, float]) -> Pairs:
-    """Compares times to the target by seed. A seed in which both missed has no ratio, and no part in the test. Nor have ties."""
+    """Compares times to the target by seed. A seed in which both missed has no ratio, and no part in the test. Nor have ties.
+
+    Nothing is compared where a time is unknown.
+    """
     both = np.array([(base[seed], other[seed]) for seed in base if seed in other]).reshape(-1, 2)
+    both = both[: 0 if np.isnan(both).any() else None]
     first, second = both[np.isfinite(both).any(axis=1)].T
     slower, different = int((second > first).sum()), int((second != first).sum())
     p = scipy.stats.binomtest(slower, different).pvalue if different else math.nan
