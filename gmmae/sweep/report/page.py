@@ -92,7 +92,7 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
     return [place / "report.html", place / "report.md", *([shown] if shown else [])]
 
 
-def headline(results: Results) -> str:  # noqa: PLR0911
+def headline(results: Results) -> str:
     """Returns the fastest strategy and its time, and how it compares with the next one.
 
     A strategy wins only if its median run reached the target and its time is known. The fewest devices win among equal times.
@@ -118,20 +118,19 @@ def headline(results: Results) -> str:  # noqa: PLR0911
     labels = literal(" and ".join(cell.label for cell in tied))
     text = f"**Fastest: {labels} on {_devices(best)}, {best.time_s.text(tables.seconds)} s to the target{faster}** "
     text += f"(reached by {best.reached} of {best.seeds} seeds; {literal(clock)})."
-    second = next((cell for cell in timed if cell.scaling not in [one.scaling for one in tied]), None)
-    if second is None:
-        return text
-    text += f" Next: {literal(second.label)} on {_devices(second)}, {second.time_s.text(tables.seconds)} s"
-    pairs = statistics.paired(best.times, second.times)
-    if math.isnan(pairs.p):
-        return f"{text}."
-    # The data have chosen these two among all cells, so any other pair might stand here: Holm's factor of the smallest p.
-    p = min(1.0, math.comb(len(timed), 2) * pairs.p)
-    verdict = "significant" if p < SIGNIFICANCE_LEVEL else "not significant"
-    return (
-        f"{text}, slower in {pairs.slower} of {pairs.seeds} seeds ({verdict}: sign test, p = {p:.2g} by Holm's correction for "
-        f"{math.comb(len(timed), 2)} pairs of cells)."
-    )
+    for second in [cell for cell in timed if cell.scaling not in [one.scaling for one in tied]][:1]:
+        text += f" Next: {literal(second.label)} on {_devices(second)}, {second.time_s.text(tables.seconds)} s"
+        pairs, compared = statistics.paired(best.times, second.times), math.comb(len(timed), 2)
+        if not math.isnan(pairs.p):
+            # The data have chosen these two among all cells. Any other pair might stand here: Holm's factor of the smallest p.
+            p = min(1.0, compared * pairs.p)
+            verdict = "significant" if p < SIGNIFICANCE_LEVEL else "not significant"
+            text += (
+                f", slower in {pairs.slower} of {pairs.seeds} seeds ({verdict}: sign test, p = {p:.2g} by Holm's correction "
+            )
+            text += f"for {compared} pairs of cells)"
+        text += "."
+    return text
 
 
 def _devices(cell: Cell) -> str:
@@ -165,7 +164,7 @@ def cell_table(results: Results) -> str:
         "In brackets, where the seeds differ: the range of the epochs, and exact intervals of the medians over seeds, with "
         f"{100 * LEVEL:g} % probability at least{coverage * (few < EXACT_RUNS)}. –: unknown.",
         "Efficiency: T1 / (n Tn) · 100 %, of median times T. A miss counts as an infinite time, a crashed process not at all. "
-        "Misses: diverged is NaN or infinity in a loss, collapsed a loss that no longer changes, stalled one that no longer falls.",
+        "Diverged: NaN or infinity in a loss. Collapsed: the loss no longer changes. Stalled: it no longer improves.",
         "Ratio: the time over that of strong scaling, median over the seeds in which one of the two reached the target. p: "
         "two-sided sign test by seed, corrected for the number of rows by Holm's method.",
     ]
