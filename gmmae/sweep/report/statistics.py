@@ -2,7 +2,7 @@
 
 A run that missed the target has an infinite time. It counts in every median and every interval.
 
-The interval of a median is exact: it goes from the k-th smallest to the k-th largest value, and holds the true median with a
+The interval of a median is exact. It goes from the k-th smallest to the k-th largest value. It holds the true median with a
 probability of 95 % at least. The whole range of m runs holds it with a probability of 1 - 2 · 2^-m. So fewer than 6 runs cannot
 give 95 %, and their interval is their range. Six to eight runs give their range too.
 """
