@@ -62,7 +62,8 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
       Brightness between 0 and 1, row 0 on top.
     """
     # Cubic splines interpolate the samples on a finer grid of the same domain.
-    fine = ndimage.zoom(volume.astype(np.float32), math.ceil(FINE / max(volume.shape)), mode="reflect", grid_mode=True)
+    factor = math.ceil(FINE / max(volume.shape))
+    fine = np.asarray(ndimage.zoom(volume.astype(np.float32), factor, mode="reflect", grid_mode=True))
     empty = min(0.0, float(fine.min()))
     per_unit = max(fine.shape) / 2  # interpolated samples per world unit
     fine = np.pad(fine, PAD, constant_values=empty)
