@@ -4,7 +4,7 @@ import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
@@ -13,6 +13,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch
 
 from gmmae.plotting import canvas, surfaces
 from gmmae.plotting.canvas import DPI, GREY, ORANGE, VERMILION, power_of_ten
@@ -87,26 +88,25 @@ def reconstructions(
                 x, y = np.pad(snapshot.means[row], ((0, 0), (0, 2 - ndim))).T  # a signal's strip has its middle at 0
                 axes.scatter(x, y, s=400 * snapshot.weights[row], color=ORANGE, alpha=0.8, linewidths=0)
 
+    inches = {"transform": figure.dpi_scale_trans, "ha": "center"}
     headings = [("", "input")] + [(f"epoch = {s.epoch}", f"loss = {power_of_ten(s.val_loss)}") for s in snapshots]
     for left, lines in zip(lefts, headings, strict=True):
         for line, above in zip(lines, (0.28, 0.1), strict=True):
-            _text(figure, left + CELL / 2, top + above, line, va="baseline", fontsize=9)
-    _text(figure, width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11)
+            figure.text(left + CELL / 2, top + above, line, fontsize=9, **inches)
+    figure.text(width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11, **inches)
 
     # Below the cells: the arrow of training, (a) and (b), and the key.
     start, end = lefts[1], lefts[-1] + CELL
-    axes = _axes(figure, 0.0, 0.0, width, FOOTING)
-    axes.set(xlim=(0, width), ylim=(0, FOOTING))
-    arrow = {"arrowstyle": "-|>", "color": GREY, "lw": 1, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", (end, 0.52), (start, 0.52), arrowprops=arrow)
+    style = {"arrowstyle": "-|>", "mutation_scale": 10, "color": GREY, "lw": 1, "shrinkA": 0, "shrinkB": 0}
+    figure.add_artist(FancyArrowPatch((start, 0.52), (end, 0.52), transform=figure.dpi_scale_trans, **style))
     box = {"facecolor": "white", "edgecolor": "none", "pad": 3}
-    axes.text((start + end) / 2, 0.52, "training", ha="center", va="center", fontsize=9, color=GREY, bbox=box)
+    figure.text((start + end) / 2, 0.52, "training", va="center", fontsize=9, color=GREY, bbox=box, **inches)
     for x, label in ((lefts[0] + CELL / 2, "(a)"), ((start + end) / 2, "(b)")):
-        axes.text(x, 0.38, label, ha="center", va="top", fontsize=10)
+        figure.text(x, 0.38, label, va="top", fontsize=10, **inches)
     if ndim < 3:
         label = "means of the components, area by weight"
         handle = Line2D([], [], color=ORANGE, label=label, marker="o", ms=4, ls="none")
-        axes.legend(handles=[handle], loc="lower center", frameon=False, fontsize=7.5, handletextpad=0)
+        figure.legend(handles=[handle], loc="lower center", frameon=False, fontsize=7.5, handletextpad=0)
     return canvas.save(figure, path)
 
 
@@ -130,7 +130,8 @@ def _volume(
     for volume, label, offset in insets:
         _image(_axes(figure, left + offset, bottom, INSET, INSET, frame="#999999"), volume[len(volume) // 2], nodule)
         if labelled:
-            _text(figure, left + offset + INSET / 2, bottom - 0.04, label, va="top", fontsize=7, color=GREY)
+            x, style = left + offset + INSET / 2, {"ha": "center", "va": "top", "fontsize": 7, "color": GREY}
+            figure.text(x, bottom - 0.04, label, transform=figure.dpi_scale_trans, **style)
 
 
 def _image(axes: Axes, image: np.ndarray, scale: np.ndarray) -> None:
@@ -156,11 +157,3 @@ def _axes(figure: Figure, left: float, bottom: float, width: float, height: floa
     axes = figure.add_axes((left / w, bottom / h, width / w, height / h), xticks=[], yticks=[], facecolor="none")
     axes.spines[:].set(visible=frame is not None, color=frame, linewidth=0.6)
     return axes
-
-
-def _text(
-    figure: Figure, x: float, y: float, text: str, va: Literal["top", "baseline"], fontsize: int, color: str = "black"
-) -> None:
-    """Adds text at a position in inches."""
-    w, h = figure.get_size_inches()
-    figure.text(x / w, y / h, text, ha="center", va=va, fontsize=fontsize, color=color)

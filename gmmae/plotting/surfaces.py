@@ -111,6 +111,6 @@ def domain_edges(shape: tuple[int, int, int]) -> Float64[np.ndarray, "edges ends
     """
     corners = np.array(list(itertools.product([-1.0, 1.0], repeat=3)))
     seen = corners * shape[::-1] / max(shape) @ camera()
-    behind = np.delete(np.arange(8), seen[:, 2].argmin())
-    pairs = [pair for pair in itertools.combinations(behind, 2) if np.abs(np.diff(corners[list(pair)], axis=0)).sum() == 2]
+    nearest = seen[:, 2].argmin()
+    pairs = [(i, i | bit) for i in range(8) for bit in (1, 2, 4) if not i & bit and nearest not in (i, i | bit)]
     return seen[np.array(pairs), :2]
