@@ -67,15 +67,15 @@ def dress(axes: Axes, x_label: str, y_label: str) -> None:
     axes.set_ylabel(y_label, fontsize=9)
 
 
-def legend_above(axes: Axes, handles: Sequence[Artist], width: float = WIDTH) -> None:
-    """Adds a legend above the data, in as many columns as fit into `width`, in inches.
+def legend_above(axes: Axes, handles: Sequence[Artist]) -> None:
+    """Adds a legend above the data of axes as wide as the figure, in as many columns as fit.
 
     It belongs to the axes, because a legend of the figure would cover its title.
     """
     lengths = [len(str(handle.get_label())) for handle in handles]
     columns = min(4, len(handles))
     # In inches: a handle with its gaps, and letters of 8 points. Columns are filled in matplotlib's order.
-    while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > width - 0.7:
+    while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > WIDTH - 0.7:
         columns -= 1
     columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # the same number of rows, evenly filled
     style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.3, "columnspacing": 1.2, "handlelength": 1.8}

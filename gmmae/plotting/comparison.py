@@ -1,4 +1,4 @@
-"""Figures that compare scaling strategies by the number of devices: time to target, throughput and step time."""
+"""Figures that compare scaling strategies by the number of devices: time to target, and throughput."""
 
 import math
 from collections.abc import Sequence
@@ -106,31 +106,17 @@ def throughput(series: Sequence[Measured], *, title: str) -> Figure:
       title: title of the figure.
     """
     ideals = [(colour, _on_one(one)) for one, (colour, _) in zip(series, cycle(STYLES), strict=False)]
-    return _lines(series, [ideal for ideal in ideals if math.isfinite(ideal[1])], title, "devices", "samples per second")
-
-
-def step_time(series: Sequence[Measured], *, title: str) -> Figure:
-    """Draws the time of a training step in ms against the device batch.
-
-    Args:
-      series: lines in seconds.
-      title: title of the figure.
-    """
-    in_ms = [one._replace(**{k: tuple(1e3 * t for t in getattr(one, k)) for k in ("median", "low", "high")}) for one in series]
-    return _lines(in_ms, [], title, "device batch (samples)", "time of a step (ms)")
+    figure = canvas.blank(4.0, title)
+    axes = figure.subplots()
+    canvas.dress(axes, "devices", "samples per second")
+    handles = _plot(axes, series, [ideal for ideal in ideals if math.isfinite(ideal[1])], 1, "ideal, n × one device")
+    canvas.legend_above(axes, handles)
+    return figure
 
 
 def _on_one(line: Measured) -> float:
     """Returns the median on one device; NaN if there is none."""
     return dict(zip(line.at, line.median, strict=True)).get(1, math.nan)
-
-
-def _lines(lines: Sequence[Measured], ideals: Sequence[tuple[str, float]], title: str, x_label: str, y_label: str) -> Figure:
-    figure = canvas.blank(4.0, title)
-    axes = figure.subplots()
-    canvas.dress(axes, x_label, y_label)
-    canvas.legend_above(axes, _plot(axes, lines, ideals, 1, "ideal, n × one device"))
-    return figure
 
 
 def _plot(
@@ -184,3 +170,16 @@ def _plot(
     for colour, value in ideals:
         axes.plot(ends, value * ends**power, color=colour, zorder=1, **dashed)
     return handles + ([Line2D([], [], color=GREY, **dashed)] if ideals else [])
+
+
+# For the report of step times, until it draws none: from here to the end.
+
+
+def step_time(series: Sequence[Measured], *, title: str) -> Figure:
+    """Draws the time of a training step in ms against the device batch; `series` are in seconds."""
+    in_ms = [one._replace(**{k: tuple(1e3 * t for t in getattr(one, k)) for k in ("median", "low", "high")}) for one in series]
+    figure = canvas.blank(4.0, title)
+    axes = figure.subplots()
+    canvas.dress(axes, "device batch (samples)", "time of a step (ms)")
+    canvas.legend_above(axes, _plot(axes, in_ms, [], 1, ""))
+    return figure

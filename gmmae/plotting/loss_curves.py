@@ -104,16 +104,16 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
     handles, marks = [], {}
     for curve, colour in zip(curves, colours, strict=True):
         _, time_s, train_loss, val_loss = curve
-        for loss, style in ((train_loss, {"lw": 0.9, "ls": ":", "mfc": "none"}), (val_loss, {"lw": 1.5})):
-            axes.plot(time_s, finite(loss), color=colour, marker=_alone(loss), ms=3, **style)
+        for loss, lw, ls, mfc in ((train_loss, 0.9, ":", "none"), (val_loss, 1.5, "-", None)):
+            axes.plot(time_s, finite(loss), color=colour, lw=lw, ls=ls, marker=_alone(loss), ms=3, mfc=mfc)
         broken = _broken(train_loss, val_loss)
-        for label, places, style in (
-            ("target reached", _reached(val_loss, target), {"marker": "o", "mfc": "white", "mec": colour}),
-            ("last finite loss", broken[broken > 0] - 1, {"marker": "x", "mec": "black"}),
+        for label, places, marker, edge in (
+            ("target reached", _reached(val_loss, target), "o", colour),
+            ("last finite loss", broken[broken > 0] - 1, "x", "black"),
         ):
             for at in places:
-                axes.plot(time_s[at], val_loss[at], ms=6, mew=1.5, zorder=4, **style)
-                marks[label] = Line2D([], [], ls="none", ms=6, mew=1.5, **style | {"mec": "black"}, label=label)
+                axes.plot(time_s[at], val_loss[at], marker=marker, ms=6, mfc="white", mec=edge, mew=1.5, zorder=4)
+                marks[label] = Line2D([], [], ls="none", marker=marker, ms=6, mfc="white", mec="black", mew=1.5, label=label)
         suffix = " (not finite)" if len(broken) else ""
         handles.append(Line2D([], [], color=colour, lw=2.5, label=curve.label + suffix))
     handles.append(Line2D([], [], color=GREY, lw=1.5, label="validation"))

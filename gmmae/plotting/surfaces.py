@@ -62,7 +62,8 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
       Brightness between 0 and 1, row 0 on top.
     """
     # Cubic splines interpolate the samples on a finer grid of the same domain.
-    fine = ndimage.zoom(volume.astype(np.float32), math.ceil(FINE / max(volume.shape)), mode="reflect", grid_mode=True)
+    factor = math.ceil(FINE / max(volume.shape))
+    fine = np.asarray(ndimage.zoom(volume.astype(np.float32), factor, mode="reflect", grid_mode=True))
     empty = min(0.0, float(fine.min()))
     per_unit = max(fine.shape) / 2  # interpolated samples per world unit
     fine = np.pad(fine, PAD, constant_values=empty)
@@ -110,6 +111,6 @@ def domain_edges(shape: tuple[int, int, int]) -> Float64[np.ndarray, "edges ends
     """
     corners = np.array(list(itertools.product([-1.0, 1.0], repeat=3)))
     seen = corners * shape[::-1] / max(shape) @ camera()
-    behind = np.delete(np.arange(8), seen[:, 2].argmin())
-    pairs = [pair for pair in itertools.combinations(behind, 2) if np.abs(np.diff(corners[list(pair)], axis=0)).sum() == 2]
+    nearest = seen[:, 2].argmin()
+    pairs = [(i, i | bit) for i in range(8) for bit in (1, 2, 4) if not i & bit and nearest not in (i, i | bit)]
     return seen[np.array(pairs), :2]
