@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gmmae.plotting import tables
 from gmmae.plotting.tables import literal
-from gmmae.sweep.report.cells import Results
+from gmmae.sweep.report.cells import Place, Results
 from gmmae.sweep.report.statistics import Estimate
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
@@ -25,14 +25,6 @@ class Planned(NamedTuple):
     seconds_high: float
     probability_of_failure: float
     tested: bool
-
-
-class ClusterPlan(NamedTuple):
-    """The predictions of a plan for one cluster."""
-
-    best: Planned
-    cells: dict[tuple[str, int], Planned]
-    scaled: bool  # by a factor of the user, which the sweep does not know
 
 
 def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
@@ -63,22 +55,17 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
         return literal(f"The plan is for {', '.join(plans)}; times here are of {here}. The option --clusters names others.")
     texts, rows = [], []
     for cluster, results in covered:
-        best, cells, scaled = plans[cluster]
-        if scaled:
+        best, scaled_by_user, cells = plans[cluster]
+        if scaled_by_user:
             texts.append(f"The plan's times for {cluster} are those of --scale-compute; the sweep's are not: no comparison.")
             continue
         times = {place: cell.time_s.median for place, cell in results.cells.items() if not math.isnan(cell.time_s.median)}
-        ratio = Estimate(times.get(best[:2], math.nan) / min(times.values(), default=1.0)).text(tables.ratio)
-        texts.append(
-            f"For {cluster} the plan chose {best.scaling}, n = {best.devices}. Its time here over the fastest: {ratio}."
-        )
+        ratio = Estimate(times.get(best, math.nan) / min(times.values(), default=1.0)).text(tables.ratio)
+        texts.append(f"For {cluster} the plan chose {best[0]}, n = {best[1]}. Its time here over the fastest: {ratio}.")
         for place, time_s in times.items():
-            cell, planned = results.cells[place], cells.get(place)
-            if not (
-                planned
-                and cell.batch == str(planned.batch)
-                and math.isclose(cell.learning_rate, planned.learning_rate, rel_tol=1e-6)
-            ):
+            cell = results.cells[place]
+            planned = cells.get((*place, cell.batch))
+            if planned is None or not math.isclose(cell.learning_rate, planned.learning_rate, rel_tol=1e-6):
                 continue
             predicted = Estimate(planned.seconds, planned.seconds_low, planned.seconds_high)
             within = "yes" if predicted.low <= time_s <= predicted.high else "no"
@@ -103,15 +90,14 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
     return "\n\n".join([*map(literal, texts), *shown])
 
 
-def _plans(data: Mapping[str, Any]) -> tuple[str, float, dict[str, ClusterPlan]]:
-    """Returns the metric and the target of a plan, and its predictions by cluster."""
-
-    def planned(cell: Mapping[str, Any]) -> Planned:
-        values = {name: math.nan if cell[name] is None else cell[name] for name in Planned._fields}
-        return json_files.checked(Planned, values, any_number=Planned._fields)
-
+def _plans(data: Mapping[str, Any]) -> tuple[str, float, dict[str, tuple[Place, bool, dict[tuple[str, int, str], Planned]]]]:
+    """Returns the metric and target of a plan. By cluster: its choice, whether the user scaled times, and its cells."""
     plans = {}
     for cluster, of in data["clusters"].items():
-        cells = {cell[:2]: cell for cell in map(planned, of["cells"])}
-        plans[cluster] = ClusterPlan(planned(of["best"]), cells, of["scaled_by_user"])
+        cells = {}
+        for cell in of["cells"]:
+            values = {name: math.nan if cell[name] is None else cell[name] for name in Planned._fields}
+            planned = json_files.checked(Planned, values, any_number=Planned._fields)
+            cells[planned.scaling, planned.devices, str(planned.batch)] = planned
+        plans[cluster] = (of["best"]["scaling"], of["best"]["devices"]), of["scaled_by_user"], cells
     return data["metric"], float(data["target"]), plans

@@ -75,15 +75,11 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
                 folds["Prediction and outcome"] = outcome.comparison(by_cluster, plan, f"Table {len(folds) + 1}")
         texts = cautions(found)
         parts += ["\n".join(f"- {text}" for text in texts)] if texts else []
-        about = [*(run.record for run in found.runs), *found.timings]
-        grounds = {
-            "Mode": [MODES[config.mode]],
-            "Device": [one.device_kind for one in about],
-            "Versions": [f"{name} {version}" for one in about for name, version in one.versions.items()],
-            "Commit": [one.git_commit for one in about if one.git_commit],
+        about = {
+            f"{of.device_kind}; {', '.join(f'{name} {version}' for name, version in of.versions.items())}; {of.git_commit}"
+            for of in (*(run.record for run in found.runs), *found.timings)
         }
-        notes = [one.source.note for one in by_cluster if one.source.note]
-        notes += [f"{name}: {', '.join(sorted(set(values)))}." for name, values in grounds.items() if values]
+        notes = [*(one.source.note for one in by_cluster if one.source.note), f"Mode {MODES[config.mode]}.", *sorted(about)]
         folds["Times, devices and versions"] = "\n\n".join(map(literal, notes))
         parts += [document.folded(name, text) for name, text in folds.items()]
         title = found.source.titled(f"Scaling strategies compared: {found.folder.root.resolve().name}")
@@ -113,11 +109,9 @@ def headline(results: Results) -> str:
     tied = [cell for cell in timed if (cell.time_s.median, cell.devices) == (best.time_s.median, best.devices)]
     one_device = results.cells.get((best.scaling, 1), best).time_s.median / best.time_s.median
     faster = f", {tables.ratio(one_device)} times as fast as one device" if 1 < one_device < math.inf else ""
-    clock = f"{source.kind}, {source.short}" if source.short else source.kind
-    clock = f"{source.short}, not measured there" if source.kind == "projected" else clock
     labels = literal(" and ".join(cell.label for cell in tied))
     text = f"**Fastest: {labels} on {_devices(best)}, {best.time_s.text(tables.seconds)} s to the target{faster}** "
-    text += f"(reached by {best.reached} of {best.seeds} seeds; {literal(clock)})."
+    text += f"(reached by {best.reached} of {best.seeds} seeds; {literal(source.short or source.kind)})."
     for second in [cell for cell in timed if cell.scaling not in [one.scaling for one in tied]][:1]:
         text += f" Next: {literal(second.label)} on {_devices(second)}, {second.time_s.text(tables.seconds)} s"
         pairs, compared = statistics.paired(best.times, second.times), math.comb(len(timed), 2)
@@ -175,9 +169,9 @@ def cell_table(results: Results) -> str:
         )
     for of in (run.record for run in results.runs if run.record.clipped):
         batch = max(of.global_batch, of.largest_batch)
-        why = "all training samples" if batch == of.train_samples else "where the rule or its doublings end"
         k = f"{batch} / {of.batch_size} = {batch / of.batch_size:.4g}"
-        notes.append(f"{CAPPED} Batch capped at {batch}, {why}. Where the learning rate scales with the batch, k = {k}.")
+        where = f"{batch} of {of.train_samples} training samples"
+        notes.append(f"{CAPPED} Batch capped at {where}. Where the learning rate scales with the batch, k = {k}.")
     columns = ["scaling", "devices", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "learning rate"]
     title = results.source.titled("Table 1. Time to the target by strategy and number of devices")
     return tables.table([*columns, "missed"], rows, title, list(dict.fromkeys(notes)))

@@ -13,8 +13,8 @@ from tests.sweeps import FLAT, GRID, PASSES, STEPS
 INF = math.inf
 
 
-def read(config, root, cluster=FLAT):
-    (found,) = cells.read(config, root, [cluster] if cluster else [])
+def read(config, root, *clusters):
+    (found,) = cells.read(config, root, clusters or [FLAT])
     return found
 
 
@@ -53,8 +53,8 @@ def timed(root, times):
     config = replace(GRID, mode="measured", scaling=("weak",), devices=tuple(times), seeds=tuple(range(5)))
     for n, of_seeds in times.items():
         for seed, time_s in ((seed, time_s) for seed, time_s in enumerate(of_seeds) if time_s):
-            changes = {"outcome": "max_epochs"} if time_s == INF else {"outcome": "target_reached", "time_to_target_s": time_s}
-            sweeps.add(config, root, RunKey("weak", n, seed), epochs=2, **changes)
+            outcome, known = ("max_epochs", None) if time_s == INF else ("target_reached", time_s)
+            sweeps.add(config, root, RunKey("weak", n, seed), outcome, 2, time_to_target_s=known)
     return {n: cell.efficiency for (_, n), cell in read(config, root).cells.items()}
 
 
@@ -98,7 +98,7 @@ def test_a_run_over_the_time_limit_is_slow_where_times_are_measured_and_makes_a_
 
 
 def test_without_a_cluster_or_step_times_there_are_epochs_only(tmp_path, projected):
-    assert "no cluster is given" in read(GRID, projected.folder.root, None).source.note
+    assert "no cluster is given" in cells.read(GRID, projected.folder.root, [])[0].source.note
     found = read(sweeps.small(tmp_path), tmp_path)
     assert "step times have not been measured yet" in found.source.note
     assert found.cells["weak", 2].epochs == (40, 40, 40)

@@ -57,7 +57,7 @@ def test_a_sweep_becomes_a_page_two_files_and_a_board(timed):
     assert "**35 of 36 runs are computed.**" in text
     assert "`" not in text
     assert "linear-warmup-n4-seed1 (crashed: ended by SIGKILL: out of memory)" in text
-    for said in ("Device: cpu.", "Versions: jax 0.10.2, python 3.11.9.", "Commit: 8d988e1.", "α = 0 µs"):
+    for said in ("cpu; jax 0.10.2, python 3.11.9; 8d988e1", "α = 0 µs", "not measured there"):
         assert said in text
     for title in ("# Scaling", "Figure 1. ", "Figure 2. ", "**Table 1. ", "**Table 2. "):
         assert "projected" in text[text.index(title) :].partition("\n")[0]
@@ -148,7 +148,7 @@ def test_the_winner_stands_beside_the_next_strategy_over_common_seeds(timed, see
         sweeps.reach(config, timed, RunKey("weak", 2, seed), 20 if seed < slower else 10)  # 260 or 130 s
     text = headline_of(config, timed)
     assert "**Fastest: Strong scaling on 2 devices, 218 s to the target, 1.83 times as fast as one device**" in text
-    assert "projected to Flat, with steps of cpu, not measured there" in text
+    assert "projected to Flat, with steps of cpu" in text
     assert "Next: Weak scaling on 2 devices, 260 " in text
     assert f"slower in {slower} of {seeds} seeds {certainty}" in text
     assert page.cautions(cells.read(config, timed, [FLAT])[0]) == []
@@ -214,7 +214,7 @@ def test_a_clipped_batch_is_marked_and_explained_and_no_other(tmp_path):
     found = cells.read(config, tmp_path, [FLAT])[0]
     text = page.cell_table(found)
     assert [place for place in rows_of(text, "**Table 1. ") if "†" in place[1]] == [("weak", "32†")]
-    assert "† Batch capped at 512, all training samples." in text
+    assert "† Batch capped at 512 of 512 training samples." in text
     assert "k = 512 / 32 = 16" in text
     rows = list(csv.DictReader(io.StringIO(csv_files.runs_csv(found))))
     assert [row["wanted_batch"] for row in rows if row["scaling"] == "weak"] == ["32", "512", "1024"]
