@@ -180,9 +180,7 @@ def _source(
 
 
 def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]) -> dict[Place, Cell]:
-    members: dict[Place, list[Run]] = defaultdict(list)
-    times: dict[Place, dict[int, float]] = defaultdict(dict)
-    epochs: dict[Place, list[float]] = defaultdict(list)
+    members, times, epochs = defaultdict(list), defaultdict(dict), defaultdict(list)
     for run in runs:
         place = run.key[:2]
         members[place].append(run)

@@ -180,12 +180,9 @@ def cell_table(results: Results) -> str:
 def cautions(results: Results) -> list[str]:
     """Returns cautions on few seeds, seen validation samples and step times, and the failed processes."""
     texts, seeds = [], max((cell.seeds for cell in results.cells.values()), default=EXACT_RUNS)
-    if seeds == 1:
-        texts.append("**Caution**: one seed is an example, not a comparison.")
-    elif seeds < EXACT_RUNS:
-        texts.append(
-            f"**Caution**: {seeds} seeds are few. {100 * LEVEL:g} % intervals and p < {SIGNIFICANCE_LEVEL} need {EXACT_RUNS}."
-        )
+    if seeds < EXACT_RUNS:
+        number = "one seed is an example, not a comparison" if seeds == 1 else f"{seeds} seeds are few"
+        texts.append(f"**Caution**: {number}. {100 * LEVEL:g} % intervals and p < {SIGNIFICANCE_LEVEL} need {EXACT_RUNS}.")
     texts += [literal(note) for note in results.runs[0].record.seen_notes] if results.runs else []
     spread = step_times.spread(results.timings[0].train) if results.source.kind == "projected" else 0.0
     if round(spread, 3) > step_times.MAX_SPREAD:

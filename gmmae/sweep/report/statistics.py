@@ -84,8 +84,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.25, 0.0625, math.nan, 0.5])
     [0.5, 0.1875, nan, 0.5]
     """
-    order = np.argsort(p_values)  # NaN last
-    count = int(np.isfinite(p_values).sum())
-    factors = np.arange(count, count - len(order), -1)
-    corrected = np.minimum(np.maximum.accumulate(np.array(p_values)[order] * factors), 1.0)
-    return corrected[np.argsort(order)].tolist()
+    order = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    corrected, largest = [math.nan] * len(p_values), 0.0
+    for rank, (p, place) in enumerate(order):
+        corrected[place] = largest = max(largest, min(1.0, p * (len(order) - rank)))
+    return corrected

@@ -21,13 +21,13 @@ def parts(results: Results, folder: Path) -> list[str]:
     families += [(f"weak, {batch} a device", batch, 0, 1) for batch in sorted(timing.device_batches)]
     for label, batch, strong, weak in families:
         found = {n: times[batch * n**weak] for n, times in by_samples.items() if batch * n**weak in times}
+        rates = []
         for n, row in found.items():
+            # The first quartile of a time is the third one of its inverse.
+            rates.append((n, *(row.samples / time_s for time_s in (row.median_s, row.high_s, row.low_s))))
             step_ms = Estimate(*(1e3 * time_s for time_s in row[2:])).text("{:.4g}".format)
             efficiency = tables.percent(100 * found[1].median_s / row.median_s / n**strong) if 1 in found else "–"
-            rate = f"{row.samples / row.median_s:.4g}"
-            rows.append((label, str(n), str(row.samples), step_ms, rate, efficiency))
-        # The first quartile of a time is the third one of its inverse.
-        rates = [(n, *(row.samples / time_s for time_s in (row.median_s, row.high_s, row.low_s))) for n, row in found.items()]
+            rows.append((label, str(n), str(row.samples), step_ms, f"{rates[-1][1]:.4g}", efficiency))
         lines += [Measured(label, *zip(*rates, strict=True))] if rates else []
     missing = ", ".join(str(n) for n in sorted(results.config.devices) if n not in by_samples)
     texts = [f"Not measured yet on these numbers of devices: {missing}."] if missing else []
