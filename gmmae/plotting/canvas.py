@@ -9,7 +9,6 @@ from typing import Literal
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -44,11 +43,6 @@ def plain(value: int | float, digits: int = 3) -> str:
     ('0.00164', '20000')
     """
     return f"{float(f'{value:.{digits}g}'):g}" if 1e-4 <= value < 1e6 else power_of_ten(value)
-
-
-def finite(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Replaces infinity by NaN, which matplotlib leaves out of a line."""
-    return np.where(np.isfinite(values), values, np.nan)
 
 
 def blank(height: float, title: str) -> Figure:
@@ -112,5 +106,4 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
 def save_both(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Writes `stem`.png and `stem`.svg. Returns their paths."""
-    stem = Path(stem)
-    return save(figure, stem.with_name(f"{stem.name}.png")), save(figure, stem.with_name(f"{stem.name}.svg"))
+    return save(figure, f"{os.fspath(stem)}.png"), save(figure, f"{os.fspath(stem)}.svg")

@@ -47,7 +47,7 @@ def reconstructions(
     snapshots: Sequence[Snapshot],
     path: str | os.PathLike[str],
     *,
-    title: str | None = None,
+    title: str = "",
 ) -> Path:
     """Draws (a) nodules in rows, and (b) their reconstructions at several epochs.
 
@@ -72,7 +72,7 @@ def reconstructions(
     lefts = [MARGIN] + [MARGIN + (CELL + GAP) * (column + 1) + GAP for column in range(columns)]
     top = FOOTING + rows * (cell_height + GAP) - GAP
     width = lefts[-1] + CELL + MARGIN
-    title_lines = textwrap.wrap(title or "", int(width / 0.09))
+    title_lines = textwrap.wrap(title, int(width / 0.09))
     figure = Figure(figsize=(width, top + HEADING + (TITLE_LINE * len(title_lines) + 0.06 if title else 0)), dpi=DPI)
 
     for row, nodule in enumerate(inputs):
@@ -82,7 +82,7 @@ def reconstructions(
             if ndim == 3:
                 _volume(figure, (left, bottom), nodule, density, labelled=row == rows - 1)
                 continue
-            axes = _axes(figure, left, bottom, CELL, CELL)
+            axes = _axes(figure, (left, bottom, CELL, CELL))
             _image(axes, nodule if density is None else density, nodule)
             if snapshot and np.isfinite(snapshot.means[row]).all() and np.isfinite(snapshot.weights[row]).all():
                 x, y = np.pad(snapshot.means[row], ((0, 0), (0, 2 - ndim))).T  # a signal's strip has its middle at 0
@@ -115,7 +115,7 @@ def _volume(
 ) -> None:
     """Draws the shaded surface of a nodule, or of its density with two central slices below."""
     left, bottom = corner
-    axes = _axes(figure, left, bottom + INSET - OVERLAP, CELL, CELL)
+    axes = _axes(figure, (left, bottom + INSET - OVERLAP, CELL, CELL))
     half, shown = surfaces.HALF_WIDTH, nodule if density is None else density
     axes.set(xlim=(-half, half), ylim=(-half, half))
     axes.add_collection(LineCollection(list(surfaces.domain_edges(nodule.shape)), colors="#cccccc", linewidths=0.5, zorder=0))
@@ -128,7 +128,7 @@ def _volume(
         _say_nan(axes)
     insets = [] if density is None else [(nodule, "input", 0.0), (density, "estimate", CELL - INSET)]
     for volume, label, offset in insets:
-        _image(_axes(figure, left + offset, bottom, INSET, INSET, frame="#999999"), volume[len(volume) // 2], nodule)
+        _image(_axes(figure, (left + offset, bottom, INSET, INSET), "#999999"), volume[len(volume) // 2], nodule)
         if labelled:
             x, style = left + offset + INSET / 2, {"ha": "center", "va": "top", "fontsize": 7, "color": GREY}
             figure.text(x, bottom - 0.04, label, transform=figure.dpi_scale_trans, **style)
@@ -151,9 +151,9 @@ def _say_nan(axes: Axes) -> None:
     axes.text(0.5, 0.5, "NaN", transform=axes.transAxes, ha="center", va="center", fontsize=9, color=VERMILION)
 
 
-def _axes(figure: Figure, left: float, bottom: float, width: float, height: float, frame: str | None = None) -> Axes:
-    """Creates bare axes at a position in inches."""
-    w, h = figure.get_size_inches()
-    axes = figure.add_axes((left / w, bottom / h, width / w, height / h), xticks=[], yticks=[], facecolor="none")
+def _axes(figure: Figure, place: tuple[float, float, float, float], frame: str | None = None) -> Axes:
+    """Creates bare axes at a place in inches: left, bottom, width and height."""
+    left, bottom, width, height = np.array(place) / np.tile(figure.get_size_inches(), 2)
+    axes = figure.add_axes((left, bottom, width, height), xticks=[], yticks=[], facecolor="none")
     axes.spines[:].set(visible=frame is not None, color=frame, linewidth=0.6)
     return axes

@@ -67,10 +67,7 @@ _NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)[^:;]*$|
 
 def _numeric(columns: Row, rows: Sequence[Row]) -> list[bool]:
     """Tells for each column whether all its cells begin like a number or are empty."""
-    for row in rows:
-        if len(row) != len(columns):
-            raise ValueError(f"each row of a table must have {len(columns)} cells; got {len(row)}: {row!r}")
-    return [all(_NUMBER.match(row[place]) for row in rows) for place in range(len(columns))]
+    return [all(map(_NUMBER.match, cells)) for _, *cells in zip(columns, *rows, strict=True)]
 
 
 def percent(value: int | float) -> str:

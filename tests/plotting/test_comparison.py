@@ -54,7 +54,7 @@ def test_medians_are_lines_with_intervals_beside_an_ideal_line():
     for one, (colour, _), shift in ((open_end, STYLES[0], -0.05), (WARMUP, STYLES[1], 0.05)):
         [line] = labelled(axes, one.label)
         x = np.array(COUNTS) * 2**shift  # side by side
-        np.testing.assert_allclose(points(line), [x, [t if math.isfinite(t) else NAN for t in one.median]])
+        np.testing.assert_allclose(points(line), [x, one.median])
         bars = zip(x, one.low, np.minimum(one.high, axes.get_ylim()[1]), strict=True)
         np.testing.assert_allclose(intervals(axes, colour), [bar for bar in bars if math.isfinite(bar[1])])
     [caret] = [line for line in axes.lines if line.get_marker() == 6]
@@ -84,7 +84,6 @@ def test_panels_have_one_scale_and_one_legend_and_a_row_where_one_machine_misses
     fast = [one._replace(median=tuple(t / 8 for t in one.median), reached=(5,) * 6) for one in (STRONG, WARMUP)]
     figure = comparison.time_to_target([STRONG, WARMUP], fast, titles=("slow", "fast"), title="A title")
     above, below = np.reshape(figure.axes, (2, 2))
-    assert [axes.get_title() for axes in below] == ["slow", "fast"]
     assert below[0].get_ylim() == below[1].get_ylim()
     assert below[0].get_ylim()[0] <= 20 / 8
     assert [len(axes.texts) for axes in above] == [4, 0]
@@ -94,26 +93,13 @@ def test_panels_have_one_scale_and_one_legend_and_a_row_where_one_machine_misses
 
 def test_throughput_has_an_ideal_for_each_line_and_one_entry_for_all():
     lines = [
-        Measured(label, at, median, (NAN,) * len(at), (NAN,) * len(at))
-        for label, at, median in (
-            ("weak", (1, 4), (100.0, 360.0)),
-            ("strong", (1, 4), (200.0, 400.0)),
-            ("late", (2,), (150.0,)),
-        )
+        Measured(label, (1, 4), (low, 360.0), (NAN, NAN), (NAN, NAN)) for label, low in (("weak", 100.0), ("strong", 200.0))
     ]
-    [axes] = comparison.throughput(lines, title="A title").axes
-    ideals = labelled(axes, "ideal")
-    np.testing.assert_allclose([points(line)[1] for line in ideals], [[100, 400], [200, 800]])
-    assert [line.get_color() for line in ideals] == [colour for colour, _ in STYLES[:2]]
+    late = Measured("late", (2,), (150.0,), (NAN,), (NAN,))
+    [axes] = comparison.throughput([*lines, late], title="A title").axes
+    np.testing.assert_allclose([points(line)[1] for line in labelled(axes, "ideal")], [[100, 400], [200, 800]])
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert legend == ["weak", "strong", "late", "ideal, n × one device"]
-
-
-def test_a_step_is_drawn_in_milliseconds():
-    line = Measured("1 device", (1, 2, 4, 8), (0.004, 0.005, INF, NAN), (0.003, NAN, NAN, NAN), (0.0045, NAN, NAN, NAN))
-    [axes] = comparison.step_time([line], title="A title").axes
-    np.testing.assert_allclose(points(labelled(axes, "1 device")[0])[1], [4, 5, NAN, NAN])
-    np.testing.assert_allclose(intervals(axes, STYLES[0][0]), [(1, 3, 4.5)])
 
 
 @pytest.mark.parametrize(
