@@ -194,7 +194,7 @@ def test_what_must_work_without_jax_knows_no_jax(name):
         ),
         ("sklearn", ["gmmae.generation", "gmmae.classification.classifiers"]),
         ("SimpleITK", ["gmmae.plotting", "gmmae.data", "gmmae.generation.insertion"]),
-        ("tensorboardX", ["gmmae.training.tensorboard", "gmmae.planner.event_files"]),
+        ("tensorboardX", ["gmmae.training.tensorboard", "gmmae.planner.curve_files"]),
         ("orbax", ["gmmae.training.checkpoint"]),
         ("submitit", ["gmmae.sweep.cluster"]),
         ("tyro", ["gmmae.cli.arguments"]),

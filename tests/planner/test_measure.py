@@ -6,7 +6,7 @@ import math
 import pytest
 
 from gmmae.planner import measurements, step_ratios, trials
-from gmmae.planner.measure import PlanRequest, measure
+from gmmae.planner.measure import measure
 from gmmae.planner.measurements import PlanDir, PlanInterruptedError, claimed
 from gmmae.sweep import throughput
 from gmmae.system.errors import InputError
@@ -21,7 +21,7 @@ REACHED = 0.05
 
 def plan(root, **changes):
     with claimed(root) as folder:
-        return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, PlanRequest((1, 2)))
+        return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, (1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -35,28 +35,28 @@ def test_measurements_are_stored_and_not_made_again(planned, monkeypatch):
     folder, first = planned
     assert set(first.measured.steps) == {8}
     assert first.measured.ratios.weak is not None
-    assert not any("short run" in note for note in first.notes)
-    assert "batch 22, 2.75 times the learning rate" in first.epochs  # there are 22 training samples
+    assert not any("short run" in note for note in first.warnings)
+    assert "batch 22, 2.75 times the learning rate" in first.costs["epochs"]  # there are 22 training samples
     assert first.measured.samples + first.measured.validation == 28
     assert first.measured.ratios.rate_exponent is not None
     assert first.measured.train.batches[0] == 1
     rows = PlanDir(folder).run(8).read_rows()
     took = rows[-1].train_s / rows[-1].steps  # as the run itself took
     assert first.measured.train.at(8) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
-    assert set(first.epochs) == set(first.seconds)
+    assert set(first.costs["epochs"]) == set(first.costs["seconds"])
     for module, name in ((trials, "learning_rate_trials"), (throughput, "measure")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured again"))
     again = plan(folder)
     assert again.measured == first.measured
-    assert again.epochs == first.epochs
+    assert again.costs["epochs"] == first.costs["epochs"]
 
 
 def test_a_base_run_shorter_than_those_of_the_zoo_is_told(tmp_path):
     with Laboratory():
         short, long = (plan(tmp_path / str(target), stop__target=target, stop__max_epochs=200) for target in (0.8, 0.1))
     words = "the base run takes 1 epoch, fewer than the 2 of the runs that set the constants"
-    assert any(note.startswith(words) for note in short.notes)
-    assert not any("the base run takes" in note for note in long.notes)
+    assert any(note.startswith(words) for note in short.warnings)
+    assert not any("the base run takes" in note for note in long.warnings)
 
 
 def test_short_runs_tell_what_a_larger_batch_and_learning_rate_bring(tmp_path):
@@ -73,7 +73,7 @@ def test_trials_are_made_where_the_second_short_run_leaves_doubt(tmp_path, monke
     with Laboratory():
         measurements = plan(tmp_path, stop__target=0.5)
     assert set(measurements.measured.progress) == factors
-    assert ("multiples of the rate" in measurements.epochs) == (len(factors) > 1)
+    assert ("multiples of the rate" in measurements.costs["epochs"]) == (len(factors) > 1)
 
 
 def test_the_runs_tell_the_time_of_larger_batches(tmp_path):

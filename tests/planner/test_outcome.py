@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.planner import outcome, plan_content
+from gmmae.planner import outcome
 from gmmae.planner.prediction import Prediction
 from gmmae.plotting.document import Paragraph
 from gmmae.plotting.tables import Table
@@ -26,7 +26,7 @@ def prediction(scaling, devices, batch, rate, seconds, **changes) -> Prediction:
 def cluster(cells, best, **changes):
     """Returns what a `plan.json` holds for a cluster."""
     return {
-        "cells": plan_content.strict_json([cell._asdict() for cell in cells]),
+        "cells": [json.loads(json.dumps(cell._asdict()), parse_constant=lambda _: None) for cell in cells],
         "best": best._asdict(),
         "scaled_by_user": False,
     } | changes
