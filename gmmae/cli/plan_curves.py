@@ -1,6 +1,7 @@
 """`gmmae plan --curves`: a plan from the loss curves of runs that any program made."""
 
 import math
+from dataclasses import replace
 
 from gmmae.cli.options import CurvesArguments
 from gmmae.config.rules import require
@@ -35,7 +36,8 @@ def command(options: CurvesArguments) -> int:
     """Reads the curves, prints the answer, writes the page. Returns the exit code."""
     columns = Columns(options.step_column, options.loss_column, options.batch_column, options.learning_rate_column)
     times = step_times(options.step_times) if options.step_times else None
-    clusters = [read_cluster(find(cluster, "clusters")) for cluster in options.clusters]
+    # A cluster's `reference_step_s` is that of another model.
+    clusters = [replace(read_cluster(find(cluster, "clusters")), reference_step_s=0.0) for cluster in options.clusters]
     require(len({cluster.name for cluster in clusters}) == len(clusters), "--clusters", "of different names", options.clusters)
     if clusters and options.parameters is None:
         raise InputError("--parameters must be given with --clusters, because the all-reduce depends on them; got none")
@@ -89,7 +91,7 @@ def command(options: CurvesArguments) -> int:
         target=found.target,
         forecasts=[
             prediction.forecast(measured, cluster, names, options.devices, options.scale_compute)
-            for cluster in clusters or [WITHOUT_LINKS]
+            for cluster in clusters or [WITHOUT_LINKS if times else replace(WITHOUT_LINKS, name="any devices")]
         ],
         basis=f"curves at the batches {batches}",
         device_kind=None,

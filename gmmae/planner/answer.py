@@ -12,9 +12,6 @@ from gmmae.scaling import cost, strategies
 AS_MEASURED = "devices as fast as the one that measured"
 """The devices whose times a plan states if no factor to the cluster's own devices is known."""
 
-MAX_SHARE_OF_BASE = 0.8
-"""Share of the base batch's expected time on one device below which the answer names a better batch."""
-
 LEAST_FALL = 0.03
 """Share of the loss's fall after half of the steps below which another seed may miss the target. In the zoo one base run in
 twenty is as flat, and the others reach their targets."""
@@ -137,7 +134,7 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
         n = best.devices if best and best.devices in ratios else max(ratios)
         ratio, low, high = (f"{100 * of:.0f}" for of in ratios[n])
         question += (
-            f"On {n} devices growing to {grown[n].batch} ({label(grown[n].scaling).lower()}) takes {ratio} % of the "
+            f"On {n} devices{f' of {forecast.cluster.name}' * (len(plan.forecasts) > 1)} growing to {grown[n].batch} ({label(grown[n].scaling).lower()}) takes {ratio} % of the "
             f"{'time' if best else 'steps'} ({low} to {high} %, 80 %). "
         )
         if best:
@@ -151,11 +148,6 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
             )
     if best is None:
         return [question]
-    alone, smaller = cells.get(("strong", 1)), cells.get((BEST_BATCH, 1))
-    if alone and smaller and smaller.expected_s <= MAX_SHARE_OF_BASE * alone.expected_s:
-        share = 100 * smaller.expected_s / alone.expected_s
-        question += f" On one device a batch of {smaller.batch} takes {share:.0f} % of the base batch's expected time."
-
     of, plural = times_of(plan, forecast), "s" * (best.devices > 1)
     noun = "GPU" if {"GPU", "NVIDIA"} & set(forecast.cluster.device.split()) else "device"
     where = f"device{plural} {of.removeprefix('devices ')}" if of.startswith(AS_MEASURED) else f"{noun}{plural} of {of}"
@@ -214,7 +206,9 @@ def shown(forecast: Forecast) -> list[Prediction]:
     return found
 
 
-def table(plan: Plan, forecast: Forecast, cells: Collection[Prediction]) -> tuple[list[str], list[list[str]]]:
+def table(
+    plan: Plan, forecast: Forecast, cells: Collection[Prediction], steps: bool = True
+) -> tuple[list[str], list[list[str]]]:
     """Returns the columns and the rows of some predictions. What a narrow screen shows without scrolling comes first."""
     rows = []
     for cell in cells:
@@ -230,7 +224,9 @@ def table(plan: Plan, forecast: Forecast, cells: Collection[Prediction]) -> tupl
         row["batch"] = str(cell.batch)
         if plan.device_kind:
             row["rate"] = f"{cell.learning_rate:.3g}"
-        rows.append(row | {"steps": _steps(cell)})
+        if steps or not forecast.best:
+            row["steps"] = _steps(cell)
+        rows.append(row)
     return list(rows[0]), [list(row.values()) for row in rows]
 
 

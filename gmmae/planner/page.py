@@ -42,15 +42,16 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
     answers = {forecast.cluster.name: answer.answer(plan, forecast) for forecast in plan.forecasts}
     evidence = [*answer.evidence(plan), *(f"warning: {text}" for text in plan.warnings)]
     lines = [line for of_cluster in answers.values() for line in ("", *of_cluster)][1:]
-    text, folds = [], []
-    for first, *others in answers.values():
-        text.append("\n".join([f"- **{literal(first)}**", *(f"- {literal(line)}" for line in others)]))
+    starred = [
+        f"- **{literal(first)}**\n" + "".join(f"- {literal(of)}\n" for of in others) for first, *others in answers.values()
+    ]
+    text, folds = ["".join(starred).rstrip()], []
     with writable(root):
         for earlier in (root / "figures").glob("times_*"):
             earlier.unlink()
         for place, forecast in enumerate(plan.forecasts, start=1):
             times, what = times_of(plan, forecast), "time to the target" if forecast.best else "steps to the target"
-            columns, rows = answer.table(plan, forecast, answer.shown(forecast))
+            columns, rows = answer.table(plan, forecast, answer.shown(forecast), steps=False)
             title, notes = f"Predicted, the best for each number of devices: {times}", answer.notes(plan, forecast)
             names = {cell.scaling for cell in answer.shown(forecast)} | {"strong", "weak"}
             drawing = figures.predictions(

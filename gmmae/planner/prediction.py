@@ -9,9 +9,11 @@ A step on n devices takes a + b · (device batch) + c(n). By the law, growing th
 dividing it exactly if (a + c(n)) / (b B) > B / Bn. This compares overhead with noise. `BatchRule` holds both numbers.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,7 +22,6 @@ from jaxtyping import Float
 
 from gmmae.config.schema import OptimConfig
 from gmmae.planner import stability, step_ratios
-from gmmae.planner.learning_rate import speed_up_epochs
 from gmmae.planner.step_ratios import CONSTANTS, INTERVAL_NORMAL, Ratios
 from gmmae.scaling import cost, strategies
 from gmmae.scaling.cost import Cluster, StepTimes
@@ -184,18 +185,6 @@ def deviation(measured: Measured, batch: float, rate: float = 1.0) -> float:
     return step_ratios.deviation(batch / measured.optim.batch_size, rate, measured.ratios, CONSTANTS)
 
 
-def draw_steps(measured: Measured, path: Stage) -> Float[np.ndarray, " draws"]:
-    """Draws the steps to the target of a run that reaches it."""
-    base = strategies.resolve("strong", measured.optim, 1, measured.samples).stages[0]
-    rate = path.learning_rate / base.learning_rate
-    rng = np.random.default_rng([path.batch, int(1000 * rate)])
-    scatter = np.exp(deviation(measured, path.batch, rate) * rng.normal(size=DRAWS))
-    unscaled, scaled = (median_steps(measured, path.batch, of) for of in (1.0, rate))
-    an_epoch = float(measured.epoch_steps(path.batch))
-    epochs = speed_up_epochs(np.array([unscaled / an_epoch]), np.array([unscaled / scaled]), path.warmup_epochs)
-    return an_epoch * epochs * scatter
-
-
 class RunDraws(NamedTuple):
     """The draws of a strategy's epochs and steps, which do not depend on the cluster."""
 
@@ -206,14 +195,37 @@ class RunDraws(NamedTuple):
     tested: bool  # whether trials cover the learning rate
 
 
+def warmed_up_epochs(epochs: float, speedup: float, warmup_epochs: int) -> float:
+    """Returns the epochs that a run takes with a speed-up that rises linearly from 1 during the warmup.
+
+    Args:
+      epochs: those that it takes without one.
+      speedup: after the warmup.
+      warmup_epochs: of the learning rate.
+
+    >>> warmed_up_epochs(12.0, 4.0, 0), warmed_up_epochs(2.0, 1.0, 0)
+    (3.0, 2.0)
+    >>> round(warmed_up_epochs(20.0, 4.0, 5), 2), round(warmed_up_epochs(5.5, 4.0, 5), 2)  # 12.5 are done when it ends
+    (6.88, 2.93)
+    """
+    done = warmup_epochs * (1 + speedup) / 2
+    if epochs > done:
+        return warmup_epochs + (epochs - done) / speedup
+    slope = (speedup - 1) / warmup_epochs
+    return (math.sqrt(max(0.0, 1 + 2 * slope * epochs)) - 1) / slope if slope > 1e-9 else epochs
+
+
 def draw_run(measured: Measured, path: Stage) -> RunDraws:
     """Draws the whole epochs and their steps, with the probability of missing the target.
 
     Taking more than `max_epochs` counts as missing it.
     """
-    an_epoch = float(measured.epoch_steps(path.batch))
-    epochs = np.ceil(draw_steps(measured, path) / an_epoch)
-    factor, warmup = path.learning_rate / measured.optim.learning_rate, path.warmup_epochs > 0
+    an_epoch, warmup = float(measured.epoch_steps(path.batch)), path.warmup_epochs > 0
+    factor = path.learning_rate / measured.optim.learning_rate
+    unscaled, scaled = (median_steps(measured, path.batch, rate) for rate in (1.0, factor))
+    rng = np.random.default_rng([path.batch, int(1000 * factor)])
+    scatter = np.exp(deviation(measured, path.batch, factor) * rng.normal(size=DRAWS))
+    epochs = np.ceil(warmed_up_epochs(unscaled / an_epoch, unscaled / scaled, path.warmup_epochs) * scatter)
     failed = step_ratios.failure_probability(factor, measured.ratios, CONSTANTS)
     tested = not step_ratios.is_doubtful(measured.ratios) and factor <= step_ratios.MAX_SAFE_RATE
     if len(measured.progress) > 1:
@@ -266,27 +278,45 @@ def forecast(
     optim = replace(measured.optim, best_batches=listed)
     batches = {n: strategies.resolve(BEST_BATCH, optim, n, measured.samples).stages[0].batch for n in devices if listed}
     base = strategies.resolve("strong", measured.optim, 1, measured.samples).stages[0]
-    draws_of = {base: draw_run(measured, base)}
-    alone_s = float(np.median(_times(machines[1], draws_of[base], base)))
+    draw = cache(lambda path: draw_run(measured, path))
+    strong = {n: _times(machine, draw(base), base) for n, machine in machines.items() if n <= base.batch}
+    alone_s, quantiles = float(np.median(strong[1])), ((1 - INTERVAL_LEVEL) / 2, 0.5, (1 + INTERVAL_LEVEL) / 2)
     cells: list[Prediction] = []
-    for n in devices:
-        fallback_s = min(_expected(machines[k], draws_of[base], base, math.inf) for k in machines if k <= n)
-        for name in names:
-            path = strategies.resolve("strong" if name == BEST_BATCH else name, measured.optim, n, measured.samples).stages[0]
-            if name == BEST_BATCH:
-                path = path._replace(batch=batches[n])
-            if path.batch < n:
-                continue
-            if path not in draws_of:
-                draws_of[path] = draw_run(measured, path)
-            cells.append(_cell(name, machines[n], draws_of[path], path, alone_s, fallback_s))
-    if not measured.train:
-        return Forecast(cluster, cells, None, {}, (), machines[1].scale, compute_scale is not None)
-    tested = [cell for cell in cells if cell.tested] or cells
-    least = min(cell.expected_s for cell in tested)
-    best = min(
-        (cell for cell in tested if cell.expected_s <= MAX_TIME_RATIO * least), key=lambda cell: (cell.devices, cell.expected_s)
-    )
+    for n, name in itertools.product(devices, names):
+        path = strategies.resolve("strong" if name == BEST_BATCH else name, measured.optim, n, measured.samples).stages[0]
+        path = path._replace(batch=batches[n]) if name == BEST_BATCH else path
+        if path.batch < n:
+            continue
+        run, times = draw(path), _times(machines[n], draw(path), path)
+        few, half, many = np.quantile(run.steps, quantiles).tolist()
+        low, middle, high = np.quantile(times, quantiles).tolist()
+        # A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten reach the target. A
+        # run with strong scaling then follows.
+        late_s = run.late * measured.max_epochs * float(machines[n].epoch_s(path.batch))
+        failed_s = (run.failure - run.late) * high + late_s
+        follows_s = min(float(of.mean()) for k, of in strong.items() if k <= n)
+        cell = Prediction(
+            scaling=name,
+            devices=n,
+            batch=path.batch,
+            learning_rate=path.learning_rate,
+            steps=half,
+            steps_low=few,
+            steps_high=many,
+            seconds=middle,
+            seconds_low=low,
+            seconds_high=high,
+            probability_of_failure=run.failure,
+            tested=run.tested,
+            expected_s=float((1 - run.failure) * times.mean() + failed_s + run.failure * follows_s),
+            speedup=alone_s / middle,
+            efficiency=alone_s / middle / n,
+        )
+        cells.append(cell)
+    best, tested = None, [cell for cell in cells if cell.tested] or cells
+    if measured.train:
+        near_s = MAX_TIME_RATIO * min(cell.expected_s for cell in tested)
+        best = min((cell for cell in tested if cell.expected_s <= near_s), key=lambda cell: (cell.devices, cell.expected_s))
     return Forecast(cluster, cells, best, batches, listed, machines[1].scale, compute_scale is not None)
 
 
@@ -294,46 +324,6 @@ def _times(group: DeviceGroup, draws: RunDraws, path: Stage) -> Float[np.ndarray
     rng, (least, most) = np.random.default_rng([group.devices, path.batch]), group.epoch_range_s(path.batch)
     times = draws.epochs * float(group.epoch_s(path.batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(draws.epochs)))
     return times * (most / least) ** rng.uniform(-0.5, 0.5, len(times)) if most > least else times
-
-
-def _expected(group: DeviceGroup, draws: RunDraws, path: Stage, fallback_s: float) -> float:
-    """Returns the expected seconds.
-
-    A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten runs reach the target. A
-    run with strong scaling then follows.
-    """
-    if path.batch < group.devices:
-        return math.inf
-    times = _times(group, draws, path)
-    if not math.isfinite(fallback_s):
-        return float(times.mean())
-    limit_s = group.measured.max_epochs * float(group.epoch_s(path.batch))
-    failed_s = (draws.failure - draws.late) * np.quantile(times, (1 + INTERVAL_LEVEL) / 2) + draws.late * limit_s
-    return float((1 - draws.failure) * times.mean() + failed_s + draws.failure * fallback_s)
-
-
-def _cell(name: str, group: DeviceGroup, draws: RunDraws, path: Stage, alone_s: float, fallback_s: float) -> Prediction:
-    quantiles = ((1 - INTERVAL_LEVEL) / 2, 0.5, (1 + INTERVAL_LEVEL) / 2)
-    low, middle, high = (float(q) for q in np.quantile(_times(group, draws, path), quantiles))
-    few, half, many = (float(q) for q in np.quantile(draws.steps, quantiles))
-    expected_s = _expected(group, draws, path, fallback_s)
-    return Prediction(
-        scaling=name,
-        devices=group.devices,
-        batch=path.batch,
-        learning_rate=path.learning_rate,
-        steps=half,
-        steps_low=few,
-        steps_high=many,
-        seconds=middle,
-        seconds_low=low,
-        seconds_high=high,
-        probability_of_failure=draws.failure,
-        tested=draws.tested,
-        expected_s=expected_s,
-        speedup=alone_s / middle,
-        efficiency=alone_s / middle / group.devices,
-    )
 
 
 def time_ratio(measured: Measured, forecast: Forecast, one: Prediction, strong: Prediction) -> tuple[float, float, float]:
