@@ -1,4 +1,4 @@
-"""Figures of losses: of one run by epochs, of several numbers of devices by time, and of one run with its start enlarged."""
+"""Figures of losses: of one run by epochs, and of several numbers of devices by time."""
 
 import os
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -60,21 +59,19 @@ def losses(
     Returns:
       The path.
     """
-    curve = LossCurve("", epoch, train_loss, val_loss)
     varies = len(np.unique(learning_rate[np.isfinite(learning_rate)])) > 1
     figure = canvas.blank(4.6 if varies else 3.8, title)
     axes, *below = figure.subplots(1 + varies, sharex=True, squeeze=False, height_ratios=(4, 1)[: 1 + varies])[:, 0]
     canvas.dress(axes, "" if below else "epoch", "loss")
-    handles = [*_plot_both(axes, curve, epoch), *_plot_target(axes, target)]
-    reached = np.flatnonzero(val_loss <= target) if target is not None else []
-    if len(reached):
-        at, style = reached[0], {"marker": "o", "ms": 8, "mfc": "none", "mec": "black", "ls": "none"}
+    handles = []
+    for loss, colour, ls, label in ((train_loss, BLUE, "--", "training"), (val_loss, VERMILION, "-", "validation")):
+        handles += axes.plot(epoch, finite(loss), color=colour, lw=1.3, ls=ls, marker=_alone(loss), ms=3, label=label)
+    handles += _scale(axes, [train_loss, val_loss], target)
+    for at in _reached(val_loss, target):
+        style = {"marker": "o", "ms": 8, "mfc": "none", "mec": "black", "ls": "none"}
         handles += axes.plot(epoch[at], val_loss[at], label=f"reached at epoch {epoch[at]}", zorder=3, **style)
-    sound = _finite_epochs(curve)
-    if sound < len(epoch):
-        label = f"not finite from epoch {epoch[sound]}"
-        handles.append(axes.axvline(epoch[sound], color="black", ls=":", lw=1.2, label=label))
-    _scale(axes, [curve], target)
+    for at in _broken(train_loss, val_loss):
+        handles.append(axes.axvline(epoch[at], color="black", ls=":", lw=1.2, label=f"not finite from epoch {epoch[at]}"))
     for panel in below:
         canvas.dress(panel, "epoch", "learning\nrate")
         panel.plot(epoch, finite(learning_rate), color=GREY, lw=1.2, drawstyle="steps-mid")
@@ -104,73 +101,30 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
     canvas.dress(axes, x_label, "loss")
     # Lighter colours of the map would be invisible on white.
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(curves)))
-    handles, reached, broken = [], False, False
+    handles, marks = [], {}
     for curve, colour in zip(curves, colours, strict=True):
-        style = {"color": colour, "ms": 3}
-        axes.plot(curve.time_s, finite(curve.train_loss), lw=0.9, ls=":", marker=_alone(curve.train_loss), mfc="none", **style)
-        axes.plot(curve.time_s, finite(curve.val_loss), lw=1.5, marker=_alone(curve.val_loss), **style)
-        reached |= _mark_target(axes, curve, target, colour)
-        broken |= _mark_end(axes, curve)
-        suffix = "" if _finite_epochs(curve) == len(curve.time_s) else " (not finite)"
+        _, time_s, train_loss, val_loss = curve
+        for loss, lw, ls, mfc in ((train_loss, 0.9, ":", "none"), (val_loss, 1.5, "-", None)):
+            axes.plot(time_s, finite(loss), color=colour, lw=lw, ls=ls, marker=_alone(loss), ms=3, mfc=mfc)
+        broken = _broken(train_loss, val_loss)
+        for label, places, marker, edge in (
+            ("target reached", _reached(val_loss, target), "o", colour),
+            ("last finite loss", broken[broken > 0] - 1, "x", "black"),
+        ):
+            for at in places:
+                axes.plot(time_s[at], val_loss[at], marker=marker, ms=6, mfc="white", mec=edge, mew=1.5, zorder=4)
+                marks[label] = Line2D([], [], ls="none", marker=marker, ms=6, mfc="white", mec="black", mew=1.5, label=label)
+        suffix = " (not finite)" if len(broken) else ""
         handles.append(Line2D([], [], color=colour, lw=2.5, label=curve.label + suffix))
     handles.append(Line2D([], [], color=GREY, lw=1.5, label="validation"))
     handles.append(Line2D([], [], color=GREY, lw=0.9, ls=":", label="training"))
-    handles += [*_plot_target(axes, target), *_marks(reached, broken)]
-    _scale(axes, curves, target)
-    _scale_time(axes, curves)
+    handles += [*_scale(axes, [loss for curve in curves for loss in curve[2:]], target), *marks.values()]
+    times = np.concatenate([curve.time_s for curve in curves])
+    if (times > 0).all():
+        axes.set_xlim(times.min() / 1.1, times.max() * 1.1)
+        canvas.log_axis(axes, "x")
     canvas.legend_above(axes, handles)
     return figure
-
-
-def warmup_curve(
-    curve: LossCurve, *, title: str, target: float | None, first_epochs: int, epoch_s: float, x_label: str = "time (s)"
-) -> Figure:
-    """Draws the losses of one run over time, and beside them those of its first epochs.
-
-    The second panel is missing if the run has no finite loss in its first epochs, or no further epochs.
-
-    Args:
-      curve: losses of the run.
-      title: title of the figure.
-      target: target of the validation loss, or None.
-      first_epochs: number of epochs in the second panel. They are shaded in the first panel.
-      epoch_s: duration of an epoch in seconds.
-      x_label: label of the time axis.
-
-    Source: Fig. 3 of the paper.
-    """
-    end_s = first_epochs * epoch_s
-    # The extra half epoch allows for measured epochs of unequal length.
-    within = curve.time_s < end_s + epoch_s / 2
-    first = LossCurve(curve.label, *(values[within] for values in curve[1:]))
-    enlarged = not within.all() and bool((np.isfinite(first.train_loss) | np.isfinite(first.val_loss)).any())
-    figure = canvas.blank(4.0, title)
-    axes, *panel = figure.subplots(1, 1 + enlarged, squeeze=False, width_ratios=(2, 1)[: 1 + enlarged])[0]
-    canvas.dress(axes, x_label, "loss")
-    handles: list[Artist] = [*_plot_both(axes, curve, curve.time_s), *_plot_target(axes, target)]
-    handles += _marks(_mark_target(axes, curve, target, VERMILION), _mark_end(axes, curve))
-    _scale(axes, [curve], target)
-    axes.set_xlim(0, 1.02 * float(curve.time_s[-1]))
-    handles.append(axes.axvspan(0, end_s, color="#e4e4e4", zorder=0, lw=0, label=f"first {first_epochs} epochs"))
-    canvas.legend_above(axes, handles, canvas.WIDTH * (2 / 3 if enlarged else 1))
-    for beside in panel:
-        canvas.dress(beside, "epoch", "")
-        beside.set_facecolor("#f3f3f3")
-        _plot_both(beside, first, first.time_s / epoch_s, marker="o")
-        _scale(beside, [first], None)
-        beside.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    return figure
-
-
-def _plot_both(axes: Axes, curve: LossCurve, x: np.ndarray, marker: str | None = None) -> list[Line2D]:
-    """Draws the two losses of a run. Returns their lines for a legend."""
-    handles = []
-    for loss, label, colour, ls in (
-        (curve.train_loss, "training", BLUE, "--"),
-        (curve.val_loss, "validation", VERMILION, "-"),
-    ):
-        handles += axes.plot(x, finite(loss), color=colour, lw=1.3, ls=ls, marker=marker or _alone(loss), ms=3, label=label)
-    return handles
 
 
 def _alone(loss: np.ndarray) -> str | None:
@@ -178,59 +132,38 @@ def _alone(loss: np.ndarray) -> str | None:
     return "o" if np.isfinite(loss).sum() == 1 else None
 
 
-def _plot_target(axes: Axes, target: float | None) -> list[Line2D]:
-    """Draws a line at the target. Returns it for a legend; the list is empty for None."""
-    if target is None:
-        return []
-    return [axes.axhline(target, color=GREY, ls="--", lw=1, zorder=1, label=f"target {canvas.plain(target)}")]
+def _reached(val_loss: np.ndarray, target: float | None) -> np.ndarray:
+    """Returns the place of the first loss at or below the target, or none."""
+    return np.flatnonzero(val_loss <= (np.nan if target is None else target))[:1]
 
 
-def _mark_target(axes: Axes, curve: LossCurve, target: float | None, colour: str | np.ndarray) -> bool:
-    """Marks the first epoch at or below the target with a circle. Tells whether there is one."""
-    reached = np.flatnonzero(curve.val_loss <= target) if target is not None else []
-    if not len(reached):
-        return False
-    at = reached[0]
-    axes.plot(curve.time_s[at], curve.val_loss[at], marker="o", ms=6, mfc="white", mec=colour, mew=1.5, zorder=4)
-    return True
+def _broken(train_loss: np.ndarray, val_loss: np.ndarray) -> np.ndarray:
+    """Returns the place of the first loss that is not finite, or none."""
+    return np.flatnonzero(~(np.isfinite(train_loss) & np.isfinite(val_loss)))[:1]
 
 
-def _finite_epochs(curve: LossCurve) -> int:
-    """Returns the number of epochs before the first non-finite loss."""
-    return int(np.logical_and.accumulate(np.isfinite(curve.train_loss) & np.isfinite(curve.val_loss)).sum())
-
-
-def _mark_end(axes: Axes, curve: LossCurve) -> bool:
-    """Marks the last finite loss with a cross if non-finite ones follow. Tells whether there is a mark."""
-    last = _finite_epochs(curve) - 1
-    if not 0 <= last < len(curve.time_s) - 1:
-        return False
-    axes.plot(curve.time_s[last], curve.val_loss[last], marker="x", ms=6, mew=1.5, color="black", zorder=4)
-    return True
-
-
-def _marks(reached: bool, broken: bool) -> list[Line2D]:
-    """Returns the legend's entries for circles and crosses."""
-    circle = Line2D([], [], color="black", marker="o", mfc="white", ms=6, ls="none", label="target reached")
-    cross = Line2D([], [], color="black", marker="x", ms=6, mew=1.5, ls="none", label="last finite loss")
-    return [circle] * reached + [cross] * broken
-
-
-def _scale(axes: Axes, curves: Sequence[LossCurve], target: float | None) -> None:
-    """Sets a logarithmic axis if all finite losses and the target are positive, otherwise a linear one."""
-    drawn = np.concatenate([loss for curve in curves for loss in curve[2:]])
+def _scale(axes: Axes, losses: Sequence[np.ndarray], target: float | None) -> list[Line2D]:
+    """Draws the target, and returns its line. The axis is logarithmic if all finite losses and the target are positive."""
+    drawn = np.concatenate(losses)
     drawn = drawn[np.isfinite(drawn)]
     if not len(drawn):
         axes.text(0.5, 0.7, "no finite loss", transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
-    drawn = np.append(drawn, [] if target is None else [target])
+    handles = []
+    if target is not None:
+        handles = [axes.axhline(target, color=GREY, ls="--", lw=1, zorder=1, label=f"target {canvas.plain(target)}")]
+        drawn = np.append(drawn, target)
     if len(drawn) and (drawn > 0).all():
         margin = (drawn.max() / drawn.min()) ** 0.05 * 1.02 if drawn.max() > drawn.min() else 2
         axes.set_ylim(drawn.min() / margin, drawn.max() * margin)
         canvas.log_axis(axes, "y")
+    return handles
 
 
-def _scale_time(axes: Axes, curves: Sequence[LossCurve]) -> None:
-    time_s = np.concatenate([curve.time_s for curve in curves])
-    if (time_s > 0).all():
-        axes.set_xlim(time_s.min() / 1.1, time_s.max() * 1.1)
-        canvas.log_axis(axes, "x")
+# For the report's third figure, until it has gone: from here to the end.
+
+
+def warmup_curve(
+    curve: LossCurve, *, title: str, target: float | None, first_epochs: int, epoch_s: float, x_label: str = "time (s)"
+) -> Figure:
+    """Draws `losses_by_devices` of one run."""
+    return losses_by_devices([curve], title=title, target=target, x_label=x_label)

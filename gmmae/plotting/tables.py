@@ -53,13 +53,16 @@ def text_table(columns: Row, rows: Sequence[Row]) -> str:
     scaling  GPUs
     strong      8
     """
-    aligned = [str.rjust if numeric else str.ljust for numeric in _numeric(columns, rows)]
+    sides = [">" if numeric else "<" for numeric in _numeric(columns, rows)]
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    lines = ([align(*cell) for align, *cell in zip(aligned, row, widths, strict=True)] for row in (columns, *rows))
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+    def line(row: Row) -> str:
+        return "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+
+    return "\n".join(map(line, (columns, *rows)))
 
 
-_NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)|–?$")
+_NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)[^:;]*$|–?$")
 
 
 def _numeric(columns: Row, rows: Sequence[Row]) -> list[bool]:
