@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import curve_fit
 
 from benchmarks.child import ROOT
 from benchmarks.options import Parser, guarded
@@ -202,14 +203,15 @@ def thresholds(rows: Sequence[Mapping[str, str]], growing: str = "weak") -> dict
 
 
 def _law(of: Sequence[Mapping[str, str]]) -> tuple[float, float] | None:
-    """Returns Smin and Bn by the runs at the base learning rate of one seed, by least squares of relative residuals."""
+    """Returns Smin and Bn by the runs at the base learning rate of one seed, by least squares of the logarithms."""
     points = {int(row["batch"]): float(row["crossing"]) for row in of if row["scaling"] in ("strong", QUARTER, "weak")}
     arrived = {batch: count for batch, count in points.items() if math.isfinite(count)}
     if len(arrived) < 2:
         return None
-    batches, counts = np.array(list(arrived)), np.array(list(arrived.values()))
-    slope, smin = np.polyfit(1 / batches, counts, 1, w=1 / counts)
-    return float(smin), float(slope / smin)
+    batches, logs = np.array(list(arrived), float), np.log(list(arrived.values()))
+    start = (logs.min(), np.log(batches).mean())
+    (log_smin, log_bn), _ = curve_fit(lambda at, level, log_bn: level + np.log1p(np.exp(log_bn) / at), batches, logs, start)
+    return math.exp(log_smin), math.exp(log_bn)
 
 
 def _misses(of: Sequence[Mapping[str, str]]) -> str:

@@ -184,7 +184,7 @@ def test_what_must_work_without_jax_knows_no_jax(name):
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
-        ("matplotlib", ["gmmae.plotting", "gmmae.planner.figures", "gmmae.generation.judging.figures"]),
+        ("matplotlib", ["gmmae.plotting", "gmmae.generation.judging.figures"]),
         (
             "scipy",
             [

@@ -28,9 +28,9 @@ def command(options: PlanArguments, config: Config, name: str) -> int:
     unscaled = [cluster for cluster in clusters if cluster.reference_step_s and options.scale_compute is None]
     if config.scaling not in (names := page.planned_strategies()):
         print(f"a plan predicts {', '.join(names)}; {config.scaling} is left out", flush=True)
-    with join_processes(config), claimed(root) as folder:
+    with join_processes(config), claimed(root):
         try:
-            of = measure(config, folder, terminal.display, options.devices, {one.reference_batch for one in unscaled})
+            of = measure(config, root, terminal.display, options.devices, {one.reference_batch for one in unscaled})
         except PlanInterruptedError as error:
             print("interrupted; the same command goes on where it was", flush=True)
             return EXIT_CODES[str(error)]

@@ -133,9 +133,10 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     else:
         n = best.devices if best and best.devices in ratios else max(ratios)
         ratio, low, high = (f"{100 * of:.0f}" for of in ratios[n])
+        of, name = f" of {forecast.cluster.name}" * (len(plan.forecasts) > 1), label(grown[n].scaling).lower()
         question += (
-            f"On {n} devices{f' of {forecast.cluster.name}' * (len(plan.forecasts) > 1)} growing to {grown[n].batch} ({label(grown[n].scaling).lower()}) takes {ratio} % of the "
-            f"{'time' if best else 'steps'} ({low} to {high} %, 80 %). "
+            f"On {n} devices{of} growing to {grown[n].batch} ({name}) takes {ratio} % of the {'time' if best else 'steps'} "
+            f"({low} to {high} %, 80 %). "
         )
         if best:
             said = "; ".join(f"{verdict} on {_listed(counts)}" for verdict, counts in verdicts.items())
@@ -177,17 +178,13 @@ def _steps(cell: Prediction) -> str:
 
 def _failures(cells: Sequence[Prediction]) -> str:
     """Returns sentences, each with a space behind it, on strategies that are likely to fail, and on untested ones."""
-    first: dict[str, dict[str, int]] = {"will most likely fail": {}, "untested": {}}
-    several = sorted((cell for cell in cells if cell.devices > 1), key=lambda cell: cell.devices)
-    for cell in several:
-        if not cell.tested:
-            first["untested"].setdefault(cell.scaling, cell.devices)
-        elif cell.probability_of_failure > 0.5:
-            first["will most likely fail"].setdefault(cell.scaling, cell.devices)
-    text = "No tested strategy is likely to fail. " if several and not first["will most likely fail"] else ""
-    for verb, of in first.items():
+    several = sorted((cell for cell in cells if cell.devices > 1), key=lambda cell: -cell.devices)
+    failing = {cell.scaling: cell.devices for cell in several if cell.tested and cell.probability_of_failure > 0.5}
+    untested = {cell.scaling: cell.devices for cell in several if not cell.tested}
+    text = "No tested strategy is likely to fail. " if several and not failing else ""
+    for title, of in (("Will most likely fail", failing), ("Untested", untested)):
         names = [f"{label(name).lower()} from n = {n} on" for name, n in of.items()]
-        text += f"{verb[0].upper()}{verb[1:]}: {_listed(names)}. " if names else ""
+        text += f"{title}: {_listed(names)}. " if names else ""
     return text
 
 

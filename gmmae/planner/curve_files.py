@@ -71,10 +71,12 @@ def read_curves(paths: Sequence[Path], columns: Columns, batches: Sequence[int] 
 
 
 def _read(path: Path, columns: Columns, batch: int | None) -> Curve:
+    """Reads a curve, and checks its numbers. The series are steps, values, batches and learning rates."""
     read = _events if path.is_dir() and not WorkDir(path).history.is_file() else _csv
-    steps, values, batches, rates = read(path, columns, batch)
-    for name, series in (("steps", steps), ("losses", values), ("learning rates", rates)):
-        if (bad := next((value for value in series if not math.isfinite(value)), None)) is not None:
+    series = read(path, columns, batch)
+    steps, values, batches, rates = series
+    for name, numbers in zip(("steps", "losses", "batches", "learning rates"), series, strict=True):
+        if (bad := next((value for value in numbers if not math.isfinite(value)), None)) is not None:
             raise InputError(f"the {name} of {path} must be finite; got {bad}: remove the rows without a finite number")
     if not steps:
         raise InputError(f"{path} must have a loss in one row at least; all are empty: set --loss-column")
@@ -90,14 +92,10 @@ def _read(path: Path, columns: Columns, batch: int | None) -> Curve:
             f"a curve must have one batch, a whole number of at least 1; got {several} in {path}: give a file for each, or "
             "--batches"
         )
-    return Curve(str(path), int(sizes[0]), steps, values, max(rates, default=None))
+    return Curve(str(path), int(sizes[0]), tuple(steps), tuple(values), max(rates, default=None))
 
 
-Series = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], tuple[float, ...]]
-"""Steps, values, batches and learning rates of a file. An absent column is empty."""
-
-
-def _csv(path: Path, columns: Columns, batch: int | None) -> Series:
+def _csv(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
     """Reads a CSV file with a header, or the history of a work directory, whose metrics have the prefix `val_`.
 
     A row whose loss is empty has none, as where training and validation share a file.
@@ -106,55 +104,49 @@ def _csv(path: Path, columns: Columns, batch: int | None) -> Series:
         raise InputError(
             f"--step-column must count steps of the optimiser, which the law needs; got {columns.step!r}: add a column of steps"
         )
-    is_run = path.is_dir()
-    path = WorkDir(path).history if is_run else path
+    if is_run := path.is_dir():
+        path = WorkDir(path).history
+        columns = columns._replace(step=columns.step or "steps", learning_rate=columns.learning_rate or "lr")
     try:
         text = path.read_text(encoding="utf-8-sig")
         delimiter = max(",;\t", key=text.partition("\n")[0].count)
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        head, *rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))] or [(1, [])]
+        rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         reason += ": save it as UTF-8" * isinstance(error, UnicodeDecodeError)
         raise InputError(f"a curve must be a CSV file, an event folder or a work directory; got {path} ({reason})") from error
-    if not rows:
-        raise InputError(f"{path} must have a header and a row for each validation; got {len(head[1]) and 1} lines")
-    names = [name.strip() for name in head[1]]
-    loss, rate = columns.loss or ("val_loss" if is_run else "loss"), columns.learning_rate
-    if is_run:
-        loss, rate = f"val_{loss}" if f"val_{loss}" in names else loss, rate or ("lr" if "lr" in names else None)
+    if len(rows) < 2:
+        raise InputError(f"{path} must have a header and a row for each validation; got {len(rows)} lines")
+    names = [name.strip() for name in rows.pop(0)[1]]
+    loss = columns.loss or "loss"
     wanted = {
-        "--step-column": columns.step or ("steps" if is_run else "step"),
-        "--loss-column": loss,
+        "--step-column": columns.step or "step",
+        "--loss-column": f"val_{loss}" if is_run and f"val_{loss}" in names else loss,
         "--batch-column": None if batch else columns.batch or "batch",
-        "--learning-rate-column": rate,
+        "--learning-rate-column": columns.learning_rate,
     }
     for option, name in wanted.items():
         if name is not None and names.count(name) != 1:
             way = f"set {option}{', or give --batches' * (option == '--batch-column')}, or mend the line of the names"
             there = ", ".join(map(repr, names))
             raise InputError(f"{path} must have one column {name!r}; it has {names.count(name)} in {there}: {way}")
-    place = names.index(loss)
-    rows = [(line, row) for line, row in rows if len(row) > place and row[place].strip()]
-
-    def numbers(name: str | None) -> tuple[float, ...]:
-        found = []
-        for line, row in rows if name is not None else []:
-            text = row[names.index(name)].strip() if names.index(name) < len(row) else ""
+    places = [None if name is None else names.index(name) for name in wanted.values()]
+    series: list[list[float]] = [[], [], [], []]
+    for line, row in rows:
+        cells = [cell.strip() for cell in row] + [""] * (len(names) - len(row))
+        for place, numbers in zip(places, series, strict=True) if cells[names.index(wanted["--loss-column"])] else ():
             try:
-                found.append(float(text))
+                numbers += [] if place is None else [float(cells[place])]
             except ValueError:
                 raise InputError(
-                    f"{path}, line {line}: {name} must be a number; got {text!r}: write decimals with a point and no unit, or "
-                    "remove the row"
+                    f"{path}, line {line}: {names[place]} must be a number; got {cells[place]!r}: write decimals with a point "
+                    "and no unit, or remove the row"
                 ) from None
-        return tuple(found)
-
-    steps, values, batches, rates = map(numbers, wanted.values())
-    return steps, values, batches, rates
+    return series
 
 
-def _events(path: Path, columns: Columns, batch: int | None) -> Series:
+def _events(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
     """Reads scalars of an event folder. A scalar of the batch or of the learning rate has one event or more.
 
     The names of files begin with their time. Events of a later file replace those of earlier files from its first step on, as
@@ -174,15 +166,11 @@ def _events(path: Path, columns: Columns, batch: int | None) -> Series:
             found[tag].append((step, value))
         for tag, events in found.items():
             series[tag] = [event for event in series[tag] if event[0] < events[0][0]] + events
-    loss = columns.loss or "loss"
-    for tag in (loss, None if batch else columns.batch, columns.learning_rate):
-        if tag is not None and tag not in series:
-            raise InputError(f"{path} must hold the scalar {tag!r}; it has {', '.join(sorted(series)) or 'none'}")
-
-    def values(tag: str | None) -> tuple[float, ...]:
-        return tuple(value for _, value in series[tag]) if tag else ()
-
-    return tuple(float(step) for step, _ in series[loss]), values(loss), values(columns.batch), values(columns.learning_rate)
+    tags = (columns.loss or "loss", None if batch else columns.batch, columns.learning_rate)
+    if missing := [tag for tag in tags if tag is not None and tag not in series]:
+        raise InputError(f"{path} must hold the scalar {missing[0]!r}; it has {', '.join(sorted(series)) or 'none'}")
+    values = [[value for _, value in series[tag]] if tag else [] for tag in tags]
+    return [[float(step) for step, _ in series[tags[0] or ""]], *values]
 
 
 def _scalars(file: Path) -> Iterator[tuple[str, int, float]]:

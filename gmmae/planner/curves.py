@@ -52,7 +52,7 @@ def hardest_level(curves: Sequence[Sequence[float]], stop: StopConfig) -> float:
     costs = [[stop.cost(value) for value in values] for values in curves]
     level = max(min(of) + MARGIN * (of[0] - min(of)) for of in costs)
     unit = 10.0 ** (math.floor(math.log10(abs(level) or 1.0)) - TARGET_DIGITS + 1)
-    return stop.cost(max(level, float(f"{math.ceil(level / unit - 1e-9) * unit:.{TARGET_DIGITS}g}")))
+    return stop.cost(float(f"{math.ceil(level / unit - 1e-9) * unit:.{TARGET_DIGITS}g}"))
 
 
 def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_batch: int | None = None) -> Evidence:

@@ -5,14 +5,15 @@ not. So a plan that continues an earlier one says the same as a fresh one.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from gmmae.config.schema import Config, changed
 from gmmae.planner import stability, step_ratios, trials
 from gmmae.planner.answer import time_text
-from gmmae.planner.measurements import Measurements, PlanDir, TargetRun
+from gmmae.planner.measurements import Measurements, TargetRun
 from gmmae.planner.prediction import Measured, runnable
 from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
 from gmmae.planner.trials import Trial
@@ -50,13 +51,13 @@ class PlanMeasurements(NamedTuple):
 
 
 def measure(
-    config: Config, folder: PlanDir, display: Callable[[], Display], devices: Collection[int], references: Collection[int] = ()
+    config: Config, root: Path, display: Callable[[], Display], devices: Collection[int], references: Collection[int] = ()
 ) -> PlanMeasurements:
     """Makes the measurements that are missing.
 
     Args:
       config: configuration of the runs. Its strategy and devices are ignored.
-      folder: work directory, from `gmmae.planner.measurements.claimed`.
+      root: work directory, which `gmmae.planner.measurements.claimed` has claimed.
       display: makes a display of one run's progress.
       devices: numbers of devices to predict for.
       references: batches of the clusters, whose steps are timed too.
@@ -70,7 +71,7 @@ def measure(
     if stop.target is None:
         raise InputError("stop.target must be given for a plan; got none: set --stop.target")
     config = changed(config, scaling="strong", parallel__devices=1, parallel__simulate_devices=None)
-    parts = Measurements(config, folder, display)
+    parts = Measurements(config, root, display)
     if batch > parts.samples:
         raise InputError(
             f"optim.batch_size must be at most the {parts.samples} training samples; got {batch}: set a smaller "
@@ -111,12 +112,16 @@ def measure(
         "the step times scatter as on a machine with other work, and so may all predicted times: plan again in another "
         "--workdir when it is idle"
     )
+    stable = stability.max_stable_factor(progress)
+    tried = (
+        f"Trials went up to {max(progress):g} times the learning rate. An epoch at the base batch fails at about {stable:.2g}."
+    )
     total, total_s = sum(work.epochs.values()), sum(work.seconds.values())
     facts = [
         f"The quartiles of the step times are within {100 * spread:.0f} % of the medians.",
         *([f"Steps at equal loss: twice the batch takes {math.exp(weak):.2f} of the base run's."] if weak is not None else []),
         *([f"Twice the learning rate takes {2**exponent:.2f} of the steps."] if exponent is not None else []),
-        _tried_text(progress, active, ratios),
+        tried if len(progress) > 1 else "No trial of a higher learning rate was made.",
         f"Measuring took {total:.0f} epochs and {time_text(total_s)}: {total / len(base.epochs):.1f} times the base run's "
         f"{len(base.epochs)} epochs, {total_s / base_s:.1f} times its {time_text(base_s)}, compiling included.",
     ]
@@ -191,7 +196,7 @@ class _Work:
         times = self.parts.step_times(batches, {math.ceil(self.parts.validation / n) for n in (1, self.max_devices)}, timing)
         if not times.train or not times.validation:
             raise InputError(
-                f"{self.parts.folder.step_times} must hold step times; got none: "
+                f"{self.parts.root / 'step_times.json'} must hold step times; got none: "
                 f"{'; '.join(times.failed.values()) or 'delete it'}"
             )
         steps = max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks
@@ -251,17 +256,3 @@ class _Work:
                 linear = changed(self.config, scaling="linear", parallel__simulate_devices=n)
                 active[factor] = trials.active_unit_fraction(first, self._trial(name, name, linear, stage.batch, 1.0))
         return progress, active
-
-
-def _tried_text(progress: Mapping[float, float], active: Mapping[float, float], ratios: Ratios) -> str:
-    """Returns a sentence on the learning rates that the trials allow."""
-    factor, largest = stability.max_stable_factor(progress), max(progress)
-    if factor <= largest:
-        text = f"The learning rate may be {factor:.2g} times the base rate before an epoch at the base batch fails"
-    elif largest > 1:
-        text = f"No trial failed, up to {largest:g} times the base rate"
-    else:
-        doubtful = step_ratios.is_doubtful(ratios)
-        text = "No trial of a higher learning rate was made" + ", and the second short run makes them needless" * (not doubtful)
-    shares = ", ".join(f"{100 * share:.0f} % at {factor:g} η" for factor, share in sorted(active.items()))
-    return f"{text}; units that still learn after the linear rule's first steps: {shares}." if shares else f"{text}."

@@ -1,11 +1,14 @@
 """A plan as lines for a terminal, as a JSON file, and as a page. All begin with the answer for each cluster."""
 
 import json
+import math
 from pathlib import Path
 
-from gmmae.planner import answer, figures, prediction
+from gmmae.planner import answer, prediction
 from gmmae.planner.answer import Plan, times_of
-from gmmae.plotting import canvas, document, tables
+from gmmae.planner.prediction import Forecast
+from gmmae.plotting import canvas, comparison, document, tables
+from gmmae.plotting.comparison import Measured
 from gmmae.plotting.tables import literal
 from gmmae.scaling import strategies
 from gmmae.system.files import write_text
@@ -14,6 +17,9 @@ from gmmae.training.workdir import writable
 
 FILES = ("plan.json", "README.md", "index.html")
 """The files of a plan from runs: JSON, Markdown and HTML."""
+
+OTHERWISE_IN_JSON = ("optim", "train", "passes", "whole_epochs", "largest_batch")
+"""Fields of the measurements that the JSON file holds under other names, or not."""
 
 
 def planned_strategies() -> list[str]:
@@ -42,36 +48,27 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
     answers = {forecast.cluster.name: answer.answer(plan, forecast) for forecast in plan.forecasts}
     evidence = [*answer.evidence(plan), *(f"warning: {text}" for text in plan.warnings)]
     lines = [line for of_cluster in answers.values() for line in ("", *of_cluster)][1:]
-    starred = [
+    bullets = [
         f"- **{literal(first)}**\n" + "".join(f"- {literal(of)}\n" for of in others) for first, *others in answers.values()
     ]
-    text, folds = ["".join(starred).rstrip()], []
+    text, folds = ["".join(bullets).rstrip()], []
     with writable(root):
         for earlier in (root / "figures").glob("times_*"):
             earlier.unlink()
         for place, forecast in enumerate(plan.forecasts, start=1):
-            times, what = times_of(plan, forecast), "time to the target" if forecast.best else "steps to the target"
+            times = times_of(plan, forecast)
             columns, rows = answer.table(plan, forecast, answer.shown(forecast), steps=False)
             title, notes = f"Predicted, the best for each number of devices: {times}", answer.notes(plan, forecast)
-            names = {cell.scaling for cell in answer.shown(forecast)} | {"strong", "weak"}
-            drawing = figures.predictions(
-                {
-                    answer.label(name): [cell for cell in forecast.cells if cell.scaling == name]
-                    for name in dict.fromkeys(cell.scaling for cell in forecast.cells)
-                    if name in names
-                },
-                [answer.label(name) for name in planned_strategies()],
-                title=f"Predicted {what}: {times}",
-                quantity="seconds" if forecast.best else "steps",
-                choice=forecast.best,
-            )
-            caption = (
-                f"Predicted {what}: {literal(times)}. Strong and weak scaling, and the strategies of the table. Median, and "
-                "the interval for 80 % of the runs that reach the target, without compiling."
-            )
-            stem = root / "figures" / f"times_{place}"
             text += [f"## {literal(forecast.cluster.name)}"] if several else []
-            text.append(document.figure("Times", caption, *canvas.save_both(drawing, stem), markdown.parent))
+            if forecast.best:
+                drawn = comparison.time_to_target(_lines(forecast), title=f"Predicted time to the target: {times}")
+                caption = (
+                    f"Predicted times to the target: {literal(times)}. Strong and weak scaling, and the strategies of the "
+                    "table, where they are likely to reach it. Medians and intervals for 80 % of the runs that do, without "
+                    "compiling."
+                )
+                stem = root / "figures" / f"times_{place}"
+                text.append(document.figure("Times", caption, *canvas.save_both(drawn, stem), markdown.parent))
             text.append(tables.table(columns, rows, title, notes))
             lines += ["", title, tables.text_table(columns, rows), *notes]
             of = f", {forecast.cluster.name}" * several
@@ -97,15 +94,11 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
             "metric": plan.metric,
             **plan.content,
             "measured": {
-                **{
-                    name: getattr(measured, name) for name in ("samples", "validation", "max_epochs", "steps", "gradient_bytes")
-                },
+                **{name: value for name, value in measured._asdict().items() if name not in OTHERWISE_IN_JSON},
                 **{name: getattr(measured.optim, name) for name in ("batch_size", "learning_rate", "scaling_warmup_epochs")},
                 "ratios": measured.ratios._asdict(),
                 "step_s": dict(zip(*measured.train, strict=True)) if measured.train else None,
                 "validation_s": dict(zip(*measured.passes, strict=True)) if measured.passes else None,
-                "progress": dict(measured.progress),
-                "active_unit_fractions": dict(measured.active_unit_fractions),
                 **plan.evidence,
                 "notes": plan.warnings,
                 "versions": versions(),
@@ -115,3 +108,14 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
         strict = json.loads(json.dumps(content), parse_constant=lambda _: None)
         write_text(json_file, json.dumps(strict, indent=1) + "\n")
     return [*lines, "", "Details", *evidence, "", str(json_file), str(html)]
+
+
+def _lines(forecast: Forecast) -> list[Measured]:
+    """Returns a line for each strategy of the figure; the time of a run that is likely to fail is infinite."""
+    names, lines = {"strong", "weak", *(cell.scaling for cell in answer.shown(forecast))}, []
+    for name in dict.fromkeys(cell.scaling for cell in forecast.cells if cell.scaling in names):
+        of = [cell for cell in forecast.cells if cell.scaling == name]
+        middle = tuple(cell.seconds if cell.probability_of_failure <= 0.5 else math.inf for cell in of)
+        ends = ((cell.seconds_low, cell.seconds_high) for cell in of)
+        lines.append(Measured(answer.label(name), tuple(cell.devices for cell in of), middle, *zip(*ends, strict=True)))
+    return lines

@@ -14,7 +14,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -58,8 +57,8 @@ class Measured(NamedTuple):
     train: StepTimes | None  # seconds of a training step by its samples; None: only steps are predicted
     passes: StepTimes | None  # seconds of a validation pass by its samples; None: none is counted
     gradient_bytes: float  # that an all-reduce adds up
-    progress: Mapping[float, float] = MappingProxyType({1.0: 1.0})  # of the trials, by factor (`gmmae.planner.stability`)
-    active_unit_fractions: Mapping[float, float] = MappingProxyType({})  # by factor (`gmmae.planner.stability`)
+    progress: Mapping[float, float] = {1.0: 1.0}  # of the trials, by factor (`gmmae.planner.stability`)
+    active_unit_fractions: Mapping[float, float] = {}  # by factor (`gmmae.planner.stability`)
     whole_epochs: bool = True  # whether a run ends with an epoch; otherwise an epoch is a step here
     largest_batch: int | None = None  # of the strategy `BEST_BATCH`; None: all samples
 
@@ -290,8 +289,8 @@ def forecast(
         run, times = draw(path), _times(machines[n], draw(path), path)
         few, half, many = np.quantile(run.steps, quantiles).tolist()
         low, middle, high = np.quantile(times, quantiles).tolist()
-        # A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten reach the target. A
-        # run with strong scaling then follows.
+        # A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten reach the target.
+        # A run with strong scaling then follows.
         late_s = run.late * measured.max_epochs * float(machines[n].epoch_s(path.batch))
         failed_s = (run.failure - run.late) * high + late_s
         follows_s = min(float(of.mean()) for k, of in strong.items() if k <= n)

@@ -7,10 +7,10 @@ import pytest
 
 from docs import generate
 from gmmae.config.schema import OptimConfig
-from gmmae.planner import figures, measure, step_ratios
-from gmmae.planner.answer import factor_text
+from gmmae.planner import measure, step_ratios
+from gmmae.plotting import canvas, comparison
 from gmmae.scaling import strategies
-from tests.commands import refusal, run_gmmae
+from tests.commands import run_gmmae
 from tests.planner.laboratory import Laboratory
 from tests.workloads.test_guide import EXAMPLE
 
@@ -44,11 +44,6 @@ def test_bad_input_is_one_line(arguments, line, tmp_path, capsys):
     assert err.count("\n") == 1
 
 
-def test_a_cluster_without_a_number_is_told(tmp_path, capsys):
-    (tmp_path / "mine.toml").write_text('name = "mine"\ndevice = "x"\ndevices_per_node = 1\n')
-    assert "'alpha_intra_s'" in refusal(capsys, "plan", "--clusters", tmp_path / "mine.toml", "--workdir", tmp_path / "plan")
-
-
 @pytest.mark.slow
 def test_a_user_s_own_workload_is_planned(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(EXAMPLE)
@@ -72,8 +67,8 @@ def test_a_user_s_own_workload_is_planned(tmp_path, capsys):
 @pytest.fixture
 def measured(monkeypatch):
     """A workload of 100 samples whose training takes no time; pages have small pictures, which take most of theirs."""
-    blank = figures.canvas.blank(1.0, "")
-    monkeypatch.setattr(figures, "predictions", lambda *_, **__: blank)
+    blank = canvas.blank(1.0, "")
+    monkeypatch.setattr(comparison, "time_to_target", lambda *_, **__: blank)
     with Laboratory() as laboratory:
         yield laboratory
 
@@ -142,13 +137,3 @@ def test_the_times_of_one_device_are_not_called_those_of_another(measured, tmp_p
     scaled = "of H200, NVLink, 400 Gb/s, times scaled by 0.02 from steps measured on cpu in float32 (--scale-compute): "
     assert scaled in answer_of(out)
     assert cells(tmp_path, "strong")[1]["seconds"] == pytest.approx(0.02 * plain)
-
-
-def test_a_factor_of_the_clusters_file_is_told_in_the_answer(measured, tmp_path, capsys):
-    """A file's `reference_step_s` names times of a GPU without anybody asking."""
-    _, out, _ = small_plan(capsys, tmp_path, "--clusters", "k80_1gbe")
-    factor = read(tmp_path)["clusters"]["K80, 1 GbE"]["compute_scale"]
-    measured_on = "steps measured on cpu in float32 (reference_step_s in the cluster's file): "
-    told = f"K80, 1 GbE, times scaled by {factor_text(factor)} from {measured_on}"
-    assert told in answer_of(out)
-    assert told.partition(" (")[0] in (tmp_path / "README.md").read_text().split("##")[0]

@@ -10,7 +10,7 @@ import pytest
 from tensorboardX import SummaryWriter
 
 from docs import generate
-from gmmae.planner import figures
+from gmmae.plotting import canvas, comparison
 from gmmae.training.records import Epoch, write_history
 from tests.commands import refusal, run_gmmae
 from tests.planner.test_curves import curve, steps_at
@@ -36,8 +36,8 @@ def csvs(tmp_path):
 
 def plan(capsys, workdir, *words):
     """Runs the command with one small picture; pictures take most of its time."""
-    blank = figures.canvas.blank(1.0, "")
-    with mock.patch.object(figures, "predictions", return_value=blank):
+    blank = canvas.blank(1.0, "")
+    with mock.patch.object(comparison, "time_to_target", return_value=blank):
         code = run_gmmae("plan", "--curves", *words, "--workdir", workdir)
     out, err = capsys.readouterr()
     assert code == 0, err
@@ -59,7 +59,7 @@ def test_curves_give_the_steps_and_say_what_they_cannot(csvs, tmp_path, capsys):
     assert of["best"] is None
     assert {cell["seconds"] for cell in of["cells"]} == {None}
     page = (tmp_path / "plan" / "plan_curves.html").read_text()
-    assert page.count("<img ") == 1
+    assert "<img " not in page
     assert (tmp_path / "plan" / "plan_curves.md").read_text().startswith("# Plan from curves\n\n- **Keep 8 or grow? ")
 
 
@@ -147,14 +147,6 @@ def test_work_directories_of_gmmae(tmp_path, capsys):
     other = plan(capsys, tmp_path / "plan", *runs, "--loss-column", "accuracy", "--mode", "max", "--target", 0.75)[1]
     for one in (found, other):  # the second call replaces the first
         assert one["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.001)
-
-
-def test_other_units_of_time_change_times_and_nothing_else(csvs, tmp_path, capsys):
-    (a,) = plan(capsys, tmp_path / "a", *csvs, *TIMES)[1]["clusters"].values()
-    (b,) = plan(capsys, tmp_path / "b", *csvs, "--step-times", "8=20", "128=140")[1]["clusters"].values()
-    assert [cell["batch"] for cell in a["cells"]] == [cell["batch"] for cell in b["cells"]]
-    assert [1000 * cell["expected_s"] for cell in a["cells"]] == pytest.approx([cell["expected_s"] for cell in b["cells"]])
-    assert a["answer"][0] == b["answer"][0]
 
 
 @pytest.mark.parametrize(("given", "other", "better"), [("min", "max", "higher"), ("max", "min", "lower")])
@@ -258,9 +250,3 @@ def test_a_command_of_a_notebook_with_its_own_backend_needs_no_jax(csvs, tmp_pat
     program = "\n".join([*lines, "assert 'jax' not in sys.modules"])
     environment = os.environ | {"MPLBACKEND": "module://a_notebook.backend"}
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=environment)
-
-
-def test_the_help_of_plan_names_the_option(capsys):
-    with pytest.raises(SystemExit):
-        run_gmmae("plan", "--help")
-    assert "`gmmae plan --curves --help`" in " ".join(capsys.readouterr().out.split())

@@ -5,16 +5,13 @@ import math
 from dataclasses import replace
 
 import pytest
-from matplotlib.colors import to_rgba
 
-from gmmae.planner import answer, figures, page, prediction
+from gmmae.planner import answer, page, prediction
 from gmmae.planner.answer import Plan
 from gmmae.planner.prediction import Forecast, Prediction
 from gmmae.planner.step_ratios import Ratios
-from gmmae.plotting.comparison import STYLES
 from gmmae.scaling.cost import Cluster, StepTimes
 from tests.planner.test_prediction import DEVICES, IDEAL, measured
-from tests.plotting.test_figures import assert_texts_fit
 
 SLOW = Cluster("Slow", "a device", 2, 1e-3, 1e8, 1e-3, 1e8)
 
@@ -134,15 +131,3 @@ def test_the_page_and_the_json_say_what_the_terminal_says(tmp_path):
     assert plan["clusters"]["Slow"]["best"] == forecasts[1].best._asdict()
     assert "a / (b B) = 5 on one device" in html
     assert "--optim.best-batches " in html
-
-
-def test_the_figure_shows_doubts_and_the_choice():
-    strong = [cell("strong", n, 32, 100.0 / n) for n in (1, 2, 4, 8)]
-    linear = [one._replace(probability_of_failure=0.9 if one.devices > 2 else 0.1) for one in strong]
-    drawn = {"Linear rule": linear, "Strong scaling": strong}
-    figure = figures.predictions(drawn, ("Strong scaling", "Linear rule"), title="Times", choice=strong[1])
-    assert_texts_fit(figure)
-    marks = [line for line in figure.axes[0].lines if line.get_linestyle() == "None"]
-    assert [line.get_ydata() for line in marks if line.get_markersize() > 10] == [[50.0]]
-    hollow = [line for line in marks if line.get_markerfacecolor() == "white"]
-    assert [to_rgba(str(line.get_markeredgecolor())) for line in hollow] == [to_rgba(STYLES[1][0])] * 2

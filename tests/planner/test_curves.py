@@ -38,10 +38,6 @@ def test_the_numbers_of_a_known_law_are_found(base, slope):
     assert found.warnings == []
 
 
-def test_curves_of_one_batch_are_averaged_in_logarithms():
-    assert evidence(curve(8, 0.5), curve(8, 2.0), curve(32)).steps[8] == pytest.approx(STEPS, rel=0.01)
-
-
 def test_the_hardest_level_is_that_of_the_worst_curve_and_all_pass_it_by_a_margin():
     low, high = curve(8), curve(32)
     short = high._replace(steps=high.steps[:30], values=high.values[:30])

@@ -35,8 +35,8 @@ def answer(folder, call, laboratory):
     stop = {"stop__target": call["target"], "stop__max_epochs": call["max_epochs"], "stop__patience_epochs": call["patience"]}
     references = {cluster.reference_batch for cluster in call["clusters"] if cluster.reference_step_s}
     try:
-        with laboratory, claimed(folder) as place:
-            found = measure(small(**stop), place, lambda: IDLE, call["devices"], references)
+        with laboratory, claimed(folder):
+            found = measure(small(**stop), folder, lambda: IDLE, call["devices"], references)
             names = page.planned_strategies()
             forecasts = [prediction.forecast(found.measured, of, names, call["devices"]) for of in call["clusters"]]
             return found._replace(costs=found.costs["epochs"], facts=found.facts[:-1]), forecasts
