@@ -15,13 +15,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gmmae.scaling.cost import Cluster
+from gmmae.scaling import cost
+from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep import step_times
 from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
-from gmmae.sweep.report import projection, statistics
+from gmmae.sweep.report import statistics
 from gmmae.sweep.report.statistics import Estimate
-from gmmae.sweep.runs import FAILED, TIMED_OUT, RunRecord, SweepDir
+from gmmae.sweep.runs import FAILED, TIMED_OUT, RunRecord, SweepDir, stage_plans
 from gmmae.sweep.step_times import Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
@@ -172,11 +173,57 @@ def _source(
     reason = "no cluster is given" if cluster is None else "step times have not been measured yet"
     if cluster is not None and timings:
         try:
-            stages = [projection.epoch_seconds(cluster, timings[0], config.run.precision, record) for record in records]
-            return Source("projected", *projection.texts(cluster, timings[0], config.run.precision), cluster.name), stages
+            stages = [_epoch_seconds(cluster, timings[0], config.run.precision, record) for record in records]
+            return Source("projected", *_projection_texts(cluster, timings[0], config.run.precision), cluster.name), stages
         except InputError as error:
             reason = f"{cluster.name}: {error}"
     return Source("unknown", note=f"Times cannot be projected ({reason}). The report shows epochs only."), unknown
+
+
+def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: Record) -> list[float]:
+    """Returns the projected seconds of an epoch in each stage of a run, from step times measured on one device.
+
+        epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
+
+    The scale and the all-reduce are those of `gmmae.scaling.cost`.
+
+    Raises:
+      InputError: a batch or a share of the validation set is outside the measured range.
+    """
+    train, passes = (
+        StepTimes(tuple(row.samples for row in sorted(rows)), tuple(row.median_s for row in sorted(rows)))
+        for rows in (timings.train, timings.validation)
+    )
+    try:
+        passes_s = passes.at(math.ceil(record.validation_samples / record.devices))
+    except InputError as error:
+        raise InputError(f"validation: {error}") from error
+    gradient_bytes = record.parameters * (8 if precision == "float64" else 4)
+    return [
+        plan.steps * cost.projected_step_s(cluster, train, plan.device_batch, record.devices, gradient_bytes)
+        + cost.scale(cluster, train) * passes_s
+        for plan in stage_plans(record)
+    ]
+
+
+def _projection_texts(cluster: Cluster, timings: Timings, precision: str) -> tuple[str, str]:
+    """Returns the projection in a title, and its assumptions as one sentence.
+
+    The title names the device that took the steps where the cluster has another.
+    """
+    as_there = cluster.reference_step_s or cost.same_device(cluster.device, timings.device_kind)
+    title = f"projected to {cluster.name}" + ("" if as_there else f", with steps of {timings.device_kind}")
+    between = "an unknown link between nodes"
+    if cluster.alpha_inter_s is not None and cluster.beta_inter_bytes_per_s is not None:
+        between = f"{1e6 * cluster.alpha_inter_s:g} µs, {1e-9 * cluster.beta_inter_bytes_per_s:g} GB/s between nodes"
+    scaled = f", scaled to {cluster.reference_step_s:g} s for a step of {cluster.reference_batch} samples"
+    return title, (
+        f"Projected to {cluster.name} ({cluster.devices_per_node} a node), not measured there: computation as measured on "
+        f"{timings.device_kind} in {precision} (quartiles within {100 * step_times.spread(timings.train):.1f} % of the medians)"
+        f"{scaled if cluster.reference_step_s else ''}; all-reduce with "
+        f"α = {1e6 * cluster.alpha_intra_s:g} µs, β = {1e-9 * cluster.beta_intra_bytes_per_s:g} GB/s inside a node and "
+        f"{between}; no overlap of the two. Every step of an epoch counts as a full one, including the last."
+    )
 
 
 def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]) -> dict[Place, Cell]:
