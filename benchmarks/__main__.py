@@ -24,7 +24,6 @@ from benchmarks.options import Parser, at_least, guarded, new_folder
 from benchmarks.peers import backends, compare, torch_settings, torch_trial
 from benchmarks.peers.workers import start_workers
 from gmmae.config.toml import find
-from gmmae.plotting.tables import Table, markdown
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.provenance import git_commit, machine, versions
@@ -35,7 +34,7 @@ SAMPLES, VALIDATION = {"cpu": 330, "gpu": 2100}, 128
 STEPS = {"cpu": 4, "gpu": 65}
 """Steps of a timed block."""
 
-Section = tuple[dict[str, Any], list[Table]]
+Section = tuple[dict[str, Any], list[str]]
 
 
 class Bench:
@@ -93,7 +92,7 @@ class Bench:
         without = compare.ambiguous(apart["gradient"])
         with start_workers(found, self.folder) as workers:
             agreement = compare.agreement(workers, self.folder, self.samples, steps, without)
-        print(markdown(compare.agreement_table(agreement, precision, steps, without)), flush=True)
+        print(compare.agreement_table(agreement, precision, steps, without), end="\n\n", flush=True)
         return {"steps": steps, "without": without, "rounding": apart, "agreement": agreement}
 
     def tried(self, found: list[str]) -> dict[str, list[dict[str, Any]]]:
@@ -105,7 +104,7 @@ class Bench:
         tried = {}
         for name in torch if asked == ["auto"] else ():
             trials = torch_trial.trials(name, self.folder, tuple(torch_settings.SETTINGS), batch=self.batch, steps=self.steps)
-            print(markdown(torch_trial.table(name, trials)), flush=True)
+            print(torch_trial.table(name, trials), end="\n\n", flush=True)
             self.settings[name], tried[name] = torch_trial.chosen(trials), [trial._asdict() for trial in trials]
         return tried
 
@@ -215,7 +214,7 @@ def main() -> None:
             section, tables = PARTS[part](bench)
             if not section:
                 continue
-            print(*map(markdown, tables), sep="\n", flush=True)
+            print(*tables, sep="\n\n", end="\n\n", flush=True)
             about = {
                 "seconds": time.perf_counter() - began,
                 "load_before": load,

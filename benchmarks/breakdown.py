@@ -28,7 +28,7 @@ from benchmarks.peers.gmmae_backend import configuration
 from benchmarks.spread import Spread, spread
 from gmmae.config.schema import Config
 from gmmae.models.kernels.precision import FULL
-from gmmae.plotting.tables import Table
+from gmmae.plotting import tables
 
 STEPS = 8
 """Steps of an epoch."""
@@ -141,7 +141,7 @@ def own_seconds(lines: Iterable[Iterable[Event]]) -> Iterator[tuple[str, float]]
             within.append((event.start + event.duration, event.name))
 
 
-def table(found: dict[str, Any]) -> Table:
+def table(found: dict[str, Any]) -> str:
     """Returns the parts with their share of the step, their throughput, and its ratio to the large product's."""
     seconds = {part: spread(values) for part, values in found["seconds"].items()}
     step, traced, product = seconds.pop(STEP), seconds.pop(TRACED), seconds.pop(PRODUCT)
@@ -162,7 +162,7 @@ def table(found: dict[str, Any]) -> Table:
         f"of the {EDGE}² product's rate, %",
     )
     notes = (f"The {EDGE}² product in float32: {rate / 1e9:.0f} GFLOP/s. FLOPs by formula (benchmarks/flops.py).",)
-    return Table("breakdown", f"One device's step, {found['config']}, batch {found['batch']}", columns, tuple(rows), notes)
+    return tables.table(columns, rows, f"One device's step, {found['config']}, batch {found['batch']}", notes)
 
 
 def _row(part: str, seconds: Spread, step_s: float, count: int | None, rate: float) -> tuple[str, ...]:

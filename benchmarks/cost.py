@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.child import ask
 from benchmarks.options import Parser, at_least, guarded
 from benchmarks.spread import exponent, spread
-from gmmae.plotting.tables import Table
+from gmmae.plotting.tables import table
 
 GROWTH = {"batch": (8, 16, 32, 64, 128), "components": (25, 50, 100, 200), "size": (14, 16, 20, 24)}
 DEVICES, DEVICE_BATCH = (1, 2, 4, 8), 8
@@ -126,7 +126,7 @@ def _in_turns(sized: dict[Any, tuple[Any, int]], turns: int) -> dict[Any, list[f
     return seconds
 
 
-def tables(found: dict[str, Any]) -> list[Table]:
+def tables(found: dict[str, Any]) -> list[str]:
     """Returns the tables of compilation and memory, and of growth."""
     once = [(f"compile: {name}", f"{value:.1f} s") for name, value in found["compile"].items()]
     once += [
@@ -149,8 +149,8 @@ def tables(found: dict[str, Any]) -> list[Table]:
     columns = ("grows", "value", "step, ms, median (quartiles)", "GFLOP/s", "time grows with the power")
     notes = ("The power is that of the value, for S that of the voxels S³; 1 is linear. Virtual devices share the cores.",)
     return [
-        Table("once", "Compilation and memory", ("what", "value"), tuple(once)),
-        Table("growth", "How the step's time grows", columns, tuple(rows), notes),
+        table(("what", "value"), once, "Compilation and memory"),
+        table(columns, rows, "How the step's time grows", notes),
     ]
 
 

@@ -25,7 +25,7 @@ from benchmarks import hlo, hlo_costs, thunks
 from benchmarks.options import Parser, at_least, guarded
 from gmmae.cli.arguments import parse_train
 from gmmae.config.schema import Config, changed
-from gmmae.plotting.tables import Table, markdown
+from gmmae.plotting.tables import table
 from gmmae.system.errors import InputError
 from gmmae.training import compilation, programs
 from gmmae.training.parallel import Devices
@@ -256,7 +256,7 @@ def main() -> None:
             notes.append(f"{mode} on {devices} GPUs is left out: {error}.")
     what = " ".join(words) or "quickstart"
     title = f"Compiled for {args.target.upper()}s that are not there, {what}: what is moved and the floors are estimates"
-    print(markdown(Table("device_programs", title, COLUMNS, tuple(rows), tuple(notes))), end="")
+    print(table(COLUMNS, rows, title, notes))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.limits import seconds
 from benchmarks.options import Parser, guarded
-from gmmae.plotting.tables import Table, markdown
+from gmmae.plotting.tables import table
 from gmmae.system import nvidia
 from gmmae.system.provenance import versions
 from gmmae.training.parallel import Devices
@@ -62,7 +62,7 @@ def all_reduce_s(group: Sequence[jax.Device], size: int) -> float:  # pyright: i
     return float(np.median(seconds(devices.compile(loop, rows, sharded=1), rows, turns=BLOCKS))) / REDUCTIONS
 
 
-def pairs_table(gpus: Sequence[jax.Device], sizes: Sequence[int]) -> Table:  # pyright: ignore[reportInvalidTypeForm]
+def pairs_table(gpus: Sequence[jax.Device], sizes: Sequence[int]) -> str:  # pyright: ignore[reportInvalidTypeForm]
     """Returns the table of each pair, and of all devices together."""
     groups = [*itertools.combinations(gpus, 2), *([tuple(gpus)] if len(gpus) > 2 else [])]
     rows = []
@@ -70,7 +70,7 @@ def pairs_table(gpus: Sequence[jax.Device], sizes: Sequence[int]) -> Table:  # p
         times = (f"{1e6 * all_reduce_s(group, size):.0f}" for size in sizes)
         rows.append((" and ".join(str(device.id) for device in group), *times))
     title = f"All-reduce inside a compiled loop, µs, the median of {BLOCKS} blocks"
-    return Table("pairs", title, ("GPUs", *(f"{size / 1e6:.1f} MB" for size in sizes)), tuple(rows))
+    return table(("GPUs", *(f"{size / 1e6:.1f} MB" for size in sizes)), rows, title)
 
 
 def main() -> None:
@@ -88,10 +88,10 @@ def main() -> None:
         return
     if not gpus:
         raise SystemExit("JAX sees no GPU")
-    rows = tuple((str(device.id), f"{bandwidth(device, COPIED) / 1e9:.0f}") for device in gpus)
-    print(markdown(Table("memory", "Memory, GB/s, reading and writing", ("GPU", "copy"), rows)))
+    rows = [(str(device.id), f"{bandwidth(device, COPIED) / 1e9:.0f}") for device in gpus]
+    print(table(("GPU", "copy"), rows, "Memory, GB/s, reading and writing"), end="\n\n")
     if len(gpus) > 1:
-        print(markdown(pairs_table(gpus, REDUCED)))
+        print(pairs_table(gpus, REDUCED))
     else:
         print("One GPU: there is no pair.")
 

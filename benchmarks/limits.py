@@ -26,7 +26,7 @@ from benchmarks.peers.gmmae_backend import GmmaeBackend
 from benchmarks.spread import spread
 from gmmae.config.schema import Config
 from gmmae.config.toml import find
-from gmmae.plotting.tables import Table, markdown
+from gmmae.plotting.tables import table
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
 from gmmae.workloads.configuration import read_config
@@ -106,7 +106,7 @@ def epochs(config: Config, count: int) -> dict[str, Any]:
     return {"epochs": count, "steps": plan.steps, "epochs_per_s": count / spent}
 
 
-def tables(found: dict[str, Any]) -> list[Table]:
+def tables(found: dict[str, Any]) -> list[str]:
     """Returns the tables of steps and of epochs."""
     rows = []
     for row in found["steps"]:
@@ -126,14 +126,8 @@ def tables(found: dict[str, Any]) -> list[Table]:
     ]
     notes = (f"Projected: {PAPER_EPOCHS} epochs at the measured rate, without checkpoints and logs.",)
     return [
-        Table("steps", f"A training step, {found['config']}", columns, tuple(rows)),
-        Table(
-            "epochs",
-            "Epochs",
-            ("measured", "epochs a second", f"{PAPER_EPOCHS} epochs, h, projected"),
-            tuple(long),
-            notes,
-        ),
+        table(columns, rows, f"A training step, {found['config']}"),
+        table(("measured", "epochs a second", f"{PAPER_EPOCHS} epochs, h, projected"), long, "Epochs", notes),
     ]
 
 
@@ -159,8 +153,7 @@ def main() -> None:
     }
     print(f"{found['device']}; " + ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
     print("; ".join(f"{name} {value:.3g} a second" for name, value in best.items()) + "\n")
-    for table in tables(found):
-        print(markdown(table), flush=True)
+    print(*tables(found), sep="\n\n")
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from benchmarks.child import ROOT
 from benchmarks.options import Parser, at_least, guarded, new_file
 from benchmarks.spread import spread
-from gmmae.plotting.tables import Table, markdown
+from gmmae.plotting.tables import table
 from gmmae.system.files import write_text
 from gmmae.system.provenance import machine
 
@@ -67,7 +67,7 @@ def main() -> None:
                 words = (*SWEEPS[part], "--jobs", str(args.jobs), *args.sweep_options)
                 sweeps.setdefault(part, []).append(measure_sweep(args.tree, Path(folder), words))
     about = next(iter(sweeps.values()))[0].about
-    print(_about_text(about), markdown(sweep_table(sweeps, args.jobs)), sep="\n\n", end="")
+    print(_about_text(about), sweep_table(sweeps, args.jobs), sep="\n\n")
     if args.out:
         found = {"jobs": args.jobs, "options": args.sweep_options, "load_after": os.getloadavg()[0]}
         found |= {name: [times._asdict() for times in turns] for name, turns in sweeps.items()}
@@ -143,7 +143,7 @@ def _about_text(about: Mapping[str, Any]) -> str:
     return f"{about['machine']}; {packages}; commit {about['commit'] or 'unknown'}; load {os.getloadavg()[0]:.1f}"
 
 
-def sweep_table(sweeps: Mapping[str, Sequence[SweepTimes]], jobs: int) -> Table:
+def sweep_table(sweeps: Mapping[str, Sequence[SweepTimes]], jobs: int) -> str:
     """Returns the table of the sweeps: a row each, with medians and quartiles over the turns."""
     rows = []
     for name, turns in sweeps.items():
@@ -154,7 +154,7 @@ def sweep_table(sweeps: Mapping[str, Sequence[SweepTimes]], jobs: int) -> Table:
     columns = ("sweep", "runs", "training and validation, s", "wall, s", "start, s", "workers alone, s")
     columns += ("step times and report, s", "wall / training", "workers / training")
     notes = (f"Runs at the same time: {jobs}. Training and validation are summed over the computed runs.",)
-    return Table("sweep_overhead", "Overhead of a sweep", columns, tuple(rows), notes)
+    return table(columns, rows, "Overhead of a sweep", notes)
 
 
 def _text(values: Sequence[float]) -> str:

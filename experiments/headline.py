@@ -143,8 +143,9 @@ def ratio_rows() -> list[str]:
 def figure() -> Figure:
     """Draws a panel for each machine."""
     of = rows()
-    return comparison.time_to_target_panels(
-        {title: lines(relative_times(machine, of), of) for machine, title in PANELS.items()},
+    return comparison.time_to_target(
+        *(lines(relative_times(machine, of), of) for machine in PANELS),
+        titles=[*PANELS.values()],
         title="Real nodules, projected time to the target: median and range of six seeds",
         y_label="time / one device's",
         height=3.1,

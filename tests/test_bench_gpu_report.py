@@ -8,6 +8,7 @@ import pytest
 from benchmarks import gpu_links, gpu_report
 from benchmarks.gpu_report import SECTIONS, Section, left_out, outcome, report
 from gmmae.system.nvidia import Gpu
+from tests.markdown import rows_of
 
 H100 = Gpu("NVIDIA H100", "580.65", 9.0)
 OLD = Gpu("Tesla K80", "470.1", 3.7)
@@ -51,6 +52,6 @@ def test_the_report_goes_on_behind_what_fails(monkeypatch, capsys):
 def test_pairs_are_all_pairs_and_all_together(monkeypatch):
     """Uses virtual devices."""
     monkeypatch.setattr(gpu_links, "REDUCTIONS", 2)
-    table = gpu_links.pairs_table(jax.devices()[:3], sizes=(64, 128))
-    assert [row[0] for row in table.rows] == ["0 and 1", "0 and 2", "1 and 2", "0 and 1 and 2"]
-    assert all(int(cell) > 0 for row in table.rows for cell in row[1:])
+    rows = rows_of(gpu_links.pairs_table(jax.devices()[:3], sizes=(64, 128)))
+    assert [row[0] for row in rows] == ["0 and 1", "0 and 2", "1 and 2", "0 and 1 and 2"]
+    assert all(int(cell) > 0 for row in rows for cell in row[1:])

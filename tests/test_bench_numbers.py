@@ -13,6 +13,7 @@ from gmmae.models.settings import ModelConfig
 from gmmae.training import compilation
 from gmmae.workloads.settings import NodulesConfig
 from tests.gpu_programs.checks import JAX_0_10, JAX_0_12
+from tests.markdown import rows_of
 from tests.small import small
 
 ABSENT_GPUS = (ROOT / "docs" / "measurements" / "absent_gpus.md").read_text(encoding="utf-8")
@@ -62,10 +63,10 @@ def test_a_part_s_rate_is_its_operations_over_its_time():
     seconds = {"optimiser": [0.5], "convolution 1": [0.25], breakdown.PRODUCT: [0.1]}
     seconds |= {breakdown.TRACED: [1.0], breakdown.STEP: [0.9]}
     measured = {"config": "c", "batch": 3, "flops": {"convolution 1": 10**9, "optimiser": 10**8}, "seconds": seconds}
-    table = breakdown.table(measured)
-    assert table.rows[0] == ("convolution 1", "250 (250 to 250)", "25.0", "1", "4", "2.3")
+    rows = rows_of(breakdown.table(measured))
+    assert rows[0] == ("convolution 1", "250 (250 to 250)", "25.0", "1", "4", "2.3")
     shares = [("between operations", "25.0"), ("step, traced", "100.0"), ("step", "90.0")]
-    assert [row[:3:2] for row in table.rows[-3:]] == shares
+    assert [row[:3:2] for row in rows[-3:]] == shares
 
 
 def test_growth_is_a_power_of_the_value_and_for_the_edge_of_the_voxels():
@@ -76,8 +77,8 @@ def test_growth_is_a_power_of_the_value_and_for_the_edge_of_the_voxels():
     devices = {"1": {"seconds": [0.1]}, "4": {"seconds": [0.2]}}
     memory = {"m": {"host": 2.5e9}}
     once, growth = cost.tables({"compile": {"epoch": 1.25}, "memory": memory, "growth": grown, "devices": devices})
-    assert [row[1] for row in once.rows] == ["1.2 s", "2.50 GB"]
-    assert [row[-1] for row in growth.rows] == ["", "1.00", "", "1.00", "", "0.50"]
+    assert [row[1] for row in rows_of(once)] == ["1.2 s", "2.50 GB"]
+    assert [row[-1] for row in rows_of(growth)] == ["", "1.00", "", "1.00", "", "0.50"]
 
 
 def test_the_page_of_absent_gpus_says_the_bounds_that_the_tests_of_gpu_programs_hold():

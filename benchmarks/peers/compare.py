@@ -13,7 +13,7 @@ from benchmarks.peers.backends import BACKENDS
 from benchmarks.peers.problem import first_losses
 from benchmarks.peers.workers import Worker, idle_shares
 from benchmarks.spread import array_distance, distance, ratios, spread
-from gmmae.plotting.tables import Table
+from gmmae.plotting.tables import table
 from gmmae.system.errors import InputError
 
 TOLERANCE = 1e-4
@@ -90,7 +90,7 @@ def disagreeing(found: dict[str, dict[str, float]], compared: Sequence[str] = CO
     ]
 
 
-def agreement_table(found: dict[str, dict[str, float]], precision: str, steps: int, without: Sequence[str] = ()) -> Table:
+def agreement_table(found: dict[str, dict[str, float]], precision: str, steps: int, without: Sequence[str] = ()) -> str:
     """Returns the table of differences, and names what rounding has left out."""
     rows = [
         (BACKENDS[name].title, *(f"{of[key]:.0e}" if key in of else "" for key in COMPARED))
@@ -103,7 +103,7 @@ def agreement_table(found: dict[str, dict[str, float]], precision: str, steps: i
     if without:
         named = ", ".join(without[:NAMED]) + (f" and {len(without) - NAMED} more arrays" if len(without) > NAMED else "")
         notes += (f"Rounding alone moves the gradient of {named} too far to compare it.",)
-    return Table("agreement", f"Largest relative difference from ours, {precision}", columns, tuple(rows), notes)
+    return table(columns, rows, f"Largest relative difference from ours, {precision}", notes)
 
 
 def timings(workers: Sequence[Worker], *, batch: int, steps: int, samples: int, turns: int, epochs: int) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def timings(workers: Sequence[Worker], *, batch: int, steps: int, samples: int, 
     return found | {"facts": {worker.name: worker.ask("facts") for worker in workers}}
 
 
-def timing_tables(found: dict[str, Any], settings: Mapping[str, Sequence[str]] | None = None) -> list[Table]:
+def timing_tables(found: dict[str, Any], settings: Mapping[str, Sequence[str]] | None = None) -> list[str]:
     """Returns a table for each timed quantity: milliseconds with quartiles, and ratios to gmmae by turns."""
     titles = {"step": "A training step", "epoch": "An epoch: training and validation"}
     tables = []
@@ -154,7 +154,7 @@ def timing_tables(found: dict[str, Any], settings: Mapping[str, Sequence[str]] |
             continue
         [ours, *_] = found[what].values()
         spent = found.get("processor", {}) if what == "step" else {}
-        rows = tuple(
+        rows = [
             (
                 BACKENDS[name].title,
                 spread(of).text(scale=1000),
@@ -163,7 +163,7 @@ def timing_tables(found: dict[str, Any], settings: Mapping[str, Sequence[str]] |
                 str(len(of)),
             )
             for name, of in found[what].items()
-        )
+        ]
         columns = ("peer", "ms, median (quartiles)", "times ours, by turns (quartiles)")
         columns += ("processor time, ms", "turns") if spent else ("turns",)
         busy = [f"{BACKENDS[name].title} {100 * share:.0f} %" for name, share in found["idle"].items() if share > 0.05]
@@ -177,5 +177,5 @@ def timing_tables(found: dict[str, Any], settings: Mapping[str, Sequence[str]] |
         )
         own = next(iter(devices.values()))
         notes += tuple(f"{BACKENDS[name].title} ran on {of}, ours on {own}." for name, of in devices.items() if of != own)
-        tables.append(Table(what, title, columns, rows, notes))
+        tables.append(table(columns, rows, title, notes))
     return tables

@@ -8,7 +8,7 @@ from benchmarks.peers.backends import BACKENDS
 from benchmarks.peers.torch_settings import SETTINGS
 from benchmarks.peers.workers import Worker
 from benchmarks.spread import ratios, spread
-from gmmae.plotting.tables import Table
+from gmmae.plotting import tables
 
 FASTER = 0.97
 """Ratio of times below which a setting is kept, at the median of the turns."""
@@ -88,10 +88,10 @@ def chosen(found: Sequence[Trial]) -> tuple[str, ...]:
     return () if len(kept) > 1 and not found[-1].kept else kept
 
 
-def table(name: str, found: Sequence[Trial]) -> Table:
+def table(name: str, found: Sequence[Trial]) -> str:
     """Returns the table of a backend's settings."""
     columns = ("setting", "what it does", "beside", "ms a step", "over that without it (quartiles)", "kept")
-    rows = tuple(
+    rows = [
         (
             ", ".join(trial.added),
             SETTINGS[trial.added[0]].meaning if len(trial.added) == 1 else "all that were kept",
@@ -101,5 +101,5 @@ def table(name: str, found: Sequence[Trial]) -> Table:
             "yes" if trial.kept else "no",
         )
         for trial in found
-    )
-    return Table("settings", f"Settings of {BACKENDS[name].title}", columns, rows)
+    ]
+    return tables.table(columns, rows, f"Settings of {BACKENDS[name].title}")

@@ -15,8 +15,6 @@ from gmmae.classification.samples import FOLDS, Labelled
 from gmmae.data.extraction import medmnist
 from gmmae.data.settings import DataConfig
 from gmmae.generation.judging.bootstrap import Estimate
-from gmmae.plotting import tables
-from gmmae.plotting.tables import Table
 from gmmae.system.files import csv_text, whole_folder, write_text
 
 JSON, MARKDOWN, TABLE, PREDICTIONS = "classification.json", "classification.md", "classification.csv", "predictions.csv"
@@ -82,8 +80,8 @@ def _about_the_file(data: DataConfig) -> list[str]:
     return lines
 
 
-def table(results: Sequence[Result], known: Published) -> Table:
-    """Returns the results, and published ones below."""
+def table(results: Sequence[Result], known: Published) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns columns and rows of the results, and of published ones below."""
     rows = [
         (
             *(result.kind, result.method, _interval(result.auc), _sd(result.auc_sd)),
@@ -94,8 +92,8 @@ def table(results: Sequence[Result], known: Published) -> Table:
     rows += [
         ("published", method, f"{auc:.3f}", "–", f"{accuracy:.3f}", "–") for method, (auc, accuracy) in known.methods.items()
     ]
-    columns = ("features", "classifier", "AUC (95 % interval)", "sd", "accuracy (95 % interval)", "sd ")
-    return Table("classification", "Classification of the test set", columns, tuple(rows))
+    columns = ("features", "classifier", "AUC (95 % interval)", "sd", "accuracy (95 % interval)", "sd")
+    return columns, rows
 
 
 def _interval(value: Estimate) -> str:
@@ -106,28 +104,21 @@ def _sd(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3f}"
 
 
-def lines(shown: Table) -> list[str]:
-    """Returns a table as lines for the terminal."""
-    rows = [shown.columns, *shown.rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(shown.columns))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def write(folder: Path, labelled: Labelled, results: Sequence[Result], shown: Table, about: dict[str, Any]) -> list[Path]:
+def write(folder: Path, labelled: Labelled, results: Sequence[Result], shown: str, about: dict[str, Any]) -> list[Path]:
     """Writes the table as CSV and Markdown, all values as JSON, and the probabilities of the test samples.
 
     Args:
       folder: new or empty, or an earlier result, which is replaced.
       labelled: the samples.
       results: of all classifiers.
-      shown: the table, with notes.
+      shown: the table as Markdown.
       about: further values for the JSON file.
 
     Raises:
       InputError: the folder holds something else, or cannot be written.
     """
     with whole_folder(folder, mark=JSON) as place:
-        write_text(place / MARKDOWN, tables.markdown(shown))
+        write_text(place / MARKDOWN, f"{shown}\n")
         write_text(place / TABLE, csv_text([_row(result) for result in results], TABLE_COLUMNS))
         write_text(place / PREDICTIONS, csv_text(*_predictions(labelled, results)))
         write_text(place / JSON, json.dumps(about | {"results": [_plain(result) for result in results]}, indent=1) + "\n")

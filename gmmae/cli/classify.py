@@ -12,6 +12,7 @@ from gmmae.config.schema import Config, flatten
 from gmmae.data.extraction import medmnist
 from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.settings import DataConfig
+from gmmae.plotting import tables
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
@@ -42,10 +43,11 @@ def command(options: ClassifyArguments, config: Config) -> int:
         inputs.append(samples.inputs(model, labelled, data, options.blocks))
     results = comparison.compare(labelled, inputs, options.seeds, say_on_stderr)
     notes = report.notes(labelled, data, runs, options.seeds)
-    table = report.table(results, report.published(_dataset(data)))._replace(notes=tuple(f"{note}." for note in notes))
+    columns, rows = report.table(results, report.published(_dataset(data)))
+    table = tables.table(columns, rows, "Classification of the test set", [f"{note}." for note in notes])
     about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
     paths = report.write(out, labelled, results, table, about)
-    print_result(out, [*report.lines(table), "", *notes, *map(str, paths)])
+    print_result(out, [tables.text_table(columns, rows), "", *notes, *map(str, paths)])
     return 0
 
 

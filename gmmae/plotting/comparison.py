@@ -1,7 +1,8 @@
-"""Figures that compare scaling strategies by the number of devices: time to target, throughput and step time."""
+"""Figures that compare scaling strategies by the number of devices: time to target, and throughput."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
@@ -41,62 +42,54 @@ class Measured(NamedTuple):
     runs: tuple[int, ...] = ()
 
 
-class _Ideal(NamedTuple):
-    """The value for perfect scaling: `at_one` · n^`power`."""
-
-    colour: str
-    at_one: float
-    power: int
-
-    def __call__(self, n: int) -> float:
-        return self.at_one * float(n) ** self.power
-
-
-def time_to_target(series: Sequence[Measured], *, title: str, y_label: str = "time to target (s)") -> Figure:
+def time_to_target(
+    *panels: Sequence[Measured],
+    title: str,
+    y_label: str = "time to target (s)",
+    titles: Sequence[str] = ("",),
+    height: float = 4.0,
+) -> Figure:
     """Draws the time to the target loss against the number of devices, both logarithmic.
 
     Infinite medians are missing from their line. A strip above the axes shows the number of successful runs if some missed the
     target. The dashed line is T₁ / n, with the first finite median on one device for T₁.
 
     Args:
-      series: times of the strategies in seconds, each with its own line.
+      panels: times of the strategies, each with its own line; of several machines side by side, with the same strategies.
       title: title of the figure.
       y_label: label of the time axis.
+      titles: title of each panel.
+      height: height of the figure in inches, without the strip of missed targets.
 
     Source: Fig. 2 of the paper.
     """
-    return time_to_target_panels({"": series}, title=title, y_label=y_label)
-
-
-def time_to_target_panels(panels: Mapping[str, Sequence[Measured]], *, title: str, y_label: str, height: float = 4.0) -> Figure:
-    """Draws `time_to_target` of several machines side by side, on one scale and with one legend.
-
-    Args:
-      panels: titles of the panels, each with times of the same strategies in the same order.
-      title: title of the figure.
-      y_label: label of the time axis.
-      height: height of the figure in inches, without the strip of missed targets.
-    """
-    everything = [one for series in panels.values() for one in series]
-    labels = dict.fromkeys(one.label for one in everything if any(k < m for k, m in zip(one.reached, one.runs, strict=True)))
-    strip_height = ROW * len(labels)
-    figure = canvas.blank(height + strip_height, title)
-    ratios = (strip_height, height - 1) if labels else (1,)
+    everything = [one for series in panels for one in series]
+    missed = [*dict.fromkeys(one.label for one in everything if sum(one.reached) < sum(one.runs))]
+    figure = canvas.blank(height + ROW * len(missed), title)
+    ratios = (ROW * len(missed), height - 1) if missed else (1,)
     grid = figure.subplots(len(ratios), len(panels), sharex=True, sharey="row", height_ratios=ratios, squeeze=False)
     handles = []
-    for column, (name, series) in enumerate(panels.items()):
+    for column, (series, name) in enumerate(zip(panels, titles, strict=True)):
         strip, axes = grid[0, column], grid[-1, column]
-        ideals = [_Ideal(GREY, t, -1) for t in map(_on_one, series) if math.isfinite(t)][:1]
         canvas.dress(axes, "devices", "" if column else y_label)
-        handles = _plot(axes, series, ideals, "ideal, $T_1/n$", within=everything if len(panels) > 1 else ())
-        if not any(math.isfinite(t) for one in series for t in one.median):
+        handles = _plot(axes, series, -1, "ideal, $T_1/n$", everything if len(panels) > 1 else ())
+        if not np.isfinite([t for one in series for t in one.median]).any():
             middle = {"transform": axes.transAxes, "ha": "center", "fontsize": 9, "color": GREY}
             axes.text(0.5, 0.5, "no median run reached the target", **middle)
-        if labels:
-            missed = [(one, STYLES[i % len(STYLES)]) for i, one in enumerate(series) if one.label in labels]
-            _plot_misses(strip, missed, "" if column else "reached")
-        if name:
-            axes.set_title(name, fontsize=9)
+        if missed:
+            strip.set(ylim=(len(missed) - 0.5, -0.5), yticks=[], facecolor="#f3f3f3")
+            strip.tick_params(axis="x", which="both", length=0, labelbottom=False)
+            strip.spines[:].set_visible(False)
+            strip.set_ylabel("" if column else "reached", fontsize=8, rotation=0, ha="right", va="center", labelpad=12)
+        for one, (colour, marker) in zip(series, cycle(STYLES), strict=False):
+            if one.label in missed:
+                row, left = missed.index(one.label), {"transform": strip.get_yaxis_transform(), "clip_on": False}
+                strip.plot([-0.015], [row], color=colour, marker=marker, ms=5, **left)
+                for n, reached, runs in zip(one.at, one.reached, one.runs, strict=True):
+                    if reached < runs:
+                        text = f"{'' if reached else '✕ '}{reached}/{runs}"
+                        strip.text(n, row, text, ha="center", va="center", fontsize=7.5)
+        axes.set_title(name, fontsize=9)
     if len(panels) == 1:
         canvas.legend_above(grid[0, 0], handles)
     else:
@@ -111,55 +104,34 @@ def throughput(series: Sequence[Measured], *, title: str) -> Figure:
       series: lines in samples per second: strong scaling at a global batch, or weak scaling at a device batch.
       title: title of the figure.
     """
-    ideals = [_Ideal(STYLES[i % len(STYLES)][0], _on_one(one), 1) for i, one in enumerate(series)]
-    ideals = [ideal for ideal in ideals if math.isfinite(ideal.at_one)]
-    return _draw_lines(series, ideals, title, "devices", "samples per second")
-
-
-def step_time(series: Sequence[Measured], *, title: str) -> Figure:
-    """Draws the time of a training step in ms against the device batch.
-
-    Args:
-      series: lines in seconds.
-      title: title of the figure.
-    """
-
-    def in_ms(times: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(1e3 * t for t in times)
-
-    lines = [one._replace(median=in_ms(one.median), low=in_ms(one.low), high=in_ms(one.high)) for one in series]
-    return _draw_lines(lines, [], title, "device batch (samples)", "time of a step (ms)")
-
-
-def _on_one(line: Measured) -> int | float:
-    """Returns the median on one device; NaN if there is none."""
-    return dict(zip(line.at, line.median, strict=True)).get(1, math.nan)
-
-
-def _draw_lines(lines: Sequence[Measured], ideals: Sequence[_Ideal], title: str, x_label: str, y_label: str) -> Figure:
     figure = canvas.blank(4.0, title)
     axes = figure.subplots()
-    canvas.dress(axes, x_label, y_label)
-    canvas.legend_above(axes, _plot(axes, lines, ideals, "ideal, n × one device"))
+    canvas.dress(axes, "devices", "samples per second")
+    canvas.legend_above(axes, _plot(axes, series, 1, "ideal, n × one device"))
     return figure
 
 
-def _plot(
-    axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal_label: str, within: Sequence[Measured] = ()
-) -> list[Line2D]:
-    """Draws lines with markers and intervals on logarithmic axes, with the ideals below. Returns the legend's handles.
+def _plot(axes: Axes, lines: Sequence[Measured], power: int, label: str, within: Sequence[Measured] = ()) -> list[Line2D]:
+    """Draws lines with markers and intervals on logarithmic axes. Returns the legend's handles.
 
-    The vertical axis has the extent of `within`, by default that of the lines and the ideals.
+    Args:
+      axes: where to draw.
+      lines: the lines.
+      power: ideals are the values on one device times `n**power`; the first line's that has one for -1, those of all for 1.
+      label: label of the ideals.
+      within: lines that set the extent of the vertical axis; by default it is that of `lines` and `ideals`.
     """
-    counts = sorted({n for line in lines for n in line.at})
-    ends = (counts[0], counts[-1])
-    ideals = ideals if len(counts) > 1 else []
+    ends = np.array([min(line.at[0] for line in lines), max(line.at[-1] for line in lines)], float)
     axes.set_xlim(ends[0] / 1.35, ends[1] * 1.35)
-    canvas.log_axis(axes, "x", counts)
-    values = np.array(
-        [value for line in within or lines for part in (line.median, line.low, line.high) for value in part]
-        + [ideal(n) for ideal in ideals for n in ends if not within]
-    )
+    canvas.log_axis(axes, "x", sorted({n for line in lines for n in line.at}))
+    firsts = [
+        (colour, line.median[0])
+        for line, (colour, _) in zip(lines, cycle(STYLES), strict=False)
+        if line.at[0] == 1 < ends[1] and math.isfinite(line.median[0])
+    ]
+    ideals = firsts if power > 0 else [(GREY, value) for _, value in firsts[:1]]
+    drawn = [line[2:5] for line in within or lines] + [[value * ends**power for _, value in ideals]] * (not within)
+    values = np.concatenate([np.ravel(part) for part in drawn])
     values = values[np.isfinite(values) & (values > 0)]
     if len(values):
         axes.set_ylim(values.min() / 1.2, values.max() * 1.2)
@@ -171,43 +143,19 @@ def _plot(
     # Offset between neighbouring lines in octaves, so their intervals do not overlap.
     dodge = min(0.1, 0.5 / len(lines))
     handles = []
-    for i, line in enumerate(lines):
-        colour, marker = STYLES[i % len(STYLES)]
+    for i, (line, (colour, marker)) in enumerate(zip(lines, cycle(STYLES), strict=False)):
         x = np.array(line.at) * 2 ** (dodge * (i - (len(lines) - 1) / 2))
         style = {"color": colour, "marker": marker, "ms": 5, "lw": 1.4, "label": line.label}
-        handles += axes.plot(x, canvas.finite(np.array(line.median, float)), zorder=3, **style)
+        handles += axes.plot(x, line.median, zorder=3, **style)
         for at, low, high in zip(x, line.low, line.high, strict=True):
-            _interval(axes, at, low, high, colour)
-    dashed = {"lw": 0.9, "ls": (0, (4, 3)), "label": ideal_label}
-    for ideal in ideals:
-        axes.plot(ends, [ideal(n) for n in ends], color=ideal.colour, zorder=1, **dashed)
+            if math.isfinite(low) and not math.isnan(high):
+                top = min(high, axes.get_ylim()[1])
+                style = {"color": colour, "lw": 1, "ls": "-", "ms": 5, "alpha": 0.8, "zorder": 2, "clip_on": False}
+                axes.plot([at, at], [low, top], **style)
+                # An infinite end is marker 6, a caret that points up, at the end of the axes.
+                for end, cap in ((low, "_"), (top, 6 if math.isinf(high) else "_")):
+                    axes.plot([at], [end], marker=cap, **style)
+    dashed = {"lw": 0.9, "ls": (0, (4, 3)), "label": label}
+    for colour, value in ideals:
+        axes.plot(ends, value * ends**power, color=colour, zorder=1, **dashed)
     return handles + ([Line2D([], [], color=GREY, **dashed)] if ideals else [])
-
-
-def _interval(axes: Axes, at: float, low: int | float, high: int | float, colour: str) -> None:
-    """Draws an interval as a bar with caps. An infinite upper end is an arrow at the end of the axes."""
-    if not math.isfinite(low) or math.isnan(high):
-        return
-    is_open = math.isinf(high)
-    top = axes.get_ylim()[1] if is_open else high
-    style = {"color": colour, "lw": 1, "ls": "-", "ms": 5, "alpha": 0.8, "zorder": 2, "clip_on": False}
-    axes.plot([at, at], [low, top], **style)
-    axes.plot([at], [low], marker="_", **style)
-    # Marker 6 is a caret that points up, with its base at the point.
-    axes.plot([at], [top], marker=6 if is_open else "_", **style)
-
-
-def _plot_misses(strip: Axes, missed: Sequence[tuple[Measured, tuple[str, str]]], label: str) -> None:
-    """Draws a row for each series: its marker, and the numbers of successful runs if some missed the target."""
-    strip.set_ylim(len(missed) - 0.5, -0.5)
-    strip.set_yticks([])
-    strip.tick_params(axis="x", which="both", length=0, labelbottom=False)
-    strip.spines[["top", "right", "left", "bottom"]].set_visible(False)
-    strip.set_facecolor("#f3f3f3")
-    strip.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", labelpad=12)
-    for row, (one, (colour, marker)) in enumerate(missed):
-        strip.plot([-0.015], [row], color=colour, marker=marker, ms=5, transform=strip.get_yaxis_transform(), clip_on=False)
-        for n, reached, runs in zip(one.at, one.reached, one.runs, strict=True):
-            if reached < runs:
-                text = f"{reached}/{runs}" if reached else f"✕ 0/{runs}"
-                strip.text(n, row, text, ha="center", va="center", fontsize=7.5)

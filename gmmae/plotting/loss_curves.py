@@ -1,21 +1,21 @@
-"""Figures of losses: of one run by epochs, of several numbers of devices by time, and of one run with its start enlarged."""
+"""Figures of losses: of one run by epochs, and of several numbers of devices by time."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from gmmae.plotting import canvas
-from gmmae.plotting.canvas import BLUE, GREY, VERMILION, finite
+from gmmae.plotting.canvas import BLUE, GREY, VERMILION
+from gmmae.plotting.comparison import STYLES
 
 
 class LossCurve(NamedTuple):
@@ -46,7 +46,7 @@ def losses(
 ) -> Path:
     """Draws the losses of a run against its epochs, and below them the learning rate if it varies.
 
-    Marks show the first epoch with a validation loss at or below the target, and the first without a finite loss.
+    A circle marks the first validation loss at or below the target, a cross the last finite loss if others follow.
 
     Args:
       epoch: increasing numbers of the epochs.
@@ -60,36 +60,26 @@ def losses(
     Returns:
       The path.
     """
-    curve = LossCurve("", epoch, train_loss, val_loss)
-    varies = len(np.unique(learning_rate[np.isfinite(learning_rate)])) > 1
+    varies = bool(np.ptp(learning_rate) > 0)
     figure = canvas.blank(4.6 if varies else 3.8, title)
     axes, *below = figure.subplots(1 + varies, sharex=True, squeeze=False, height_ratios=(4, 1)[: 1 + varies])[:, 0]
     canvas.dress(axes, "" if below else "epoch", "loss")
-    handles = [*_plot_both(axes, curve, epoch), *_plot_target(axes, target)]
-    reached = np.flatnonzero(val_loss <= target) if target is not None else []
-    if len(reached):
-        at, style = reached[0], {"marker": "o", "ms": 8, "mfc": "none", "mec": "black", "ls": "none"}
-        handles += axes.plot(epoch[at], val_loss[at], label=f"reached at epoch {epoch[at]}", zorder=3, **style)
-    sound = _finite_epochs(curve)
-    if sound < len(epoch):
-        label = f"not finite from epoch {epoch[sound]}"
-        handles.append(axes.axvline(epoch[sound], color="black", ls=":", lw=1.2, label=label))
-    _scale(axes, [curve], target)
+    handles = _draw(axes, [LossCurve("", epoch, train_loss, val_loss)], [(BLUE, VERMILION)], target)
     for panel in below:
         canvas.dress(panel, "epoch", "learning\nrate")
-        panel.plot(epoch, finite(learning_rate), color=GREY, lw=1.2, drawstyle="steps-mid")
+        panel.plot(epoch, learning_rate, color=GREY, lw=1.2, drawstyle="steps-mid")
         panel.set_ylim(bottom=0)
-    axes.set_xlim(min(0, int(epoch[0])), int(epoch[-1]) + max(1, 0.02 * np.ptp(epoch)))
+    axes.set_xlim(0, 1.02 * epoch[-1] + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     canvas.legend_above(axes, handles)
     return canvas.save(figure, path)
 
 
 def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float | None, x_label: str = "time (s)") -> Figure:
-    """Draws the losses of several runs over time, from dark to light in their order.
+    """Draws the losses of several runs over time, in the colours that strategies have in other figures.
 
-    Time is logarithmic, so 32 devices get as much room as one. A circle marks the first validation loss at or below the target.
-    A cross marks the last finite loss of a run that later has non-finite ones, and the legend names the run.
+    Time is logarithmic, so a fast run gets as much room as a slow one. A circle marks the first validation loss at or below the
+    target. A cross marks the last finite loss of a run that later has non-finite ones, and the legend names the run.
 
     Args:
       curves: the runs, each with its own colour.
@@ -102,135 +92,47 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
     figure = canvas.blank(4.0, title)
     axes = figure.subplots()
     canvas.dress(axes, x_label, "loss")
-    # Lighter colours of the map would be invisible on white.
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(curves)))
-    handles, reached, broken = [], False, False
-    for curve, colour in zip(curves, colours, strict=True):
-        style = {"color": colour, "ms": 3}
-        axes.plot(curve.time_s, finite(curve.train_loss), lw=0.9, ls=":", marker=_alone(curve.train_loss), mfc="none", **style)
-        axes.plot(curve.time_s, finite(curve.val_loss), lw=1.5, marker=_alone(curve.val_loss), **style)
-        reached |= _mark_target(axes, curve, target, colour)
-        broken |= _mark_end(axes, curve)
-        suffix = "" if _finite_epochs(curve) == len(curve.time_s) else " (not finite)"
-        handles.append(Line2D([], [], color=colour, lw=2.5, label=curve.label + suffix))
-    handles.append(Line2D([], [], color=GREY, lw=1.5, label="validation"))
-    handles.append(Line2D([], [], color=GREY, lw=0.9, ls=":", label="training"))
-    handles += [*_plot_target(axes, target), *_marks(reached, broken)]
-    _scale(axes, curves, target)
-    _scale_time(axes, curves)
-    canvas.legend_above(axes, handles)
+    colours = [colour for (colour, _), _ in zip(itertools.cycle(STYLES), curves, strict=False)]
+    labels = [curve.label + ("" if np.isfinite(curve[2:]).all() else " (not finite)") for curve in curves]
+    named = [Line2D([], [], color=colour, lw=2.5, label=label) for colour, label in zip(colours, labels, strict=True)]
+    handles = _draw(axes, curves, [(colour, colour) for colour in colours], target)
+    times = np.concatenate([curve.time_s for curve in curves])
+    if (times > 0).all():
+        axes.set_xlim(times.min() / 1.1, times.max() * 1.1)
+        canvas.log_axis(axes, "x")
+    canvas.legend_above(axes, [*named, *handles])
     return figure
 
 
-def warmup_curve(
-    curve: LossCurve, *, title: str, target: float | None, first_epochs: int, epoch_s: float, x_label: str = "time (s)"
-) -> Figure:
-    """Draws the losses of one run over time, and beside them those of its first epochs.
+def _draw(axes: Axes, curves: Sequence[LossCurve], colours: Sequence[tuple[Any, Any]], target: float | None) -> list[Line2D]:
+    """Draws the curves in their colours for training and validation, the target, and marks. Returns the legend's handles.
 
-    The second panel is missing if the run has no finite loss in its first epochs, or no further epochs.
-
-    Args:
-      curve: losses of the run.
-      title: title of the figure.
-      target: target of the validation loss, or None.
-      first_epochs: number of epochs in the second panel. They are shaded in the first panel.
-      epoch_s: duration of an epoch in seconds.
-      x_label: label of the time axis.
-
-    Source: Fig. 3 of the paper.
+    The vertical axis is logarithmic if all finite losses and the target are positive.
     """
-    end_s = first_epochs * epoch_s
-    # The extra half epoch allows for measured epochs of unequal length.
-    within = curve.time_s < end_s + epoch_s / 2
-    first = LossCurve(curve.label, *(values[within] for values in curve[1:]))
-    enlarged = not within.all() and bool((np.isfinite(first.train_loss) | np.isfinite(first.val_loss)).any())
-    figure = canvas.blank(4.0, title)
-    axes, *panel = figure.subplots(1, 1 + enlarged, squeeze=False, width_ratios=(2, 1)[: 1 + enlarged])[0]
-    canvas.dress(axes, x_label, "loss")
-    handles: list[Artist] = [*_plot_both(axes, curve, curve.time_s), *_plot_target(axes, target)]
-    handles += _marks(_mark_target(axes, curve, target, VERMILION), _mark_end(axes, curve))
-    _scale(axes, [curve], target)
-    axes.set_xlim(0, 1.02 * float(curve.time_s[-1]))
-    handles.append(axes.axvspan(0, end_s, color="#e4e4e4", zorder=0, lw=0, label=f"first {first_epochs} epochs"))
-    canvas.legend_above(axes, handles, canvas.WIDTH * (2 / 3 if enlarged else 1))
-    for beside in panel:
-        canvas.dress(beside, "epoch", "")
-        beside.set_facecolor("#f3f3f3")
-        _plot_both(beside, first, first.time_s / epoch_s, marker="o")
-        _scale(beside, [first], None)
-        beside.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    return figure
-
-
-def _plot_both(axes: Axes, curve: LossCurve, x: np.ndarray, marker: str | None = None) -> list[Line2D]:
-    """Draws the two losses of a run. Returns their lines for a legend."""
-    handles = []
-    for loss, label, colour, ls in (
-        (curve.train_loss, "training", BLUE, "--"),
-        (curve.val_loss, "validation", VERMILION, "-"),
-    ):
-        handles += axes.plot(x, finite(loss), color=colour, lw=1.3, ls=ls, marker=marker or _alone(loss), ms=3, label=label)
-    return handles
-
-
-def _alone(loss: np.ndarray) -> str | None:
-    """Returns a marker for a single point, which a line would not show."""
-    return "o" if np.isfinite(loss).sum() == 1 else None
-
-
-def _plot_target(axes: Axes, target: float | None) -> list[Line2D]:
-    """Draws a line at the target. Returns it for a legend; the list is empty for None."""
-    if target is None:
-        return []
-    return [axes.axhline(target, color=GREY, ls="--", lw=1, zorder=1, label=f"target {canvas.plain(target)}")]
-
-
-def _mark_target(axes: Axes, curve: LossCurve, target: float | None, colour: str | np.ndarray) -> bool:
-    """Marks the first epoch at or below the target with a circle. Tells whether there is one."""
-    reached = np.flatnonzero(curve.val_loss <= target) if target is not None else []
-    if not len(reached):
-        return False
-    at = reached[0]
-    axes.plot(curve.time_s[at], curve.val_loss[at], marker="o", ms=6, mfc="white", mec=colour, mew=1.5, zorder=4)
-    return True
-
-
-def _finite_epochs(curve: LossCurve) -> int:
-    """Returns the number of epochs before the first non-finite loss."""
-    return int(np.logical_and.accumulate(np.isfinite(curve.train_loss) & np.isfinite(curve.val_loss)).sum())
-
-
-def _mark_end(axes: Axes, curve: LossCurve) -> bool:
-    """Marks the last finite loss with a cross if non-finite ones follow. Tells whether there is a mark."""
-    last = _finite_epochs(curve) - 1
-    if not 0 <= last < len(curve.time_s) - 1:
-        return False
-    axes.plot(curve.time_s[last], curve.val_loss[last], marker="x", ms=6, mew=1.5, color="black", zorder=4)
-    return True
-
-
-def _marks(reached: bool, broken: bool) -> list[Line2D]:
-    """Returns the legend's entries for circles and crosses."""
-    circle = Line2D([], [], color="black", marker="o", mfc="white", ms=6, ls="none", label="target reached")
-    cross = Line2D([], [], color="black", marker="x", ms=6, mew=1.5, ls="none", label="last finite loss")
-    return [circle] * reached + [cross] * broken
-
-
-def _scale(axes: Axes, curves: Sequence[LossCurve], target: float | None) -> None:
-    """Sets a logarithmic axis if all finite losses and the target are positive, otherwise a linear one."""
+    marks = {}
+    for curve, both in zip(curves, colours, strict=True):
+        _, time_s, train_loss, val_loss = curve
+        for loss, colour, lw, ls, mfc in ((train_loss, both[0], 0.9, ":", "none"), (val_loss, both[1], 1.5, "-", None)):
+            alone = np.isfinite(loss).sum() == 1  # a line would not show it
+            axes.plot(time_s, loss, color=colour, lw=lw, ls=ls, marker="o" if alone else None, ms=3, mfc=mfc)
+        reached = np.flatnonzero(val_loss <= (np.nan if target is None else target))[:1]
+        broken = np.flatnonzero(~np.isfinite(curve[2:]).all(0))[:1]
+        for label, marker, places in (("target reached", "o", reached), ("last finite loss", "x", broken[broken > 0] - 1)):
+            for at in places:
+                style = {"ls": "none", "ms": 6, "mfc": "white", "mec": "black", "mew": 1.5, "zorder": 4}
+                marks[label] = axes.plot(time_s[at], val_loss[at], marker=marker, label=label, **style)
+    key = colours[0] if len(curves) == 1 else (GREY, GREY)
+    handles = [Line2D([], [], color=key[1], lw=1.5, label="validation")]
+    handles.append(Line2D([], [], color=key[0], lw=0.9, ls=":", label="training"))
     drawn = np.concatenate([loss for curve in curves for loss in curve[2:]])
     drawn = drawn[np.isfinite(drawn)]
     if not len(drawn):
         axes.text(0.5, 0.7, "no finite loss", transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
-    drawn = np.append(drawn, [] if target is None else [target])
+    if target is not None:
+        handles.append(axes.axhline(target, color=GREY, ls="--", lw=1, zorder=1, label=f"target {canvas.plain(target)}"))
+        drawn = np.append(drawn, target)
     if len(drawn) and (drawn > 0).all():
         margin = (drawn.max() / drawn.min()) ** 0.05 * 1.02 if drawn.max() > drawn.min() else 2
         axes.set_ylim(drawn.min() / margin, drawn.max() * margin)
         canvas.log_axis(axes, "y")
-
-
-def _scale_time(axes: Axes, curves: Sequence[LossCurve]) -> None:
-    time_s = np.concatenate([curve.time_s for curve in curves])
-    if (time_s > 0).all():
-        axes.set_xlim(time_s.min() / 1.1, time_s.max() * 1.1)
-        canvas.log_axis(axes, "x")
+    return handles + [line for lines in marks.values() for line in lines]

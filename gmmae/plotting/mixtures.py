@@ -4,7 +4,7 @@ import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
@@ -13,9 +13,10 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch
 
 from gmmae.plotting import canvas, surfaces
-from gmmae.plotting.canvas import BLUE, DPI, GREY, ORANGE, VERMILION, power_of_ten
+from gmmae.plotting.canvas import DPI, GREY, ORANGE, VERMILION, power_of_ten
 
 SURFACE = LinearSegmentedColormap.from_list("surface", ["#1b2333", "#4f6d8c", "#b9cfda", "#fbfaf2"])
 
@@ -32,7 +33,6 @@ class Snapshot(NamedTuple):
       density: M (Eq. 5) at the voxel centres of [-1, 1]^n, with array axes z, y, x (the last n of them).
       weights: α of each component.
       means: μ in world coordinates on [-1, 1]. The last axis is x, y, z (the first n of them).
-      covariances: Σ of each component.
     """
 
     epoch: int
@@ -40,16 +40,6 @@ class Snapshot(NamedTuple):
     density: Float32[np.ndarray, "nodules ..."]
     weights: Float32[np.ndarray, "nodules components"]
     means: Float32[np.ndarray, "nodules components n"]
-    covariances: Float32[np.ndarray, "nodules components n n"]
-
-
-class _Reconstruction(NamedTuple):
-    """A nodule's part of a snapshot."""
-
-    density: Float32[np.ndarray, "..."]
-    weights: Float32[np.ndarray, " components"]
-    means: Float32[np.ndarray, "components n"]
-    covariances: Float32[np.ndarray, "components n n"]
 
 
 def reconstructions(
@@ -57,15 +47,14 @@ def reconstructions(
     snapshots: Sequence[Snapshot],
     path: str | os.PathLike[str],
     *,
-    title: str | None = None,
+    title: str = "",
 ) -> Path:
     """Draws (a) nodules in rows, and (b) their reconstructions at several epochs.
 
     For three axes a cell shows a shaded surface. Its level follows from the row's input (`surfaces.iso_level`). Insets show
-    the central slice of the input on the left and of the density on the right. For two axes a cell shows the image and the
-    components' means. For one axis it shows curves of input, density and components. The input determines the grey scale or
-    vertical axis of its row. A non-finite density gives a cell with the text NaN. A density below the level gives an empty
-    cell.
+    the central slice of the input on the left and of the density on the right. For fewer axes a cell shows the image, or the
+    signal as a strip, and the components' means. The input determines the grey scale of its row. A non-finite density gives a
+    cell with the text NaN. A density below the level gives an empty cell.
 
     Args:
       inputs: finite volumes as densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y, x.
@@ -83,102 +72,77 @@ def reconstructions(
     lefts = [MARGIN] + [MARGIN + (CELL + GAP) * (column + 1) + GAP for column in range(columns)]
     top = FOOTING + rows * (cell_height + GAP) - GAP
     width = lefts[-1] + CELL + MARGIN
-    title_lines = textwrap.wrap(title or "", int(width / 0.09))
+    title_lines = textwrap.wrap(title, int(width / 0.09))
     figure = Figure(figsize=(width, top + HEADING + (TITLE_LINE * len(title_lines) + 0.06 if title else 0)), dpi=DPI)
 
     for row, nodule in enumerate(inputs):
         bottom = top - cell_height - row * (cell_height + GAP)
         for left, snapshot in zip(lefts, [None, *snapshots], strict=True):
-            reconstruction = _Reconstruction(*(array[row] for array in snapshot[2:])) if snapshot else None
-            _DRAW_CELL[ndim](figure, left, bottom, nodule, reconstruction, row == rows - 1)
-    _headings(figure, lefts, top, snapshots)
-    _footing(figure, lefts, _KEY[ndim])
-    _text(figure, width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11)
+            density = snapshot.density[row] if snapshot else None
+            if ndim == 3:
+                _volume(figure, (left, bottom), nodule, density, labelled=row == rows - 1)
+                continue
+            axes = _axes(figure, (left, bottom, CELL, CELL))
+            _image(axes, nodule if density is None else density, nodule)
+            if snapshot and np.isfinite(snapshot.means[row]).all() and np.isfinite(snapshot.weights[row]).all():
+                x, y = np.pad(snapshot.means[row], ((0, 0), (0, 2 - ndim))).T  # a signal's strip has its middle at 0
+                axes.scatter(x, y, s=400 * snapshot.weights[row], color=ORANGE, alpha=0.8, linewidths=0)
+
+    inches = {"transform": figure.dpi_scale_trans, "ha": "center"}
+    headings = [("", "input")] + [(f"epoch = {s.epoch}", f"loss = {power_of_ten(s.val_loss)}") for s in snapshots]
+    for left, lines in zip(lefts, headings, strict=True):
+        for line, above in zip(lines, (0.28, 0.1), strict=True):
+            figure.text(left + CELL / 2, top + above, line, fontsize=9, **inches)
+    figure.text(width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11, **inches)
+
+    # Below the cells: the arrow of training, (a) and (b), and the key.
+    start, end = lefts[1], lefts[-1] + CELL
+    style = {"arrowstyle": "-|>", "mutation_scale": 10, "color": GREY, "lw": 1, "shrinkA": 0, "shrinkB": 0}
+    figure.add_artist(FancyArrowPatch((start, 0.52), (end, 0.52), transform=figure.dpi_scale_trans, **style))
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 3}
+    figure.text((start + end) / 2, 0.52, "training", va="center", fontsize=9, color=GREY, bbox=box, **inches)
+    for x, label in ((lefts[0] + CELL / 2, "(a)"), ((start + end) / 2, "(b)")):
+        figure.text(x, 0.38, label, va="top", fontsize=10, **inches)
+    if ndim < 3:
+        label = "means of the components, area by weight"
+        handle = Line2D([], [], color=ORANGE, label=label, marker="o", ms=4, ls="none")
+        figure.legend(handles=[handle], loc="lower center", frameon=False, fontsize=7.5, handletextpad=0)
     return canvas.save(figure, path)
 
 
-def _draw_volume(
-    figure: Figure, left: float, bottom: float, nodule: np.ndarray, reconstruction: _Reconstruction | None, last_row: bool
+def _volume(
+    figure: Figure, corner: tuple[float, float], nodule: np.ndarray, density: np.ndarray | None, *, labelled: bool
 ) -> None:
-    """Draws a shaded surface, and for a reconstruction the two central slices."""
-    axes = _axes(figure, left, bottom + INSET - OVERLAP, CELL, CELL)
-    axes.set(xlim=(-surfaces.HALF_WIDTH, surfaces.HALF_WIDTH), ylim=(-surfaces.HALF_WIDTH, surfaces.HALF_WIDTH))
+    """Draws the shaded surface of a nodule, or of its density with two central slices below."""
+    left, bottom = corner
+    axes = _axes(figure, (left, bottom + INSET - OVERLAP, CELL, CELL))
+    half, shown = surfaces.HALF_WIDTH, nodule if density is None else density
+    axes.set(xlim=(-half, half), ylim=(-half, half))
     axes.add_collection(LineCollection(list(surfaces.domain_edges(nodule.shape)), colors="#cccccc", linewidths=0.5, zorder=0))
-    shown = reconstruction.density if reconstruction else nodule
     if np.isfinite(shown).all():
         brightness = surfaces.surface(shown, max(surfaces.iso_level(nodule), 0.0))
         colours = SURFACE(np.ma.masked_invalid(brightness))
         colours[np.isnan(brightness)] = (1, 1, 1, 0)
-        axes.imshow(colours, extent=(*axes.get_xlim(), *axes.get_ylim()), interpolation="bilinear")
+        axes.imshow(colours, extent=(-half, half, -half, half), interpolation="bilinear")
     else:
         _say_nan(axes)
-    if not reconstruction:
-        return
-    spare = CELL - INSET
-    for volume, label, offset in ((nodule, "input", 0.0), (reconstruction.density, "estimate", spare)):
-        inset = _axes(figure, left + offset, bottom, INSET, INSET, frame="#999999")
-        _image(inset, volume[len(volume) // 2], nodule)
-        if last_row:
-            _text(figure, left + offset + INSET / 2, bottom - 0.04, label, va="top", fontsize=7, color=GREY)
-
-
-def _draw_image(
-    figure: Figure, left: float, bottom: float, nodule: np.ndarray, reconstruction: _Reconstruction | None, last_row: bool
-) -> None:
-    axes = _axes(figure, left, bottom, CELL, CELL)
-    _image(axes, reconstruction.density if reconstruction else nodule, nodule)
-    if reconstruction and np.isfinite(reconstruction.means).all() and np.isfinite(reconstruction.weights).all():
-        axes.scatter(*reconstruction.means.T, s=400 * reconstruction.weights, color=ORANGE, alpha=0.8, linewidths=0)
-
-
-def _draw_curve(
-    figure: Figure, left: float, bottom: float, nodule: np.ndarray, reconstruction: _Reconstruction | None, last_row: bool
-) -> None:
-    axes = _axes(figure, left, bottom, CELL, CELL)
-    axes.spines["bottom"].set(visible=True, color=GREY)
-    size = len(nodule)
-    axes.stairs(nodule, np.linspace(-1, 1, size + 1), fill=True, color="#d0d0d0", lw=0)
-    axes.set(xlim=(-1, 1), ylim=(0, 1.25 * max(float(nodule.max()), 1e-12)))
-    if last_row:
-        axes.set_xticks([-1, 0, 1], labels=["−1", "0", "1"], fontsize=7, color=GREY)
-        axes.tick_params(length=2, color=GREY, pad=1.5)
-        for label, side in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):
-            label.set_horizontalalignment(side)
-    if not reconstruction:
-        return
-    if not np.isfinite(reconstruction.density).all():
-        _say_nan(axes)
-        return
-    x = np.linspace(-1, 1, 401)[:, None]
-    mean, variance = reconstruction.means[:, 0], np.maximum(reconstruction.covariances[:, 0, 0], 1e-12)
-    parts = reconstruction.weights * np.exp(-((x - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
-    axes.plot(x, parts, color=ORANGE, lw=0.5, alpha=0.7)
-    axes.plot((2 * np.arange(size) + 1) / size - 1, reconstruction.density, color=BLUE, lw=1.4)
-
-
-_DRAW_CELL = {1: _draw_curve, 2: _draw_image, 3: _draw_volume}
-_KEY = {
-    1: {"input": "#d0d0d0", "estimate": BLUE, "its components": ORANGE},
-    2: {"means of the components, area by weight": ORANGE},
-    3: {},
-}
+    insets = [] if density is None else [(nodule, "input", 0.0), (density, "estimate", CELL - INSET)]
+    for volume, label, offset in insets:
+        _image(_axes(figure, (left + offset, bottom, INSET, INSET), "#999999"), volume[len(volume) // 2], nodule)
+        if labelled:
+            x, style = left + offset + INSET / 2, {"ha": "center", "va": "top", "fontsize": 7, "color": GREY}
+            figure.text(x, bottom - 0.04, label, transform=figure.dpi_scale_trans, **style)
 
 
 def _image(axes: Axes, image: np.ndarray, scale: np.ndarray) -> None:
-    """Draws a slice in radiological view, y downwards, with square pixels and the grey scale of `scale`."""
+    """Draws a slice in radiological view, y downwards, or a signal as a strip, with the grey scale of `scale`."""
     axes.set(xlim=(-1, 1), ylim=(1, -1))
+    if image.ndim == 1:
+        image = np.tile(image, (-(-len(image) // 4), 1))
     height, width = image.shape
     if np.isfinite(image).all():
-        extent = (-1, 1, 1, -1)
-        axes.imshow(
-            image,
-            cmap="gray",
-            vmin=scale.min(),
-            vmax=scale.max(),
-            extent=extent,
-            interpolation="nearest",
-            aspect=height / width,
-        )
+        style = {"cmap": "gray", "interpolation": "nearest", "aspect": height / width}
+        axes.imshow(image, vmin=scale.min(), vmax=scale.max(), extent=(-1, 1, 1, -1), **style)
     else:
         _say_nan(axes)
 
@@ -187,41 +151,9 @@ def _say_nan(axes: Axes) -> None:
     axes.text(0.5, 0.5, "NaN", transform=axes.transAxes, ha="center", va="center", fontsize=9, color=VERMILION)
 
 
-def _axes(figure: Figure, left: float, bottom: float, width: float, height: float, frame: str | None = None) -> Axes:
-    """Creates bare axes at a position in inches."""
-    w, h = figure.get_size_inches()
-    axes = figure.add_axes((left / w, bottom / h, width / w, height / h), xticks=[], yticks=[], facecolor="none")
-    for spine in axes.spines.values():
-        spine.set(visible=frame is not None, color=frame, linewidth=0.6)
+def _axes(figure: Figure, place: tuple[float, float, float, float], frame: str | None = None) -> Axes:
+    """Creates bare axes at a place in inches: left, bottom, width and height."""
+    left, bottom, width, height = np.array(place) / np.tile(figure.get_size_inches(), 2)
+    axes = figure.add_axes((left, bottom, width, height), xticks=[], yticks=[], facecolor="none")
+    axes.spines[:].set(visible=frame is not None, color=frame, linewidth=0.6)
     return axes
-
-
-def _text(
-    figure: Figure, x: float, y: float, text: str, va: Literal["top", "baseline"], fontsize: int | float, color: str = "black"
-) -> None:
-    """Adds text at a position in inches."""
-    w, h = figure.get_size_inches()
-    figure.text(x / w, y / h, text, ha="center", va=va, fontsize=fontsize, color=color)
-
-
-def _headings(figure: Figure, lefts: list[float], top: float, snapshots: Sequence[Snapshot]) -> None:
-    headings = [("", "input")] + [(f"epoch = {s.epoch}", f"loss = {power_of_ten(s.val_loss)}") for s in snapshots]
-    for left, lines in zip(lefts, headings, strict=True):
-        for line, above in zip(lines, (0.28, 0.1), strict=True):
-            _text(figure, left + CELL / 2, top + above, line, va="baseline", fontsize=9)
-
-
-def _footing(figure: Figure, lefts: list[float], key: dict[str, str]) -> None:
-    """Draws the arrow of training, (a) and (b), and the key of colours below the cells."""
-    start, end, width = lefts[1], lefts[-1] + CELL, figure.get_figwidth()
-    axes = _axes(figure, 0.0, 0.0, width, FOOTING)
-    axes.set(xlim=(0, width), ylim=(0, FOOTING))
-    arrow = {"arrowstyle": "-|>", "color": GREY, "lw": 1, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", (end, 0.52), (start, 0.52), arrowprops=arrow)
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 3}
-    axes.text((start + end) / 2, 0.52, "training", ha="center", va="center", fontsize=9, color=GREY, bbox=box)
-    for x, label in ((lefts[0] + CELL / 2, "(a)"), ((start + end) / 2, "(b)")):
-        axes.text(x, 0.38, label, ha="center", va="top", fontsize=10)
-    if key:
-        handles = [Line2D([], [], color=colour, label=label, marker="o", ms=4, ls="none") for label, colour in key.items()]
-        axes.legend(handles=handles, loc="lower center", ncols=len(key), frameon=False, fontsize=7.5, handletextpad=0)

@@ -1,14 +1,131 @@
-"""A table of text cells, its output as Markdown and CSV, and formats of numbers for its cells.
-
-Every output format escapes its special characters, so cells are shown literally.
-"""
+"""Tables of text cells as Markdown and for a terminal, and formats of numbers for their cells."""
 
 import csv
 import io
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+Row = Sequence[str]
+
+
+def literal(text: str) -> str:
+    r"""Escapes text for Markdown, so that it is shown as it is: within a line, at its beginning, and in a cell.
+
+    White space becomes single spaces. Code between backticks shows the backslashes, so it must not hold escaped text.
+
+    >>> print(literal("a|b <c> time_s"), literal("1. Infinite times"), literal("-0.5"))
+    a\|b \<c\> time\_s 1\. Infinite times -0.5
+    """
+    text = re.sub(r"([\\`*_\[\]<>&|~#$])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"^(\d*)([-+=.)])(?=[-+=\s]|$)", r"\1\\\2", text)
+
+
+def table(columns: Row, rows: Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> str:
+    """Returns a table as GitHub's Markdown: the title in bold, the table, and the notes as paragraphs, all shown literally.
+
+    Columns of numbers are aligned to the right.
+
+    Raises:
+      ValueError: a row has the wrong number of cells.
+
+    >>> print(table(("scaling", "GPUs"), [("strong", "8")], "Two"))
+    **Two**
+    <BLANKLINE>
+    | scaling | GPUs |
+    | --- | ---: |
+    | strong | 8 |
+    """
+    rule = ["---:" if numeric else "---" for numeric in _numeric(columns, rows)]
+    lines = [[literal(cell) for cell in columns], rule, *([literal(cell) for cell in row] for row in rows)]
+    head = [f"**{literal(title)}**"] if title else []
+    return "\n\n".join([*head, "\n".join(f"| {' | '.join(line)} |" for line in lines), *map(literal, notes)])
+
+
+def text_table(columns: Row, rows: Sequence[Row]) -> str:
+    """Returns a table for a terminal, of any width. Columns of numbers are aligned to the right.
+
+    Raises:
+      ValueError: a row has the wrong number of cells.
+
+    >>> print(text_table(("scaling", "GPUs"), [("strong", "8")]))
+    scaling  GPUs
+    strong      8
+    """
+    sides = [">" if numeric else "<" for numeric in _numeric(columns, rows)]
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+
+    def line(row: Row) -> str:
+        return "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+
+    return "\n".join(map(line, (columns, *rows)))
+
+
+_NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)[^:;]*$|–?$")
+
+
+def _numeric(columns: Row, rows: Sequence[Row]) -> list[bool]:
+    """Tells for each column whether all its cells begin like a number or are empty."""
+    return [all(map(_NUMBER.match, cells)) for _, *cells in zip(columns, *rows, strict=True)]
+
+
+def percent(value: int | float) -> str:
+    """Formats a percentage with two decimals, without the sign, as in the paper's tables.
+
+    >>> percent(105.171), percent(math.nan), percent(math.inf)
+    ('105.17', 'NaN', '∞')
+    """
+    return f"{value:.2f}" if math.isfinite(value) else _no_number(value)
+
+
+def seconds(value: int | float) -> str:
+    """Formats a time to target with three significant digits, without the unit. Infinity means a missed target.
+
+    >>> seconds(12345.6), seconds(9.996), seconds(0.01234), seconds(math.inf)
+    ('12300', '10.0', '0.0123', 'not reached')
+    """
+    return "not reached" if value == math.inf else _significant(value, 3)
+
+
+ratio = percent
+"""Formats a ratio of times, likewise with two decimals."""
+
+
+def _significant(value: int | float, digits: int) -> str:
+    """Rounds to significant digits; numbers outside 0.0001 to a million have an exponent."""
+    if not math.isfinite(value):
+        return _no_number(value)
+    scientific = f"{value:.{digits - 1}e}"
+    exponent = int(scientific.partition("e")[2])
+    if not -4 <= exponent < 6:
+        return scientific
+    return f"{float(scientific):.{max(0, digits - 1 - exponent)}f}"
+
+
+def _no_number(value: int | float) -> str:
+    return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
+
+
+# Tables of the pages as lists of blocks, until all pages are text: from here to the end.
+
+
+def loss(value: int | float) -> str:
+    """Formats a loss with four significant digits.
+
+    >>> loss(0.0016384), loss(2.5e-7), loss(math.nan), loss(math.inf)
+    ('0.001638', '2.500e-07', 'NaN', '∞')
+    """
+    return _significant(value, 4)
+
+
+def interval_text(interval: tuple[float, float] | None, number: Callable[[float], str]) -> str:
+    """Formats both bounds of an interval, or None as a dash.
+
+    >>> interval_text((98.2, math.inf), percent), interval_text((1.5, math.inf), seconds), interval_text(None, percent)
+    ('98.20 to ∞', '1.50 to not reached', '–')
+    """
+    return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
 
 
 class Table(NamedTuple):
@@ -32,7 +149,7 @@ def markdown(table: Table) -> str:
     | strong | 8 |
     """
     header, *rows = (_markdown_row(tuple(map(markdown_text, row))) for row in _lines(table))
-    rule = _markdown_row(tuple("---:" if numeric else "---" for numeric in _numeric(table)))
+    rule = _markdown_row(tuple("---:" if numeric else "---" for numeric in _numeric_columns(table)))
     notes = (markdown_start(markdown_text(note)) for note in table.notes)
     blocks = [f"**{markdown_text(table.title)}**", "\n".join([header, rule, *rows]), *notes]
     return "\n\n".join(blocks) + "\n"
@@ -63,65 +180,7 @@ def markdown_start(text: str) -> str:
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", text)
 
 
-def percent(value: int | float) -> str:
-    """Formats a percentage with two decimals, without the sign, as in the paper's tables.
-
-    >>> percent(105.171), percent(math.nan), percent(math.inf)
-    ('105.17', 'NaN', '∞')
-    """
-    return f"{value:.2f}" if math.isfinite(value) else _no_number(value)
-
-
-def seconds(value: int | float) -> str:
-    """Formats a time to target with three significant digits, without the unit. Infinity means a missed target.
-
-    >>> seconds(12345.6), seconds(9.996), seconds(0.01234), seconds(math.inf)
-    ('12300', '10.0', '0.0123', 'not reached')
-    """
-    return "not reached" if value == math.inf else _significant(value, 3)
-
-
-ratio = percent
-"""Formats a ratio of times, likewise with two decimals."""
-
-
-def loss(value: int | float) -> str:
-    """Formats a loss with four significant digits.
-
-    >>> loss(0.0016384), loss(2.5e-7), loss(math.nan), loss(math.inf)
-    ('0.001638', '2.500e-07', 'NaN', '∞')
-    """
-    return _significant(value, 4)
-
-
-def interval_text(interval: tuple[float, float] | None, number: Callable[[float], str]) -> str:
-    """Formats both bounds of an interval, or None as a dash.
-
-    >>> interval_text((98.2, math.inf), percent), interval_text((1.5, math.inf), seconds), interval_text(None, percent)
-    ('98.20 to ∞', '1.50 to not reached', '–')
-    """
-    return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
-
-
-def _significant(value: int | float, digits: int) -> str:
-    """Rounds to significant digits; numbers outside 0.0001 to a million have an exponent."""
-    if not math.isfinite(value):
-        return _no_number(value)
-    scientific = f"{value:.{digits - 1}e}"
-    exponent = int(scientific.partition("e")[2])
-    if not -4 <= exponent < 6:
-        return scientific
-    return f"{float(scientific):.{max(0, digits - 1 - exponent)}f}"
-
-
-def _no_number(value: int | float) -> str:
-    return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
-
-
-_NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)|–?$")
-
-
-def _numeric(table: Table) -> list[bool]:
+def _numeric_columns(table: Table) -> list[bool]:
     """Tells for each column whether all its cells begin like a number or are empty."""
     return [all(_NUMBER.match(row[place]) for row in table.rows) for place in range(len(table.columns))]
 

@@ -76,14 +76,9 @@ def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = 
     """Draws nodules, and the model's mixtures of them after some epochs."""
     from gmmae.plotting import mixtures
 
-    shown = [
-        mixtures.Snapshot(epoch=snapshot.epoch, val_loss=snapshot.val_loss, **{name: snapshot.arrays[name] for name in MIXTURE})
-        for snapshot in snapshots
-    ]
+    names = mixtures.Snapshot._fields[2:]
+    shown = [mixtures.Snapshot(one.epoch, one.val_loss, *(one.arrays[name] for name in names)) for one in snapshots]
     return mixtures.reconstructions(snapshots[-1].arrays["inputs"], shown, folder / f"reconstructions.{ending}", title=title)
-
-
-MIXTURE = ("density", "weights", "means", "covariances")
 
 
 def events(arrays: Mapping[str, np.ndarray]) -> Events:

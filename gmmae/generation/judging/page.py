@@ -14,9 +14,8 @@ from gmmae.generation.judging import novelty as novelties
 from gmmae.generation.judging.bootstrap import FEW_GROUPS, Estimate
 from gmmae.generation.judging.features import CT_WINDOW, IS_COPIED, NAMES
 from gmmae.generation.judging.judge import Comparison, Judgement, Scale
-from gmmae.plotting import canvas, document
-from gmmae.plotting.document import Block, Bullets, Figure, Heading, Paragraph
-from gmmae.plotting.tables import Table
+from gmmae.plotting import canvas, document, tables
+from gmmae.plotting.tables import literal
 from gmmae.system.files import whole_folder, write_text
 
 JSON, MARKDOWN, HTML = "judgement.json", "judgement.md", "judgement.html"
@@ -42,11 +41,48 @@ def write(
     Raises:
       InputError: the folder holds something else, or cannot be written.
     """
+    window, unit_name = judgement.scale.window, unit(judgement.scale)
+    compared = _compared(judgement, real, generated)
+    sheet, key = pictures.contact_sheet(*(nodules.values for nodules in compared), window, seed)
+    remarks = [*_remarks(judgement, real, generated), *notes]
     with whole_folder(folder, mark=JSON) as place:
+
+        def figure(name: str, drawing: pictures.Figure, caption: str) -> str:
+            return document.figure(name, caption, *canvas.save_both(drawing, place / "figures" / name.lower()), place)
+
+        text = [
+            f"{_counts(judgement, real, generated)}.",
+            tables.table(*table(judgement)),
+            *(["\n".join(f"- {literal(remark[0].upper() + remark[1:])}." for remark in remarks)] if remarks else []),
+            "**Real** compares equally many real nodules of other patients with the same ones, as a perfect generator would "
+            "score. The 95 % intervals resample patients. A nodule without a patient counts as one. C2ST is the AUC of a "
+            "logistic regression on 29 features of held-out nodules. Most values depend on the number of compared nodules. So "
+            "judgements are comparable only for equal numbers (`--count`).",
+            "`gmmae generate` gives each nodule the grey levels of one real nodule, and as many voxels of mask. So these "
+            f"{IS_COPIED.sum()} features are real by construction: {literal(', '.join(np.array(NAMES)[IS_COPIED]))}. It also "
+            "copies the spectrum, so gradient, laplacian and spectrum\\_\\* are nearly real. C2ST without the copied features "
+            "judges the rest.",
+            "Novelty is the median distance to the nearest training nodule, over that of real nodules outside the training "
+            "set. NNsym is the same over 16 rotations and reflections. A nodule nearer than 99 % of the real ones is a copy.",
+            "## Which are generated?",
+            figure("Slices", sheet, f"Central axial slices, {window[0]:g} to {window[1]:g} in {unit_name}, in random order."),
+            "## Distributions",
+            figure(
+                "Features",
+                pictures.feature_histograms(_worst(judgement, *compared)),
+                f"The {WORST} features with the largest differences: blue real, orange generated.",
+            ),
+        ]
+        if judgement.novelty is not None and training is not None:
+            caption = (
+                f"{PAIRS} generated nodules, from the nearest to the farthest, each above its nearest training nodule. This is "
+                "rotated or reflected for the best fit. The number is their distance as a share of the window."
+            )
+            neighbours = _neighbours(judgement, generated, training, window)
+            text += ["## Nearest training nodules", figure("Neighbours", neighbours, caption)]
+        text += ["## Key", f"Generated: {key}."]
+        document.write("Judgement of generated nodules", "\n\n".join(text), place / MARKDOWN, place / HTML)
         write_text(place / JSON, json.dumps(plain(judgement, generated), indent=1) + "\n")
-        blocks = _blocks(place / "figures", judgement, real, generated, training, seed, notes)
-        write_text(place / MARKDOWN, document.markdown(blocks, place))
-        write_text(place / HTML, document.html("Judgement of generated nodules", blocks))
     return [folder / name for name in (HTML, MARKDOWN, JSON)]
 
 
@@ -83,8 +119,8 @@ def unit(scale: Scale) -> str:
     return "HU" if scale.hu else "the data's unit"
 
 
-def table(judgement: Judgement) -> Table:
-    """Returns the table of values: generated beside real, with perfect values."""
+def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns columns and rows of the table of values: generated beside real, with perfect values."""
     count = judgement.generated.samples
 
     def row(name: str, perfect: str, value: Callable[[Comparison], Estimate | float]) -> tuple[str, ...]:
@@ -102,18 +138,13 @@ def table(judgement: Judgement) -> Table:
         rows += [(name, _shown(ratio), "1", "1 (new patients); 0 means copies") for ratio, name in ratios]
         rows.append(("copies", f"{judgement.novelty.copies:.1%}", "1.0%", "1 % (new patients)"))
     columns = ("value", f"generated, n = {count}", f"real, n = {count}", "perfect")
-    return Table("judgement", "Judgement of generated nodules", columns, tuple(rows))
+    return columns, rows
 
 
 def lines(judgement: Judgement, real: Nodules, generated: Nodules, notes: Sequence[str] = ()) -> list[str]:
     """Returns a summary for the terminal; `notes` are further remarks."""
-    figures = table(judgement)
-    rows = [("", *figures.columns[1:]), *figures.rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    text = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip() for row in rows
-    ]
-    return [_counts(judgement, real, generated), *text, *_remarks(judgement, real, generated), *notes]
+    shown = tables.text_table(*table(judgement))
+    return [_counts(judgement, real, generated), *shown.splitlines(), *_remarks(judgement, real, generated), *notes]
 
 
 def _counts(judgement: Judgement, real: Nodules, generated: Nodules) -> str:
@@ -168,63 +199,6 @@ def _remarks(judgement: Judgement, real: Nodules, generated: Nodules) -> list[st
 def _compared(judgement: Judgement, real: Nodules, generated: Nodules) -> tuple[Nodules, Nodules]:
     """Returns the compared real and generated nodules."""
     return real.take(judgement.sets.reference), generated.take(judgement.sets.generated)
-
-
-def _blocks(
-    place: Path,
-    judgement: Judgement,
-    real: Nodules,
-    generated: Nodules,
-    training: Nodules | None,
-    seed: int,
-    notes: Sequence[str],
-) -> list[Block]:
-    def figure(name: str, drawing: pictures.Figure, caption: str) -> Figure:
-        return Figure(name, caption, *canvas.save_both(drawing, place / name.lower().replace(" ", "_")))
-
-    window, unit_name = judgement.scale.window, unit(judgement.scale)
-    compared = _compared(judgement, real, generated)
-    one, two = (nodules.values for nodules in compared)
-    sheet, key = pictures.contact_sheet(one, two, window, seed)
-    worst = _worst(judgement, *compared)
-    remarks = [*_remarks(judgement, real, generated), *notes]
-    blocks: list[Block] = [
-        Heading("Judgement of generated nodules", 1),
-        Paragraph(f"{_counts(judgement, real, generated)}."),
-        table(judgement),
-        *([Bullets(tuple(remark[0].upper() + remark[1:] + "." for remark in remarks))] if remarks else []),
-        Paragraph(
-            "**Real** compares equally many real nodules of other patients with the same ones, as a perfect generator would "
-            "score. The 95 % intervals resample patients. A nodule without a patient counts as one. C2ST is the AUC of a "
-            "logistic regression on 29 features of held-out nodules. Most values depend on the number of compared nodules. So "
-            "judgements are comparable only for equal numbers (`--count`)."
-        ),
-        Paragraph(
-            "`gmmae generate` gives each nodule the grey levels of one real nodule, and as many voxels of mask. So these "
-            f"{IS_COPIED.sum()} features are real by construction: {', '.join(np.array(NAMES)[IS_COPIED])}. It also copies the "
-            "spectrum, so gradient, laplacian and spectrum_* are nearly real. C2ST without the copied features judges the rest."
-        ),
-        Paragraph(
-            "Novelty is the median distance to the nearest training nodule, over that of real nodules outside the training "
-            "set. NNsym is the same over 16 rotations and reflections. A nodule nearer than 99 % of the real ones is a copy."
-        ),
-        Heading("Which are generated?", 2),
-        figure("Slices", sheet, f"Central axial slices, {window[0]:g} to {window[1]:g} in {unit_name}, in random order."),
-        Heading("Distributions", 2),
-        figure(
-            "Features",
-            pictures.feature_histograms(worst),
-            f"The {WORST} features with the largest differences: blue real, orange generated.",
-        ),
-    ]
-    if judgement.novelty is not None and training is not None:
-        neighbours = _neighbours(judgement, generated, training, window)
-        text = (
-            f"{PAIRS} generated nodules, from the nearest to the farthest, each above its nearest training nodule. This is "
-            "rotated or reflected for the best fit. The number is their distance as a share of the window."
-        )
-        blocks += [Heading("Nearest training nodules", 2), figure("Neighbours", neighbours, text)]
-    return [*blocks, Heading("Key", 2), Paragraph(f"Generated: {key}.")]
 
 
 def _worst(judgement: Judgement, real: Nodules, generated: Nodules) -> list[pictures.Feature]:
