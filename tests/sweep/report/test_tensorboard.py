@@ -43,7 +43,7 @@ def test_each_run_comes_back_with_its_losses_and_its_projected_time(root):
     assert not (root / "tb" / "stale").exists()
     names = sorted(path.parent.relative_to(root / "tb").as_posix() for path in (root / "tb").rglob("events*"))
     compared = ["compare/linear_projected", "compare/strong_projected", "compare/target"]
-    assert names == [*compared, *(f"{key}/seed0_projected" for key in ("linear/n02", "strong/n01", "strong/n02"))]
+    assert names == [*compared, *(f"{key}/seed0_projected" for key in ("linear/n01", "linear/n02", "strong/n01", "strong/n02"))]
     strong = load(root, "strong/n02/seed0_projected")[1]
     history = cells.read(CONFIG, root, [FLAT])[0].cells["strong", 2].runs[0].history
     # Seconds are those of TensorBoard's axis "Relative".
@@ -61,8 +61,7 @@ def test_charts_have_the_arms_and_the_target_for_each_number_of_devices(root):
     sweeps.add_step_times(root, 1, STEPS, PASSES)
     write(CONFIG, root)
     strong, linear, target = (load(root, f"compare/{run}")[1] for run in ("strong_projected", "linear_projected", "target"))
-    assert strong.keys() == target.keys() == {"compare/n01_loss", "compare/n02_loss"}
-    assert linear.keys() == {"compare/n02_loss"}
+    assert strong.keys() == linear.keys() == target.keys() == {"compare/n01_loss", "compare/n02_loss"}
     # Lines begin where the run does, so that the axis "Relative" has the first epoch too.
     first, second, *_ = strong["compare/n02_loss"]
     assert first[:2] == (0, 0.0)
