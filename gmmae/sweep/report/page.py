@@ -172,8 +172,8 @@ def cell_table(results: Results) -> str:
         k = f"{batch} / {of.batch_size} = {batch / of.batch_size:.4g}"
         where = f"{batch} of {of.train_samples} training samples"
         notes.append(f"{CAPPED} Batch capped at {where}. Where the learning rate scales with the batch, k = {k}.")
-    columns = ["scaling", "devices", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "learning rate"]
-    title = results.source.titled("Table 1. Time to the target by strategy and number of devices")
+    columns = ["scaling", "n", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "learning rate"]
+    title = results.source.titled("Table 1. Time to the target by strategy and number of devices n")
     return tables.table([*columns, "missed"], rows, title, list(dict.fromkeys(notes)))
 
 
