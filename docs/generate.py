@@ -21,17 +21,48 @@ from gmmae.config.schema import Config, leaves
 from gmmae.generation import folder as generated_folder
 from gmmae.generation.insertion.folder import InsertionRecord
 from gmmae.generation.judging.judge import Comparison, Novelty
-from gmmae.planner import curves, curves_page, plan_content, prediction
+from gmmae.planner import prediction
 from gmmae.scaling.cost import Cluster
 from gmmae.scaling.identity import identity_fields
 from gmmae.sweep.grid import SweepConfig
-from gmmae.sweep.report import strategy_tables
+from gmmae.sweep.report import csv_files
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system.annotations import words_of
 from gmmae.training import records
 from gmmae.workloads.registry import BUILT_IN, configuration
 
 Row = tuple[str, ...]
+
+PLAN_KEYS = {
+    "config": "name of the configuration",
+    "precision": "precision of the measured runs",
+    "clusters": "the predictions by the name of the cluster",
+    "rule": "the numbers that decide between dividing the batch and growing it",
+    "target": "value of the metric to reach",
+    "metric": "name of the metric",
+    "curves": "loss curves of the measured runs",
+    "measured": "the measurements, their cost, the versions and the commit",
+}
+"""The keys of `plan.json` with their meanings."""
+
+CLUSTER_KEYS = {
+    "answer": "the lines of the answer",
+    "cells": "the prediction for every strategy and number of devices",
+    "best": "the recommended one of them; null without step times",
+    "best_batch": "batch of the strategy best-batch by number of devices",
+    "best_batches": "best batches on 1, 2, 4, … devices, the values of `optim.best_batches`",
+    "compute_scale": "seconds of computation on the cluster's device for one second measured",
+    "scaled_by_user": "whether `--scale-compute` gave that factor",
+    "times_of": "the device and the precision that the times are for",
+}
+"""The keys of one cluster in `plan.json` with their meanings."""
+
+CURVES_KEYS = {
+    "mode": "whether lower (min) or higher (max) values are better",
+    "target_given": "whether `--target` gave the target",
+    "cannot_say": "questions that the curves leave open",
+}
+"""Further keys of `plan_curves.json`, which has no `config`, `precision` and `curves`. Its `measured` has the curves."""
 
 
 def table(columns: Iterable[str], rows: Iterable[Row]) -> str:
@@ -305,11 +336,11 @@ def files() -> list[File]:
         File(
             "history.csv", "train", first_sentence(records.Epoch), _record(records.Epoch, ["metrics"]) | metric, records.Epoch
         ),
-        File("report/runs.csv", "sweep", "One row for each run and each failed process.", strategy_tables.RUNS_COLUMNS),
+        File("report/runs.csv", "sweep", "One row for each run and each failed process.", csv_files.RUNS_COLUMNS),
         File("step_times/*.json", "sweep", first_sentence(Timings), _record(Timings), Timings),
         File("an entry of train, validation", "sweep", first_sentence(Timing), _record(Timing), Timing),
-        File("plan.json", "plan", of_plan, plan_content.KEYS),
-        File("clusters.NAME", "plan", "The predictions for one cluster.", plan_content.CLUSTER_KEYS),
+        File("plan.json", "plan", of_plan, PLAN_KEYS),
+        File("clusters.NAME", "plan", "The predictions for one cluster.", CLUSTER_KEYS),
         File(
             "an entry of cells",
             "plan",
@@ -318,14 +349,7 @@ def files() -> list[File]:
             prediction.Prediction,
         ),
         File("rule", "plan", first_sentence(prediction.BatchRule), _record(prediction.BatchRule), prediction.BatchRule),
-        File("plan_curves.json", "plan --curves", of_plan, curves_page.KEYS),
-        File(
-            "an entry of cells",
-            "plan --curves",
-            first_sentence(curves.RunPrediction),
-            _record(curves.RunPrediction),
-            curves.RunPrediction,
-        ),
+        File("plan_curves.json", "plan --curves", f"As plan.json, with these keys too. {of_plan}", CURVES_KEYS),
         File("evaluation*.csv", "evaluate", "One row for each sample.", evaluate.COLUMNS),
         File("mixtures.csv", "describe", "One row for each component of each volume.", describe.COMPONENT_COLUMNS),
         File("nodules.csv", "describe", "One row for each volume. The folder can be read as cubes.", describe.NODULE_COLUMNS),

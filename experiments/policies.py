@@ -60,8 +60,8 @@ def hypothetical_group(measured: Measured, ratio: float, devices: int) -> Device
     The unit of time is b, and validation takes no time.
     """
     overhead = ratio * measured.optim.batch_size
-    unit = StepTimes((1, 2), (overhead + 1, overhead + 2))
-    return DeviceGroup(measured._replace(train=unit, passes=StepTimes((1, 2), (1e-9, 1e-9))), 1.0, 0.0, devices)
+    unit = StepTimes((1, measured.samples), (overhead + 1, overhead + measured.samples))
+    return DeviceGroup(measured._replace(train=unit, passes=None), 1.0, 0.0, devices)
 
 
 def _expected_s(at: DeviceGroup, scaling: str, strong_s: float) -> float:

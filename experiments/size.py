@@ -7,7 +7,7 @@
 All runs take place in this process, one after the other, to the same target on a validation set of one size. For each number
 of training samples the base batch B and a quarter of it run at the base learning rate. For several n, weak scaling, the
 linear rule with and without warmup, and the square-root rule run. The runs at the base learning rate give Smin and Bn
-(`gmmae.planner.steps`). Weak scaling is faster than strong if a step's overhead relative to a batch's samples is above B /
+of S = Smin (1 + Bn / B). Weak scaling is faster than strong if a step's overhead relative to a batch's samples is above B /
 Bn.
 
 DIR gets WORKLOAD.csv, a row a run, and the table is printed. Runs in that file are not repeated. The shapes are those of
@@ -23,18 +23,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import curve_fit
 
 from benchmarks.child import ROOT
 from benchmarks.options import Parser, guarded
 from experiments import slices, tables
 from gmmae.config.schema import Config, changed
-from gmmae.planner import steps
 from gmmae.sweep.display import grid_table
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import INTERRUPTED, TARGET_REACHED
 from gmmae.training import fingerprint
 from gmmae.training.records import epoch_ends, read_history
+from gmmae.training.stopping import StopMonitor
 from gmmae.workloads.configuration import configure
 
 ARMS = ("weak", "linear", "linear-warmup", "sqrt")
@@ -149,7 +150,7 @@ def trained(config: Config) -> dict[str, Any]:
         "outcome": record.stop_reason,
         "epochs": record.epochs,
         "steps": record.epochs * record.steps_per_epoch,
-        "crossing": round(steps.steps_to_target(rows, config.stop), 1),
+        "crossing": round(step if (step := StopMonitor(config.stop, rows).target_step()) is not None else math.inf, 1),
         "train_s": round(record.clocks["train_s"], 3),
         "machine": record.machine,
         "git_commit": record.git_commit,
@@ -202,10 +203,15 @@ def thresholds(rows: Sequence[Mapping[str, str]], growing: str = "weak") -> dict
 
 
 def _law(of: Sequence[Mapping[str, str]]) -> tuple[float, float] | None:
-    """Returns Smin and Bn by the runs at the base learning rate of one seed."""
+    """Returns Smin and Bn by the runs at the base learning rate of one seed, by least squares of the logarithms."""
     points = {int(row["batch"]): float(row["crossing"]) for row in of if row["scaling"] in ("strong", QUARTER, "weak")}
     arrived = {batch: count for batch, count in points.items() if math.isfinite(count)}
-    return steps.fit(arrived) if len(arrived) > 1 else None
+    if len(arrived) < 2:
+        return None
+    batches, logs = np.array(list(arrived), float), np.log(list(arrived.values()))
+    start = (logs.min(), np.log(batches).mean())
+    (log_smin, log_bn), _ = curve_fit(lambda at, level, log_bn: level + np.log1p(np.exp(log_bn) / at), batches, logs, start)
+    return math.exp(log_smin), math.exp(log_bn)
 
 
 def _misses(of: Sequence[Mapping[str, str]]) -> str:

@@ -184,7 +184,7 @@ def test_what_must_work_without_jax_knows_no_jax(name):
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
-        ("matplotlib", ["gmmae.plotting", "gmmae.planner.figures", "gmmae.generation.judging.figures"]),
+        ("matplotlib", ["gmmae.plotting", "gmmae.generation.judging.figures"]),
         (
             "scipy",
             [
@@ -194,7 +194,7 @@ def test_what_must_work_without_jax_knows_no_jax(name):
         ),
         ("sklearn", ["gmmae.generation", "gmmae.classification.classifiers"]),
         ("SimpleITK", ["gmmae.plotting", "gmmae.data", "gmmae.generation.insertion"]),
-        ("tensorboardX", ["gmmae.training.tensorboard", "gmmae.planner.event_files"]),
+        ("tensorboardX", ["gmmae.training.tensorboard", "gmmae.planner.curve_files"]),
         ("orbax", ["gmmae.training.checkpoint"]),
         ("submitit", ["gmmae.sweep.cluster"]),
         ("tyro", ["gmmae.cli.arguments"]),

@@ -7,8 +7,9 @@ from gmmae.config.rules import require
 from gmmae.config.schema import Config, changed
 from gmmae.config.toml import find
 from gmmae.multihost.distributed import join_processes
-from gmmae.planner import page
-from gmmae.planner.measure import PlanRequest, measure
+from gmmae.planner import page, prediction
+from gmmae.planner.answer import Plan
+from gmmae.planner.measure import measure
 from gmmae.planner.measurements import PlanInterruptedError, claimed
 from gmmae.scaling.cost import all_reduce_s, read_cluster
 from gmmae.system.stop_reasons import EXIT_CODES
@@ -18,25 +19,44 @@ from gmmae.training import terminal
 def command(options: PlanArguments, config: Config, name: str) -> int:
     """Measures, prints the answer, writes the page. Returns the exit code."""
     clusters = [read_cluster(find(cluster, "clusters")) for cluster in options.clusters]
-    names = {cluster.name for cluster in clusters}
-    require(bool(names) and len(names) == len(clusters), "clusters", "one or more of different names", options.clusters)
+    distinct = {cluster.name for cluster in clusters}
+    require(bool(distinct) and len(distinct) == len(clusters), "clusters", "one or more of different names", options.clusters)
     for cluster in clusters:
         all_reduce_s(cluster, max(options.devices), 1.0)  # refuses an unknown link before anything is measured
     root = options.workdir or Path("runs") / f"plan_{name}"
     config = changed(config, parallel__devices=1, parallel__simulate_devices=None, distributed__auto=False)
     unscaled = [cluster for cluster in clusters if cluster.reference_step_s and options.scale_compute is None]
-    references = {cluster.reference_batch for cluster in unscaled}
-    request = PlanRequest(options.devices, references)
-    if config.scaling not in (planned := page.planned_strategies()):
-        print(f"a plan predicts {', '.join(planned)}; {config.scaling} is left out", flush=True)
-    with join_processes(config), claimed(root) as folder:
+    if config.scaling not in (names := page.planned_strategies()):
+        print(f"a plan predicts {', '.join(names)}; {config.scaling} is left out", flush=True)
+    with join_processes(config), claimed(root):
         try:
-            measurements = measure(config, folder, terminal.display, request)
+            of = measure(config, root, terminal.display, options.devices, {one.reference_batch for one in unscaled})
         except PlanInterruptedError as error:
             print("interrupted; the same command goes on where it was", flush=True)
             return EXIT_CODES[str(error)]
-        lines = page.write(
-            root, name, measurements, clusters, options.devices, options.scale_compute, precision=config.precision
+        measured, warnings = of.measured, of.warnings
+        if left_out := sorted(n for n in options.devices if n > measured.samples):
+            warnings.append(
+                f"{', '.join(map(str, left_out))} devices are left out: there are {measured.samples} training samples"
+            )
+        runs = sum(one is not None for one in (measured.ratios.weak, measured.ratios.rate_exponent))
+        beside = f" and {runs} short run{'s' * (runs > 1)} beside it" if runs else " alone, so they are uncertain"
+        plan = Plan(
+            title=f"Plan: {name}",
+            measured=measured,
+            metric=of.metric,
+            target=of.target,
+            forecasts=[
+                prediction.forecast(measured, cluster, names, options.devices, options.scale_compute) for cluster in clusters
+            ],
+            basis=f"a run at batch {measured.optim.batch_size}{beside}",
+            device_kind=of.device_kind,
+            precision=config.precision,
+            facts=of.facts,
+            warnings=warnings,
+            content={"config": name, "precision": config.precision, "curves": of.curves},
+            evidence={"device": of.device_kind, "precision": config.precision, **of.costs},
         )
+        lines = page.write(root, plan)
     print(*lines, sep="\n")
     return 0

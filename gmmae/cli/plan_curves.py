@@ -1,66 +1,122 @@
 """`gmmae plan --curves`: a plan from the loss curves of runs that any program made."""
 
-import numpy as np
+import math
+from dataclasses import replace
 
 from gmmae.cli.options import CurvesArguments
 from gmmae.config.rules import require
-from gmmae.config.schema import StopConfig
+from gmmae.config.schema import OptimConfig, StopConfig
 from gmmae.config.toml import find
-from gmmae.planner import curve_files, curves, curves_page
-from gmmae.planner.curve_files import Columns
-from gmmae.planner.curves import Machine
-from gmmae.planner.curves_page import CurvesPlan
-from gmmae.scaling.cost import StepTimes, read_cluster
+from gmmae.planner import page, prediction
+from gmmae.planner.answer import Plan
+from gmmae.planner.curve_files import Columns, read_curves
+from gmmae.planner.curves import read_evidence
+from gmmae.planner.prediction import BEST_BATCH, Measured
+from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.system.errors import InputError
 from gmmae.training.workdir import alone, writable
+
+FILES = ("plan_curves.json", "plan_curves.md", "plan_curves.html")
+"""The files, whose names differ from those of a plan from runs in the same folder."""
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number of the gradient by its precision."""
 
-WITHOUT_LINKS = "devices without links"
-"""The name of a machine whose all-reduce takes no time."""
+WITHOUT_LINKS = Cluster("devices without links", "", 1, 0.0, 1e30, 0.0, 1e30)
+"""Devices whose all-reduce takes no time."""
+
+MAX_BATCH_RATIO = 16
+"""The largest batch of the strategy best-batch, over the largest batch of the curves. The law was not tested further away."""
+
+ANY = 10**12
+"""Samples or epochs where there is no limit."""
 
 
 def command(options: CurvesArguments) -> int:
     """Reads the curves, prints the answer, writes the page. Returns the exit code."""
     columns = Columns(options.step_column, options.loss_column, options.batch_column, options.learning_rate_column)
-    machines = _machines(options)
-    read = curve_files.read_curves(options.curves, columns, options.batches)
-    rate = curve_files.common_learning_rate(read)
-    stop = StopConfig(target=options.target, mode=options.mode)
-    evidence = curves.read_evidence(read, stop, options.smooth, options.batch_size, np.random.default_rng(0))
-    _require_devices(options, evidence.points)
-    metric = options.loss_column or "loss"
-    plan = CurvesPlan(metric, options.mode, options.smooth, options.samples, rate, evidence, options.devices, machines)
-    with writable(options.workdir):
-        options.workdir.mkdir(parents=True, exist_ok=True)
-        with alone(options.workdir / ".lock", "plan"):
-            lines = curves_page.write(options.workdir, plan)
-    print(*lines, sep="\n")
-    return 0
-
-
-def _require_devices(options: CurvesArguments, points: dict[int, float]) -> None:
-    """Refuses devices without a sample each, and curves whose batch is larger than the training set."""
-    if options.samples is None:
-        return
-    if max(options.devices) > options.samples:
-        raise InputError(f"--devices must be at most the {options.samples} samples; got {max(options.devices)}")
-    if max(points) > options.samples:
-        raise InputError(f"--samples must be at least the curves' largest batch, {max(points)}; got {options.samples}")
-
-
-def _machines(options: CurvesArguments) -> dict[str, Machine]:
     times = step_times(options.step_times) if options.step_times else None
-    clusters = [read_cluster(find(cluster, "clusters")) for cluster in options.clusters]
+    # A cluster's `reference_step_s` is that of another model.
+    clusters = [replace(read_cluster(find(cluster, "clusters")), reference_step_s=0.0) for cluster in options.clusters]
     require(len({cluster.name for cluster in clusters}) == len(clusters), "--clusters", "of different names", options.clusters)
     if clusters and options.parameters is None:
         raise InputError("--parameters must be given with --clusters, because the all-reduce depends on them; got none")
-    if not clusters:
-        return {WITHOUT_LINKS if times else "any devices": Machine(times)}
-    gradient_bytes = float(BYTES[options.precision] * (options.parameters or 0))
-    scale = options.scale_compute or 1.0
-    return {cluster.name: Machine(times, cluster, gradient_bytes, scale) for cluster in clusters}
+    if clusters and times is None:
+        raise InputError("--step-times must be given with --clusters, because an all-reduce alone is no time; got none")
+    curves = read_curves(options.curves, columns, options.batches)
+    stop = StopConfig(target=options.target, mode=options.mode)
+    found = read_evidence(curves, stop, options.smooth, options.batch_size)
+    largest = max(found.steps)
+    if options.samples and max(options.devices) > options.samples:
+        raise InputError(f"--devices must be at most the {options.samples} samples; got {max(options.devices)}")
+    if options.samples and largest > options.samples:
+        raise InputError(f"--samples must be at least the curves' largest batch, {largest}; got {options.samples}")
+    rate = next((curve.learning_rate for curve in curves if curve.learning_rate is not None), None)
+    measured = Measured(
+        samples=options.samples or ANY,
+        validation=0,
+        optim=OptimConfig(batch_size=found.base_batch, **({"learning_rate": rate} if rate else {})),
+        max_epochs=ANY,
+        steps={found.base_batch: found.ratios.steps},
+        ratios=found.ratios,
+        train=times,
+        passes=None,
+        gradient_bytes=float(BYTES[options.precision] * (options.parameters or 0)),
+        whole_epochs=False,
+        largest_batch=MAX_BATCH_RATIO * largest,
+    )
+    names = ["strong", "weak", *([BEST_BATCH] if times else [])]
+    metric, batches = options.loss_column or "loss", ", ".join(map(str, found.steps))
+    source = "" if options.target is not None else ", the hardest level that all curves pass by a margin"
+    rates = f"have the learning rate {rate:g}" if rate else "are taken to have one learning rate"
+    limits = [
+        f"The linear and the square-root rule, with or without warmup: all curves {rates}.",
+        "Failures: a curve that reaches its target tells nothing about a higher learning rate.",
+        f"Batches far from those of the curves ({batches}), and strategies whose batch grows in a run.",
+        "Another target: steps are those of this one. Set --target.",
+        *(["The largest batch. Set --samples to the number of training samples."] if options.samples is None else []),
+        *(["Times. Set --step-times to the seconds of a step at two batches or more."] if times is None else []),
+        *(["The time of the all-reduce. Set --clusters and --parameters."] if times and not clusters else []),
+    ]
+    facts = [
+        f"The target is {metric} {found.target:g}{source}. Steps to it by batch: "
+        f"{', '.join(f'{steps:.0f} at {batch}' for batch, steps in found.steps.items())}.",
+        *(["Times are those of training steps, without validation, start and compilation."] if times else []),
+        *(f"It cannot say: {limit[0].lower()}{limit[1:]}" for limit in limits),
+    ]
+    plan = Plan(
+        title="Plan from curves",
+        measured=measured,
+        metric=metric,
+        target=found.target,
+        forecasts=[
+            prediction.forecast(measured, cluster, names, options.devices, options.scale_compute)
+            for cluster in clusters or [WITHOUT_LINKS if times else replace(WITHOUT_LINKS, name="any devices")]
+        ],
+        basis=f"curves at the batches {batches}",
+        device_kind=None,
+        precision=options.precision,
+        facts=facts,
+        warnings=found.warnings,
+        content={"mode": options.mode, "target_given": options.target is not None, "cannot_say": limits},
+        evidence={
+            "samples": options.samples,
+            "max_epochs": None,
+            "learning_rate": rate,
+            "smooth": options.smooth,
+            "steps": found.steps,
+            "curves": [
+                {"file": curve.name, "batch": curve.batch, "steps": steps, "validations": validations}
+                for curve, steps, validations in found.reached
+            ],
+        },
+    )
+    with writable(options.workdir):
+        options.workdir.mkdir(parents=True, exist_ok=True)
+        with alone(options.workdir / ".lock", "plan"):
+            lines = page.write(options.workdir, plan, FILES)
+    print(*lines, sep="\n")
+    return 0
 
 
 def step_times(words: tuple[str, ...]) -> StepTimes:
@@ -76,14 +132,14 @@ def step_times(words: tuple[str, ...]) -> StepTimes:
     for word in words:
         batch, _, value = word.partition("=")
         try:
-            pair = int(batch), float(value)
+            size, time = int(batch), float(value)
         except ValueError:
-            pair = 0, 0.0
-        if pair[0] < 1 or not 0 < pair[1] < float("inf"):
+            size, time = 0, 0.0
+        if size < 1 or not 0 < time < math.inf:
             raise InputError(f"--step-times must be batches with positive seconds, such as 32=0.0021 128=0.0060; got {word!r}")
-        if pair[0] in seconds:
-            raise InputError(f"--step-times must be of different batches; got {pair[0]} twice")
-        seconds[pair[0]] = pair[1]
+        if size in seconds:
+            raise InputError(f"--step-times must be of different batches; got {size} twice")
+        seconds[size] = time
     if len(seconds) < 2:
         raise InputError(f"--step-times must be of two batches or more, to tell a from b; got {' '.join(words)}: time another")
     batches = tuple(sorted(seconds))

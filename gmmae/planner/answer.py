@@ -1,48 +1,50 @@
-"""The three lines of a plan's answer for a cluster: the choice, whether growing the batch pays, and what is not sure."""
+"""What a plan says of a cluster: lines that begin with the user's question, a table, and the numbers behind them."""
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gmmae.planner.measure import PlanMeasurements
-from gmmae.planner.prediction import BEST_BATCH, Forecast, Measured, Prediction
+from gmmae.planner import prediction
+from gmmae.planner.prediction import BEST_BATCH, MAX_TIME_RATIO, Forecast, Measured, Prediction
 from gmmae.scaling import cost, strategies
-from gmmae.sweep.report.outcomes import devices_text, listed
 
 AS_MEASURED = "devices as fast as the one that measured"
 """The devices whose times a plan states if no factor to the cluster's own devices is known."""
 
-MAX_SHARE_OF_BASE = 0.8
-"""Share of the base batch's expected time on one device below which the answer names a better batch."""
+LEAST_FALL = 0.03
+"""Share of the loss's fall after half of the steps below which another seed may miss the target. In the zoo one base run in
+twenty is as flat, and the others reach their targets."""
+
+BEST = 3
+"""Strategies in the table for each number of devices."""
+
+CHOICE_MARK = "←"
+"""The mark of the recommended strategy."""
+
+TOO_CLOSE = "too close to tell"
 
 
-class Source(NamedTuple):
-    """The steps behind predicted times."""
+class Plan(NamedTuple):
+    """A plan, from runs or from curves."""
 
-    device_kind: str  # the device that was measured
-    precision: str  # `precision` of the configuration
+    title: str
+    measured: Measured
+    metric: str
+    target: float
+    forecasts: Sequence[Forecast]  # one for each cluster
+    basis: str  # what the steps are predicted from, in words
+    device_kind: str | None  # the device that measured; None: the step times are the user's
+    precision: str
+    facts: Sequence[str]  # further numbers behind the answer, in sentences
+    warnings: Sequence[str]
+    content: Mapping[str, object]  # further keys of the JSON file
+    evidence: Mapping[str, object]  # further keys of its object `measured`
 
-
-class Answer(NamedTuple):
-    """The three lines."""
-
-    choice: str
-    growth: str
-    doubts: str
-
-
-def answer(forecast: Forecast, measurements: PlanMeasurements, precision: str) -> Answer:
-    """Returns the three lines for a cluster.
-
-    Args:
-      forecast: the predictions for the cluster.
-      measurements: the measurements behind them.
-      precision: `precision` of the measured runs.
-    """
-    source = Source(measurements.device_kind, precision)
-    doubts = f"{_failures(forecast)}{_steps_text(forecast.best, measurements.measured)}"
-    return Answer(_choice(forecast, source), _growth(forecast), doubts)
+    @property
+    def may_miss(self) -> bool:
+        """Whether the loss hardly falls any more where the base run reaches the target."""
+        return self.measured.ratios.flatness < LEAST_FALL
 
 
 def factor_text(factor: float) -> str:
@@ -80,109 +82,193 @@ def label(name: str) -> str:
     return strategies.STRATEGIES[name].label
 
 
-def times_of(forecast: Forecast, source: Source) -> str:
+def _listed(items: Iterable[object]) -> str:
+    *others, last = map(str, items)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def times_of(plan: Plan, forecast: Forecast) -> str:
     """Returns the devices whose times a forecast states, and the device and precision of the measured steps.
 
     Step times of one kind of device are called those of another only if a factor between them is known.
     """
-    cluster, measured_on = forecast.cluster, f"steps measured on {source.device_kind} in {source.precision}"
+    name = forecast.cluster.name
+    measured_on = f"steps measured on {plan.device_kind} in {plan.precision}" if plan.device_kind else "the given step times"
     if forecast.compute_scale != 1:
         factor_from = "--scale-compute" if forecast.scale_given else "reference_step_s in the cluster's file"
-        return f"{cluster.name}, times scaled by {factor_text(forecast.compute_scale)} from {measured_on} ({factor_from})"
-    if cost.same_device(cluster.device, source.device_kind):
-        return f"{cluster.name}, {measured_on}"
-    return f"{AS_MEASURED} ({source.device_kind} in {source.precision}), linked as in {cluster.name}"
+        return f"{name}, times scaled by {factor_text(forecast.compute_scale)} from {measured_on} ({factor_from})"
+    if plan.device_kind is None:
+        return name
+    if cost.same_device(forecast.cluster.device, plan.device_kind):
+        return f"{name}, {measured_on}"
+    return f"{AS_MEASURED} ({plan.device_kind} in {plan.precision}), linked as in {name}"
 
 
-def _choice(forecast: Forecast, source: Source) -> str:
-    """Returns the recommended strategy and devices, the time with its interval, and whose time it is."""
-    best, of = forecast.best, times_of(forecast, source)
-    plural = "s" * (best.devices > 1)
-    if of.startswith(AS_MEASURED):
-        devices = f"{best.devices} device{plural} {of.removeprefix('devices ')}"
+def answer(plan: Plan, forecast: Forecast) -> list[str]:
+    """Returns the lines for a cluster: keep the batch or grow it; the choice with its time; and what is not sure."""
+    measured, best, base = plan.measured, forecast.best, plan.measured.optim.batch_size
+    cells = {(cell.scaling, cell.devices): cell for cell in forecast.cells}
+    grown: dict[int, Prediction] = {}
+    ratios: dict[int, tuple[float, float, float]] = {}
+    verdicts: dict[str, list[int]] = defaultdict(list)
+    for n in sorted({cell.devices for cell in forecast.cells if cell.devices > 1}):
+        of = [
+            cell
+            for cell in forecast.cells
+            if cell.devices == n and cell.scaling not in ("strong", BEST_BATCH) and cell.tested and cell.batch > base
+        ]
+        if of and ("strong", n) in cells:
+            grown[n] = min(of, key=lambda cell: cell.expected_s if best else cell.steps)
+            ratios[n] = prediction.time_ratio(measured, forecast, grown[n], cells["strong", n])
+            _, low, high = ratios[n]
+            fails = grown[n].probability_of_failure > 0.5
+            verdicts["keep" if low > 1 or fails else "grow" if high < 1 else TOO_CLOSE].append(n)
+
+    question = f"Keep {base} or grow? "
+    if not ratios:
+        one = max(cell.devices for cell in forecast.cells) == 1
+        question += (
+            "Only one device was planned for." if one else f"No number of devices can do both: share {base}, and grow it."
+        )
     else:
-        noun = "GPU" if {"GPU", "NVIDIA"} & set(forecast.cluster.device.split()) else "device"
-        devices = f"{best.devices} {noun}{plural} of {of}"
-    interval = interval_text(best.seconds_low, best.seconds_high)
-    return f"On {devices}: {label(best.scaling).lower()}, about {time_text(best.seconds)} ({interval}, 80 %)."
+        n = best.devices if best and best.devices in ratios else max(ratios)
+        ratio, low, high = (f"{100 * of:.0f}" for of in ratios[n])
+        of, name = f" of {forecast.cluster.name}" * (len(plan.forecasts) > 1), label(grown[n].scaling).lower()
+        question += (
+            f"On {n} devices{of} growing to {grown[n].batch} ({name}) takes {ratio} % of the {'time' if best else 'steps'} "
+            f"({low} to {high} %, 80 %). "
+        )
+        if best:
+            said = "; ".join(f"{verdict} on {_listed(counts)}" for verdict, counts in verdicts.items())
+            question += f"{said[0].upper()}{said[1:]} devices."
+        else:
+            most = 1 / ratios[n][0]
+            question += (
+                f"It pays where a device's step of {math.ceil(grown[n].batch / n)} samples takes less than {most:.2g} times as "
+                f"long as one of {math.ceil(base / n)}."
+            )
+    if best is None:
+        return [question]
+    of, plural = times_of(plan, forecast), "s" * (best.devices > 1)
+    noun = "GPU" if {"GPU", "NVIDIA"} & set(forecast.cluster.device.split()) else "device"
+    where = f"device{plural} {of.removeprefix('devices ')}" if of.startswith(AS_MEASURED) else f"{noun}{plural} of {of}"
+    name = f"{label(best.scaling).lower()} with batch {best.batch}"
+    if best.devices in ratios:
+        other = grown[best.devices] if best.scaling == "strong" else cells["strong", best.devices]
+        one = other if best.scaling == "strong" else best
+        _, low, high = prediction.time_ratio(measured, forecast, one, cells["strong", best.devices])
+        name += f", {TOO_CLOSE} from {label(other.scaling).lower()}" * (low < 1 < high)
+    within = interval_text(best.seconds_low, best.seconds_high)
+    choice = f"On {best.devices} {where}: {name}, about {time_text(best.seconds)} ({within}, 80 %)."
+
+    doubts = _failures(forecast.cells) if plan.device_kind else ""
+    at_base = (best.learning_rate, best.batch) == (measured.optim.learning_rate, base)
+    basis = (
+        "by a run at its batch and learning rate and the scatter between seeds" if at_base else f"predicted from {plan.basis}"
+    )
+    doubts += f"The choice takes {_steps(best)} steps, 80 %, {basis}."
+    if plan.may_miss:
+        doubts += " Another seed may miss this target: the loss hardly falls any more where the base run reaches it."
+    return [question, choice, doubts]
 
 
-def _growth(forecast: Forecast) -> str:
-    """Returns whether a batch that grows with the devices is expected to be faster than strong scaling, and on how many."""
-    counts = sorted({cell.devices for cell in forecast.cells if cell.devices > 1})
-    if not counts:
-        return f"Only one device was planned for, so the batch has no devices to grow with.{_smaller(forecast)}"
-    faster = {n: cell for n in counts if (cell := _fastest_grown(forecast, n))}
-    if not faster:
-        return f"Growing the batch with the devices never pays.{_smaller(forecast)}"
-    first, last = min(faster), max(faster)
-    onwards = [n for n in counts if n >= first] == list(faster)
-    where = f"from n = {first} on" if onwards else f"on {devices_text(list(faster))} only"
-    text = f"Growing the batch with the devices pays {where} ({label(faster[first].scaling).lower()})."
-    strong_s = _strong_s(forecast, last)
-    if math.isfinite(strong_s):
-        share = f"{100 * faster[last].expected_s / strong_s:.0f} %"
-        name = label(faster[last].scaling).lower()
-        text += f" On {devices_text([last])} {name} takes {share} of the expected time of strong scaling."
-    return text + _smaller(forecast)
+def _steps(cell: Prediction) -> str:
+    return f"{cell.steps:.0f} ({cell.steps_low:.0f} to {cell.steps_high:.0f})"
 
 
-def _smaller(forecast: Forecast) -> str:
-    """Returns a sentence, with a space before it, if another batch is much faster on one device; otherwise nothing."""
-    cells = [cell for cell in forecast.cells if (cell.scaling, cell.devices) == (BEST_BATCH, 1)]
-    if not cells or cells[0].expected_s > MAX_SHARE_OF_BASE * _strong_s(forecast, 1):
-        return ""
-    share = 100 * cells[0].expected_s / _strong_s(forecast, 1)
-    return f" On one device a batch of {cells[0].batch} takes {share:.0f} % of the base batch's expected time."
-
-
-def _strong_s(forecast: Forecast, devices: int) -> float:
-    """Returns the expected seconds of strong scaling; infinity if its batch has no sample for each device."""
-    seconds = (cell.expected_s for cell in forecast.cells if (cell.scaling, cell.devices) == ("strong", devices))
-    return next(seconds, math.inf)
-
-
-def _fastest_grown(forecast: Forecast, devices: int) -> Prediction | None:
-    """Returns the fastest tested strategy whose batch grows with the devices, if it is faster than strong scaling."""
-    grown = [cell for cell in forecast.cells if cell.devices == devices and cell.scaling not in ("strong", BEST_BATCH)]
-    faster = [cell for cell in grown if cell.tested and cell.expected_s < _strong_s(forecast, devices)]
-    return min(faster, key=lambda cell: cell.expected_s, default=None)
-
-
-def _failures(forecast: Forecast) -> str:
+def _failures(cells: Sequence[Prediction]) -> str:
     """Returns sentences, each with a space behind it, on strategies that are likely to fail, and on untested ones."""
-    several = sorted((cell for cell in forecast.cells if cell.devices > 1), key=lambda cell: cell.devices)
-    if not several:
-        return ""
-    failing: dict[str, int] = {}
-    untested: dict[str, int] = {}
-    for cell in several:
-        if not cell.tested:
-            untested.setdefault(cell.scaling, cell.devices)
-        elif cell.probability_of_failure > 0.5:
-            failing.setdefault(cell.scaling, cell.devices)
-    text = _from_counts(failing, "will most likely fail") or "No tested strategy is likely to fail. "
-    return text + _from_counts(untested, "is untested", "are untested")
+    several = sorted((cell for cell in cells if cell.devices > 1), key=lambda cell: -cell.devices)
+    failing = {cell.scaling: cell.devices for cell in several if cell.tested and cell.probability_of_failure > 0.5}
+    untested = {cell.scaling: cell.devices for cell in several if not cell.tested}
+    text = "No tested strategy is likely to fail. " if several and not failing else ""
+    for title, of in (("Will most likely fail", failing), ("Untested", untested)):
+        names = [f"{label(name).lower()} from n = {n} on" for name, n in of.items()]
+        text += f"{title}: {_listed(names)}. " if names else ""
+    return text
 
 
-def _from_counts(first: Mapping[str, int], one: str, several: str | None = None) -> str:
-    """Returns a sentence on the numbers of devices from which something holds of strategies, or an empty text."""
-    by_count: dict[int, list[str]] = defaultdict(list)
-    for name, devices in first.items():
-        text = label(name).lower()
-        by_count[devices].append(f"the {text}" if "rule" in text else text)
-    parts: list[str] = []
-    for devices, names in sorted(by_count.items()):
-        verb = "" if parts else f" {several if several and len(names) > 1 else one}"
-        parts.append(f"{listed(names)}{verb} from n = {devices} on")
-    return f"{', '.join(parts)[0].upper()}{', '.join(parts)[1:]}. " if parts else ""
+def shown(forecast: Forecast) -> list[Prediction]:
+    """Returns the best predictions for each number of devices, by expected time or by steps.
+
+    Strategies with the same batch and learning rate are one run, so the first one stands for all. Untested ones are left out
+    where there are tested ones.
+    """
+    found = []
+    for n in dict.fromkeys(cell.devices for cell in forecast.cells):
+        of = [cell for cell in forecast.cells if cell.devices == n]
+        of = [cell for cell in of if cell.tested] or of
+        of.sort(key=lambda cell: (cell.expected_s if forecast.best else cell.steps, cell != forecast.best))
+        found += list({(cell.batch, cell.learning_rate): cell for cell in reversed(of)}.values())[::-1][:BEST]
+    return found
 
 
-def _steps_text(best: Prediction, measured: Measured) -> str:
-    """Returns a sentence on the steps of the choice: their interval, and the runs behind them."""
-    steps = f"{best.steps:.0f} steps ({best.steps_low:.0f} to {best.steps_high:.0f}, 80 %)"
-    if (best.learning_rate, best.batch) == (measured.optim.learning_rate, measured.optim.batch_size):
-        return f"The choice takes {steps}, by a run at its batch and learning rate and the scatter between seeds."
-    runs = sum(one is not None for one in (measured.ratios.weak, measured.ratios.rate_exponent))
-    beside = f" and {runs} short run{'s' * (runs > 1)} beside it" if runs else " alone, so they are uncertain"
-    return f"The choice takes {steps}, predicted from a run at batch {measured.optim.batch_size}{beside}."
+def table(
+    plan: Plan, forecast: Forecast, cells: Collection[Prediction], steps: bool = True
+) -> tuple[list[str], list[list[str]]]:
+    """Returns the columns and the rows of some predictions. What a narrow screen shows without scrolling comes first."""
+    rows = []
+    for cell in cells:
+        row = {"n": str(cell.devices), "scaling": cell.scaling + f" {CHOICE_MARK}" * (cell == forecast.best)}
+        if forecast.best:
+            row |= {"time": time_text(cell.seconds), "80 %": interval_text(cell.seconds_low, cell.seconds_high)}
+        if plan.device_kind:
+            unknown = plan.may_miss and cell.learning_rate <= plan.measured.optim.learning_rate
+            chance = f"{'≥ ' * unknown}{100 * cell.probability_of_failure:.0f} %" if cell.tested else "untested"
+            row |= {"fails": chance, "expected": time_text(cell.expected_s)}
+        if forecast.best:
+            row |= {"speed-up": f"{cell.speedup:.2f}", "device time": time_text(cell.devices * cell.seconds)}
+        row["batch"] = str(cell.batch)
+        if plan.device_kind:
+            row["rate"] = f"{cell.learning_rate:.3g}"
+        if steps or not forecast.best:
+            row["steps"] = _steps(cell)
+        rows.append(row)
+    return list(rows[0]), [list(row.values()) for row in rows]
+
+
+def notes(plan: Plan, forecast: Forecast) -> list[str]:
+    """Returns sentences on the table."""
+    texts = []
+    if forecast.best:
+        percent = 100 * (MAX_TIME_RATIO - 1)
+        texts.append(f"{CHOICE_MARK} The choice: the fewest devices within {percent:.0f} % of the least expected time.")
+    if plan.device_kind:
+        texts.append(
+            "Expected times include runs that fail and start again with strong scaling. A run fails if it diverges, or if it "
+            f"has not reached the target after {plan.measured.max_epochs} epochs (stop.max_epochs)."
+        )
+    return texts
+
+
+def evidence(plan: Plan) -> list[str]:
+    """Returns the numbers behind the answer, in sentences."""
+    measured, several = plan.measured, len(plan.forecasts) > 1
+    rule, base = prediction.batch_rule(measured), measured.optim.batch_size
+    ratio = f"a / (b B) = {rule.overhead_s / (rule.sample_s * base) if rule.sample_s else math.inf:.2g} on one device and "
+    lines = [
+        "The rule: growing the batch wins where (a + c) / (b B) > B / Bn. A step of a device's batch takes a + b · batch, and "
+        f"the all-reduce c. Here {ratio if measured.train else ''}B / Bn = {base / rule.bn:.2g}.",
+        f"Steps to {plan.metric} {plan.target:g}: {measured.base_steps:.0f} at batch {base}; S(B) = {rule.smin:.0f} (1 + "
+        f"{rule.bn:.3g} / B) near the base batch.",
+    ]
+    if measured.train:
+        on = f" on {plan.device_kind} in {plan.precision}" if plan.device_kind else ""
+        lines.append(f"A step takes {1e3 * rule.overhead_s:.3g} ms + {1e3 * rule.sample_s:.3g} ms a sample{on}.")
+    for forecast in plan.forecasts:
+        of = f" for {forecast.cluster.name}" * several
+        if forecast.best_batches:
+            batches, listed = forecast.best_batches, " ".join(map(str, forecast.listed))
+            at = ", ".join(f"{batch} on {n}" for n, batch in batches.items())
+            lines.append(f"The strategy best-batch{of}: {at}; --optim.best-batches {listed}")
+        if not plan.device_kind or not (best := forecast.best):
+            continue
+        if times_of(plan, forecast).startswith(AS_MEASURED):
+            lines.append(
+                f"--scale-compute takes the factor from {plan.device_kind} to {forecast.cluster.device}. It gives times of "
+                f"{forecast.cluster.name}."
+            )
+        option = f" --optim.best-batches {listed}" * (best.scaling == BEST_BATCH)
+        options = f"--scaling {best.scaling} --parallel.devices {best.devices}{option}"
+        lines.append(f"To train the choice{of}, add to the plan's options: {options}")
+    return [*lines, *plan.facts]

@@ -1,18 +1,25 @@
-"""Loss curves of runs that any program made: CSV files, event folders of TensorBoard, and work directories of gmmae."""
+"""Loss curves of runs that any program made: CSV files, event folders of TensorBoard, and work directories of gmmae.
+
+Event files are read with the message types of tensorboardX, which writes them and reads none. The package `tensorboard` has a
+reader, and needs grpc and a web server. So it is not required for a few scalars.
+"""
 
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.planner import event_files
+import numpy as np
+
 from gmmae.system.errors import InputError
 from gmmae.training.workdir import WorkDir
 
-DELIMITERS = ",;\t"
-"""The delimiters of a CSV file. The most frequent one in the header is taken."""
+EVENTS = "*tfevents*"
+"""The names of event files."""
 
 
 class Columns(NamedTuple):
@@ -34,17 +41,8 @@ class Curve(NamedTuple):
     learning_rate: float | None = None  # the largest in the run; None if it is not known
 
 
-class Series(NamedTuple):
-    """The columns of a file, each as long as `steps`. An absent column is empty."""
-
-    steps: tuple[float, ...]
-    values: tuple[float, ...]
-    batches: tuple[float, ...]
-    rates: tuple[float, ...]
-
-
 def read_curves(paths: Sequence[Path], columns: Columns, batches: Sequence[int] = ()) -> list[Curve]:
-    """Reads curves.
+    """Reads curves of one learning rate.
 
     Args:
       paths: CSV files and folders.
@@ -52,7 +50,7 @@ def read_curves(paths: Sequence[Path], columns: Columns, batches: Sequence[int] 
       batches: the batch of each path. Without them it is a column.
 
     Raises:
-      InputError: a path cannot be read as a curve; the message names it.
+      InputError: a path cannot be read as a curve, or the learning rates differ; the message names the file.
     """
     if len(paths) < 2:
         raise InputError(f"--curves must be two or more, at different batches; got {len(paths)}: add a run at another batch")
@@ -61,150 +59,144 @@ def read_curves(paths: Sequence[Path], columns: Columns, batches: Sequence[int] 
     places = [path.resolve() for path in paths]
     if double := next((path for i, path in enumerate(paths) if places[i] in places[:i]), None):
         raise InputError(f"--curves must be different files; got {double} twice")
-    given = list(batches) or [None] * len(paths)
-    return [read_curve(path, columns, batch) for path, batch in zip(paths, given, strict=True)]
+    curves = [_read(path, columns, batch) for path, batch in zip(paths, batches or [None] * len(paths), strict=True)]
+    rates = [curve for curve in curves if curve.learning_rate is not None]
+    for curve in rates:
+        if not math.isclose(curve.learning_rate or 0, rates[0].learning_rate or 0, rel_tol=1e-6):
+            raise InputError(
+                f"curves must have one learning rate, because it changes the steps; got {rates[0].learning_rate:g} in "
+                f"{rates[0].name} and {curve.learning_rate:g} in {curve.name}: plan each rate alone"
+            )
+    return curves
 
 
-def read_curve(path: Path, columns: Columns, batch: int | None = None) -> Curve:
-    """Reads one curve. Raises as `read_curves`."""
-    if path.is_dir():
-        read = _workdir_series if WorkDir(path).history.is_file() else _event_series
-        series = read(path, columns, batch)
-    else:
-        own = Columns(columns.step or "step", columns.loss or "loss", columns.batch or "batch", columns.learning_rate)
-        series = _csv_series(path, own, batch)
-    _check(path, series)
-    return Curve(
-        name=str(path),
-        batch=batch or _single_batch(path, series.batches),
-        steps=series.steps,
-        values=series.values,
-        learning_rate=max(series.rates, default=None),
-    )
+def _read(path: Path, columns: Columns, batch: int | None) -> Curve:
+    """Reads a curve, and checks its numbers. The series are steps, values, batches and learning rates."""
+    read = _events if path.is_dir() and not WorkDir(path).history.is_file() else _csv
+    series = read(path, columns, batch)
+    steps, values, batches, rates = series
+    for name, numbers in zip(("steps", "losses", "batches", "learning rates"), series, strict=True):
+        if (bad := next((value for value in numbers if not math.isfinite(value)), None)) is not None:
+            raise InputError(f"the {name} of {path} must be finite; got {bad}: remove the rows without a finite number")
+    if not steps:
+        raise InputError(f"{path} must have a loss in one row at least; all are empty: set --loss-column")
+    for before, after in zip((-1e-9, *steps), steps, strict=False):
+        if after <= before:
+            raise InputError(
+                f"the steps of {path} must increase from 0 on; got {after:g} after {max(before, 0):g}: give one run in a file"
+            )
+    sizes = [batch] if batch else sorted(set(batches))
+    if len(sizes) != 1 or not (sizes[0] >= 1 and sizes[0] == int(sizes[0])):
+        several = ", ".join(f"{size:g}" for size in sizes[:5])
+        raise InputError(
+            f"a curve must have one batch, a whole number of at least 1; got {several} in {path}: give a file for each, or "
+            "--batches"
+        )
+    return Curve(str(path), int(sizes[0]), tuple(steps), tuple(values), max(rates, default=None))
 
 
-def _workdir_series(path: Path, columns: Columns, batch: int | None) -> Series:
-    """Reads the history of a work directory of gmmae, whose metrics are columns with the prefix `val_`."""
-    history = WorkDir(path).history
-    names = _rows(history)[0]
-    loss = columns.loss or "val_loss"
-    loss = f"val_{loss}" if loss not in names and f"val_{loss}" in names else loss
-    rate = columns.learning_rate or "lr" * ("lr" in names) or None
-    return _csv_series(history, Columns(columns.step or "steps", loss, columns.batch or "batch", rate), batch)
+def _csv(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
+    """Reads a CSV file with a header, or the history of a work directory, whose metrics have the prefix `val_`.
 
-
-def _csv_series(path: Path, columns: Columns, batch: int | None) -> Series:
-    """Reads a CSV file with a header. A row whose loss is empty has none, as where training and validation share a file."""
+    A row whose loss is empty has none, as where training and validation share a file.
+    """
     if (columns.step or "").casefold() in ("epoch", "epochs"):
         raise InputError(
             f"--step-column must count steps of the optimiser, which the law needs; got {columns.step!r}: add a column of steps"
         )
-    names, rows = _rows(path)
-    wanted = {
-        "--step-column": columns.step,
-        "--loss-column": columns.loss,
-        "--batch-column": None if batch else columns.batch,
-        "--learning-rate-column": columns.learning_rate,
-    }
-    for option, name in wanted.items():
-        if name is not None and name not in names:
-            ways = f"{option}{', or give --batches' * (option == '--batch-column')}"
-            if names[0].startswith("#"):
-                ways += ", or remove the lines above the header"
-            raise InputError(f"{path} must have a column {name!r}; it has {', '.join(map(repr, names))}: set {ways}")
-        if name is not None and (count := names.count(name)) > 1:
-            raise InputError(f"{path} must have one column {name!r}; it has {count}: rename one, or set {option}")
-    place = {option: names.index(name) for option, name in wanted.items() if name is not None}
-    kept = [(line, row) for line, row in rows if len(row) > place["--loss-column"] and row[place["--loss-column"]].strip()]
-
-    def numbers(option: str) -> tuple[float, ...]:
-        if option not in place:
-            return ()
-        return tuple(_cell(path, line, names[place[option]], row, place[option]) for line, row in kept)
-
-    return Series(*map(numbers, wanted))
-
-
-def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Returns the names of the columns, and the rows that are not empty with their line numbers."""
+    if is_run := path.is_dir():
+        path = WorkDir(path).history
+        columns = columns._replace(step=columns.step or "steps", learning_rate=columns.learning_rate or "lr")
     try:
         text = path.read_text(encoding="utf-8-sig")
-        header = text.partition("\n")[0]
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(DELIMITERS, key=header.count), strict=True)
+        delimiter = max(",;\t", key=text.partition("\n")[0].count)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         reason += ": save it as UTF-8" * isinstance(error, UnicodeDecodeError)
         raise InputError(f"a curve must be a CSV file, an event folder or a work directory; got {path} ({reason})") from error
     if len(rows) < 2:
-        raise InputError(f"{path} must have a header and a row for each validation; got {len(rows)} line{'s' * (not rows)}")
-    return [name.strip() for name in rows[0][1]], rows[1:]
+        raise InputError(f"{path} must have a header and a row for each validation; got {len(rows)} lines")
+    names = [name.strip() for name in rows.pop(0)[1]]
+    loss = columns.loss or "loss"
+    wanted = {
+        "--step-column": columns.step or "step",
+        "--loss-column": f"val_{loss}" if is_run and f"val_{loss}" in names else loss,
+        "--batch-column": None if batch else columns.batch or "batch",
+        "--learning-rate-column": columns.learning_rate,
+    }
+    for option, name in wanted.items():
+        if name is not None and names.count(name) != 1:
+            way = f"set {option}{', or give --batches' * (option == '--batch-column')}, or mend the line of the names"
+            there = ", ".join(map(repr, names))
+            raise InputError(f"{path} must have one column {name!r}; it has {names.count(name)} in {there}: {way}")
+    places = [None if name is None else names.index(name) for name in wanted.values()]
+    series: list[list[float]] = [[], [], [], []]
+    for line, row in rows:
+        cells = [cell.strip() for cell in row] + [""] * (len(names) - len(row))
+        for place, numbers in zip(places, series, strict=True) if cells[names.index(wanted["--loss-column"])] else ():
+            try:
+                numbers += [] if place is None else [float(cells[place])]
+            except ValueError:
+                raise InputError(
+                    f"{path}, line {line}: {names[place]} must be a number; got {cells[place]!r}: write decimals with a point "
+                    "and no unit, or remove the row"
+                ) from None
+    return series
 
 
-def _cell(path: Path, line: int, name: str, row: Sequence[str], place: int) -> float:
-    text = row[place].strip() if place < len(row) else ""
-    try:
-        return float(text)
-    except ValueError:
-        way = "write decimals with a point, and no unit" if text else "fill it in, or remove the row"
-        raise InputError(f"{path}, line {line}: {name} must be a number; got {text!r}: {way}") from None
+def _events(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
+    """Reads scalars of an event folder. A scalar of the batch or of the learning rate has one event or more.
 
-
-def _event_series(path: Path, columns: Columns, batch: int | None) -> Series:
-    """Reads scalars of an event folder. A scalar of the batch or of the learning rate has one event or more."""
+    The names of files begin with their time. Events of a later file replace those of earlier files from its first step on, as
+    in TensorBoard after a run is resumed.
+    """
     if columns.step:
         raise InputError(f"--step-column must be left out for event folders, whose events have steps; got {columns.step!r}")
-    tags = {"loss": columns.loss or "loss", "batch": None if batch else columns.batch, "rate": columns.learning_rate}
     if not batch and not columns.batch:
         raise InputError(f"the batch of {path} must be given: set --batches, or --batch-column to a scalar of the folder")
-    scalars = event_files.read_scalars(path, tuple(filter(None, tags.values())))
-
-    def values(key: str) -> tuple[float, ...]:
-        return tuple(value for _, value in scalars.get(tags[key] or "", ()))
-
-    steps = tuple(float(step) for step, _ in scalars[tags["loss"] or ""])
-    return Series(steps, values("loss"), values("batch"), values("rate"))
-
-
-def _check(path: Path, series: Series) -> None:
-    for name, values in (("steps", series.steps), ("losses", series.values), ("learning rates", series.rates)):
-        bad = [place for place, value in enumerate(values) if not math.isfinite(value)]
-        if bad:
-            way = f"remove the {'rows from there on' if bad[-1] == len(values) - 1 else 'rows without a finite number'}"
-            raise InputError(f"the {name} of {path} must be finite; got {values[bad[0]]}: {way}")
-    if not series.steps:
-        raise InputError(f"{path} must have a loss in one row at least; all are empty: set --loss-column")
-    if series.steps[0] < 0:
-        raise InputError(f"the steps of {path} must be at least 0; got {series.steps[0]:g}")
-    for before, after in zip(series.steps, series.steps[1:], strict=False):
-        if after <= before:
-            raise InputError(f"the steps of {path} must increase; got {after:g} after {before:g}: give one run in a file")
+    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    files = sorted(path.glob(EVENTS))
+    if not files:
+        raise InputError(f"a curve's folder must hold TensorBoard's event files ({EVENTS}); got {path} without one")
+    for file in files:
+        found: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        for tag, step, value in _scalars(file):
+            found[tag].append((step, value))
+        for tag, events in found.items():
+            series[tag] = [event for event in series[tag] if event[0] < events[0][0]] + events
+    tags = (columns.loss or "loss", None if batch else columns.batch, columns.learning_rate)
+    if missing := [tag for tag in tags if tag is not None and tag not in series]:
+        raise InputError(f"{path} must hold the scalar {missing[0]!r}; it has {', '.join(sorted(series)) or 'none'}")
+    values = [[value for _, value in series[tag]] if tag else [] for tag in tags]
+    return [[float(step) for step, _ in series[tags[0] or ""]], *values]
 
 
-def _single_batch(path: Path, batches: Sequence[float]) -> int:
-    values = sorted(set(batches))
-    if len(values) != 1:
-        several = ", ".join(f"{value:g}" for value in values[:5])
-        raise InputError(f"a curve must have one batch; got {several} in {path}: give a file for each, or --batches")
-    if not (values[0] >= 1 and values[0] == int(values[0])):
-        raise InputError(f"the batch of {path} must be a whole number of at least 1; got {values[0]:g}")
-    return int(values[0])
+def _scalars(file: Path) -> Iterator[tuple[str, int, float]]:
+    """Yields tag, step and value of the scalars of an event file. TensorFlow 2 writes them as tensors.
 
-
-def common_learning_rate(curves: Sequence[Curve]) -> float | None:
-    """Returns the learning rate of all curves, None if no curve tells it.
-
-    Raises:
-      InputError: the learning rates differ. The law of the steps is that of one learning rate.
+    The file is a sequence of records: the length in 8 bytes, its checksum in 4, a serialised `Event`, and 4 bytes of checksum.
+    A part of one at the end is what a killed process has left.
     """
-    rates: Mapping[str, float] = {curve.name: curve.learning_rate for curve in curves if curve.learning_rate is not None}
-    first = next(iter(rates), None)
-    if first is None:
-        return None
-    other = next((name for name, rate in rates.items() if not math.isclose(rate, rates[first], rel_tol=1e-6)), None)
-    if other is not None:
-        raise InputError(
-            f"curves must have one learning rate, because it changes the steps; got {rates[first]:g} in {first} and "
-            f"{rates[other]:g} in {other}: plan each rate alone"
-        )
-    return rates[first]
+    from google.protobuf.message import DecodeError
+    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] made at run time
+    from tensorboardX.record_writer import masked_crc32c
+
+    try:
+        data, place = file.read_bytes(), 0
+        while place + 12 <= len(data):
+            length, checksum = struct.unpack_from("<QI", data, place)
+            if masked_crc32c(data[place : place + 8]) != checksum:
+                raise ValueError("a record with a wrong checksum")
+            begin, place = place + 12, place + 16 + length
+            event = Event.FromString(data[begin : place - 4]) if place <= len(data) else Event()
+            for value in event.summary.value:
+                kind, tensor = value.WhichOneof("value"), value.tensor
+                numbers = [value.simple_value] if kind == "simple_value" else [*tensor.float_val, *tensor.double_val]
+                if kind == "tensor" and tensor.dtype in (1, 2):  # TensorFlow's numbers of float and double
+                    numbers += np.frombuffer(tensor.tensor_content, "<f4" if tensor.dtype == 1 else "<f8").tolist()
+                if len(numbers) == 1:
+                    yield value.tag, int(event.step), float(numbers[0])
+    except (OSError, ValueError, DecodeError) as error:
+        raise InputError(f"{file} must be a readable event file of TensorBoard; got {error}: export a CSV") from error

@@ -6,27 +6,25 @@ not. So a plan that continues an earlier one says the same as a fresh one.
 
 import math
 from collections.abc import Callable, Collection
-from functools import lru_cache, partial
-from typing import NamedTuple, TypeVar
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 from gmmae.config.schema import Config, changed
 from gmmae.planner import stability, step_ratios, trials
-from gmmae.planner.measurements import Measurements, PlanDir, TargetRun
+from gmmae.planner.answer import time_text
+from gmmae.planner.measurements import Measurements, TargetRun
 from gmmae.planner.prediction import Measured, runnable
 from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
-from gmmae.planner.steps import steps_to_target
 from gmmae.planner.trials import Trial
 from gmmae.scaling import strategies
-from gmmae.scaling.cost import as_in_runs
+from gmmae.scaling.cost import StepTimes, as_in_runs
 from gmmae.sweep import step_times
-from gmmae.sweep.display import duration
 from gmmae.sweep.grid import TimingConfig
-from gmmae.sweep.report.projection import step_table
-from gmmae.sweep.step_times import Timings
+from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system.errors import InputError
+from gmmae.training.stopping import StopMonitor
 from gmmae.training.terminal import Display
-
-T = TypeVar("T")
 
 MIN_BASE_EPOCHS = 2
 """Epochs of a base run below which the zoo says nothing of the steps."""
@@ -46,154 +44,123 @@ class PlanMeasurements(NamedTuple):
     device_kind: str
     target: float
     metric: str
-    epochs: dict[str, float]  # epochs that each group of measurements took
-    seconds: dict[str, float]  # elapsed seconds that each group took, compilation included
-    base_epochs: int  # epochs of the base run to the target
-    base_s: float  # training and validation seconds of the base run
-    curves: dict[int, list[float]]  # metric after each epoch, by batch
-    notes: list[str]  # sentences on measurements that failed or were left out
-    step_spread: float = 0.0  # largest relative distance of a quartile of a step's seconds from their median
+    curves: dict[int, list[float]]  # metric after each epoch of the base run, by batch
+    facts: list[str]  # sentences on what the measurements have shown and cost
+    warnings: list[str]  # sentences on measurements that failed, were left out or are doubtful
+    costs: dict[str, object]  # epochs and seconds of the base run and of each group of measurements
 
 
-class PlanRequest(NamedTuple):
-    """The choice of measurements for a plan."""
-
-    devices: Collection[int]  # numbers of devices to predict for
-    reference_batches: Collection[int] = ()  # batches of the clusters, whose steps are timed too
-
-
-def measure(config: Config, folder: PlanDir, display: Callable[[], Display], request: PlanRequest) -> PlanMeasurements:
+def measure(
+    config: Config, root: Path, display: Callable[[], Display], devices: Collection[int], references: Collection[int] = ()
+) -> PlanMeasurements:
     """Makes the measurements that are missing.
 
     Args:
       config: configuration of the runs. Its strategy and devices are ignored.
-      folder: work directory, from `gmmae.planner.measurements.claimed`.
+      root: work directory, which `gmmae.planner.measurements.claimed` has claimed.
       display: makes a display of one run's progress.
-      request: what to measure.
+      devices: numbers of devices to predict for.
+      references: batches of the clusters, whose steps are timed too.
 
     Raises:
       InputError: there is no target, or the base run does not reach it. Or the batch has more samples than the training set, or
         no number of devices has a sample for each device. Or the work directory belongs to another plan.
       PlanInterruptedError: a signal stopped a run.
     """
-    if config.stop.target is None:
+    stop, batch = config.stop, config.optim.batch_size
+    if stop.target is None:
         raise InputError("stop.target must be given for a plan; got none: set --stop.target")
     config = changed(config, scaling="strong", parallel__devices=1, parallel__simulate_devices=None)
-    return _Measuring(config, Measurements(config, folder, display), request).all()
+    parts = Measurements(config, root, display)
+    if batch > parts.samples:
+        raise InputError(
+            f"optim.batch_size must be at most the {parts.samples} training samples; got {batch}: set a smaller "
+            "--optim.batch-size"
+        )
+    work = _Work(config, parts, runnable(parts.samples, devices)[-1])
+    base, steps = work.base_run()
+    times = work.step_times(references)
+    first, second = (work.short_run(base, steps, *short) for short in ((*WEAK_RUN, MAX_COSTS[0]), (*LINEAR_RUN, MAX_COSTS[1])))
+    curve, weak, exponent = base.curve(stop), None, None
+    if first and (found := step_ratios.steps_at_equal_loss(curve, steps, first.curve(stop))):
+        weak = step_ratios.weak_ratio(*found)
+    if second:
+        found = step_ratios.steps_at_equal_loss(curve, steps, second.curve(stop))
+        factor = second.record.global_batch / base.record.global_batch
+        exponent = step_ratios.rate_exponent(found, weak, (factor, factor))
+    ratios = Ratios(weak, exponent, steps, step_ratios.flatness(curve, steps, stop.cost(stop.target)))
+    progress, active = work.trials(base) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})
+
+    def table(rows: Collection[Timing]) -> StepTimes:
+        return StepTimes(*map(tuple, zip(*((row.samples, row.median_s) for row in sorted(rows)), strict=True)))
+
+    measured = Measured(
+        samples=parts.samples,
+        validation=parts.validation,
+        optim=config.optim,
+        max_epochs=stop.max_epochs,
+        steps={base.record.global_batch: steps},
+        ratios=ratios,
+        train=as_in_runs(table(times.train), {one.record.global_batch: one.step_s for one in (base, first, second) if one}),
+        passes=table(times.validation),
+        gradient_bytes=float(base.record.parameters * (8 if config.precision == "float64" else 4)),
+        progress=progress,
+        active_unit_fractions=active,
+    )
+    spread, base_s = step_times.spread(times.train), base.rows[-1].train_s + base.rows[-1].eval_s
+    busy = (
+        "the step times scatter as on a machine with other work, and so may all predicted times: plan again in another "
+        "--workdir when it is idle"
+    )
+    stable = stability.max_stable_factor(progress)
+    tried = (
+        f"Trials went up to {max(progress):g} times the learning rate. An epoch at the base batch fails at about {stable:.2g}."
+    )
+    total, total_s = sum(work.epochs.values()), sum(work.seconds.values())
+    facts = [
+        f"The quartiles of the step times are within {100 * spread:.0f} % of the medians.",
+        *([f"Steps at equal loss: twice the batch takes {math.exp(weak):.2f} of the base run's."] if weak is not None else []),
+        *([f"Twice the learning rate takes {2**exponent:.2f} of the steps."] if exponent is not None else []),
+        tried if len(progress) > 1 else "No trial of a higher learning rate was made.",
+        f"Measuring took {total:.0f} epochs and {time_text(total_s)}: {total / len(base.epochs):.1f} times the base run's "
+        f"{len(base.epochs)} epochs, {total_s / base_s:.1f} times its {time_text(base_s)}, compiling included.",
+    ]
+    return PlanMeasurements(
+        measured=measured,
+        device_kind=parts.device_kind,
+        target=stop.target,
+        metric=stop.monitor,
+        curves={base.record.global_batch: [row.value(stop.monitor) for row in base.epochs]},
+        facts=facts,
+        warnings=[busy] * (spread > step_times.MAX_SPREAD) + work.warnings,
+        costs={
+            "base_run": {"epochs": len(base.epochs), "seconds": base_s},
+            "epochs": work.epochs,
+            "seconds": work.seconds,
+        },
+    )
 
 
-class _Measuring:
-    """The choice of a plan's measurements, and the epochs that they have taken."""
+class _Work:
+    """The measurements of a plan, each with the epochs and seconds that it has taken."""
 
-    def __init__(self, config: Config, parts: Measurements, request: PlanRequest):
-        if config.optim.batch_size > parts.samples:
-            raise InputError(
-                f"optim.batch_size must be at most the {parts.samples} training samples; got {config.optim.batch_size}: set "
-                "a smaller --optim.batch-size"
-            )
-        self.config, self.parts, self.request = config, parts, request
-        self.max_devices = runnable(parts.samples, request.devices)[-1]
+    def __init__(self, config: Config, parts: Measurements, max_devices: int):
+        self.config, self.parts, self.max_devices = config, parts, max_devices
         self.say = parts.display().say
         self.compiled_trials = lru_cache(maxsize=1)(trials.learning_rate_trials)  # successive trials share a program
-        self.notes: list[str] = []
+        self.epoch_s = 0.0
         self.epochs: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
-        self.epoch_s = 0.0
-
-    def all(self) -> PlanMeasurements:
-        timing = self._timing()
-        base = self._base_run()
-        times = self._step_times(timing)
-        stop, steps = self.config.stop, self._steps(base)
-        if len(base.epochs) < MIN_BASE_EPOCHS:
-            few = (
-                f"the base run takes {len(base.epochs)} epoch, fewer than the {MIN_BASE_EPOCHS} of the runs that set the "
-                f"constants: the steps are less sure than their intervals say. Set a harder --stop.target"
-            )
-            self.say(few)
-            self.notes.append(few)
-        self.notes += base.record.seen_notes
-        runs = self._short_runs(base, steps)
-        ratios = self._ratios(base, steps, *runs)
-        progress, active_unit_fractions = self._tried(base) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})
-        curves = [base, *(run for run in runs if run)]
-        measured = Measured(
-            samples=self.parts.samples,
-            validation=self.parts.validation,
-            optim=self.config.optim,
-            max_epochs=stop.max_epochs,
-            steps={base.record.global_batch: steps},
-            ratios=ratios,
-            train=as_in_runs(step_table(times.train), {curve.record.global_batch: curve.step_s for curve in curves}),
-            passes=step_table(times.validation),
-            gradient_bytes=float(base.record.parameters * (8 if self.config.precision == "float64" else 4)),
-            progress=progress,
-            active_unit_fractions=active_unit_fractions,
-        )
-        assert stop.target is not None
-        return PlanMeasurements(
-            measured=measured,
-            device_kind=self.parts.device_kind,
-            target=stop.target,
-            metric=stop.monitor,
-            epochs=self.epochs,
-            seconds=self.seconds,
-            base_epochs=len(base.epochs),
-            base_s=base.rows[-1].train_s + base.rows[-1].eval_s,
-            curves={base.record.global_batch: [row.value(stop.monitor) for row in base.epochs]},
-            notes=self.notes,
-            step_spread=step_times.spread(times.train),
-        )
-
-    def _part(self, group: str, epochs: float, name: str, make: Callable[[], T]) -> T:
-        """Returns a stored part, or announces and makes it. Its epochs and seconds count for a group of parts."""
-        if name not in self.parts.seconds:
-            self.say(f"measuring {name}" + (f", about {_whole_seconds(epochs * self.epoch_s)}" if self.epoch_s else ""))
-        value = self.parts.part(name, make)
-        self.epochs[group] = self.epochs.get(group, 0.0) + epochs
-        self.seconds[group] = self.seconds.get(group, 0.0) + self.parts.seconds[name]
-        return value
+        self.warnings: list[str] = []
 
     def _run(self, batch: int, most_epochs: float, rate: float = 1.0, target: float | None = None) -> TargetRun:
-        """Runs the training at a batch, and counts its epochs."""
-        most = int(min(self.config.stop.max_epochs, most_epochs))
-        run = self.parts.target_run(batch, most, rate, target)
+        run = self.parts.target_run(batch, int(min(self.config.stop.max_epochs, most_epochs)), rate, target)
         name = f"batch {run.record.global_batch}" + f", {rate:g} times the learning rate" * (rate != 1)
         self.epochs[name], self.seconds[name] = len(run.epochs), run.rows[-1].total_s
         return run
 
-    def _timing(self) -> TimingConfig:
-        """Returns the timing of steps, and counts its epochs."""
-        timing = CPU_TIMING if self.parts.device_kind == "cpu" else GPU_TIMING
-        steps = max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks
-        self.epochs["step times"] = sum(self._batches) * steps / self.parts.samples
-        return timing
-
-    @property
-    def _batches(self) -> list[int]:
-        """Batches whose steps are timed: fractions of the base batch, and the clusters' reference batches.
-
-        The runs themselves tell the time of larger ones.
-        """
-        batch = self.config.optim.batch_size
-        shares = {math.ceil(batch / 4**i) for i in range(batch.bit_length())}  # the rest is interpolated
-        return sorted({*shares, *self.request.reference_batches})
-
-    def _step_times(self, timing: TimingConfig) -> Timings:
-        """Measures the times of training steps and of the shares of the validation."""
-        validation = {math.ceil(self.parts.validation / n) for n in (1, self.max_devices)}
-        if "step times" not in self.parts.seconds:
-            self.say("measuring step times")
-        times = self.parts.step_times(self._batches, validation, timing)
-        if not times.train or not times.validation:
-            raise InputError(
-                f"{self.parts.folder.step_times} must hold step times; got none: "
-                f"{'; '.join(times.failed.values()) or 'delete it'}"
-            )
-        self.seconds["step times"] = self.parts.seconds.get("step times", 0.0)
-        return times
-
-    def _base_run(self) -> TargetRun:
+    def base_run(self) -> tuple[TargetRun, float]:
+        """Returns the run to the target at the base batch, and its steps."""
         batch, stop = self.config.optim.batch_size, self.config.stop
         self.say(f"training to the target at the base batch, {batch}")
         base = self._run(batch, stop.max_epochs)
@@ -203,99 +170,89 @@ class _Measuring:
             best = f"{min(values, key=stop.cost):g}" if values else "no finite value"
             raise InputError(
                 f"the base run must reach stop.target, {stop.monitor} {stop.target:g}; got {best} at best in "
-                f"{len(base.epochs)} epochs ({base.reason}): set an easier --stop.target, another "
-                "--optim.learning-rate, more epochs (--stop.max-epochs), or more time (--stop.time-limit-s)"
+                f"{len(base.epochs)} epochs ({base.reason}): set an easier --stop.target, another --optim.learning-rate, more "
+                "epochs (--stop.max-epochs), or more time (--stop.time-limit-s)"
             )
-        return base
+        if len(base.epochs) < MIN_BASE_EPOCHS:
+            few = (
+                f"the base run takes {len(base.epochs)} epoch, fewer than the {MIN_BASE_EPOCHS} of the runs that set the "
+                "constants: the steps are less sure than their intervals say. Set a harder --stop.target"
+            )
+            self.say(few)
+            self.warnings.append(few)
+        self.warnings += base.record.seen_notes
+        # By the epochs, or by a validation inside the last one.
+        steps = StopMonitor(stop, base.epochs).target_step() or StopMonitor(stop, base.rows).target_step()
+        assert steps is not None
+        return base, steps
 
-    def _steps(self, base: TargetRun) -> float:
-        """Returns the base run's steps to the target: by its epochs, or by a validation inside the last one."""
-        steps = steps_to_target(base.epochs, self.config.stop)
-        return steps if math.isfinite(steps) else steps_to_target(base.rows, self.config.stop)
+    def step_times(self, references: Collection[int]) -> Timings:
+        """Measures the times of steps of parts of the base batch. The runs themselves tell those of larger ones."""
+        timing = CPU_TIMING if self.parts.device_kind == "cpu" else GPU_TIMING
+        batch = self.config.optim.batch_size
+        batches = sorted({*(math.ceil(batch / 4**i) for i in range(batch.bit_length())), *references})
+        if "step times" not in self.parts.seconds:
+            self.say("measuring step times")
+        times = self.parts.step_times(batches, {math.ceil(self.parts.validation / n) for n in (1, self.max_devices)}, timing)
+        if not times.train or not times.validation:
+            raise InputError(
+                f"{self.parts.root / 'step_times.json'} must hold step times; got none: "
+                f"{'; '.join(times.failed.values()) or 'delete it'}"
+            )
+        steps = max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks
+        self.epochs["step times"] = sum(batches) * steps / self.parts.samples
+        self.seconds["step times"] = self.parts.seconds.get("step times", 0.0)
+        return times
 
-    def _short_runs(self, base: TargetRun, steps: float) -> list[TargetRun | None]:
-        """Returns the two short runs; None where there are too few samples for one.
+    def short_run(self, base: TargetRun, steps: float, factor: float, rate: float, most: float) -> TargetRun | None:
+        """Returns a run at a multiple of the batch and of the learning rate; None where there are too few samples.
 
-        With fewer samples than the second run's batch, all samples are its batch, and its learning rate is that of the linear
-        rule.
+        If they are too few for the second one only, all of them are its batch, and its rate is that of the linear rule.
         """
-        stop, runs = self.config.stop, []
-        level = stop.cost(base.curve(stop).lowest_by(LEVEL_SHARE * steps))
-        for (factor, rate), most in zip((WEAK_RUN, LINEAR_RUN), MAX_COSTS, strict=True):
-            batch = int(factor * base.record.global_batch)
-            if rate > 1 and WEAK_RUN[0] * base.record.global_batch <= self.parts.samples < batch:
-                batch = self.parts.samples
-                rate = batch / base.record.global_batch
-            epochs = max(1, math.floor(most * len(base.epochs)))
-            words = f"batch {batch}" + f" and {rate:g} times the learning rate" * (rate != 1)
-            if batch > self.parts.samples:
-                self.notes.append(f"no short run at {words}: there are {self.parts.samples} training samples")
-                runs.append(None)
-                continue
-            self.say(f"training most of the way at {words}, at most {_whole_seconds(epochs * self.epoch_s)}")
-            runs.append(self._run(batch, epochs, rate, level))
-        return runs
+        samples, at_base = self.parts.samples, base.record.global_batch
+        batch, epochs = int(factor * at_base), max(1, math.floor(most * len(base.epochs)))
+        if rate > 1 and WEAK_RUN[0] * at_base <= samples < batch:
+            batch, rate = samples, samples / at_base
+        words = f"batch {batch}" + f" and {rate:g} times the learning rate" * (rate != 1)
+        if batch > samples:
+            self.warnings.append(f"no short run at {words}: there are {samples} training samples")
+            return None
+        self.say(f"training most of the way at {words}, at most {time_text(max(1.0, epochs * self.epoch_s))}")
+        level = self.config.stop.cost(base.curve(self.config.stop).lowest_by(LEVEL_SHARE * steps))
+        return self._run(batch, epochs, rate, level)
 
-    def _ratios(self, base: TargetRun, steps: float, first: TargetRun | None, second: TargetRun | None) -> Ratios:
-        """Returns the numbers that the runs give."""
-        stop, weak, exponent = self.config.stop, None, None
-        assert stop.target is not None
-        if first and (found := step_ratios.steps_at_equal_loss(base.curve(stop), steps, first.curve(stop))):
-            weak = step_ratios.weak_ratio(*found)
-        if second:
-            found = step_ratios.steps_at_equal_loss(base.curve(stop), steps, second.curve(stop))
-            factor = second.record.global_batch / base.record.global_batch
-            exponent = step_ratios.rate_exponent(found, weak, (factor, factor))
-        return Ratios(weak, exponent, steps, step_ratios.flatness(base.curve(stop), steps, stop.cost(stop.target)))
+    def _trial(self, group: str, name: str, config: Config, batch: int, factor: float) -> Trial:
+        """Returns a trial, which is stored by its name."""
+        epochs = trials.count_epochs(config, self.parts.samples, batch)
+        if name not in self.parts.seconds:
+            self.say(f"measuring {name}, about {time_text(max(1.0, epochs * self.epoch_s))}")
+        trial = Trial(*self.parts.part(name, lambda: self.compiled_trials(config)(factor)))
+        self.epochs[group] = self.epochs.get(group, 0.0) + epochs
+        self.seconds[group] = self.seconds.get(group, 0.0) + self.parts.seconds[name]
+        return trial
 
-    def _tried(self, base: TargetRun) -> tuple[dict[float, float], dict[float, float]]:
-        """Returns the progress of trials, and the active-unit fractions, by factor of the learning rate."""
-        final_loss = base.rows[-1].train_loss
+    def trials(self, base: TargetRun) -> tuple[dict[float, float], dict[float, float]]:
+        """Returns the progress of trials, and the active-unit fractions, by factor of the learning rate.
+
+        Trials are at 1, 2, 4, … times the learning rate, until one fails. Those of the linear rule's first steps are on few
+        devices, unless their learning rate is known to fail.
+        """
+        samples, batch, final_loss = self.parts.samples, base.record.global_batch, base.rows[-1].train_loss
         assert final_loss is not None  # the last row ends an epoch
-        of_factors = self._trials(base, final_loss)
-        first = of_factors[1.0]
-        progress = {factor: trials.progress(first, trial, final_loss) for factor, trial in of_factors.items()}
-        wide = self._wide_trials(base, stability.max_stable_factor(progress))
-        return progress, {factor: trials.active_unit_fraction(first, trial) for factor, trial in wide.items()}
-
-    def _trials(self, base: TargetRun, final_loss: float) -> dict[float, Trial]:
-        """Runs trials at 1, 2, 4, … times the learning rate, until one fails."""
-        samples, batch = base.record.train_samples, base.record.global_batch
-        epochs = trials.count_epochs(self.config, samples, batch)
-        trials_of: dict[float, Trial] = {}
-        factor = 1
+        progress, active, factor = dict[float, float](), dict[float, float](), 1.0
+        first = self._trial("multiples of the rate", "1 times the learning rate", self.config, batch, 1.0)
         while factor < 2 * min(self.max_devices, samples / batch):
-            make = partial(self._trial, self.config, factor)
-            trial = Trial(*self._part("multiples of the rate", epochs, f"{factor:g} times the learning rate", make))
-            trials_of[float(factor)] = trial
-            if not trials.progress(trials_of[1.0], trial, final_loss) >= stability.MIN_PROGRESS:
+            name = f"{factor:g} times the learning rate"
+            trial = self._trial("multiples of the rate", name, self.config, batch, factor) if factor > 1 else first
+            progress[factor] = trials.progress(first, trial, final_loss)
+            if not progress[factor] >= stability.MIN_PROGRESS:
                 break
             factor *= 2
-        return trials_of
-
-    def _trial(self, config: Config, factor: float) -> Trial:
-        return self.compiled_trials(config)(factor)
-
-    def _wide_trials(self, base: TargetRun, stable: float) -> dict[float, Trial]:
-        """Tries the linear rule's first steps on few devices, unless its learning rate is known to fail."""
-        optim, samples = self.config.optim, base.record.train_samples
-        trials_of: dict[float, Trial] = {}
         for n in (n for n in FIRST_STEPS_DEVICES if n <= self.max_devices):
-            path = strategies.resolve("linear", optim, n, samples).stages[0]
-            factor = path.learning_rate / optim.learning_rate
-            if not 1 < factor < stable:
-                continue
-            epochs = trials.count_epochs(self.config, samples, path.batch)
-            config = changed(self.config, scaling="linear", parallel__simulate_devices=n)
-            name = f"first steps of linear on {n}"
-            trials_of[factor] = Trial(*self._part(name, epochs, name, partial(self._trial, config, 1.0)))
-        return trials_of
-
-
-def _whole_seconds(seconds: float) -> str:
-    """Returns a duration as text, of 1 second at least.
-
-    >>> _whole_seconds(0.2), _whole_seconds(59.4)
-    ('1 s', '59 s')
-    """
-    return duration(max(seconds, 1.0))
+            stage = strategies.resolve("linear", self.config.optim, n, samples).stages[0]
+            factor = stage.learning_rate / self.config.optim.learning_rate
+            if 1 < factor < stability.max_stable_factor(progress):
+                name = f"first steps of linear on {n}"
+                linear = changed(self.config, scaling="linear", parallel__simulate_devices=n)
+                active[factor] = trials.active_unit_fraction(first, self._trial(name, name, linear, stage.batch, 1.0))
+        return progress, active

@@ -43,32 +43,17 @@ class PlanInterruptedError(Exception):
     """A signal stopped a run, which the same command resumes. The argument is the stop reason."""
 
 
-class PlanDir:
-    """Paths below `root`."""
-
-    def __init__(self, root: Path):
-        self.root = root
-        self.measured = root / "measured.json"
-        self.step_times = root / "step_times.json"
-        self.lock = root / ".lock"
-
-    def run(self, batch: int, rate: float = 1.0) -> WorkDir:
-        """Returns the work directory of the run at a batch and a factor of the learning rate."""
-        return WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_rate_{rate:g}" * (rate != 1)))
-
-
 @contextmanager
-def claimed(root: Path) -> Iterator[PlanDir]:
+def claimed(root: Path) -> Iterator[None]:
     """Makes the work directory of a plan, and keeps other processes from writing in it.
 
     Raises:
       InputError: the folder cannot be written, or another process works in it.
     """
-    folder = PlanDir(root)
     with writable(root):
         root.mkdir(parents=True, exist_ok=True)
-        with alone(folder.lock, "plan"):
-            yield folder
+        with alone(root / ".lock", "plan"):
+            yield
 
 
 class TargetRun(NamedTuple):
@@ -112,8 +97,8 @@ class Measurements:
       seconds: seconds that each measurement took, by its name.
     """
 
-    def __init__(self, config: Config, folder: PlanDir, display: Callable[[], Display]):
-        self.config, self.folder, self.display = config, folder, display
+    def __init__(self, config: Config, root: Path, display: Callable[[], Display]):
+        self.config, self.root, self.display = config, root, display
         self._cache = RunCache()
         setup = compilation.prepare(config, cache=self._cache)
         self.samples, self.validation = setup.train_plan.samples, setup.eval_plan.samples
@@ -124,7 +109,7 @@ class Measurements:
             "data": setup.fingerprint.digests,
             "device": setup.devices.kind,
         }
-        self._kept = _read(folder.measured, shared)
+        self._kept = _read(root / "measured.json", shared)
         self.seconds: dict[str, float] = self._kept["seconds"]
 
     def target_run(self, batch: int, max_epochs: int, rate: float = 1.0, target: float | None = None) -> TargetRun:
@@ -149,24 +134,21 @@ class Measurements:
             stop__target=stop.target if target is None else target,
             stop__validate_every_steps=stop.validate_every_steps or validation_spacing(self.samples, batch),
         )
-        workdir = self.folder.run(batch, rate=rate)
+        workdir = WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_rate_{rate:g}" * (rate != 1)))
         record = workdir.read_record()
         rows, reason = until_stop(workdir if record and record.stop_reason else None, config.stop)
         if record is None or reason is None:
-            record = self._train(config, workdir)
+            record = loop.run(config, workdir.root, self.display(), cache=self._cache)
+            if record.stop_reason in stop_reasons.INTERRUPTED:
+                raise PlanInterruptedError(record.stop_reason)
             rows, reason = until_stop(workdir, config.stop)
         return TargetRun(rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
 
-    def _train(self, config: Config, workdir: WorkDir) -> Record:
-        record = loop.run(config, workdir.root, self.display(), cache=self._cache)
-        if record.stop_reason in stop_reasons.INTERRUPTED:
-            raise PlanInterruptedError(record.stop_reason)
-        return record
-
     def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
         """Times training steps and validation passes, unless stored times are as careful."""
-        kept = step_times.read(self.folder.step_times)
-        if kept is not None and _timed_steps(kept.timing) < _timed_steps(step_times.settings(timing)):
+        file = self.root / "step_times.json"
+        kept = step_times.read(file)
+        if kept is not None and kept.timing["steps"] * kept.timing["blocks"] < timing.steps * timing.blocks:
             kept = None
         have, done = ({row.samples for row in rows} for rows in ((kept.train, kept.validation) if kept else ((), ())))
         new_batches, new_counts = sorted(set(batches) - have), sorted(set(validation) - done)
@@ -175,7 +157,7 @@ class Measurements:
             began = time.perf_counter()
             timings = throughput.measure(config, new_batches, new_counts, timing)
             kept = step_times.merged(kept, timings)
-            step_times.write(self.folder.step_times, kept)
+            step_times.write(file, kept)
             self._note("step times", self.seconds.get("step times", 0.0) + time.perf_counter() - began)
         return kept._replace(
             train=[row for row in kept.train if row.samples in batches],
@@ -192,7 +174,7 @@ class Measurements:
 
     def _note(self, name: str, seconds: float) -> None:
         self.seconds[name] = seconds
-        write_text(self.folder.measured, json.dumps(self._kept, indent=1) + "\n")
+        write_text(self.root / "measured.json", json.dumps(self._kept, indent=1) + "\n")
 
 
 def validation_spacing(samples: int, batch: int) -> int:
@@ -217,18 +199,6 @@ def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], 
     return monitor.rows, None
 
 
-def _timed_steps(timing: dict[str, int]) -> int:
-    return timing["steps"] * timing["blocks"]
-
-
-def _checked(data: dict[str, Any]) -> dict[str, Any]:
-    kept = {"shared": {}, "parts": {}, "seconds": {}} | data
-    for name in ("shared", "parts", "seconds"):
-        if not isinstance(kept[name], dict):
-            raise ValueError(f"{name} = {kept[name]!r}, which is no object")
-    return kept
-
-
 def _read(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
     """Reads the stored measurements.
 
@@ -239,10 +209,18 @@ def _read(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
     Raises:
       InputError: the file belongs to another plan, other data, another device or version, or cannot be read.
     """
+    new = {"shared": shared, "parts": {}, "seconds": {}}
+
+    def checked(data: dict[str, Any]) -> dict[str, Any]:
+        data = {"shared": {}, "parts": {}, "seconds": {}} | data
+        if bad := [name for name in new if not isinstance(data[name], dict)]:
+            raise ValueError(f"{bad[0]}, which is no object")
+        return data
+
     try:
-        kept = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _checked)
+        kept = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", checked)
     except FileNotFoundError:
-        return {"shared": shared, "parts": {}, "seconds": {}}
+        return new
     for name, value in shared.items():
         saved = kept["shared"].get(name)
         if saved != value:

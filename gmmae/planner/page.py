@@ -1,67 +1,25 @@
-"""A plan as lines for a terminal, as `plan.json`, and as a page. All begin with three lines of answer for each cluster."""
+"""A plan as lines for a terminal, as a JSON file, and as a page. All begin with the answer for each cluster."""
 
 import json
-from collections.abc import Collection, Sequence
+import math
 from pathlib import Path
 
-from gmmae.planner import figures, prediction
-from gmmae.planner.answer import label, times_of
-from gmmae.planner.evidence import evidence
-from gmmae.planner.measure import PlanMeasurements
-from gmmae.planner.plan_content import Plan, plan_content, strict_json
-from gmmae.planner.plan_tables import all_table, best_table, shown_strategies
+from gmmae.planner import answer, prediction
+from gmmae.planner.answer import Plan, times_of
 from gmmae.planner.prediction import Forecast
-from gmmae.plotting import canvas, document
-from gmmae.plotting.document import Block, Bullets, Figure, Folded, Heading, Paragraph
-from gmmae.plotting.tables import Table
+from gmmae.plotting import canvas, comparison, document, tables
+from gmmae.plotting.comparison import Measured
+from gmmae.plotting.tables import literal
 from gmmae.scaling import strategies
-from gmmae.scaling.cost import Cluster
-from gmmae.sweep.display import grid_table
 from gmmae.system.files import write_text
+from gmmae.system.provenance import git_commit, versions
 from gmmae.training.workdir import writable
 
-JSON, HTML, MARKDOWN = "plan.json", "index.html", "README.md"
+FILES = ("plan.json", "README.md", "index.html")
+"""The files of a plan from runs: JSON, Markdown and HTML."""
 
-
-def write(
-    root: Path,
-    name: str,
-    measurements: PlanMeasurements,
-    clusters: Sequence[Cluster],
-    devices: Collection[int],
-    compute_scale: float | None = None,
-    *,
-    precision: str,
-) -> list[str]:
-    """Writes `plan.json` and the page; returns the lines of the answer, the best strategies and the evidence.
-
-    Args:
-      root: the plan's work directory.
-      name: name of the configuration.
-      measurements: the measurements.
-      clusters: the clusters to predict for.
-      devices: numbers of devices. Those without a training sample for each device are left out.
-      compute_scale: seconds on a cluster's device for one second measured; None takes the factor of each cluster's file.
-      precision: `precision` of the measured runs, which stands with every predicted time.
-
-    Raises:
-      InputError: the folder cannot be written, or a cluster's link between nodes is not known.
-    """
-    measured = measurements.measured
-    names = planned_strategies()
-    forecasts = [prediction.forecast(measured, cluster, names, devices, compute_scale) for cluster in clusters]
-    if left_out := sorted(n for n in devices if n > measured.samples):
-        note = f"{', '.join(map(str, left_out))} devices are left out: there are {measured.samples} training samples"
-        measurements = measurements._replace(notes=[*measurements.notes, note])
-    plan = Plan(name, measurements, prediction.batch_rule(measured), forecasts, precision)
-    with writable(root):
-        write_text(root / JSON, json.dumps(strict_json(plan_content(plan)), indent=1, allow_nan=False) + "\n")
-        for earlier in (root / "figures").glob("times_*"):
-            earlier.unlink()
-        answer, details = _answer_blocks(plan, root / "figures"), _details(plan)
-        write_text(root / MARKDOWN, document.markdown([*answer, *_after_a_heading(details)], root))
-        write_text(root / HTML, document.html(f"Plan: {name}", [*answer, *details]))
-    return [*_terminal_lines(plan), "", *(str(root / file) for file in (JSON, HTML))]
+OTHERWISE_IN_JSON = ("optim", "train", "passes", "whole_epochs", "largest_batch")
+"""Fields of the measurements that the JSON file holds under other names, or not."""
 
 
 def planned_strategies() -> list[str]:
@@ -74,59 +32,90 @@ def planned_strategies() -> list[str]:
     return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.as_configured]
 
 
-def _terminal_lines(plan: Plan) -> list[str]:
-    """Returns three lines for each cluster, the best strategies, and the evidence."""
-    answers = [plan.answer(forecast) for forecast in plan.forecasts]
-    lines = [line for answer in answers for line in ("", *answer)][1:]
-    for place, forecast in enumerate(plan.forecasts, start=1):
-        lines += ["", *_table_lines(best_table(plan, forecast, place))]
-    return [*lines, "", "Details", *evidence(plan)]
+def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[str]:
+    """Writes the JSON and the page; returns the lines of the answer, the tables and the evidence.
 
+    Args:
+      root: the plan's work directory.
+      plan: the plan.
+      files: names of the JSON, Markdown and HTML files.
 
-def _table_lines(table: Table) -> list[str]:
-    return [table.title, grid_table([table.columns, *table.rows]), *table.notes]
-
-
-def _answer_blocks(plan: Plan, folder: Path) -> list[Block]:
-    """Returns the blocks that nobody has to open: the lines of the answer, and a table and a figure for each cluster."""
-    blocks: list[Block] = [Heading(f"Plan: {plan.name}", 1)]
-    for forecast in plan.forecasts:
-        choice, *others = plan.answer(forecast)
-        blocks.append(Bullets((f"**{choice}**", *others)))
-    for place, forecast in enumerate(plan.forecasts, start=1):
-        blocks += [Heading(forecast.cluster.name, 2)] if len(plan.forecasts) > 1 else []
-        blocks += [_times(forecast, plan, folder / f"times_{place}"), best_table(plan, forecast, place)]
-    return blocks
-
-
-def _details(plan: Plan) -> list[Block]:
-    """Returns the folded sections."""
-    folds: list[Block] = []
-    for place, forecast in enumerate(plan.forecasts, start=1):
-        of = f", {forecast.cluster.name}" * (len(plan.forecasts) > 1)
-        folds.append(Folded(f"All strategies{of}", (all_table(plan, forecast, place),)))
-    return [
-        *folds,
-        Folded("Evidence", (Bullets(tuple(evidence(plan))),)),
+    Raises:
+      InputError: the folder cannot be written.
+    """
+    json_file, markdown, html = (root / name for name in files)
+    measured, several = plan.measured, len(plan.forecasts) > 1
+    answers = {forecast.cluster.name: answer.answer(plan, forecast) for forecast in plan.forecasts}
+    evidence = [*answer.evidence(plan), *(f"warning: {text}" for text in plan.warnings)]
+    lines = [line for of_cluster in answers.values() for line in ("", *of_cluster)][1:]
+    bullets = [
+        f"- **{literal(first)}**\n" + "".join(f"- {literal(of)}\n" for of in others) for first, *others in answers.values()
     ]
+    text, folds = ["".join(bullets).rstrip()], []
+    with writable(root):
+        for earlier in (root / "figures").glob("times_*"):
+            earlier.unlink()
+        for place, forecast in enumerate(plan.forecasts, start=1):
+            times = times_of(plan, forecast)
+            columns, rows = answer.table(plan, forecast, answer.shown(forecast), steps=False)
+            title, notes = f"Predicted, the best for each number of devices: {times}", answer.notes(plan, forecast)
+            text += [f"## {literal(forecast.cluster.name)}"] if several else []
+            if forecast.best:
+                drawn = comparison.time_to_target(_lines(forecast), title=f"Predicted time to the target: {times}")
+                caption = (
+                    f"Predicted times to the target: {literal(times)}. Strong and weak scaling, and the strategies of the "
+                    "table, where they are likely to reach it. Medians and intervals for 80 % of the runs that do, without "
+                    "compiling."
+                )
+                stem = root / "figures" / f"times_{place}"
+                text.append(document.figure("Times", caption, *canvas.save_both(drawn, stem), markdown.parent))
+            text.append(tables.table(columns, rows, title, notes))
+            lines += ["", title, tables.text_table(columns, rows), *notes]
+            of = f", {forecast.cluster.name}" * several
+            folds.append(document.folded(f"All strategies{of}", tables.table(*answer.table(plan, forecast, forecast.cells))))
+        folds.append(document.folded("Evidence", "\n".join(f"- {literal(line)}" for line in evidence)))
+        document.write(plan.title, "\n\n".join([*text, *folds]), markdown, html)
+        content = {
+            "clusters": {
+                forecast.cluster.name: {
+                    "answer": answers[forecast.cluster.name],
+                    "cells": [cell._asdict() for cell in forecast.cells],
+                    "best": forecast.best and forecast.best._asdict(),
+                    "best_batch": forecast.best_batches,
+                    "best_batches": forecast.listed,
+                    "compute_scale": forecast.compute_scale,
+                    "scaled_by_user": forecast.scale_given,
+                    "times_of": times_of(plan, forecast),
+                }
+                for forecast in plan.forecasts
+            },
+            "rule": prediction.batch_rule(plan.measured)._asdict(),
+            "target": plan.target,
+            "metric": plan.metric,
+            **plan.content,
+            "measured": {
+                **{name: value for name, value in measured._asdict().items() if name not in OTHERWISE_IN_JSON},
+                **{name: getattr(measured.optim, name) for name in ("batch_size", "learning_rate", "scaling_warmup_epochs")},
+                "ratios": measured.ratios._asdict(),
+                "step_s": dict(zip(*measured.train, strict=True)) if measured.train else None,
+                "validation_s": dict(zip(*measured.passes, strict=True)) if measured.passes else None,
+                **plan.evidence,
+                "notes": plan.warnings,
+                "versions": versions(),
+                "git_commit": git_commit(),
+            },
+        }
+        strict = json.loads(json.dumps(content), parse_constant=lambda _: None)
+        write_text(json_file, json.dumps(strict, indent=1) + "\n")
+    return [*lines, "", "Details", *evidence, "", str(json_file), str(html)]
 
 
-def _after_a_heading(folds: Sequence[Block]) -> list[Block]:
-    """Returns folded sections as open ones behind the heading "Details", for Markdown, which folds nothing."""
-    blocks: list[Block] = [Heading("Details", 2)]
-    for fold in folds:
-        blocks += [Paragraph(f"**{fold.title}**"), *fold.blocks] if isinstance(fold, Folded) else [fold]
-    return blocks
-
-
-def _times(forecast: Forecast, plan: Plan, stem: Path) -> Figure:
-    shown = shown_strategies(forecast)
-    cells = {label(name): [cell for cell in forecast.cells if cell.scaling == name] for name in shown}
-    labels = [label(name) for name in planned_strategies()]
-    source = times_of(forecast, plan.source)
-    figure = figures.times(cells, labels, title=f"Predicted time to the target: {source}", choice=forecast.best)
-    caption = (
-        f"Times of {source}. Strong and weak scaling, and the strategies of the table. Median, and the interval for 80 % of "
-        "the runs that reach the target; training and validation, without compiling."
-    )
-    return Figure("Times", caption, *canvas.save_both(figure, stem))
+def _lines(forecast: Forecast) -> list[Measured]:
+    """Returns a line for each strategy of the figure; the time of a run that is likely to fail is infinite."""
+    names, lines = {"strong", "weak", *(cell.scaling for cell in answer.shown(forecast))}, []
+    for name in dict.fromkeys(cell.scaling for cell in forecast.cells if cell.scaling in names):
+        of = [cell for cell in forecast.cells if cell.scaling == name]
+        middle = tuple(cell.seconds if cell.probability_of_failure <= 0.5 else math.inf for cell in of)
+        ends = ((cell.seconds_low, cell.seconds_high) for cell in of)
+        lines.append(Measured(answer.label(name), tuple(cell.devices for cell in of), middle, *zip(*ends, strict=True)))
+    return lines

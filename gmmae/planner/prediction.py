@@ -9,18 +9,19 @@ A step on n devices takes a + b · (device batch) + c(n). By the law, growing th
 dividing it exactly if (a + c(n)) / (b B) > B / Bn. This compares overhead with noise. `BatchRule` holds both numbers.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from gmmae.config.schema import OptimConfig
-from gmmae.planner import stability, step_ratios, steps
-from gmmae.planner.learning_rate import speed_up_epochs
-from gmmae.planner.step_ratios import CONSTANTS, Ratios
+from gmmae.planner import stability, step_ratios
+from gmmae.planner.step_ratios import CONSTANTS, INTERVAL_NORMAL, Ratios
 from gmmae.scaling import cost, strategies
 from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.scaling.strategies import Stage
@@ -53,16 +54,22 @@ class Measured(NamedTuple):
     max_epochs: int  # after which a run has missed the target
     steps: Mapping[int, float]  # to the target at the base rate, by batch
     ratios: Ratios  # of two short runs (`gmmae.planner.step_ratios`)
-    train: StepTimes  # seconds of a training step by its samples
-    passes: StepTimes  # seconds of a validation pass by its samples
+    train: StepTimes | None  # seconds of a training step by its samples; None: only steps are predicted
+    passes: StepTimes | None  # seconds of a validation pass by its samples; None: none is counted
     gradient_bytes: float  # that an all-reduce adds up
-    progress: Mapping[float, float]  # of the trials, by factor (`gmmae.planner.stability`)
-    active_unit_fractions: Mapping[float, float]  # by factor (`gmmae.planner.stability`)
+    progress: Mapping[float, float] = {1.0: 1.0}  # of the trials, by factor (`gmmae.planner.stability`)
+    active_unit_fractions: Mapping[float, float] = {}  # by factor (`gmmae.planner.stability`)
+    whole_epochs: bool = True  # whether a run ends with an epoch; otherwise an epoch is a step here
+    largest_batch: int | None = None  # of the strategy `BEST_BATCH`; None: all samples
 
     @property
     def base_steps(self) -> float:
         """The steps of the base run to the target."""
         return self.steps[self.optim.batch_size]
+
+    def epoch_steps(self, batch: float | np.ndarray) -> np.ndarray:
+        """Returns the steps of an epoch at a global batch."""
+        return np.ceil(self.samples / np.asarray(batch)) if self.whole_epochs else np.ones_like(batch, float)
 
 
 class BatchRule(NamedTuple):
@@ -102,7 +109,7 @@ class Forecast(NamedTuple):
 
     cluster: Cluster
     cells: list[Prediction]  # for every strategy on every number of devices that it has samples for
-    best: Prediction  # the recommended one
+    best: Prediction | None  # the recommended one; None without step times
     best_batches: dict[int, int]  # batches of the strategy `BEST_BATCH` by number of devices, derived from `listed`
     listed: tuple[int, ...]  # best batches on 1, 2, 4, … devices at the base rate, the values of `optim.best_batches`
     compute_scale: float  # seconds of computation on the cluster's device for one second measured
@@ -110,10 +117,12 @@ class Forecast(NamedTuple):
 
 
 def batch_rule(measured: Measured) -> BatchRule:
-    """Returns the two numbers of the hyperbola through the base batch and twice that, and the two of a step's time."""
-    batch = measured.optim.batch_size
-    twice = measured.base_steps * math.exp(step_ratios.log_ratio(2.0, 1.0, measured.ratios, CONSTANTS))
-    return BatchRule(*steps.fit({batch: measured.base_steps, 2 * batch: twice}), *cost.affine(measured.train))
+    """Returns the numbers of the hyperbola through the base batch and twice that, and those of a step's time."""
+    batch, steps = measured.optim.batch_size, measured.base_steps
+    twice = median_steps(measured, 2 * batch)
+    smin = max(2 * twice - steps, 1e-3 * steps)
+    bn = max(2 * batch * (steps - twice) / smin, 1e-3 * batch)
+    return BatchRule(smin, bn, *(cost.affine(measured.train) if measured.train else (math.nan, math.nan)))
 
 
 class DeviceGroup(NamedTuple):
@@ -124,12 +133,26 @@ class DeviceGroup(NamedTuple):
     reduce_s: float
     devices: int
 
+    def epoch_range_s(self, batch: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the least and the most seconds of an epoch with its validation, at a global batch.
+
+        They differ where a device has a batch that is not between measured ones.
+        """
+        m, nothing = self.measured, (np.zeros(()), np.zeros(()))
+        steps_s = (
+            cost.seconds_range(m.train, np.ceil(np.asarray(batch) / self.devices)) if m.train else 2 * (np.array(math.nan),)
+        )
+        passes_s = cost.seconds_range(m.passes, math.ceil(m.validation / self.devices)) if m.passes else nothing
+        least, most = (
+            m.epoch_steps(batch) * (self.scale * step_s + self.reduce_s) + self.scale * pass_s
+            for step_s, pass_s in zip(steps_s, passes_s, strict=True)
+        )
+        return least, most
+
     def epoch_s(self, batch: int | np.ndarray) -> np.ndarray:
-        """Returns the seconds of an epoch with its validation, at a global batch."""
-        m = self.measured
-        step_s = self.scale * cost.seconds_at(m.train, np.ceil(np.asarray(batch) / self.devices)) + self.reduce_s
-        passes_s = self.scale * cost.seconds_at(m.passes, math.ceil(m.validation / self.devices))
-        return np.ceil(m.samples / np.asarray(batch)) * step_s + passes_s
+        """Returns the seconds of an epoch, in the middle of the range by logarithms."""
+        least, most = self.epoch_range_s(batch)
+        return np.sqrt(least * most)
 
 
 def device_group(measured: Measured, cluster: Cluster, devices: int, compute_scale: float | None = None) -> DeviceGroup:
@@ -145,7 +168,8 @@ def device_group(measured: Measured, cluster: Cluster, devices: int, compute_sca
       InputError: the cluster's `reference_batch` was not measured.
     """
     reduce_s = cost.all_reduce_s(cluster, devices, measured.gradient_bytes)
-    return DeviceGroup(measured, compute_scale or cost.scale(cluster, measured.train), reduce_s, devices)
+    scale = compute_scale or (cost.scale(cluster, measured.train) if measured.train else 1.0)
+    return DeviceGroup(measured, scale, reduce_s, devices)
 
 
 def median_steps(measured: Measured, batch: float, rate: float = 1.0) -> float:
@@ -160,19 +184,6 @@ def deviation(measured: Measured, batch: float, rate: float = 1.0) -> float:
     return step_ratios.deviation(batch / measured.optim.batch_size, rate, measured.ratios, CONSTANTS)
 
 
-def draw_steps(measured: Measured, path: Stage) -> Float[np.ndarray, " draws"]:
-    """Draws the steps to the target of a run that reaches it."""
-    base = strategies.resolve("strong", measured.optim, 1, measured.samples).stages[0]
-    rate = path.learning_rate / base.learning_rate
-    rng = np.random.default_rng([path.batch, int(1000 * rate)])
-    scatter = np.exp(deviation(measured, path.batch, rate) * rng.normal(size=DRAWS))
-    unscaled, scaled = (median_steps(measured, path.batch, of) for of in (1.0, rate))
-    an_epoch = math.ceil(measured.samples / path.batch)
-    warmup_epochs = path.warmup_epochs
-    epochs = speed_up_epochs(np.array([unscaled / an_epoch]), np.array([unscaled / scaled]), warmup_epochs)
-    return an_epoch * epochs * scatter
-
-
 class RunDraws(NamedTuple):
     """The draws of a strategy's epochs and steps, which do not depend on the cluster."""
 
@@ -183,14 +194,37 @@ class RunDraws(NamedTuple):
     tested: bool  # whether trials cover the learning rate
 
 
+def warmed_up_epochs(epochs: float, speedup: float, warmup_epochs: int) -> float:
+    """Returns the epochs that a run takes with a speed-up that rises linearly from 1 during the warmup.
+
+    Args:
+      epochs: those that it takes without one.
+      speedup: after the warmup.
+      warmup_epochs: of the learning rate.
+
+    >>> warmed_up_epochs(12.0, 4.0, 0), warmed_up_epochs(2.0, 1.0, 0)
+    (3.0, 2.0)
+    >>> round(warmed_up_epochs(20.0, 4.0, 5), 2), round(warmed_up_epochs(5.5, 4.0, 5), 2)  # 12.5 are done when it ends
+    (6.88, 2.93)
+    """
+    done = warmup_epochs * (1 + speedup) / 2
+    if epochs > done:
+        return warmup_epochs + (epochs - done) / speedup
+    slope = (speedup - 1) / warmup_epochs
+    return (math.sqrt(max(0.0, 1 + 2 * slope * epochs)) - 1) / slope if slope > 1e-9 else epochs
+
+
 def draw_run(measured: Measured, path: Stage) -> RunDraws:
     """Draws the whole epochs and their steps, with the probability of missing the target.
 
     Taking more than `max_epochs` counts as missing it.
     """
-    an_epoch = math.ceil(measured.samples / path.batch)
-    epochs = np.ceil(draw_steps(measured, path) / an_epoch)
-    factor, warmup = path.learning_rate / measured.optim.learning_rate, path.warmup_epochs > 0
+    an_epoch, warmup = float(measured.epoch_steps(path.batch)), path.warmup_epochs > 0
+    factor = path.learning_rate / measured.optim.learning_rate
+    unscaled, scaled = (median_steps(measured, path.batch, rate) for rate in (1.0, factor))
+    rng = np.random.default_rng([path.batch, int(1000 * factor)])
+    scatter = np.exp(deviation(measured, path.batch, factor) * rng.normal(size=DRAWS))
+    epochs = np.ceil(warmed_up_epochs(unscaled / an_epoch, unscaled / scaled, path.warmup_epochs) * scatter)
     failed = step_ratios.failure_probability(factor, measured.ratios, CONSTANTS)
     tested = not step_ratios.is_doubtful(measured.ratios) and factor <= step_ratios.MAX_SAFE_RATE
     if len(measured.progress) > 1:
@@ -238,80 +272,75 @@ def forecast(
     """
     devices = runnable(measured.samples, devices)
     machines = {n: device_group(measured, cluster, n, compute_scale) for n in sorted({1, *devices})}
-    powers = [2**i for i in range(devices[-1].bit_length())]
+    powers = [2**i for i in range(devices[-1].bit_length())] if measured.train else []
     listed = tuple(best_batch(measured, device_group(measured, cluster, n, compute_scale)) for n in powers)
     optim = replace(measured.optim, best_batches=listed)
-    batches = {n: strategies.resolve(BEST_BATCH, optim, n, measured.samples).stages[0].batch for n in devices}
+    batches = {n: strategies.resolve(BEST_BATCH, optim, n, measured.samples).stages[0].batch for n in devices if listed}
     base = strategies.resolve("strong", measured.optim, 1, measured.samples).stages[0]
-    draws_of = {base: draw_run(measured, base)}
-    alone_s = float(np.median(_times(machines[1], draws_of[base], base)))
+    draw = cache(lambda path: draw_run(measured, path))
+    strong = {n: _times(machine, draw(base), base) for n, machine in machines.items() if n <= base.batch}
+    alone_s, quantiles = float(np.median(strong[1])), ((1 - INTERVAL_LEVEL) / 2, 0.5, (1 + INTERVAL_LEVEL) / 2)
     cells: list[Prediction] = []
-    for n in devices:
-        fallback_s = min(_expected(machines[k], draws_of[base], base, math.inf) for k in machines if k <= n)
-        for name in names:
-            path = _path(name, measured, n, batches[n])
-            if path.batch < n:
-                continue
-            if path not in draws_of:
-                draws_of[path] = draw_run(measured, path)
-            cells.append(_cell(name, machines[n], draws_of[path], path, alone_s, fallback_s))
-    tested = [cell for cell in cells if cell.tested] or cells
-    least = min(cell.expected_s for cell in tested)
-    best = min(
-        (cell for cell in tested if cell.expected_s <= MAX_TIME_RATIO * least), key=lambda cell: (cell.devices, cell.expected_s)
-    )
+    for n, name in itertools.product(devices, names):
+        path = strategies.resolve("strong" if name == BEST_BATCH else name, measured.optim, n, measured.samples).stages[0]
+        path = path._replace(batch=batches[n]) if name == BEST_BATCH else path
+        if path.batch < n:
+            continue
+        run, times = draw(path), _times(machines[n], draw(path), path)
+        few, half, many = np.quantile(run.steps, quantiles).tolist()
+        low, middle, high = np.quantile(times, quantiles).tolist()
+        # A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten reach the target.
+        # A run with strong scaling then follows.
+        late_s = run.late * measured.max_epochs * float(machines[n].epoch_s(path.batch))
+        failed_s = (run.failure - run.late) * high + late_s
+        follows_s = min(float(of.mean()) for k, of in strong.items() if k <= n)
+        cell = Prediction(
+            scaling=name,
+            devices=n,
+            batch=path.batch,
+            learning_rate=path.learning_rate,
+            steps=half,
+            steps_low=few,
+            steps_high=many,
+            seconds=middle,
+            seconds_low=low,
+            seconds_high=high,
+            probability_of_failure=run.failure,
+            tested=run.tested,
+            expected_s=float((1 - run.failure) * times.mean() + failed_s + run.failure * follows_s),
+            speedup=alone_s / middle,
+            efficiency=alone_s / middle / n,
+        )
+        cells.append(cell)
+    best, tested = None, [cell for cell in cells if cell.tested] or cells
+    if measured.train:
+        near_s = MAX_TIME_RATIO * min(cell.expected_s for cell in tested)
+        best = min((cell for cell in tested if cell.expected_s <= near_s), key=lambda cell: (cell.devices, cell.expected_s))
     return Forecast(cluster, cells, best, batches, listed, machines[1].scale, compute_scale is not None)
 
 
-def _path(name: str, measured: Measured, devices: int, batch: int) -> Stage:
-    if name != BEST_BATCH:
-        return strategies.resolve(name, measured.optim, devices, measured.samples).stages[0]
-    return strategies.resolve("strong", measured.optim, devices, measured.samples).stages[0]._replace(batch=batch)
-
-
 def _times(group: DeviceGroup, draws: RunDraws, path: Stage) -> Float[np.ndarray, " draws"]:
-    rng = np.random.default_rng([group.devices, path.batch])
-    return draws.epochs * float(group.epoch_s(path.batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(draws.epochs)))
+    rng, (least, most) = np.random.default_rng([group.devices, path.batch]), group.epoch_range_s(path.batch)
+    times = draws.epochs * float(group.epoch_s(path.batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(draws.epochs)))
+    return times * (most / least) ** rng.uniform(-0.5, 0.5, len(times)) if most > least else times
 
 
-def _expected(group: DeviceGroup, draws: RunDraws, path: Stage, fallback_s: float) -> float:
-    """Returns the expected seconds.
+def time_ratio(measured: Measured, forecast: Forecast, one: Prediction, strong: Prediction) -> tuple[float, float, float]:
+    """Returns the time of a run over that of strong scaling on the same devices: median and the bounds of an 80 % interval.
 
-    A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten runs reach the target. A
-    run with strong scaling then follows.
+    Both have one seed. Without step times it is the ratio of the steps.
     """
-    if path.batch < group.devices:
-        return math.inf
-    times = _times(group, draws, path)
-    if not math.isfinite(fallback_s):
-        return float(times.mean())
-    limit_s = group.measured.max_epochs * float(group.epoch_s(path.batch))
-    failed_s = (draws.failure - draws.late) * np.quantile(times, (1 + INTERVAL_LEVEL) / 2) + draws.late * limit_s
-    return float((1 - draws.failure) * times.mean() + failed_s + draws.failure * fallback_s)
-
-
-def _cell(name: str, group: DeviceGroup, draws: RunDraws, path: Stage, alone_s: float, fallback_s: float) -> Prediction:
-    quantiles = ((1 - INTERVAL_LEVEL) / 2, 0.5, (1 + INTERVAL_LEVEL) / 2)
-    low, middle, high = (float(q) for q in np.quantile(_times(group, draws, path), quantiles))
-    few, half, many = (float(q) for q in np.quantile(draws.steps, quantiles))
-    expected_s = _expected(group, draws, path, fallback_s)
-    return Prediction(
-        scaling=name,
-        devices=group.devices,
-        batch=path.batch,
-        learning_rate=path.learning_rate,
-        steps=half,
-        steps_low=few,
-        steps_high=many,
-        seconds=middle,
-        seconds_low=low,
-        seconds_high=high,
-        probability_of_failure=draws.failure,
-        tested=draws.tested,
-        expected_s=expected_s,
-        speedup=alone_s / middle,
-        efficiency=alone_s / middle / group.devices,
-    )
+    rate, grown = one.learning_rate / measured.optim.learning_rate, one.batch / measured.optim.batch_size
+    parts = [INTERVAL_NORMAL * step_ratios.ratio_deviation(grown, rate, measured.ratios)]
+    middle = one.steps / strong.steps
+    if measured.train:
+        group = device_group(measured, forecast.cluster, one.devices, forecast.compute_scale)
+        middle = one.seconds / strong.seconds
+        for cell in (one, strong):
+            least, most = group.epoch_range_s(cell.batch)
+            parts += [INTERVAL_NORMAL * TIME_SIGMA, INTERVAL_LEVEL / 2 * math.log(most / least)]
+    half = math.exp(math.hypot(*parts))
+    return middle, middle / half, middle * half
 
 
 def best_batch(measured: Measured, group: DeviceGroup) -> int:
@@ -319,11 +348,11 @@ def best_batch(measured: Measured, group: DeviceGroup) -> int:
 
     With fewer samples than devices it is the number of samples, which these devices cannot share.
     """
-    most = measured.samples // group.devices
+    most = min(measured.samples, measured.largest_batch or measured.samples) // group.devices
     if not most:
         return measured.samples
     candidates = group.devices * np.unique(np.geomspace(1, most, NUM_CANDIDATES).round().astype(int))
-    steps_an_epoch = np.ceil(measured.samples / candidates)
+    steps_an_epoch = measured.epoch_steps(candidates)
     steps_to_target = np.array([median_steps(measured, batch) for batch in candidates])
     sigmas = np.array([deviation(measured, batch) for batch in candidates])
     scatter = np.exp(np.outer(sigmas, np.random.default_rng(0).normal(size=DRAWS)))

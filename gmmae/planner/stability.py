@@ -8,10 +8,9 @@ its own batch show this. The active-unit fraction is the share of units that sti
 the layer with the smallest share. A warmup protects the units. It does not help beyond the largest stable factor.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
-
-from gmmae.planner.learning_rate import interpolate
 
 MIN_PROGRESS = 0.5
 """The progress below which a trial has failed."""
@@ -91,3 +90,19 @@ def failure_probability(
     if not warmup:
         doublings = max(doublings, math.log2(HALF_FAILING_ACTIVE_FRACTION / interpolate(factor, active_unit_fractions)))
     return BASE_RATE_FAILURE + (1 - BASE_RATE_FAILURE) / (1 + math.exp(-LOGISTIC_SLOPE * doublings))
+
+
+def interpolate(factor: float, values: Mapping[float, float], least: float = 1e-3) -> float:
+    """Interpolates a quantity that is 1 at the base rate, linearly between logarithms.
+
+    Beyond the largest tried factor the last slope continues.
+
+    >>> [round(interpolate(k, {2: 0.5, 4: 0.125}), 3) for k in (1, 2, 2 * 2**0.5, 4, 8)], interpolate(8, {})
+    ([1.0, 0.5, 0.25, 0.125, 0.031], 1.0)
+    """
+    points = [(math.log2(k), math.log2(max(of, least))) for k, of in sorted({1.0: 1.0, **values}.items())]
+    pairs = list(itertools.pairwise(points))
+    if not pairs:
+        return 1.0
+    (low, at_low), (high, at_high) = next((pair for pair in pairs if math.log2(factor) <= pair[1][0]), pairs[-1])
+    return 2 ** (at_low + (at_high - at_low) / (high - low) * (math.log2(factor) - low))

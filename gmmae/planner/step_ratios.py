@@ -70,6 +70,10 @@ FAILED_EXPONENT = 0.5
 MEAN_RATE_EXPONENT = -0.7
 """The exponent γ where there was no second run: about the mean of the zoo."""
 
+RATIO_DEVIATION = 0.05
+"""Standard deviation of the logarithm of the ratio of the steps of two runs with one seed, for the base batch and for each
+doubling of it: 80 % intervals hold 80 % of the ratios of the zoo at 2 to 16 times the batch, with each workload left out."""
+
 WEAK_SPREAD, EXPONENT_SPREAD = 0.27, 0.41
 """Standard deviations of the weak ratio and of γ in the zoo."""
 
@@ -223,12 +227,23 @@ def deviation(batch: float, rate: float, ratios: Ratios, constants: Constants) -
 
     A number that was not measured adds its spread in the zoo.
     """
-    parts = [math.exp(_sum(deviation_features(batch, ratios), constants.deviation))]
-    if ratios.weak is None:
-        parts.append(WEAK_SPREAD * shape(math.log2(batch)))
-    if ratios.rate_exponent is None:
-        parts.append(EXPONENT_SPREAD * constants.rate[1] * math.log(rate))
-    return math.hypot(*parts)
+    of_seeds = math.exp(_sum(deviation_features(batch, ratios), constants.deviation))
+    return math.hypot(of_seeds, *_unknown(batch, rate, ratios, constants))
+
+
+def ratio_deviation(batch: float, rate: float, ratios: Ratios) -> float:
+    """Returns the standard deviation of the logarithm of the ratio of the steps to the base run's, for runs with one seed.
+
+    It is far smaller than that of steps of different seeds.
+    """
+    of_law = RATIO_DEVIATION * (1 + abs(math.log2(batch))) if batch != 1 else 0.0
+    return math.hypot(of_law, *_unknown(batch, rate, ratios, CONSTANTS))
+
+
+def _unknown(batch: float, rate: float, ratios: Ratios, constants: Constants) -> tuple[float, float]:
+    """Returns the standard deviations that the numbers add which were not measured."""
+    of_batch = WEAK_SPREAD * abs(shape(math.log2(batch))) if ratios.weak is None else 0.0
+    return of_batch, EXPONENT_SPREAD * constants.rate[1] * math.log(rate) if ratios.rate_exponent is None else 0.0
 
 
 def is_doubtful(ratios: Ratios) -> bool:

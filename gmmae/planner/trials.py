@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array
 
 from gmmae.config.schema import Config, changed
-from gmmae.planner.learning_rate import last_third
 from gmmae.scaling import schedules
 from gmmae.training import compilation, per_sample, programs
 from gmmae.training.compilation import TrainSetup
@@ -108,8 +107,8 @@ def progress(base: Trial, trial: Trial, final_loss: float) -> float:
     >>> progress(base, Trial([1.0, 1.0, 0.75], [1.0]), 0.0), progress(base, base, 0.0)
     (0.5, 1.0)
     """
-    part = last_third(min(len(base.losses), len(trial.losses)))
-    wanted, got = (np.array(of.losses[part]) for of in (base, trial))
+    count = min(len(base.losses), len(trial.losses))
+    wanted, got = (np.array(of.losses[count - max(1, count // 3) : count]) for of in (base, trial))
     left = max(0.0, wanted.mean() - final_loss) + wanted.std()
     behind = got.mean() - wanted.mean()
     return float(1 - behind / left) if left > 0 and math.isfinite(behind) else math.nan

@@ -159,19 +159,3 @@ def _plot(axes: Axes, lines: Sequence[Measured], power: int, label: str, within:
     for colour, value in ideals:
         axes.plot(ends, value * ends**power, color=colour, zorder=1, **dashed)
     return handles + ([Line2D([], [], color=GREY, **dashed)] if ideals else [])
-
-
-# For the report of step times, until it draws none: from here to the end.
-
-
-def step_time(series: Sequence[Measured], *, title: str) -> Figure:
-    """Draws the time of a training step in ms against the device batch; `series` are in seconds."""
-    in_ms = [one._replace(**{k: tuple(1e3 * t for t in getattr(one, k)) for k in ("median", "low", "high")}) for one in series]
-    figure = canvas.blank(4.0, title)
-    axes = figure.subplots()
-    canvas.dress(axes, "device batch (samples)", "time of a step (ms)")
-    handles = _plot(axes, in_ms, 1, "ideal")
-    for line in [line for line in axes.lines if line.get_label() == "ideal"]:
-        line.remove()
-    canvas.legend_above(axes, handles[: len(series)])
-    return figure

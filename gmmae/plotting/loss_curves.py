@@ -1,11 +1,11 @@
-"""Figures of losses: of one run by epochs, and of several numbers of devices by time."""
+"""Figures of losses: of one run by epochs, and of several runs by time."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from gmmae.plotting import canvas
 from gmmae.plotting.canvas import BLUE, GREY, VERMILION
+from gmmae.plotting.comparison import STYLES
 
 
 class LossCurve(NamedTuple):
@@ -75,10 +76,10 @@ def losses(
 
 
 def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float | None, x_label: str = "time (s)") -> Figure:
-    """Draws the losses of several runs over time, from dark to light in their order.
+    """Draws the losses of several runs over time, in the colours that strategies have in other figures.
 
-    Time is logarithmic, so 32 devices get as much room as one. A circle marks the first validation loss at or below the target.
-    A cross marks the last finite loss of a run that later has non-finite ones, and the legend names the run.
+    Time is logarithmic, so a fast run gets as much room as a slow one. A circle marks the first validation loss at or below the
+    target. A cross marks the last finite loss of a run that later has non-finite ones, and the legend names the run.
 
     Args:
       curves: the runs, each with its own colour.
@@ -91,8 +92,7 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
     figure = canvas.blank(4.0, title)
     axes = figure.subplots()
     canvas.dress(axes, x_label, "loss")
-    # Lighter colours of the map would be invisible on white.
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(curves)))
+    colours = [colour for (colour, _), _ in zip(itertools.cycle(STYLES), curves, strict=False)]
     labels = [curve.label + ("" if np.isfinite(curve[2:]).all() else " (not finite)") for curve in curves]
     named = [Line2D([], [], color=colour, lw=2.5, label=label) for colour, label in zip(colours, labels, strict=True)]
     handles = _draw(axes, curves, [(colour, colour) for colour in colours], target)
@@ -136,13 +136,3 @@ def _draw(axes: Axes, curves: Sequence[LossCurve], colours: Sequence[tuple[Any, 
         axes.set_ylim(drawn.min() / margin, drawn.max() * margin)
         canvas.log_axis(axes, "y")
     return handles + [line for lines in marks.values() for line in lines]
-
-
-# For the report's third figure, until it has gone: from here to the end.
-
-
-def warmup_curve(
-    curve: LossCurve, *, title: str, target: float | None, first_epochs: int, epoch_s: float, x_label: str = "time (s)"
-) -> Figure:
-    """Draws `losses_by_devices` of one run."""
-    return losses_by_devices([curve], title=title, target=target, x_label=x_label)

@@ -218,15 +218,23 @@ def affine(times: StepTimes) -> tuple[float, float]:
     return float(a), float(b)
 
 
-def seconds_at(times: StepTimes, samples: float | np.ndarray) -> np.ndarray:
-    """Returns the seconds of a number of samples: linear between measured numbers, with the slope of `affine` beyond them.
+def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the least and the most seconds of numbers of samples: equal, and linear, at and between measured numbers.
 
-    >>> seconds_at(StepTimes((1, 2), (3.0, 4.0)), np.array([1.0, 1.5, 4.0])).round(6).tolist()
-    [3.0, 3.5, 6.0]
+    Fewer samples save as much as `affine` says, or nothing. More samples add its slope, or as much time as each one has taken.
+
+    >>> times = StepTimes((1, 2), (3.0, 4.0))
+    >>> [of.round(6).tolist() for of in seconds_range(times, np.array([0.5, 1.5, 4.0]))]
+    [[2.5, 3.5, 6.0], [3.0, 3.5, 8.0]]
     """
-    beyond = np.maximum(0.0, np.asarray(samples) - times.batches[-1])
-    slope = affine(times)[1] if np.any(beyond) else 0.0
-    return np.interp(samples, times.batches, times.seconds) + slope * beyond
+    samples = np.asarray(samples, float)
+    first, last = times.batches[0], times.batches[-1]
+    inside = np.interp(samples, times.batches, times.seconds)
+    if np.all((first <= samples) & (samples <= last)):
+        return inside, inside
+    a, b = affine(times)
+    least = np.where(samples < first, np.minimum(inside, a + b * samples), inside + b * np.maximum(0.0, samples - last))
+    return least, np.maximum(least, inside * np.maximum(1.0, samples / last))
 
 
 def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
@@ -240,7 +248,7 @@ def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
     """
     batches = sorted(batch for batch in seen if batch <= times.batches[-1])
     larger = sorted(set(seen) - set(batches))
-    ratios = [math.log(seen[batch] / float(seconds_at(times, batch))) for batch in batches]
+    ratios = [math.log(seen[batch] / float(seconds_range(times, batch)[0])) for batch in batches]
     scales = np.exp(np.interp(np.log(times.batches), np.log(batches), ratios))
     scaled = (np.array(times.seconds) * scales).tolist()
     return StepTimes((*times.batches, *larger), (*scaled, *(seen[batch] for batch in larger)))

@@ -1,102 +1,133 @@
-"""The three lines of a plan's answer, from constructed predictions."""
+"""The answer of a plan, its table, its JSON and its page, from constructed predictions."""
 
+import json
+import math
 from dataclasses import replace
 
 import pytest
 
-from gmmae.planner import answer, evidence, prediction
+from gmmae.planner import answer, page, prediction
+from gmmae.planner.answer import Plan
+from gmmae.planner.prediction import Forecast, Prediction
 from gmmae.planner.step_ratios import Ratios
-from tests.planner.test_page import found
-from tests.planner.test_plan_tables import ALONE, STRONG, UNTESTED, WEAK, forecast_of
-from tests.planner.test_prediction import IDEAL, measured
+from gmmae.scaling.cost import Cluster, StepTimes
+from tests.planner.test_prediction import DEVICES, IDEAL, measured
+
+SLOW = Cluster("Slow", "a device", 2, 1e-3, 1e8, 1e-3, 1e8)
 
 
-def lines(*cells, best=None):
-    return answer.answer(forecast_of(*cells, best=best), found(), "float32")
+def cell(scaling, devices, batch, seconds, **changes):
+    ends = {f"{name}_{end}": of for name, of in (("seconds", seconds), ("steps", 300.0)) for end in ("low", "high")}
+    values = {"learning_rate": 0.001, "steps": 300.0, "seconds": seconds, "probability_of_failure": 0.04, "tested": True}
+    values |= {"expected_s": seconds, "speedup": 1.0, "efficiency": 1.0}
+    return Prediction(scaling=scaling, devices=devices, batch=batch, **ends | values | changes)
 
 
-@pytest.mark.parametrize(
-    ("cells", "line"),
-    [
-        ((ALONE,), "Only one device was planned for, so the batch has no devices to grow with."),
-        ((ALONE, STRONG), "Growing the batch with the devices never pays."),
-        ((STRONG, WEAK._replace(expected_s=241.0)), "Growing the batch with the devices never pays."),
-        ((STRONG, UNTESTED), "Growing the batch with the devices never pays."),
-        (
-            (STRONG, WEAK),
-            "Growing the batch with the devices pays from n = 4 on (weak scaling). On 4 devices weak scaling takes 42 % of the "
-            "expected time of strong scaling.",
-        ),
-        (
-            (STRONG, WEAK, STRONG._replace(devices=8), WEAK._replace(devices=8, expected_s=500.0)),
-            "Growing the batch with the devices pays on 4 devices only (weak scaling). On 4 devices weak scaling takes 42 % of "
-            "the expected time of strong scaling.",
-        ),
-        # Strong scaling has no sample for each of 8 devices.
-        ((WEAK._replace(devices=8),), "Growing the batch with the devices pays from n = 8 on (weak scaling)."),
-    ],
-)
-def test_the_second_line_says_whether_growing_the_batch_pays(cells, line):
-    assert lines(*cells).growth == line
+ALONE, STRONG, WEAK = cell("strong", 1, 32, 360.0), cell("strong", 4, 32, 240.0), cell("weak", 4, 128, 100.0)
+UNTESTED = cell("linear", 4, 128, 50.0, learning_rate=0.004, tested=False)
 
 
-def test_a_batch_that_is_much_faster_on_one_device_is_named():
-    smaller = ALONE._replace(scaling=prediction.BEST_BATCH, batch=5, expected_s=0.5 * ALONE.expected_s)
-    assert lines(ALONE, smaller).growth.endswith(" On one device a batch of 5 takes 50 % of the base batch's expected time.")
-    assert "a batch of 5" not in lines(ALONE, smaller._replace(expected_s=0.9 * ALONE.expected_s)).growth
+def plan_of(*cells, best=None, **changes):
+    values = {"title": "Plan: mine", "measured": measured(0.16), "metric": "loss", "target": 0.01, "basis": "one run"}
+    values |= {"device_kind": "cpu", "precision": "tf32", "facts": ["a fact"], "warnings": ["a note"]}
+    values |= {"forecasts": [Forecast(IDEAL, [*cells], best or (cells and cells[0]), {}, (), 1.0, False)]}
+    return Plan(**values | {"content": {"config": "mine"}, "evidence": {"device": "cpu"}} | changes)
 
 
-def test_step_times_that_scatter_are_a_warning():
-    calm, busy = (" ".join(evidence._busy(found()._replace(step_spread=spread))) for spread in (0.05, 0.3))
-    assert (calm, "other work" in busy) == ("", True)
-
-
-def failing(name, devices):
-    return WEAK._replace(scaling=name, devices=devices, probability_of_failure=0.6)
+def lines(*cells, **changes):
+    plan = plan_of(*cells, **changes)
+    return answer.answer(plan, plan.forecasts[0])
 
 
 @pytest.mark.parametrize(
-    ("cells", "line"),
+    ("cells", "words"),
     [
-        ((ALONE,), ""),
-        ((ALONE, STRONG), "No tested strategy is likely to fail. "),
-        ((failing("linear", 2), failing("linear", 4)), "The linear rule will most likely fail from n = 2 on. "),
-        (
-            (failing("sqrt", 4), failing("linear", 2), failing("weak", 4)),
-            "The linear rule will most likely fail from n = 2 on, the square-root rule and weak scaling from n = 4 on. ",
-        ),
-        ((STRONG, UNTESTED), "No tested strategy is likely to fail. The linear rule is untested from n = 4 on. "),
+        ((ALONE,), "Only one device was planned for."),
+        ((STRONG, WEAK), "On 4 devices growing to 128 (weak scaling) takes 42 % of the time ("),
+        ((STRONG, WEAK), "Grow on 4 devices."),
+        ((STRONG, WEAK._replace(seconds=500.0, expected_s=500.0)), "Keep on 4 devices."),
+        ((STRONG, WEAK._replace(seconds=230.0, expected_s=230.0)), "Too close to tell on 4 devices."),
+        ((STRONG, WEAK._replace(probability_of_failure=0.6)), "Keep on 4 devices."),
+        ((STRONG, WEAK, *(one._replace(devices=8) for one in (STRONG, WEAK))), "Grow on 4 and 8 devices."),
+        ((WEAK._replace(devices=64),), "No number of devices can do both"),
     ],
 )
-def test_the_third_line_says_what_fails_and_what_is_untested(cells, line):
-    assert lines(*cells).doubts.partition("The choice takes ")[0] == line
+def test_the_first_line_answers_whether_to_keep_or_grow(cells, words):
+    question = lines(*cells)[0]
+    assert question.startswith("Keep 32 or grow? ")
+    assert words in question
 
 
-def test_the_third_line_says_how_sure_the_steps_are():
-    run = lines(ALONE._replace(steps=325.0, steps_low=300.0, steps_high=350.0, learning_rate=0.00105)).doubts
-    assert run.startswith(
-        "The choice takes 325 steps (300 to 350, 80 %), by a run at its batch and learning rate and the scatter"
-    )
-    predicted = lines(WEAK).doubts
-    assert predicted.endswith("predicted from a run at batch 32 and 2 short runs beside it.")
-    alone = found(measured=measured(ratios=Ratios(None, None)))
-    doubtful = answer.answer(forecast_of(WEAK), alone, "float32").doubts
-    assert doubtful.endswith("predicted from a run at batch 32 alone, so they are uncertain.")
+def test_a_step_time_that_was_not_measured_names_no_winner():
+    """Strong scaling on 8 devices has 4 samples on each, and a step took 0.045 s at 32 and 0.12 s at 128."""
+    times = StepTimes((32, 128), (0.045, 0.12))
+    of = measured(train=times, passes=None)
+    forecast = prediction.forecast(of, IDEAL, ("strong", "weak"), (1, 8))
+    said = lines(measured=of, forecasts=[forecast])
+    assert "Too close to tell on 8 devices." in said[0]
+    assert ", too close to tell from " in said[1]
+    strong = next(one for one in forecast.cells if (one.scaling, one.devices) == ("strong", 8))
+    assert strong.seconds_high / strong.seconds_low > 1.2 * (strong.steps_high / strong.steps_low)
 
 
-SCALED = "Mine, times scaled by 0.5 from steps measured on cpu in float32 (reference_step_s in the cluster's file)"
+def test_the_last_line_says_what_fails_and_how_sure_the_steps_are():
+    fails = WEAK._replace(scaling="linear", devices=2, probability_of_failure=0.6)
+    text = lines(STRONG, fails, UNTESTED._replace(scaling="sqrt"))[-1]
+    assert text.startswith("Will most likely fail: linear rule from n = 2 on. Untested: square-root rule from n = 4 on. ")
+    assert "The choice takes 300 (300 to 300) steps, 80 %, " in text
+    assert lines(ALONE, STRONG)[-1].startswith("No tested strategy is likely to fail. ")
+
+
+def test_a_target_where_the_loss_hardly_falls_may_be_missed_by_another_seed():
+    plan = plan_of(STRONG, measured=measured(ratios=Ratios(-0.2, -0.5, 325.0, 0.01)))
+    assert "Another seed may miss this target" in answer.answer(plan, plan.forecasts[0])[-1]
+    assert "≥ 4 %" in answer.table(plan, plan.forecasts[0], [STRONG])[1][0]
+    assert "Another seed" not in lines(STRONG)[-1]
+
+
+SCALED = "Mine, times scaled by 0.5 from steps measured on cpu in tf32 (reference_step_s in the cluster's file)"
 
 
 @pytest.mark.parametrize(
     ("device", "reference_step_s", "words"),
     [
-        ("NVIDIA H200 SXM", 0.0, "devices as fast as the one that measured (cpu in float32), linked as in Mine"),
+        ("NVIDIA H200 SXM", 0.0, "devices as fast as the one that measured (cpu in tf32), linked as in Mine"),
         ("NVIDIA H200 SXM", 0.096, SCALED),
-        ("cpu", 0.0, "Mine, steps measured on cpu in float32"),
-        ("cpu", 0.096, SCALED),
+        ("cpu", 0.0, "Mine, steps measured on cpu in tf32"),
     ],
 )
 def test_times_are_those_of_a_named_device(device, reference_step_s, words):
     cluster = replace(IDEAL, name="Mine", device=device, reference_step_s=reference_step_s)
-    forecast = prediction.forecast(measured(0.16), cluster, ("strong",), (1, 2))
-    assert answer.times_of(forecast, answer.Source("cpu", "float32")) == words
+    assert answer.times_of(plan_of(), prediction.forecast(measured(0.16), cluster, ("strong",), (1, 2))) == words
+
+
+def test_the_table_has_three_runs_for_each_number_of_devices_by_expected_time():
+    """The expected time has the failures, and the median has not. Strategies of one run stand once, and the choice for them."""
+    risky = WEAK._replace(scaling="sqrt", batch=129, seconds=10.0, expected_s=300.0)
+    worst, alike = WEAK._replace(scaling="linear-warmup", batch=130, expected_s=400.0), WEAK._replace(scaling="best-batch")
+    forecast = plan_of(ALONE, worst, STRONG, risky, WEAK, alike, UNTESTED, best=alike).forecasts[0]
+    assert answer.shown(forecast) == [ALONE, alike, STRONG, risky]
+
+
+def test_the_page_and_the_json_say_what_the_terminal_says(tmp_path):
+    numbers = measured(0.16, ratios=Ratios(None, None), progress={1.0: 1.0, 2.0: math.nan})
+    forecasts = [
+        prediction.forecast(numbers, cluster, ("strong", "weak", "linear", "best-batch"), DEVICES) for cluster in (IDEAL, SLOW)
+    ]
+    printed = page.write(tmp_path, plan_of(measured=numbers, forecasts=forecasts))
+    markdown, html = ((tmp_path / name).read_text().replace("\\", "") for name in ("README.md", "index.html"))
+    assert markdown.startswith(f"# Plan: mine\n\n- **{printed[0]}**\n- {printed[1]}\n")
+    for text in (*printed[:3], *printed[4:7], "a fact", "warning: a note"):
+        assert text in printed
+        assert text in html
+        assert text in markdown
+    assert html.count("<img ") == 2
+    captions = [line for line in markdown.splitlines() if line.startswith(("**Predicted", "Predicted"))]
+    assert len(captions) == 4
+    assert all("cpu in tf32" in line for line in captions)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["measured"]["ratios"]["weak"] is None
+    assert plan["measured"]["progress"]["2.0"] is None
+    assert plan["clusters"]["Slow"]["best"] == forecasts[1].best._asdict()
+    assert "a / (b B) = 5 on one device" in html
+    assert "--optim.best-batches " in html

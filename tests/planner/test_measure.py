@@ -6,12 +6,13 @@ import math
 import pytest
 
 from gmmae.planner import measurements, step_ratios, trials
-from gmmae.planner.measure import PlanRequest, measure
-from gmmae.planner.measurements import PlanDir, PlanInterruptedError, claimed
+from gmmae.planner.measure import measure
+from gmmae.planner.measurements import PlanInterruptedError, claimed
 from gmmae.sweep import throughput
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from gmmae.training import loop
+from gmmae.training.workdir import WorkDir
 from tests.planner.laboratory import Laboratory
 from tests.small import small
 
@@ -20,49 +21,37 @@ REACHED = 0.05
 
 
 def plan(root, **changes):
-    with claimed(root) as folder:
-        return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, PlanRequest((1, 2)))
-
-
-@pytest.fixture(scope="module")
-def planned(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("plan")
-    return folder, plan(folder)
+    with claimed(root):
+        return measure(small(**{"stop__target": REACHED} | changes), root, lambda: IDLE, (1, 2))
 
 
 @pytest.mark.slow
-def test_measurements_are_stored_and_not_made_again(planned, monkeypatch):
-    folder, first = planned
-    assert set(first.measured.steps) == {8}
-    assert first.measured.ratios.weak is not None
-    assert not any("short run" in note for note in first.notes)
-    assert "batch 22, 2.75 times the learning rate" in first.epochs  # there are 22 training samples
-    assert first.measured.samples + first.measured.validation == 28
-    assert first.measured.ratios.rate_exponent is not None
-    assert first.measured.train.batches[0] == 1
-    rows = PlanDir(folder).run(8).read_rows()
+def test_measurements_are_stored_and_not_made_again(tmp_path, monkeypatch):
+    first = plan(tmp_path)
+    assert None not in first.measured.ratios
+    assert "batch 22, 2.75 times the learning rate" in first.costs["epochs"]  # there are 22 training samples
+    rows = WorkDir(tmp_path / "runs" / "batch_8").read_rows()
     took = rows[-1].train_s / rows[-1].steps  # as the run itself took
     assert first.measured.train.at(8) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
-    assert set(first.epochs) == set(first.seconds)
     for module, name in ((trials, "learning_rate_trials"), (throughput, "measure")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured again"))
-    again = plan(folder)
-    assert again.measured == first.measured
-    assert again.epochs == first.epochs
+    assert plan(tmp_path).measured == first.measured
 
 
 def test_a_base_run_shorter_than_those_of_the_zoo_is_told(tmp_path):
     with Laboratory():
         short, long = (plan(tmp_path / str(target), stop__target=target, stop__max_epochs=200) for target in (0.8, 0.1))
     words = "the base run takes 1 epoch, fewer than the 2 of the runs that set the constants"
-    assert any(note.startswith(words) for note in short.notes)
-    assert not any("the base run takes" in note for note in long.notes)
+    assert any(note.startswith(words) for note in short.warnings)
+    assert not any("the base run takes" in note for note in long.warnings)
 
 
 def test_short_runs_tell_what_a_larger_batch_and_learning_rate_bring(tmp_path):
     """In the laboratory the steps at equal loss are those of 1 + 20 / B, over the root of the learning rate."""
     with Laboratory():
-        ratios = plan(tmp_path, stop__target=0.1, stop__max_epochs=200).measured.ratios
+        measured = plan(tmp_path, stop__target=0.1, stop__max_epochs=200).measured
+    ratios = measured.ratios
+    assert measured.train.batches == (1, 2, 8, 16, 32)
     assert ratios.weak == pytest.approx(math.log((1 + 20 / 16) / (1 + 20 / 8)), abs=0.1)
     assert ratios.rate_exponent == pytest.approx(-0.5, abs=0.15)
 
@@ -73,13 +62,7 @@ def test_trials_are_made_where_the_second_short_run_leaves_doubt(tmp_path, monke
     with Laboratory():
         measurements = plan(tmp_path, stop__target=0.5)
     assert set(measurements.measured.progress) == factors
-    assert ("multiples of the rate" in measurements.epochs) == (len(factors) > 1)
-
-
-def test_the_runs_tell_the_time_of_larger_batches(tmp_path):
-    with Laboratory():
-        train = plan(tmp_path, stop__target=0.1, stop__max_epochs=200).measured.train
-    assert train.batches == (1, 2, 8, 16, 32)
+    assert ("multiples of the rate" in measurements.costs["epochs"]) == (len(factors) > 1)
 
 
 def test_a_target_that_is_not_reached_is_told_with_the_best_value(tmp_path):
@@ -90,20 +73,18 @@ def test_a_target_that_is_not_reached_is_told_with_the_best_value(tmp_path):
 
 @pytest.mark.parametrize("name", ["version of gmmae", "configuration", "data", "device"])
 def test_measurements_of_something_else_are_refused(tmp_path, name):
-    with claimed(tmp_path) as folder:
-        measurements.Measurements(small(), folder, lambda: IDLE).part("a part", lambda: 1)
+    with claimed(tmp_path):
+        measurements.Measurements(small(), tmp_path, lambda: IDLE).part("a part", lambda: 1)
     kept = json.loads((tmp_path / "measured.json").read_text())
     kept["shared"][name] = "another"
     (tmp_path / "measured.json").write_text(json.dumps(kept))
     with pytest.raises(InputError, match=f"workdir must be that of a plan of the same {name}; got"):
         plan(tmp_path)
-
-
-def test_a_plan_of_another_configuration_says_what_differs(tmp_path):
-    with claimed(tmp_path) as folder:
-        measurements.Measurements(small(), folder, lambda: IDLE).part("a part", lambda: 1)
-    with pytest.raises(InputError, match=r'same configuration; got .* where optim.clip_norm was "none", now 0.5: give another'):
-        plan(tmp_path, optim__clip_norm=0.5)
+    if name == "version of gmmae":
+        kept["shared"][name] = measurements.VERSION
+        (tmp_path / "measured.json").write_text(json.dumps(kept))
+        with pytest.raises(InputError, match=r'where optim.clip_norm was "none", now 0.5: give another'):
+            plan(tmp_path, optim__clip_norm=0.5)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"parts": []}', "[" * 100_000])

@@ -1,16 +1,14 @@
 """A plan's answer does not depend on the calls that its work directory has seen."""
 
 import contextlib
-import json
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gmmae.planner import page, plan_content, prediction
-from gmmae.planner.measure import PlanRequest, measure
+from gmmae.planner import page, prediction
+from gmmae.planner.measure import measure
 from gmmae.planner.measurements import PlanInterruptedError, claimed
 from gmmae.scaling.cost import Cluster
 from gmmae.system.errors import InputError
@@ -33,36 +31,17 @@ CALLS = st.fixed_dictionaries(
 
 
 def answer(folder, call, laboratory):
-    """What a call tells: its numbers, or the line of its error."""
+    """What a call tells, without the seconds that measuring took: its numbers, or the line of its error."""
     stop = {"stop__target": call["target"], "stop__max_epochs": call["max_epochs"], "stop__patience_epochs": call["patience"]}
-    with laboratory:
-        try:
-            return numbers(folder, call, stop)
-        except InputError as error:
-            return str(error).replace(str(folder), "FOLDER")
-
-
-def numbers(folder, call, stop):
-    """What the page and `plan.json` rest on, without the seconds that measuring took."""
-    with claimed(folder) as place:
-        references = {cluster.reference_batch for cluster in call["clusters"] if cluster.reference_step_s}
-        request = PlanRequest(call["devices"], references)
-        found = measure(small(**stop), place, lambda: IDLE, request)
-    names = page.planned_strategies()
-    forecasts = [prediction.forecast(found.measured, cluster, names, call["devices"]) for cluster in call["clusters"]]
-    plan = plan_content.Plan("mine", found, prediction.batch_rule(found.measured), forecasts, "float32")
-    content = json.loads(json.dumps(plan_content.plan_content(plan)))
-    del content["measured"]["seconds"]
-    return content
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_versions():
-    """They take most of the time, and are the same in all plans."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_content, "versions", dict)
-        patch.setattr(plan_content, "git_commit", str)
-        yield
+    references = {cluster.reference_batch for cluster in call["clusters"] if cluster.reference_step_s}
+    try:
+        with laboratory, claimed(folder):
+            found = measure(small(**stop), folder, lambda: IDLE, call["devices"], references)
+            names = page.planned_strategies()
+            forecasts = [prediction.forecast(found.measured, of, names, call["devices"]) for of in call["clusters"]]
+            return found._replace(costs=found.costs["epochs"], facts=found.facts[:-1]), forecasts
+    except InputError as error:
+        return str(error).replace(str(folder), "FOLDER")
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -21,10 +21,6 @@ def curve(scale: float, until: float = 10.0) -> MetricCurve:
     return MetricCurve(steps, np.exp(-steps / scale))
 
 
-def test_the_base_run_predicts_itself():
-    assert log_ratio(1.0, 1.0, Ratios(-0.3, -0.8), CONSTANTS) == 0
-
-
 @pytest.mark.parametrize("weak", [-0.6, -0.3, -0.05, 0.0])
 def test_larger_batches_take_fewer_steps_and_never_much_fewer_than_the_batch_grows(weak):
     of = [log_ratio(batch, 1.0, Ratios(weak, -0.5), CONSTANTS) for batch in (1, 2, 4, 8, 16, 32)]
@@ -47,11 +43,6 @@ def test_steps_are_compared_at_equal_loss():
     assert stopped == pytest.approx((50.0, 100.0), rel=0.01)
     assert step_ratios.steps_at_equal_loss(base, steps, curve(50.0, until=0.2)) is None
     assert step_ratios.steps_at_equal_loss(base, steps, MetricCurve(base.steps, np.full(400, np.inf))) is None
-
-
-def test_failures_are_likely_where_the_second_run_did_not_come_far():
-    fine, failed = (step_ratios.failure_probability(4.0, Ratios(-0.3, of), CONSTANTS) for of in (-0.9, 0.5))
-    assert fine < 0.05 < failed
 
 
 @pytest.mark.parametrize("exponent", [-1.25, -0.9, -0.5, None, 0.5])

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from gmmae.config.schema import changed
 from gmmae.planner import trials
 from gmmae.planner.trials import Trial
 from gmmae.training import compilation, programs
@@ -15,12 +14,6 @@ from tests.small import small
 @pytest.fixture(scope="module")
 def attempt():
     return trials.learning_rate_trials(small(data__samples=28))
-
-
-def test_a_factor_is_a_factor_of_the_rate(attempt):
-    config = small(data__samples=28)
-    fourfold = trials.learning_rate_trials(changed(config, optim__learning_rate=4 * config.optim.learning_rate))
-    assert attempt(4.0) == fourfold(1.0)
 
 
 def test_a_trial_is_the_run_s_first_steps(attempt):
@@ -46,8 +39,3 @@ def test_a_rate_beyond_reason_fails(attempt):
     assert not trials.progress(base, wild, final) > 0.5
     assert trials.active_unit_fraction(base, wild) < 0.2 < trials.active_unit_fraction(base, base)
     assert math.isnan(trials.progress(Trial([1.0, 0.5], []), Trial([1.0, math.nan], []), 0.1))
-
-
-def test_the_trial_waits_for_the_ramp():
-    assert trials.count_epochs(small(optim__warmup_epochs=2), samples=28, batch=8) == 2 + 3
-    assert trials.count_epochs(small(), samples=1000, batch=8) == 1

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 
 from gmmae.plotting import canvas, loss_curves
+from gmmae.plotting.comparison import STYLES
 from gmmae.plotting.loss_curves import LossCurve
 from tests.plotting.test_figures import assert_texts_fit
 
@@ -58,8 +58,8 @@ def test_each_run_has_a_colour_solid_for_validation_and_dotted_for_training():
     [axes] = draw_runs(one, two).axes
     curves = [line for line in axes.lines if np.size(line.get_xdata()) == 40]
     assert [line.get_linestyle() for line in curves] == [":", "-", ":", "-"]
-    greys = [sum(to_rgb(line.get_color())) for line in curves]
-    assert greys[0] == greys[1] < greys[2] == greys[3]  # from dark to light
+    (first, _), (second, _), *_ = STYLES
+    assert [line.get_color() for line in curves] == [first, first, second, second]  # as in other figures
     np.testing.assert_array_equal(curves[1].get_ydata(), one.val_loss)
     np.testing.assert_array_equal(curves[2].get_xdata(), two.time_s)
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
