@@ -55,13 +55,11 @@ def test_predictions_stand_beside_outcomes_where_batch_and_rate_are_the_runs(pro
     ]
 
 
-@pytest.mark.parametrize(
-    ("best", "ratio"),
-    [(planned("strong", 1, 1, 1.0, None), "1.00"), (CELLS[3], "∞"), (planned("best-of-all", 64, 1, 1.0, None), "–")],
-)
-def test_what_the_plan_chose_is_told_with_what_it_cost(projected, tmp_path, best, ratio):
+@pytest.mark.parametrize(("place", "ratio"), [(("strong", 1), "1.00"), (("linear", 2), "∞"), (("best-of-all", 64), "–")])
+def test_what_the_plan_chose_is_told_with_what_it_cost(projected, tmp_path, place, ratio):
+    best = dict(zip(("scaling", "devices"), place, strict=True))
     text = compared([projected], tmp_path, clusters={"Flat": FORECAST | {"best": best}})
-    assert text.partition("\n")[0].endswith(f"n = {best['devices']}. Its time here over the fastest: {ratio}.")
+    assert text.partition("\n")[0].endswith(f"n = {place[1]}. Its time here over the fastest: {ratio}.")
 
 
 def test_each_cluster_has_its_rows_and_others_of_the_plan_none(projected, tmp_path):

@@ -63,10 +63,8 @@ def test_charts_have_the_arms_and_the_target_for_each_number_of_devices(root):
     strong, linear, target = (load(root, f"compare/{run}")[1] for run in ("strong_projected", "linear_projected", "target"))
     assert strong.keys() == linear.keys() == target.keys() == {"compare/n01_loss", "compare/n02_loss"}
     # Lines begin where the run does, so that the axis "Relative" has the first epoch too.
-    first, second, *_ = strong["compare/n02_loss"]
-    assert first[:2] == (0, 0.0)
-    assert math.isnan(first[2])
-    np.testing.assert_allclose(second[:2], (1, 21.8), rtol=1e-5)
+    np.testing.assert_allclose(strong["compare/n02_loss"][0], (0, 0.0, math.nan))
+    np.testing.assert_allclose(strong["compare/n02_loss"][1][:2], (1, 21.8), rtol=1e-5)
     np.testing.assert_allclose(linear["compare/n02_loss"][-1], (3, 3 * 13.0, 0.0148), rtol=1e-5)
     np.testing.assert_allclose(target["compare/n02_loss"], [(0, 0.0, TARGET), (1, 218.0, TARGET)], rtol=1e-5)
 
