@@ -162,7 +162,7 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     choice = f"On {best.devices} {where}: {name}, about {time_text(best.seconds)} ({within}, 80 %)."
 
     doubts = _failures(forecast.cells) if plan.device_kind else ""
-    at_base = (best.learning_rate, best.batch) == (measured.optim.learning_rate, base)
+    at_base = plan.device_kind and (best.learning_rate, best.batch) == (measured.optim.learning_rate, base)
     basis = (
         "by a run at its batch and learning rate and the scatter between seeds" if at_base else f"predicted from {plan.basis}"
     )
@@ -257,9 +257,9 @@ def evidence(plan: Plan) -> list[str]:
         lines.append(f"A step takes {1e3 * rule.overhead_s:.3g} ms + {1e3 * rule.sample_s:.3g} ms a sample{on}.")
     for forecast in plan.forecasts:
         of = f" for {forecast.cluster.name}" * several
-        if forecast.best_batches:
-            batches, listed = forecast.best_batches, " ".join(map(str, forecast.listed))
-            at = ", ".join(f"{batch} on {n}" for n, batch in batches.items())
+        listed = " ".join(map(str, forecast.listed))
+        if listed:
+            at = ", ".join(f"{batch} on {n}" for n, batch in forecast.best_batches.items())
             lines.append(f"The strategy best-batch{of}: {at}; --optim.best-batches {listed}")
         if not plan.device_kind or not (best := forecast.best):
             continue

@@ -73,13 +73,9 @@ def test_step_times_and_a_cluster_give_times_and_a_choice(csvs, tmp_path, capsys
     assert fast["best"]["expected_s"] <= 1.1 * min(cell["expected_s"] for cell in fast["cells"])
     assert "Set --samples" not in out
     assert "Set --step-times" not in out
+    half = plan(capsys, tmp_path / "plan", *csvs, *TIMES, *CLUSTERS, "--precision", "bfloat16")[1]
+    assert found["measured"]["gradient_bytes"] == 2 * half["measured"]["gradient_bytes"] == 4e6
     assert "Set --clusters" in plan(capsys, tmp_path / "plan", *csvs, *TIMES)[0]
-
-
-def test_the_precision_decides_the_bytes_of_the_all_reduce(csvs, tmp_path, capsys):
-    options = (*csvs, *TIMES, *CLUSTERS, "--precision")
-    whole, half = (plan(capsys, tmp_path / "p", *options, name)[1]["measured"] for name in ("float32", "bfloat16"))
-    assert whole["gradient_bytes"] == 2 * half["gradient_bytes"] == 4e6
 
 
 def test_columns_of_other_names_and_a_delimiter(tmp_path, capsys, csvs):

@@ -28,14 +28,6 @@ def test_larger_batches_take_fewer_steps_and_never_much_fewer_than_the_batch_gro
     assert all(-math.log(2) - 0.05 <= after - before for before, after in itertools.pairwise(of))
 
 
-def test_a_learning_rate_that_pays_in_the_short_run_pays_in_the_prediction():
-    fast, slow = (log_ratio(8.0, 8.0, Ratios(-0.3, exponent), CONSTANTS) for exponent in (-1.0, -0.2))
-    assert fast < slow - 1.0
-    failed, unknown = (Ratios(-0.3, of) for of in (step_ratios.rate_exponent(None, -0.3), None))
-    assert log_ratio(8.0, 8.0, unknown, CONSTANTS) < log_ratio(8.0, 1.0, unknown, CONSTANTS)
-    assert log_ratio(8.0, 8.0, failed, CONSTANTS) > log_ratio(8.0, 1.0, failed, CONSTANTS)
-
-
 def test_steps_are_compared_at_equal_loss():
     base, steps = curve(100.0), 400.0
     assert step_ratios.steps_at_equal_loss(base, steps, curve(50.0)) == pytest.approx((150.0, 300.0), rel=0.01)
