@@ -5,14 +5,12 @@ import math
 
 import pytest
 
-from gmmae.planner import measurements, step_ratios, trials
+from gmmae.planner import measurements, step_ratios
 from gmmae.planner.measure import measure
 from gmmae.planner.measurements import claimed
 from gmmae.scaling.cost import StepTimes
-from gmmae.sweep import throughput
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
-from gmmae.training.workdir import WorkDir
 from tests.planner.laboratory import Laboratory
 from tests.small import small
 
@@ -25,25 +23,19 @@ def plan(root, **changes):
         return measure(small(**{"stop__target": REACHED} | changes), root, lambda: IDLE, (1, 2))
 
 
-@pytest.mark.slow
-def test_measurements_are_stored_and_not_made_again(tmp_path, monkeypatch):
-    first = plan(tmp_path)
-    assert None not in first.measured.ratios
-    assert "batch 22, 2.75 times the learning rate" in first.costs["epochs"]  # there are 22 training samples
-    rows = WorkDir(tmp_path / "runs" / "batch_8").read_rows()
-    took = rows[-1].train_s / rows[-1].steps  # as the run itself took
-    assert (first.measured.train or StepTimes((), ())).at(8) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
-    for module, name in ((trials, "learning_rate_trials"), (throughput, "measure")):
-        monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured again"))
-    assert plan(tmp_path).measured == first.measured
-
-
 def test_a_base_run_shorter_than_those_of_the_zoo_is_told(tmp_path):
     with Laboratory():
         short, long = (plan(tmp_path / str(target), stop__target=target, stop__max_epochs=200) for target in (0.8, 0.1))
     words = "the base run takes 1 epoch, fewer than the 2 of the runs that set the constants"
     assert any(note.startswith(words) for note in short.warnings)
     assert not any("the base run takes" in note for note in long.warnings)
+
+
+def test_measurements_are_stored_and_not_made_again(tmp_path):
+    with Laboratory() as laboratory:
+        first, made = plan(tmp_path, stop__target=0.1), laboratory.made
+        assert plan(tmp_path, stop__target=0.1).measured == first.measured
+        assert laboratory.made == made > 0
 
 
 def test_short_runs_tell_what_a_larger_batch_and_learning_rate_bring(tmp_path):
