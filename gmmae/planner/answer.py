@@ -138,8 +138,7 @@ def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) 
     compared: dict[int, tuple[Prediction, float, float, float]] = {}
     verdicts: dict[str, list[int]] = defaultdict(list)
     for n in sorted(strong.keys() - {1}):
-        of = [cell for cell in forecast.cells if cell.devices == n and cell.scaling not in ("strong", BEST_BATCH)]
-        if grown := [cell for cell in of if cell.tested and cell.batch > base]:
+        if grown := [cell for cell in forecast.cells if cell.devices == n and cell.tested and cell.batch > base]:
             one = min(grown, key=lambda cell: cell.expected_s if timed else cell.steps)
             ratio, low, high = prediction.time_ratio(plan.measured, forecast, one, strong[n])
             compared[n] = one, ratio, low, high
