@@ -25,7 +25,7 @@ from gmmae.planner import prediction
 from gmmae.scaling.cost import Cluster
 from gmmae.scaling.identity import identity_fields
 from gmmae.sweep.grid import SweepConfig
-from gmmae.sweep.report import strategy_tables
+from gmmae.sweep.report import csv_files
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system.annotations import words_of
 from gmmae.training import records
@@ -336,7 +336,7 @@ def files() -> list[File]:
         File(
             "history.csv", "train", first_sentence(records.Epoch), _record(records.Epoch, ["metrics"]) | metric, records.Epoch
         ),
-        File("report/runs.csv", "sweep", "One row for each run and each failed process.", strategy_tables.RUNS_COLUMNS),
+        File("report/runs.csv", "sweep", "One row for each run and each failed process.", csv_files.RUNS_COLUMNS),
         File("step_times/*.json", "sweep", first_sentence(Timings), _record(Timings), Timings),
         File("an entry of train, validation", "sweep", first_sentence(Timing), _record(Timing), Timing),
         File("plan.json", "plan", of_plan, PLAN_KEYS),

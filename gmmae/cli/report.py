@@ -1,10 +1,10 @@
-"""`gmmae report`: write the tables, figures and page of a sweep."""
+"""`gmmae report`: write the page of a sweep."""
 
 from gmmae.cli.arguments import read_sweep
 from gmmae.cli.options import ReportArguments
 from gmmae.config.toml import find
-from gmmae.planner import outcome
 from gmmae.scaling.cost import read_cluster
+from gmmae.sweep.report import page
 from gmmae.sweep.runs import SweepDir
 from gmmae.system.errors import InputError
 
@@ -16,5 +16,5 @@ def command(options: ReportArguments) -> int:
         raise InputError(f"FOLDER must be the work directory of a sweep; got {options.root}, which has no {path.name}")
     config = read_sweep(path)
     clusters = [read_cluster(find(name, "clusters")) for name in options.clusters or config.clusters]
-    print(*outcome.write_report(config, options.root, clusters, options.plan), sep="\n")
+    print(*page.write(config, options.root, clusters, options.plan), sep="\n")
     return 0

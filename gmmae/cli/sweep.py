@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from gmmae.config.toml import find
-from gmmae.planner import outcome
 from gmmae.scaling.cost import read_cluster
 from gmmae.sweep import engine
 from gmmae.sweep.display import grid_table, sweep_display
 from gmmae.sweep.grid import SweepConfig, dry_run, left_out
+from gmmae.sweep.report import page
 from gmmae.training import fingerprint
 
 REPORT_PARTS = ("report", "as Markdown", "TensorBoard")
@@ -28,6 +28,6 @@ def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, v
     references = {cluster.reference_batch for cluster in clusters}
     code = engine.sweep(config, workdir, display, samples=samples, data=known, retry=retry, reference_batches=references)
     if not engine.interrupted(code):
-        for name, path in zip(REPORT_PARTS, outcome.write_report(config, workdir, clusters), strict=False):
+        for name, path in zip(REPORT_PARTS, page.write(config, workdir, clusters), strict=False):
             display.say(f"{name:<{max(map(len, REPORT_PARTS))}}  {path}")
     return code

@@ -9,7 +9,6 @@ from typing import Literal
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -46,11 +45,6 @@ def plain(value: int | float, digits: int = 3) -> str:
     return f"{float(f'{value:.{digits}g}'):g}" if 1e-4 <= value < 1e6 else power_of_ten(value)
 
 
-def finite(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Replaces infinity by NaN, which matplotlib leaves out of a line."""
-    return np.where(np.isfinite(values), values, np.nan)
-
-
 def blank(height: float, title: str) -> Figure:
     """Creates a figure of a height in inches, with a title."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
@@ -67,15 +61,15 @@ def dress(axes: Axes, x_label: str, y_label: str) -> None:
     axes.set_ylabel(y_label, fontsize=9)
 
 
-def legend_above(axes: Axes, handles: Sequence[Artist], width: float = WIDTH) -> None:
-    """Adds a legend above the data, in as many columns as fit into `width`, in inches.
+def legend_above(axes: Axes, handles: Sequence[Artist]) -> None:
+    """Adds a legend above the data of axes as wide as the figure, in as many columns as fit.
 
     It belongs to the axes, because a legend of the figure would cover its title.
     """
     lengths = [len(str(handle.get_label())) for handle in handles]
     columns = min(4, len(handles))
     # In inches: a handle with its gaps, and letters of 8 points. Columns are filled in matplotlib's order.
-    while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > width - 0.7:
+    while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > WIDTH - 0.7:
         columns -= 1
     columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # the same number of rows, evenly filled
     style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.3, "columnspacing": 1.2, "handlelength": 1.8}
@@ -112,5 +106,4 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
 def save_both(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Writes `stem`.png and `stem`.svg. Returns their paths."""
-    stem = Path(stem)
-    return save(figure, stem.with_name(f"{stem.name}.png")), save(figure, stem.with_name(f"{stem.name}.svg"))
+    return save(figure, f"{os.fspath(stem)}.png"), save(figure, f"{os.fspath(stem)}.svg")

@@ -1,4 +1,4 @@
-"""Figures that compare scaling strategies by the number of devices: time to target, throughput and step time."""
+"""Figures that compare scaling strategies by the number of devices: time to target, and throughput."""
 
 import math
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def time_to_target(
     Source: Fig. 2 of the paper.
     """
     everything = [one for series in panels for one in series]
-    missed = dict.fromkeys(one.label for one in everything if sum(one.reached) < sum(one.runs))
+    missed = [*dict.fromkeys(one.label for one in everything if sum(one.reached) < sum(one.runs))]
     figure = canvas.blank(height + ROW * len(missed), title)
     ratios = (ROW * len(missed), height - 1) if missed else (1,)
     grid = figure.subplots(len(ratios), len(panels), sharex=True, sharey="row", height_ratios=ratios, squeeze=False)
@@ -72,9 +72,8 @@ def time_to_target(
     for column, (series, name) in enumerate(zip(panels, titles, strict=True)):
         strip, axes = grid[0, column], grid[-1, column]
         canvas.dress(axes, "devices", "" if column else y_label)
-        ideals = [(GREY, t) for t in map(_on_one, series) if math.isfinite(t)][:1]
-        handles = _plot(axes, series, ideals, -1, "ideal, $T_1/n$", everything if len(panels) > 1 else ())
-        if not any(math.isfinite(t) for one in series for t in one.median):
+        handles = _plot(axes, series, -1, "ideal, $T_1/n$", everything if len(panels) > 1 else ())
+        if not np.isfinite([t for one in series for t in one.median]).any():
             middle = {"transform": axes.transAxes, "ha": "center", "fontsize": 9, "color": GREY}
             axes.text(0.5, 0.5, "no median run reached the target", **middle)
         if missed:
@@ -82,13 +81,13 @@ def time_to_target(
             strip.tick_params(axis="x", which="both", length=0, labelbottom=False)
             strip.spines[:].set_visible(False)
             strip.set_ylabel("" if column else "reached", fontsize=8, rotation=0, ha="right", va="center", labelpad=12)
-            rows = [(one, style) for one, style in zip(series, cycle(STYLES), strict=False) if one.label in missed]
-            for row, (one, (colour, marker)) in enumerate(rows):
-                at_edge = {"transform": strip.get_yaxis_transform(), "clip_on": False}
-                strip.plot([-0.015], [row], color=colour, marker=marker, ms=5, **at_edge)
+        for one, (colour, marker) in zip(series, cycle(STYLES), strict=False):
+            if one.label in missed:
+                row, left = missed.index(one.label), {"transform": strip.get_yaxis_transform(), "clip_on": False}
+                strip.plot([-0.015], [row], color=colour, marker=marker, ms=5, **left)
                 for n, reached, runs in zip(one.at, one.reached, one.runs, strict=True):
                     if reached < runs:
-                        text = f"{reached}/{runs}" if reached else f"✕ 0/{runs}"
+                        text = f"{'' if reached else '✕ '}{reached}/{runs}"
                         strip.text(n, row, text, ha="center", va="center", fontsize=7.5)
         axes.set_title(name, fontsize=9)
     if len(panels) == 1:
@@ -105,56 +104,32 @@ def throughput(series: Sequence[Measured], *, title: str) -> Figure:
       series: lines in samples per second: strong scaling at a global batch, or weak scaling at a device batch.
       title: title of the figure.
     """
-    ideals = [(colour, _on_one(one)) for one, (colour, _) in zip(series, cycle(STYLES), strict=False)]
-    return _lines(series, [ideal for ideal in ideals if math.isfinite(ideal[1])], title, "devices", "samples per second")
-
-
-def step_time(series: Sequence[Measured], *, title: str) -> Figure:
-    """Draws the time of a training step in ms against the device batch.
-
-    Args:
-      series: lines in seconds.
-      title: title of the figure.
-    """
-    in_ms = [one._replace(**{k: tuple(1e3 * t for t in getattr(one, k)) for k in ("median", "low", "high")}) for one in series]
-    return _lines(in_ms, [], title, "device batch (samples)", "time of a step (ms)")
-
-
-def _on_one(line: Measured) -> float:
-    """Returns the median on one device; NaN if there is none."""
-    return dict(zip(line.at, line.median, strict=True)).get(1, math.nan)
-
-
-def _lines(lines: Sequence[Measured], ideals: Sequence[tuple[str, float]], title: str, x_label: str, y_label: str) -> Figure:
     figure = canvas.blank(4.0, title)
     axes = figure.subplots()
-    canvas.dress(axes, x_label, y_label)
-    canvas.legend_above(axes, _plot(axes, lines, ideals, 1, "ideal, n × one device"))
+    canvas.dress(axes, "devices", "samples per second")
+    canvas.legend_above(axes, _plot(axes, series, 1, "ideal, n × one device"))
     return figure
 
 
-def _plot(
-    axes: Axes,
-    lines: Sequence[Measured],
-    ideals: Sequence[tuple[str, float]],
-    power: int,
-    label: str,
-    within: Sequence[Measured] = (),
-) -> list[Line2D]:
+def _plot(axes: Axes, lines: Sequence[Measured], power: int, label: str, within: Sequence[Measured] = ()) -> list[Line2D]:
     """Draws lines with markers and intervals on logarithmic axes. Returns the legend's handles.
 
     Args:
       axes: where to draw.
       lines: the lines.
-      ideals: colour and value on one device of the ideals below the lines, which are `value * n**power`.
-      power: that of the ideals.
+      power: ideals are the values on one device times `n**power`; the first line's that has one for -1, those of all for 1.
       label: label of the ideals.
       within: lines that set the extent of the vertical axis; by default it is that of `lines` and `ideals`.
     """
     ends = np.array([min(line.at[0] for line in lines), max(line.at[-1] for line in lines)], float)
     axes.set_xlim(ends[0] / 1.35, ends[1] * 1.35)
     canvas.log_axis(axes, "x", sorted({n for line in lines for n in line.at}))
-    ideals = ideals if ends[0] < ends[1] else []
+    firsts = [
+        (colour, line.median[0])
+        for line, (colour, _) in zip(lines, cycle(STYLES), strict=False)
+        if line.at[0] == 1 < ends[1] and math.isfinite(line.median[0])
+    ]
+    ideals = firsts if power > 0 else [(GREY, value) for _, value in firsts[:1]]
     drawn = [line[2:5] for line in within or lines] + [[value * ends**power for _, value in ideals]] * (not within)
     values = np.concatenate([np.ravel(part) for part in drawn])
     values = values[np.isfinite(values) & (values > 0)]
@@ -171,15 +146,15 @@ def _plot(
     for i, (line, (colour, marker)) in enumerate(zip(lines, cycle(STYLES), strict=False)):
         x = np.array(line.at) * 2 ** (dodge * (i - (len(lines) - 1) / 2))
         style = {"color": colour, "marker": marker, "ms": 5, "lw": 1.4, "label": line.label}
-        handles += axes.plot(x, canvas.finite(np.array(line.median, float)), zorder=3, **style)
+        handles += axes.plot(x, line.median, zorder=3, **style)
         for at, low, high in zip(x, line.low, line.high, strict=True):
             if math.isfinite(low) and not math.isnan(high):
                 top = min(high, axes.get_ylim()[1])
                 style = {"color": colour, "lw": 1, "ls": "-", "ms": 5, "alpha": 0.8, "zorder": 2, "clip_on": False}
                 axes.plot([at, at], [low, top], **style)
-                axes.plot([at], [low], marker="_", **style)
                 # An infinite end is marker 6, a caret that points up, at the end of the axes.
-                axes.plot([at], [top], marker=6 if math.isinf(high) else "_", **style)
+                for end, cap in ((low, "_"), (top, 6 if math.isinf(high) else "_")):
+                    axes.plot([at], [end], marker=cap, **style)
     dashed = {"lw": 0.9, "ls": (0, (4, 3)), "label": label}
     for colour, value in ideals:
         axes.plot(ends, value * ends**power, color=colour, zorder=1, **dashed)

@@ -1,11 +1,11 @@
-"""Figures of losses: of one run by epochs, and of several numbers of devices by time."""
+"""Figures of losses: of one run by epochs, and of several runs by time."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from gmmae.plotting import canvas
-from gmmae.plotting.canvas import BLUE, GREY, VERMILION, finite
+from gmmae.plotting.canvas import BLUE, GREY, VERMILION
+from gmmae.plotting.comparison import STYLES
 
 
 class LossCurve(NamedTuple):
@@ -45,7 +46,7 @@ def losses(
 ) -> Path:
     """Draws the losses of a run against its epochs, and below them the learning rate if it varies.
 
-    Marks show the first epoch with a validation loss at or below the target, and the first without a finite loss.
+    A circle marks the first validation loss at or below the target, a cross the last finite loss if others follow.
 
     Args:
       epoch: increasing numbers of the epochs.
@@ -59,34 +60,26 @@ def losses(
     Returns:
       The path.
     """
-    varies = len(np.unique(learning_rate[np.isfinite(learning_rate)])) > 1
+    varies = bool(np.ptp(learning_rate) > 0)
     figure = canvas.blank(4.6 if varies else 3.8, title)
     axes, *below = figure.subplots(1 + varies, sharex=True, squeeze=False, height_ratios=(4, 1)[: 1 + varies])[:, 0]
     canvas.dress(axes, "" if below else "epoch", "loss")
-    handles = []
-    for loss, colour, ls, label in ((train_loss, BLUE, "--", "training"), (val_loss, VERMILION, "-", "validation")):
-        handles += axes.plot(epoch, finite(loss), color=colour, lw=1.3, ls=ls, marker=_alone(loss), ms=3, label=label)
-    handles += _scale(axes, [train_loss, val_loss], target)
-    for at in _reached(val_loss, target):
-        style = {"marker": "o", "ms": 8, "mfc": "none", "mec": "black", "ls": "none"}
-        handles += axes.plot(epoch[at], val_loss[at], label=f"reached at epoch {epoch[at]}", zorder=3, **style)
-    for at in _broken(train_loss, val_loss):
-        handles.append(axes.axvline(epoch[at], color="black", ls=":", lw=1.2, label=f"not finite from epoch {epoch[at]}"))
+    handles = _draw(axes, [LossCurve("", epoch, train_loss, val_loss)], [(BLUE, VERMILION)], target)
     for panel in below:
         canvas.dress(panel, "epoch", "learning\nrate")
-        panel.plot(epoch, finite(learning_rate), color=GREY, lw=1.2, drawstyle="steps-mid")
+        panel.plot(epoch, learning_rate, color=GREY, lw=1.2, drawstyle="steps-mid")
         panel.set_ylim(bottom=0)
-    axes.set_xlim(min(0, int(epoch[0])), int(epoch[-1]) + max(1, 0.02 * np.ptp(epoch)))
+    axes.set_xlim(0, 1.02 * epoch[-1] + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     canvas.legend_above(axes, handles)
     return canvas.save(figure, path)
 
 
 def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float | None, x_label: str = "time (s)") -> Figure:
-    """Draws the losses of several runs over time, from dark to light in their order.
+    """Draws the losses of several runs over time, in the colours that strategies have in other figures.
 
-    Time is logarithmic, so 32 devices get as much room as one. A circle marks the first validation loss at or below the target.
-    A cross marks the last finite loss of a run that later has non-finite ones, and the legend names the run.
+    Time is logarithmic, so a fast run gets as much room as a slow one. A circle marks the first validation loss at or below the
+    target. A cross marks the last finite loss of a run that later has non-finite ones, and the legend names the run.
 
     Args:
       curves: the runs, each with its own colour.
@@ -99,71 +92,47 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
     figure = canvas.blank(4.0, title)
     axes = figure.subplots()
     canvas.dress(axes, x_label, "loss")
-    # Lighter colours of the map would be invisible on white.
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(curves)))
-    handles, marks = [], {}
-    for curve, colour in zip(curves, colours, strict=True):
-        _, time_s, train_loss, val_loss = curve
-        for loss, lw, ls, mfc in ((train_loss, 0.9, ":", "none"), (val_loss, 1.5, "-", None)):
-            axes.plot(time_s, finite(loss), color=colour, lw=lw, ls=ls, marker=_alone(loss), ms=3, mfc=mfc)
-        broken = _broken(train_loss, val_loss)
-        for label, places, marker, edge in (
-            ("target reached", _reached(val_loss, target), "o", colour),
-            ("last finite loss", broken[broken > 0] - 1, "x", "black"),
-        ):
-            for at in places:
-                axes.plot(time_s[at], val_loss[at], marker=marker, ms=6, mfc="white", mec=edge, mew=1.5, zorder=4)
-                marks[label] = Line2D([], [], ls="none", marker=marker, ms=6, mfc="white", mec="black", mew=1.5, label=label)
-        suffix = " (not finite)" if len(broken) else ""
-        handles.append(Line2D([], [], color=colour, lw=2.5, label=curve.label + suffix))
-    handles.append(Line2D([], [], color=GREY, lw=1.5, label="validation"))
-    handles.append(Line2D([], [], color=GREY, lw=0.9, ls=":", label="training"))
-    handles += [*_scale(axes, [loss for curve in curves for loss in curve[2:]], target), *marks.values()]
+    colours = [colour for (colour, _), _ in zip(itertools.cycle(STYLES), curves, strict=False)]
+    labels = [curve.label + ("" if np.isfinite(curve[2:]).all() else " (not finite)") for curve in curves]
+    named = [Line2D([], [], color=colour, lw=2.5, label=label) for colour, label in zip(colours, labels, strict=True)]
+    handles = _draw(axes, curves, [(colour, colour) for colour in colours], target)
     times = np.concatenate([curve.time_s for curve in curves])
     if (times > 0).all():
         axes.set_xlim(times.min() / 1.1, times.max() * 1.1)
         canvas.log_axis(axes, "x")
-    canvas.legend_above(axes, handles)
+    canvas.legend_above(axes, [*named, *handles])
     return figure
 
 
-def _alone(loss: np.ndarray) -> str | None:
-    """Returns a marker for a single point, which a line would not show."""
-    return "o" if np.isfinite(loss).sum() == 1 else None
+def _draw(axes: Axes, curves: Sequence[LossCurve], colours: Sequence[tuple[Any, Any]], target: float | None) -> list[Line2D]:
+    """Draws the curves in their colours for training and validation, the target, and marks. Returns the legend's handles.
 
-
-def _reached(val_loss: np.ndarray, target: float | None) -> np.ndarray:
-    """Returns the place of the first loss at or below the target, or none."""
-    return np.flatnonzero(val_loss <= (np.nan if target is None else target))[:1]
-
-
-def _broken(train_loss: np.ndarray, val_loss: np.ndarray) -> np.ndarray:
-    """Returns the place of the first loss that is not finite, or none."""
-    return np.flatnonzero(~(np.isfinite(train_loss) & np.isfinite(val_loss)))[:1]
-
-
-def _scale(axes: Axes, losses: Sequence[np.ndarray], target: float | None) -> list[Line2D]:
-    """Draws the target, and returns its line. The axis is logarithmic if all finite losses and the target are positive."""
-    drawn = np.concatenate(losses)
+    The vertical axis is logarithmic if all finite losses and the target are positive.
+    """
+    marks = {}
+    for curve, both in zip(curves, colours, strict=True):
+        _, time_s, train_loss, val_loss = curve
+        for loss, colour, lw, ls, mfc in ((train_loss, both[0], 0.9, ":", "none"), (val_loss, both[1], 1.5, "-", None)):
+            alone = np.isfinite(loss).sum() == 1  # a line would not show it
+            axes.plot(time_s, loss, color=colour, lw=lw, ls=ls, marker="o" if alone else None, ms=3, mfc=mfc)
+        reached = np.flatnonzero(val_loss <= (np.nan if target is None else target))[:1]
+        broken = np.flatnonzero(~np.isfinite(curve[2:]).all(0))[:1]
+        for label, marker, places in (("target reached", "o", reached), ("last finite loss", "x", broken[broken > 0] - 1)):
+            for at in places:
+                style = {"ls": "none", "ms": 6, "mfc": "white", "mec": "black", "mew": 1.5, "zorder": 4}
+                marks[label] = axes.plot(time_s[at], val_loss[at], marker=marker, label=label, **style)
+    key = colours[0] if len(curves) == 1 else (GREY, GREY)
+    handles = [Line2D([], [], color=key[1], lw=1.5, label="validation")]
+    handles.append(Line2D([], [], color=key[0], lw=0.9, ls=":", label="training"))
+    drawn = np.concatenate([loss for curve in curves for loss in curve[2:]])
     drawn = drawn[np.isfinite(drawn)]
     if not len(drawn):
         axes.text(0.5, 0.7, "no finite loss", transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
-    handles = []
     if target is not None:
-        handles = [axes.axhline(target, color=GREY, ls="--", lw=1, zorder=1, label=f"target {canvas.plain(target)}")]
+        handles.append(axes.axhline(target, color=GREY, ls="--", lw=1, zorder=1, label=f"target {canvas.plain(target)}"))
         drawn = np.append(drawn, target)
     if len(drawn) and (drawn > 0).all():
         margin = (drawn.max() / drawn.min()) ** 0.05 * 1.02 if drawn.max() > drawn.min() else 2
         axes.set_ylim(drawn.min() / margin, drawn.max() * margin)
         canvas.log_axis(axes, "y")
-    return handles
-
-
-# For the report's third figure, until it has gone: from here to the end.
-
-
-def warmup_curve(
-    curve: LossCurve, *, title: str, target: float | None, first_epochs: int, epoch_s: float, x_label: str = "time (s)"
-) -> Figure:
-    """Draws `losses_by_devices` of one run."""
-    return losses_by_devices([curve], title=title, target=target, x_label=x_label)
+    return handles + [line for lines in marks.values() for line in lines]

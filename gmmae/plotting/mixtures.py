@@ -4,7 +4,7 @@ import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
@@ -13,6 +13,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch
 
 from gmmae.plotting import canvas, surfaces
 from gmmae.plotting.canvas import DPI, GREY, ORANGE, VERMILION, power_of_ten
@@ -46,7 +47,7 @@ def reconstructions(
     snapshots: Sequence[Snapshot],
     path: str | os.PathLike[str],
     *,
-    title: str | None = None,
+    title: str = "",
 ) -> Path:
     """Draws (a) nodules in rows, and (b) their reconstructions at several epochs.
 
@@ -71,7 +72,7 @@ def reconstructions(
     lefts = [MARGIN] + [MARGIN + (CELL + GAP) * (column + 1) + GAP for column in range(columns)]
     top = FOOTING + rows * (cell_height + GAP) - GAP
     width = lefts[-1] + CELL + MARGIN
-    title_lines = textwrap.wrap(title or "", int(width / 0.09))
+    title_lines = textwrap.wrap(title, int(width / 0.09))
     figure = Figure(figsize=(width, top + HEADING + (TITLE_LINE * len(title_lines) + 0.06 if title else 0)), dpi=DPI)
 
     for row, nodule in enumerate(inputs):
@@ -81,32 +82,31 @@ def reconstructions(
             if ndim == 3:
                 _volume(figure, (left, bottom), nodule, density, labelled=row == rows - 1)
                 continue
-            axes = _axes(figure, left, bottom, CELL, CELL)
+            axes = _axes(figure, (left, bottom, CELL, CELL))
             _image(axes, nodule if density is None else density, nodule)
             if snapshot and np.isfinite(snapshot.means[row]).all() and np.isfinite(snapshot.weights[row]).all():
                 x, y = np.pad(snapshot.means[row], ((0, 0), (0, 2 - ndim))).T  # a signal's strip has its middle at 0
                 axes.scatter(x, y, s=400 * snapshot.weights[row], color=ORANGE, alpha=0.8, linewidths=0)
 
+    inches = {"transform": figure.dpi_scale_trans, "ha": "center"}
     headings = [("", "input")] + [(f"epoch = {s.epoch}", f"loss = {power_of_ten(s.val_loss)}") for s in snapshots]
     for left, lines in zip(lefts, headings, strict=True):
         for line, above in zip(lines, (0.28, 0.1), strict=True):
-            _text(figure, left + CELL / 2, top + above, line, va="baseline", fontsize=9)
-    _text(figure, width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11)
+            figure.text(left + CELL / 2, top + above, line, fontsize=9, **inches)
+    figure.text(width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11, **inches)
 
     # Below the cells: the arrow of training, (a) and (b), and the key.
     start, end = lefts[1], lefts[-1] + CELL
-    axes = _axes(figure, 0.0, 0.0, width, FOOTING)
-    axes.set(xlim=(0, width), ylim=(0, FOOTING))
-    arrow = {"arrowstyle": "-|>", "color": GREY, "lw": 1, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", (end, 0.52), (start, 0.52), arrowprops=arrow)
+    style = {"arrowstyle": "-|>", "mutation_scale": 10, "color": GREY, "lw": 1, "shrinkA": 0, "shrinkB": 0}
+    figure.add_artist(FancyArrowPatch((start, 0.52), (end, 0.52), transform=figure.dpi_scale_trans, **style))
     box = {"facecolor": "white", "edgecolor": "none", "pad": 3}
-    axes.text((start + end) / 2, 0.52, "training", ha="center", va="center", fontsize=9, color=GREY, bbox=box)
+    figure.text((start + end) / 2, 0.52, "training", va="center", fontsize=9, color=GREY, bbox=box, **inches)
     for x, label in ((lefts[0] + CELL / 2, "(a)"), ((start + end) / 2, "(b)")):
-        axes.text(x, 0.38, label, ha="center", va="top", fontsize=10)
+        figure.text(x, 0.38, label, va="top", fontsize=10, **inches)
     if ndim < 3:
         label = "means of the components, area by weight"
         handle = Line2D([], [], color=ORANGE, label=label, marker="o", ms=4, ls="none")
-        axes.legend(handles=[handle], loc="lower center", frameon=False, fontsize=7.5, handletextpad=0)
+        figure.legend(handles=[handle], loc="lower center", frameon=False, fontsize=7.5, handletextpad=0)
     return canvas.save(figure, path)
 
 
@@ -115,7 +115,7 @@ def _volume(
 ) -> None:
     """Draws the shaded surface of a nodule, or of its density with two central slices below."""
     left, bottom = corner
-    axes = _axes(figure, left, bottom + INSET - OVERLAP, CELL, CELL)
+    axes = _axes(figure, (left, bottom + INSET - OVERLAP, CELL, CELL))
     half, shown = surfaces.HALF_WIDTH, nodule if density is None else density
     axes.set(xlim=(-half, half), ylim=(-half, half))
     axes.add_collection(LineCollection(list(surfaces.domain_edges(nodule.shape)), colors="#cccccc", linewidths=0.5, zorder=0))
@@ -128,9 +128,10 @@ def _volume(
         _say_nan(axes)
     insets = [] if density is None else [(nodule, "input", 0.0), (density, "estimate", CELL - INSET)]
     for volume, label, offset in insets:
-        _image(_axes(figure, left + offset, bottom, INSET, INSET, frame="#999999"), volume[len(volume) // 2], nodule)
+        _image(_axes(figure, (left + offset, bottom, INSET, INSET), "#999999"), volume[len(volume) // 2], nodule)
         if labelled:
-            _text(figure, left + offset + INSET / 2, bottom - 0.04, label, va="top", fontsize=7, color=GREY)
+            x, style = left + offset + INSET / 2, {"ha": "center", "va": "top", "fontsize": 7, "color": GREY}
+            figure.text(x, bottom - 0.04, label, transform=figure.dpi_scale_trans, **style)
 
 
 def _image(axes: Axes, image: np.ndarray, scale: np.ndarray) -> None:
@@ -150,17 +151,9 @@ def _say_nan(axes: Axes) -> None:
     axes.text(0.5, 0.5, "NaN", transform=axes.transAxes, ha="center", va="center", fontsize=9, color=VERMILION)
 
 
-def _axes(figure: Figure, left: float, bottom: float, width: float, height: float, frame: str | None = None) -> Axes:
-    """Creates bare axes at a position in inches."""
-    w, h = figure.get_size_inches()
-    axes = figure.add_axes((left / w, bottom / h, width / w, height / h), xticks=[], yticks=[], facecolor="none")
+def _axes(figure: Figure, place: tuple[float, float, float, float], frame: str | None = None) -> Axes:
+    """Creates bare axes at a place in inches: left, bottom, width and height."""
+    left, bottom, width, height = np.array(place) / np.tile(figure.get_size_inches(), 2)
+    axes = figure.add_axes((left, bottom, width, height), xticks=[], yticks=[], facecolor="none")
     axes.spines[:].set(visible=frame is not None, color=frame, linewidth=0.6)
     return axes
-
-
-def _text(
-    figure: Figure, x: float, y: float, text: str, va: Literal["top", "baseline"], fontsize: int, color: str = "black"
-) -> None:
-    """Adds text at a position in inches."""
-    w, h = figure.get_size_inches()
-    figure.text(x / w, y / h, text, ha="center", va=va, fontsize=fontsize, color=color)

@@ -43,7 +43,7 @@ def contact_sheet(
       window: values shown black and white.
       unit: unit of the values; empty if it is unknown.
     """
-    shown = np.unique(np.linspace(0, len(values) - 1, min(MAX_SHOWN, len(values))).round().astype(int))
+    shown = np.linspace(0, len(values) - 1, min(MAX_SHOWN, len(values))).round().astype(int)
     images = [next(iter(_sections(volume).values())) for volume in values[shown]]
     height, width = images[0].shape
     columns = math.ceil(math.sqrt(1.4 * len(shown) * height / width))
@@ -60,8 +60,8 @@ def contact_sheet(
             axes.add_patch(Rectangle((left - 1, top - 1), width + 1, height + 1, **style))
     _show(axes, sheet, window).set_interpolation("nearest")
     axes.set_axis_off()
-    count = f"{len(shown)} of {len(values)} nodules" if len(shown) < len(values) else f"{len(values)} nodules"
-    title = f"{TITLES[values.ndim]}{count}, {unit or 'values'} {window[0]:g} to {window[1]:g}"
+    count = f"{len(shown)} of {len(values)}" if len(shown) < len(values) else len(values)
+    title = f"{TITLES[values.ndim]}{count} nodules, {unit or 'values'} {window[0]:g} to {window[1]:g}"
     if filled.any():
         title += "; orange: partly outside the scan"
     figure.text(0.01, 1 - 0.3 / figure.get_figheight(), title, fontsize=8)

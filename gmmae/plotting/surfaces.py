@@ -19,32 +19,34 @@ FINE = 48  # minimum number of samples along the longest axis of the interpolate
 STEP = 0.6  # step of a ray in interpolated samples; longer ones make sharp edges ragged
 PAD = 3  # empty interpolated samples around the domain, which close surfaces at its border
 
-_LIGHT = np.array([-0.45, 0.55, -0.70])  # towards the lamp, in camera coordinates: right, up, away from the viewer
+_LIGHT = np.array([-0.45, 0.55, -0.70])  # of length 1, towards the lamp, in camera coordinates: right, up, away from the viewer
 
 
 def camera() -> Float64[np.ndarray, "3 3"]:
     """Returns the world directions (x, y, z) of right, up and away from the viewer, as columns."""
     sin_a, cos_a = math.sin(AZIMUTH), math.cos(AZIMUTH)
     sin_e, cos_e = math.sin(ELEVATION), math.cos(ELEVATION)
-    right = [cos_a, -sin_a, 0]
-    up = [sin_a * sin_e, cos_a * sin_e, cos_e]
-    away = [sin_a * cos_e, cos_a * cos_e, -sin_e]
-    return np.array([right, up, away]).T
+    return np.array(
+        [
+            [cos_a, sin_a * sin_e, sin_a * cos_e],
+            [-sin_a, cos_a * sin_e, cos_a * cos_e],
+            [0, cos_e, -sin_e],
+        ]
+    )
 
 
 def iso_level(volume: Float[np.ndarray, "..."]) -> float:
     """Returns the level that best separates a volume into two classes, such as air and tissue.
 
-    It maximises the variance between the classes, `w₀ w₁ (m₀ - m₁)²` (Otsu, IEEE Trans. SMC 9, 1979). Among equally good
-    levels the middle one is used. The level of a constant volume is its value.
+    It maximises the variance between the classes, `w₀ w₁ (m₀ - m₁)²` (Otsu, IEEE Trans. SMC 9, 1979), and is half-way between
+    the two values that it divides. The level of a constant volume is its value.
     """
-    if np.ptp(volume) == 0:
-        return float(volume.flat[0])
-    counts, edges = np.histogram(volume, 256)
-    sums = np.cumsum(counts * (edges[1:] + edges[:-1]) / 2)
-    below, above = np.cumsum(counts)[:-1], volume.size - np.cumsum(counts)[:-1]
+    values = np.sort(volume, axis=None).astype(float)
+    below, sums = np.arange(1, len(values)), np.cumsum(values)
+    above = len(values) - below
     between = below * above * (sums[:-1] / below - (sums[-1] - sums[:-1]) / above) ** 2
-    return float(edges[1:-1][between >= between.max() * (1 - 1e-9)].mean())
+    best = between.argmax()
+    return float(values[best] + values[best + 1]) / 2
 
 
 def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256) -> Float32[np.ndarray, "pixels pixels"]:
@@ -98,7 +100,7 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
     gradient = np.stack([ndimage.map_coordinates(axis, at, order=1, mode="nearest") for axis in np.gradient(smooth)])
     normal = -basis.T @ gradient  # right, up, away; it points out of the dense region
     normal /= np.maximum(np.linalg.norm(normal, axis=0), 1e-30)
-    lambert = np.clip(_LIGHT / np.linalg.norm(_LIGHT) @ normal, 0, 1)
+    lambert = np.clip(_LIGHT @ normal, 0, 1)
     cue = 1 - 0.35 * np.clip(0.5 + (depth / (depths - 1) - 0.5) * math.sqrt(3), 0, 1)
     brightness[row, column] = (0.22 + 0.78 * lambert) * cue
     return brightness
@@ -111,6 +113,6 @@ def domain_edges(shape: tuple[int, int, int]) -> Float64[np.ndarray, "edges ends
     """
     corners = np.array(list(itertools.product([-1.0, 1.0], repeat=3)))
     seen = corners * shape[::-1] / max(shape) @ camera()
-    behind = np.delete(np.arange(8), seen[:, 2].argmin())
-    pairs = [pair for pair in itertools.combinations(behind, 2) if np.abs(np.diff(corners[list(pair)], axis=0)).sum() == 2]
+    nearest = seen[:, 2].argmin()
+    pairs = [(i, i | bit) for i in range(8) for bit in (1, 2, 4) if not i & bit and nearest not in (i, i | bit)]
     return seen[np.array(pairs), :2]

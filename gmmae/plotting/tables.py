@@ -67,10 +67,7 @@ _NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)[^:;]*$|
 
 def _numeric(columns: Row, rows: Sequence[Row]) -> list[bool]:
     """Tells for each column whether all its cells begin like a number or are empty."""
-    for row in rows:
-        if len(row) != len(columns):
-            raise ValueError(f"each row of a table must have {len(columns)} cells; got {len(row)}: {row!r}")
-    return [all(_NUMBER.match(row[place]) for row in rows) for place in range(len(columns))]
+    return [all(map(_NUMBER.match, cells)) for _, *cells in zip(columns, *rows, strict=True)]
 
 
 def percent(value: int | float) -> str:
@@ -95,24 +92,6 @@ ratio = percent
 """Formats a ratio of times, likewise with two decimals."""
 
 
-def loss(value: int | float) -> str:
-    """Formats a loss with four significant digits.
-
-    >>> loss(0.0016384), loss(2.5e-7), loss(math.nan), loss(math.inf)
-    ('0.001638', '2.500e-07', 'NaN', '∞')
-    """
-    return _significant(value, 4)
-
-
-def interval_text(interval: tuple[float, float] | None, number: Callable[[float], str]) -> str:
-    """Formats both bounds of an interval, or None as a dash.
-
-    >>> interval_text((98.2, math.inf), percent), interval_text((1.5, math.inf), seconds), interval_text(None, percent)
-    ('98.20 to ∞', '1.50 to not reached', '–')
-    """
-    return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
-
-
 def _significant(value: int | float, digits: int) -> str:
     """Rounds to significant digits; numbers outside 0.0001 to a million have an exponent."""
     if not math.isfinite(value):
@@ -129,6 +108,24 @@ def _no_number(value: int | float) -> str:
 
 
 # Tables of the pages as lists of blocks, until all pages are text: from here to the end.
+
+
+def loss(value: int | float) -> str:
+    """Formats a loss with four significant digits.
+
+    >>> loss(0.0016384), loss(2.5e-7), loss(math.nan), loss(math.inf)
+    ('0.001638', '2.500e-07', 'NaN', '∞')
+    """
+    return _significant(value, 4)
+
+
+def interval_text(interval: tuple[float, float] | None, number: Callable[[float], str]) -> str:
+    """Formats both bounds of an interval, or None as a dash.
+
+    >>> interval_text((98.2, math.inf), percent), interval_text((1.5, math.inf), seconds), interval_text(None, percent)
+    ('98.20 to ∞', '1.50 to not reached', '–')
+    """
+    return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
 
 
 class Table(NamedTuple):

@@ -11,9 +11,9 @@ import pytest
 
 from gmmae.cli import main, options
 from gmmae.config.toml import to_toml
-from gmmae.planner import outcome
 from gmmae.sweep import engine
 from gmmae.sweep.grid import SweepConfig
+from gmmae.sweep.report import page
 from gmmae.system import guard
 from tests.commands import refusal, run_gmmae
 from tests.small import small
@@ -245,7 +245,7 @@ def test_a_sweep_is_followed_by_its_report_unless_it_was_interrupted(tmp_path, s
         written.append((config, root, [cluster.name for cluster in clusters]))
         return [root / "report" / "report.md"]
 
-    monkeypatch.setattr(outcome, "write_report", write)
+    monkeypatch.setattr(page, "write", write)
     assert (
         run_gmmae("sweep", "--config", sweep_file, "--workdir", tmp_path / "here", "--retry", "--clusters", "pcie", "k80_1gbe")
         == code
@@ -272,7 +272,7 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
     root.mkdir()
     sweep_file.rename(root / "sweep.toml")
     written = []
-    monkeypatch.setattr(outcome, "write_report", lambda *parts: written.append(parts) or [root / "report.md"])
+    monkeypatch.setattr(page, "write", lambda *parts: written.append(parts) or [root / "report.md"])
     assert run_gmmae("report", root) == 0
     assert run_gmmae("report", root, "--clusters", "pcie", "h200_nvlink", "--plan", "a.json") == 0
     assert capsys.readouterr().out.splitlines() == [str(root / "report.md")] * 2

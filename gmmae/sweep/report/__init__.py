@@ -1,1 +1,1 @@
-"""The report of a sweep: results, tables, figures and one page."""
+"""The report of a sweep: cells, statistics, figures, one page and TensorBoard."""

@@ -1,15 +1,20 @@
-"""Writes the report of a sweep, finished or not: Markdown, one HTML file, tables, figures and TensorBoard."""
+"""Writes the report of a sweep, finished or not: one page, two CSV files and TensorBoard."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from gmmae.plotting import document, tables
-from gmmae.plotting.document import Block, Bullets, Folded, Heading, Paragraph
-from gmmae.plotting.tables import Table
+from gmmae.plotting.tables import literal
 from gmmae.scaling.cost import Cluster
-from gmmae.sweep.grid import SweepConfig
-from gmmae.sweep.report import findings, results, strategy_figures, strategy_tables, tensorboard, throughput_page
-from gmmae.sweep.report.results import Results
+from gmmae.sweep import step_times
+from gmmae.sweep.grid import SweepConfig, run_keys
+from gmmae.sweep.report import cells, csv_files, figures, outcome, statistics, tensorboard, throughput
+from gmmae.sweep.report.cells import CAPPED, Cell, Results
+from gmmae.sweep.report.statistics import EXACT_RUNS, LEVEL, MIN_RUNS, Estimate
+from gmmae.sweep.runs import TIMED_OUT
+from gmmae.system.errors import InputError
 from gmmae.system.files import ANYTHING, whole_folder, write_text
 
 MODES = {
@@ -19,111 +24,177 @@ MODES = {
 }
 """Descriptions of the modes."""
 
-Section = Callable[[Sequence[Results]], Sequence[Block]]
-"""A function that returns more blocks for the page, from the results for each cluster."""
+SIGNIFICANCE_LEVEL = 0.05
+"""A sign test with a smaller p, corrected for the number of comparisons, is called significant."""
 
 
-def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], section: Section = lambda _: ()) -> list[Path]:
+def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Path | None = None) -> list[Path]:
     """Writes the report under `report` in the sweep's folder, and TensorBoard logs of its runs under `tb`.
 
     Args:
       config: the configuration of the sweep.
       root: the work directory. Any of its files may be missing.
-      clusters: the clusters that times of virtual runs are projected to. Most tables and figures use the first possible one.
-      section: returns more blocks, shown after the first table of a sweep that trains to a target.
+      clusters: the clusters that times of virtual runs are projected to. The page is about the first possible one.
+      plan: path of a plan to compare with; by default the one in the sweep's folder, if there is one.
 
     Returns:
       The HTML page, the Markdown page, and the TensorBoard folder if any run has a history.
 
     Raises:
-      InputError: a file of the sweep cannot be read, or the report cannot be written.
+      InputError: the sweep or the plan cannot be read, the plan is for another sweep, or the report cannot be written.
     """
-    by_cluster = [results.read(config, root, cluster) for cluster in clusters or [None]]
-    by_cluster.sort(key=lambda found: found.clock.kind == "unknown")
-    first = by_cluster[0]
-    place = first.folder.report
+    if plan is not None and config.mode == "throughput":
+        raise InputError(f"--plan needs a sweep that trains to a target; got {root}, which has step times only: leave it out")
+    by_cluster = cells.read(config, root, clusters)
+    found, parts, folds = by_cluster[0], [], {}
+    place, done, total = found.folder.report, len(found.runs) + len(found.failed), len(run_keys(config))
+    plan = plan or (found.folder.plan if found.folder.plan.exists() else None)
     with whole_folder(place, "FOLDER", ANYTHING, waits=True) as folder:
-        (folder / "figures").mkdir()
-        _save(_title(first), _blocks(by_cluster, folder / "figures", section), folder)
-        if config.mode != "throughput":
-            write_text(folder / "runs.csv", strategy_tables.runs_csv(first))
-    shown = tensorboard.write(first)
+        if config.mode == "throughput":
+            parts += throughput.parts(found, folder)
+        else:
+            parts.append(headline(found))
+            parts += [f"**{done} of {total} runs are computed.** The report covers these."] * (done < total)
+            write_text(folder / "runs.csv", csv_files.runs_csv(found))
+            write_text(folder / "cells.csv", csv_files.cells_csv(by_cluster))
+        if found.runs:
+            drawn = [text] if (text := figures.time_to_target(found, folder)) else []
+            parts += [*drawn, cell_table(found)]
+            folds["Losses"] = figures.losses(found, folder, f"Figure {len(drawn) + 1}")
+            projected = [one for one in by_cluster if one.source.kind == "projected"]
+            if len(projected) > 1:
+                rows = [
+                    (cell.scaling, str(cell.devices), *(one.cells[place].time_s.text(tables.seconds) for one in projected))
+                    for place, cell in found.cells.items()
+                ]
+                columns = ("scaling", "devices", *(f"{one.source.cluster} (s)" for one in projected))
+                folds["Other clusters"] = tables.table(
+                    columns, rows, "Table 2. Time to the target on other clusters, projected"
+                )
+            if plan:
+                folds["Prediction and outcome"] = outcome.comparison(by_cluster, plan, f"Table {len(folds) + 1}")
+        texts = cautions(found)
+        parts += ["\n".join(f"- {text}" for text in texts)] if texts else []
+        about = {
+            f"{of.device_kind}; {', '.join(f'{name} {version}' for name, version in of.versions.items())}; {of.git_commit}"
+            for of in (*(run.record for run in found.runs), *found.timings)
+        }
+        notes = [*(one.source.note for one in by_cluster if one.source.note), f"Mode {MODES[config.mode]}.", *sorted(about)]
+        folds["Times, devices and versions"] = "\n\n".join(map(literal, notes))
+        parts += [document.folded(name, text) for name, text in folds.items()]
+        title = found.source.titled(f"Scaling strategies compared: {found.folder.root.resolve().name}")
+        document.write(title, "\n\n".join(parts), folder / "report.md", folder / "report.html")
+    shown = tensorboard.write(found)
     return [place / "report.html", place / "report.md", *([shown] if shown else [])]
 
 
-def _save(title: str, blocks: Sequence[Block], folder: Path) -> None:
-    (folder / "tables").mkdir()
-    for table in (block for block in document.unfolded(blocks) if isinstance(block, Table)):
-        for ending, text in (("csv", tables.csv_text), ("md", tables.markdown)):
-            write_text(folder / "tables" / f"{table.name}.{ending}", text(table))
-    write_text(folder / "report.md", document.markdown(blocks, folder))
-    write_text(folder / "report.html", document.html(title, blocks))
+def headline(results: Results) -> str:
+    """Returns the fastest strategy and its time, and how it compares with the next one.
+
+    A strategy wins only if its median run reached the target and its time is known. The fewest devices win among equal times.
+    Strategies with the same time on the same number of devices are named together.
+    """
+    stop, source = results.config.run.stop, results.source
+    if not results.runs or stop.target is None:
+        no_target = (
+            "**No target was set** (`run.stop.target` is none), so there is no time to the target and no fastest strategy."
+        )
+        return no_target if results.runs else "No run is computed yet."
+    if source.kind == "unknown":
+        return f"**Which strategy is the fastest is unknown.** {literal(source.note)}"
+    timed = [cell for cell in results.cells.values() if math.isfinite(cell.time_s.median)]
+    timed.sort(key=lambda cell: (cell.time_s.median, cell.devices))
+    if not timed:
+        return f"**No strategy's median run reached the target** validation {literal(stop.monitor)} of {stop.target:g}."
+    best = timed[0]
+    tied = [cell for cell in timed if (cell.time_s.median, cell.devices) == (best.time_s.median, best.devices)]
+    one_device = results.cells.get((best.scaling, 1), best).time_s.median / best.time_s.median
+    faster = f", {tables.ratio(one_device)} times as fast as one device" if 1 < one_device < math.inf else ""
+    labels = literal(" and ".join(cell.label for cell in tied))
+    text = f"**Fastest: {labels} on {_devices(best)}, {best.time_s.text(tables.seconds)} s to the target{faster}** "
+    text += f"(reached by {best.reached} of {best.seeds} seeds; {literal(source.short or source.kind)})."
+    second = next((cell for cell in timed if cell.scaling not in [one.scaling for one in tied]), None)
+    if second is None:
+        return text
+    text += f" Next: {literal(second.label)} on {_devices(second)}, {second.time_s.text(tables.seconds)} s"
+    pairs, compared = statistics.paired(best.times, second.times), math.comb(len(timed), 2)
+    if not math.isnan(pairs.p):
+        # The data have chosen these two among all cells. Any other pair might stand here: Holm's factor of the smallest p.
+        p = min(1.0, compared * pairs.p)
+        verdict = "significant" if p < SIGNIFICANCE_LEVEL else "not significant"
+        text += (
+            f", slower in {pairs.slower} of {pairs.seeds} seeds ({verdict}: sign test, p = {p:.2g} by Holm's correction for "
+        )
+        text += f"{compared} pairs of cells)"
+    return f"{text}."
 
 
-def _title(found: Results) -> str:
-    short = f", {found.clock.short}" if found.clock.short else ""
-    return f"Scaling strategies compared: {found.folder.root.resolve().name}{short}"
+def _devices(cell: Cell) -> str:
+    return f"{cell.devices} device{'s' * (cell.devices > 1)}"
 
 
-def _blocks(by_cluster: Sequence[Results], figures: Path, section: Section) -> list[Block]:
-    """Returns the headline, a figure, a table and the cautions. Everything else is folded."""
-    found = by_cluster[0]
-    title = Heading(_title(found), 1)
-    if found.config.mode == "throughput":
-        return [title, *throughput_page.blocks(found, figures), _grounds(by_cluster)]
-    lead: list[Block] = [title, Paragraph(findings.headline(found))]
-    done = len(found.runs) + len(found.failed)
-    if done < found.total:
-        lead.append(Paragraph(f"**{done} of {found.total} runs are computed.** The report covers these."))
-    cautions = [Bullets(tuple(texts))] if (texts := findings.cautions(found)) else []
-    if not found.runs:
-        return [*lead, *cautions, _grounds(by_cluster)]
-    lead += [strategy_figures.time_to_target(found, figures), strategy_tables.endings(found), *cautions, *section(by_cluster)]
-    if shown := _tables(by_cluster):
-        lead.append(Folded("Tables", shown))
-    drawn = (
-        strategy_figures.samples(found, figures),
-        strategy_figures.warmup(found, figures),
-        strategy_figures.losses(found, "strong", 4, figures),
-        strategy_figures.losses(found, "weak", 5, figures),
-    )
-    return [*lead, Folded("Figures", drawn), _grounds(by_cluster)]
+def cell_table(results: Results) -> str:
+    """Returns the table of the cells, with what its numbers mean below it."""
+    rows = []
+    for cell in results.cells.values():
+        kinds = Counter(run.outcome.replace("_", " ") for run in cell.runs if not run.reached)
+        kinds["stopped by the time limit"] = cell.seeds - len(cell.runs)
+        rows.append(
+            (
+                cell.scaling,
+                f"{cell.devices}{cell.mark}",
+                f"{cell.reached} of {cell.seeds}",
+                cell.epochs.text(lambda value: f"{value:g}" if math.isfinite(value) else "not reached"),
+                cell.time_s.text(tables.seconds),
+                cell.efficiency.text(tables.percent),
+                cell.ratio.text(tables.ratio),
+                Estimate(cell.p_holm).text("{:.3g}".format),
+                cell.batch or "–",
+                Estimate(cell.learning_rate).text("{:g}".format),
+                ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()) if count) or "–",
+            )
+        )
+    few = min((len(cell.times) for cell in results.cells.values() if len(cell.times) >= MIN_RUNS), default=EXACT_RUNS)
+    coverage = f" from {EXACT_RUNS} seeds on. The range of {few} holds the median with {100 - 200 * 0.5**few:.3g} %"
+    notes = [
+        "In brackets, where the seeds differ: the range of the epochs, and exact intervals of the medians over seeds, with "
+        f"{100 * LEVEL:g} % probability at least{coverage * (few < EXACT_RUNS)}. –: unknown.",
+        "Efficiency: T1 / (n Tn) · 100 %, of median times T. A miss counts as an infinite time, a crashed process not at all. "
+        "Diverged: NaN or infinity in a loss. Collapsed: the loss no longer changes. Stalled: it no longer improves.",
+        "Ratio: the time over that of strong scaling, median over the seeds in which one of the two reached the target. p: "
+        "two-sided sign test by seed, corrected for the number of rows by Holm's method.",
+    ]
+    if results.config.mode == "virtual" and "strong" in results.config.scaling:
+        notes.append(
+            "Strong scaling takes the same epochs on any number of devices: one run of a seed is computed for all, so its "
+            "efficiency does not vary between seeds."
+        )
+    for of in (run.record for run in results.runs if run.record.clipped):
+        batch = max(of.global_batch, of.largest_batch)
+        times = f"{batch / of.batch_size:.4g} times the base batch"
+        notes.append(f"{CAPPED} Batch capped at {batch} of {of.train_samples} training samples, {times}.")
+    columns = ["scaling", "n", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "learning rate"]
+    title = results.source.titled("Table 1. Time to the target by strategy and number of devices n")
+    return tables.table([*columns, "missed"], rows, title, list(dict.fromkeys(notes)))
 
 
-def _tables(by_cluster: Sequence[Results]) -> tuple[Table, ...]:
-    found = by_cluster[0]
-    possible = (
-        strategy_tables.strong_efficiency(found),
-        strategy_tables.other_efficiencies(found),
-        strategy_tables.clusters(by_cluster),
-        strategy_tables.epoch_times(found),
-        strategy_tables.step_times(found),
-        strategy_tables.times_to_target(found),
-        strategy_tables.paired(found),
-    )
-    return tuple(table for table in possible if table is not None)
-
-
-def _grounds(by_cluster: Sequence[Results]) -> Folded:
-    """Returns the source of the times, and the devices and versions."""
-    found = by_cluster[0]
-    body: list[Paragraph] = []
-    if found.clock.note and found.config.mode != "throughput":
-        whole = " Every step of an epoch counts as a full one, including the last." if found.clock.kind == "projected" else ""
-        body.append(Paragraph(f"**Times**: {found.clock.note}{whole}"))
-        body += [Paragraph(other.clock.note) for other in by_cluster[1:] if other.clock.kind != found.clock.kind]
-    return Folded("Times, devices and versions", (*body, Paragraph(_provenance(found))))
-
-
-def _provenance(found: Results) -> str:
-    """Returns the mode, the devices and the versions as text."""
-    sources = [(run.record.device_kind, run.record.versions, run.record.git_commit) for run in found.runs]
-    sources += [(timings.device_kind, timings.versions, timings.git_commit) for timings in found.timings]
-    kinds = sorted({kind for kind, _, _ in sources})
-    versions = sorted({f"{name} {version}" for _, used, _ in sources for name, version in used.items()})
-    commits = sorted({commit for _, _, commit in sources if commit})
-    parts = [f"Mode {MODES[found.config.mode]}"]
-    parts += [f"device: {', '.join(kinds)}"] if kinds else []
-    parts += [f"versions: {', '.join(versions)}"] if versions else []
-    parts += [f"commit: {', '.join(commits)}"] if commits else []
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+def cautions(results: Results) -> list[str]:
+    """Returns cautions on few seeds, seen validation samples and step times, and the failed processes."""
+    texts, seeds = [], max((cell.seeds for cell in results.cells.values()), default=EXACT_RUNS)
+    if seeds < EXACT_RUNS:
+        number = "one seed is an example, not a comparison" if seeds == 1 else f"{seeds} seeds are few"
+        texts.append(f"**Caution**: {number}. {100 * LEVEL:g} % intervals and p < {SIGNIFICANCE_LEVEL} need {EXACT_RUNS}.")
+    texts += [literal(note) for note in results.runs[0].record.seen_notes] if results.runs else []
+    spread = step_times.spread(results.timings[0].train) if results.source.kind == "projected" else 0.0
+    if round(spread, 3) > step_times.MAX_SPREAD:
+        texts.append(
+            f"**Caution**: the step times scatter, with quartiles up to {100 * spread:.0f} % from their medians. So may all "
+            "projected times. On an idle machine remove the folder `step_times` and repeat the sweep: its runs are kept."
+        )
+    if named := [f"{of.key.name} ({of.outcome}: {of.message})" for of in results.failed]:
+        limited = "leaves its cell without a time" if results.config.mode == "virtual" else "counts as an infinite time"
+        stopped = f", and one over the time limit {limited}" * any(of.outcome == TIMED_OUT for of in results.failed)
+        texts.append(f"**Failed processes**. A crashed one counts nowhere{stopped}: {literal('; '.join(named))}")
+    failed = [f"{n.devices} devices, {what}: {why}" for n in results.timings for what, why in n.failed.items()]
+    texts += [f"**Failed measurements** of step times: {literal('; '.join(failed))}"] if failed else []
+    return texts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gmmae.sweep.report import results
+from gmmae.sweep.report import cells
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 
@@ -12,4 +12,4 @@ def projected(tmp_path_factory):
     root = tmp_path_factory.mktemp("projected")
     sweeps.small(root)
     sweeps.add_step_times(root, 1, STEPS, PASSES)
-    return results.read(GRID, root, FLAT)
+    return cells.read(GRID, root, [FLAT])[0]

@@ -1,0 +1,277 @@
+"""The results of a sweep, finished or not: its runs, and what they come to on each number of devices, computed once.
+
+A run counts when its optimisation ended by itself. Crashed processes are kept apart and never count as misses. A run that was
+stopped by the sweep's time limit is censored. Where times are measured it is slower than the limit, so its time is infinite. In
+virtual mode the limit is one of the simulation. A cell with such a run has no times there, because the seeds that are left are
+the fast ones.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from gmmae.scaling import cost
+from gmmae.scaling.cost import Cluster, StepTimes
+from gmmae.scaling.strategies import STRATEGIES
+from gmmae.sweep import step_times
+from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
+from gmmae.sweep.report import statistics
+from gmmae.sweep.report.statistics import Estimate
+from gmmae.sweep.runs import FAILED, TIMED_OUT, RunRecord, SweepDir, stage_plans
+from gmmae.sweep.step_times import Timings
+from gmmae.system import stop_reasons
+from gmmae.system.errors import InputError
+from gmmae.training.records import Epoch, Record, epoch_ends, read_history
+
+OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores, so this does not measure scaling"
+CAPPED = "†"
+Place = tuple[str, int]
+"""A strategy and a number of devices."""
+
+
+class Source(NamedTuple):
+    """The source of the times: projected to a cluster, or measured."""
+
+    kind: Literal["projected", "measured", "unknown"]
+    short: str = ""  # for titles: "projected to K80, 1 GbE"
+    note: str = ""  # in sentences: what a projection assumes, or why there are no times
+    cluster: str = ""  # that times are projected to
+
+    def titled(self, title: str) -> str:
+        """Returns a title with the source of the times.
+
+        >>> Source("measured").titled("Losses"), Source("projected", "projected to X").titled("Losses")
+        ('Losses', 'Losses (projected to X)')
+        """
+        return f"{title} ({self.short})" if self.short else title
+
+
+class Run(NamedTuple):
+    """A run whose optimisation ended by itself."""
+
+    key: RunKey
+    outcome: str  # the stop reason
+    path: str  # the run below runs/ that computed it
+    record: Record
+    history: list[Epoch]  # empty where the file is missing
+    elapsed_s: list[float]  # seconds of training and validation until the end of each epoch; NaN where no times are known
+    time_s: float  # to the target; infinite if it was missed, NaN where no times are known
+
+    @property
+    def reached(self) -> bool:
+        """Whether the run reached the target."""
+        return self.outcome == stop_reasons.TARGET_REACHED
+
+
+class Cell(NamedTuple):
+    """A strategy on a number of devices. What is not known, or not compared, is NaN."""
+
+    scaling: str
+    devices: int
+    batch: str  # global batches, with an arrow between the stages of the run whose batch grew the most
+    learning_rate: float
+    seeds: int  # runs, with those that the sweep's time limit stopped
+    reached: int  # of them, the target
+    epochs: Estimate  # to the target: the median, and the range of the runs
+    time_s: Estimate  # to the target
+    efficiency: Estimate  # the paper's, in percent (section VII); NaN where the median run on one device or on n missed
+    compared: int  # seeds that strong scaling on as many devices has too
+    slower: int  # those in which it was faster
+    ratio: Estimate  # of the time over that of strong scaling, without the seeds in which both missed
+    p: float  # two-sided sign test of this comparison
+    p_holm: float  # corrected for the number of cells
+    runs: list[Run]  # one for each seed, without the stopped ones
+    times: dict[int, float]  # seconds to the target by seed, infinite where it was missed, NaN where unknown
+
+    @property
+    def mark(self) -> str:
+        """The mark of a global batch that is capped to the training set, or to the end of the strategy's rule."""
+        return CAPPED if any(run.record.clipped for run in self.runs) else ""
+
+    @property
+    def label(self) -> str:
+        """The strategy in words, with the mark."""
+        return STRATEGIES[self.scaling].label + self.mark
+
+    @property
+    def median_run(self) -> Run | None:
+        """The run of the median time among those with a history, or the slower of the two middle ones."""
+        runs = sorted((run for run in self.runs if run.history), key=lambda run: run.time_s)
+        return runs[len(runs) // 2] if runs else None
+
+
+class Results(NamedTuple):
+    """A sweep with times from one source."""
+
+    config: SweepConfig
+    folder: SweepDir
+    runs: list[Run]
+    failed: list[RunRecord]  # crashed processes, and those that the time limit stopped
+    timings: list[Timings]  # step times, from few devices to many
+    source: Source
+    cells: dict[Place, Cell]  # in the order of the table
+
+
+def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[Results]:
+    """Reads a sweep's work directory. Any of its files may be missing.
+
+    Returns:
+      The results with times for each of the clusters that virtual runs are projected to, or one without them. Those whose
+      times are unknown come last.
+
+    Raises:
+      InputError: a file cannot be read.
+    """
+    folder = SweepDir(root)
+    records = list(folder.read_all(run_keys(config)))
+    failed = [record for record in records if record.outcome in FAILED]
+    ended = [(record, record.record) for record in records if record.outcome not in FAILED and record.record is not None]
+    timed_on = {"throughput": sorted(config.devices), "virtual": [1], "measured": []}[config.mode]
+    timings = [found for n in timed_on if (found := step_times.read(folder.step_times(n)))]
+    histories = {path: _history(folder.run(path).history) for path in {record.path for record, _ in ended}}
+    everything = []
+    for cluster in clusters if config.mode == "virtual" and clusters else [None]:
+        source, stages = _source(config, [record for _, record in ended], timings, cluster)
+        runs = []
+        for (about, record), stages_s in zip(ended, stages, strict=True):
+            history = histories[about.path]
+            elapsed_s, time_s = [row.train_s + row.eval_s for row in history], record.time_to_target_s or math.nan
+            if source.kind != "measured":
+                *elapsed_s, time_s = (
+                    sum(count * each for count, each in zip(record.epochs_by_stage(epoch), stages_s, strict=True))
+                    for epoch in (*(row.epoch for row in history), record.epochs)
+                )
+            if about.outcome != stop_reasons.TARGET_REACHED and source.kind != "unknown":
+                time_s = math.inf
+            runs.append(Run(about.key, about.outcome, about.path, record, history, elapsed_s, time_s))
+        everything.append(Results(config, folder, runs, failed, timings, source, _cells(config, runs, failed)))
+    return sorted(everything, key=lambda found: found.source.kind == "unknown")
+
+
+def _history(path: Path) -> list[Epoch]:
+    try:
+        return epoch_ends(read_history(path))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} must be a run's history; got {error!r}: delete the run's folder and its records") from error
+
+
+def _source(
+    config: SweepConfig, records: Sequence[Record], timings: Sequence[Timings], cluster: Cluster | None
+) -> tuple[Source, list[list[float]]]:
+    """Returns the source of the times, and the seconds of an epoch in each stage of each run: NaN where none are projected."""
+    unknown = [[math.nan] * len(record.stages) for record in records]
+    if config.mode != "virtual":
+        shared = any(of.oversubscribed for of in (*records, *timings))
+        return Source("measured", OVERSUBSCRIBED if shared else ""), unknown
+    reason = "no cluster is given" if cluster is None else "step times have not been measured yet"
+    if cluster is not None and timings:
+        try:
+            stages = [_epoch_seconds(cluster, timings[0], config.run.precision, record) for record in records]
+            return Source("projected", *_projection_texts(cluster, timings[0], config.run.precision), cluster.name), stages
+        except InputError as error:
+            reason = f"{cluster.name}: {error}"
+    return Source("unknown", note=f"Times cannot be projected ({reason}). The report shows epochs only."), unknown
+
+
+def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: Record) -> list[float]:
+    """Returns the projected seconds of an epoch in each stage of a run, from step times measured on one device.
+
+        epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
+
+    The scale and the all-reduce are those of `gmmae.scaling.cost`.
+
+    Raises:
+      InputError: a batch or a share of the validation set is outside the measured range.
+    """
+    train, passes = (
+        StepTimes(tuple(row.samples for row in sorted(rows)), tuple(row.median_s for row in sorted(rows)))
+        for rows in (timings.train, timings.validation)
+    )
+    try:
+        passes_s = passes.at(math.ceil(record.validation_samples / record.devices))
+    except InputError as error:
+        raise InputError(f"validation: {error}") from error
+    gradient_bytes = record.parameters * (8 if precision == "float64" else 4)
+    return [
+        plan.steps * cost.projected_step_s(cluster, train, plan.device_batch, record.devices, gradient_bytes)
+        + cost.scale(cluster, train) * passes_s
+        for plan in stage_plans(record)
+    ]
+
+
+def _projection_texts(cluster: Cluster, timings: Timings, precision: str) -> tuple[str, str]:
+    """Returns the projection in a title, and its assumptions as one sentence.
+
+    The title names the device that took the steps where the cluster has another.
+    """
+    as_there = cluster.reference_step_s or cost.same_device(cluster.device, timings.device_kind)
+    title = f"projected to {cluster.name}" + ("" if as_there else f", with steps of {timings.device_kind}")
+    between = "an unknown link between nodes"
+    if cluster.alpha_inter_s is not None and cluster.beta_inter_bytes_per_s is not None:
+        between = f"{1e6 * cluster.alpha_inter_s:g} µs, {1e-9 * cluster.beta_inter_bytes_per_s:g} GB/s between nodes"
+    scaled = f", scaled to {cluster.reference_step_s:g} s for a step of {cluster.reference_batch} samples"
+    return title, (
+        f"Projected to {cluster.name} ({cluster.devices_per_node} a node), not measured there: computation as measured on "
+        f"{timings.device_kind} in {precision} (quartiles within {100 * step_times.spread(timings.train):.1f} % of the medians)"
+        f"{scaled if cluster.reference_step_s else ''}; all-reduce with "
+        f"α = {1e6 * cluster.alpha_intra_s:g} µs, β = {1e-9 * cluster.beta_intra_bytes_per_s:g} GB/s inside a node and "
+        f"{between}; no overlap of the two. Every step of an epoch counts as a full one, including the last."
+    )
+
+
+def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]) -> dict[Place, Cell]:
+    members, times, epochs = defaultdict(list), defaultdict(dict), defaultdict(list)
+    for run in runs:
+        place = run.key[:2]
+        members[place].append(run)
+        times[place][run.key.seed] = run.time_s
+        epochs[place].append(run.record.epochs if run.reached else math.inf)
+    for record in failed:
+        if record.outcome == TIMED_OUT:
+            place, censored = record.key[:2], math.nan if config.mode == "virtual" else math.inf
+            times[place][record.seed] = censored
+            epochs[place].append(censored)
+    cells = {}
+    for place in itertools.product(config.scaling, sorted(config.devices)):
+        if place not in epochs:
+            continue
+        scaling, n = place
+        here, one = members[place], (scaling, 1)
+        shared = {run.path for run in here} == {run.path for run in members[one]}
+        grown = max((run.record for run in here), key=lambda record: len(record.stages), default=None)
+        cells[place] = Cell(
+            *place,
+            grown.batch_text if grown else "",
+            grown.learning_rate if grown else math.nan,
+            len(epochs[place]),
+            sum(run.reached for run in here),
+            Estimate(*(float(of(epochs[place])) for of in (np.median, np.min, np.max))),
+            statistics.estimate(list(times[place].values())),
+            _efficiency(times[one], times[place], n, shared),
+            *statistics.paired(times["strong", n] if scaling != "strong" and n > 1 else {}, times[place]),
+            math.nan,
+            here,
+            times[place],
+        )
+    corrected = statistics.holm([cell.p for cell in cells.values()])
+    return {place: cell._replace(p_holm=p) for (place, cell), p in zip(cells.items(), corrected, strict=True)}
+
+
+def _efficiency(first: Mapping[int, float], nth: Mapping[int, float], devices: int, shared: bool) -> Estimate:
+    """Returns 100 · median(T1) / (n · median(Tn)) over common seeds, and the interval of the seeds' own efficiencies.
+
+    That of a seed is 0 if only its Tn is infinite, and infinite if only its T1 is. A seed that missed on both has none. Where
+    both are the same runs, as those of strong scaling in virtual mode, seeds do not vary: there is no interval.
+    """
+    t1, tn = (statistics.estimate([times[seed] for seed in first if seed in nth]).median for times in (first, nth))
+    if not (math.isfinite(t1) and math.isfinite(tn)):
+        return Estimate()
+    ratio = Estimate() if shared else statistics.paired(nth, first).ratio
+    return Estimate(100 * t1 / (devices * tn), 100 * ratio.low / devices, 100 * ratio.high / devices)

@@ -1,0 +1,55 @@
+"""The two figures of a report of trained runs."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from gmmae.plotting import canvas, comparison, document, loss_curves
+from gmmae.plotting.comparison import Measured
+from gmmae.plotting.loss_curves import LossCurve
+from gmmae.plotting.tables import literal
+from gmmae.sweep.report.cells import Results
+
+
+def time_to_target(results: Results, folder: Path) -> str:
+    """Draws the time to the target by number of devices, a line for each strategy. Returns the figure, or nothing."""
+    series = []
+    for scaling in results.config.scaling:
+        cells = [cell for cell in results.cells.values() if cell.scaling == scaling and not math.isnan(cell.time_s.median)]
+        if cells:
+            numbers = zip(*((cell.devices, *cell.time_s, cell.reached, cell.seeds) for cell in cells), strict=True)
+            series.append(Measured(max(cell.label for cell in cells), *numbers))
+    stop, source = results.config.run.stop, results.source
+    if not series or stop.target is None:
+        return ""
+    title = source.titled(f"Time to the target validation {stop.monitor} of {stop.target:g}")
+    label = "projected time to target (s)" if source.kind == "projected" else "time to target (s)"
+    saved = canvas.save_both(
+        comparison.time_to_target(series, title=title, y_label=label), folder / "figures" / "time_to_target"
+    )
+    text = f"Figure 1. {title}: medians over seeds, with their intervals. Dashed: T1 / n."
+    if not all(run.reached for run in results.runs):
+        text += " A miss counts as infinite: a missing point is a median run that missed. Numbers above count the others."
+    return document.figure("Figure 1", literal(text), *saved, folder)
+
+
+def losses(results: Results, folder: Path, name: str) -> str:
+    """Draws the losses of each strategy's median run on the most devices. Returns the figure, or why there is none."""
+    runs = {(cell.devices, cell.label): run for cell in results.cells.values() if (run := cell.median_run)}
+    if not runs:
+        return "No run has left a history."
+    devices, source = max(n for n, _ in runs), results.source
+    curves = []
+    for (n, label), run in runs.items():
+        if n == devices:
+            x, train, validation = (
+                np.array(column, float)
+                for column in zip(*((row.epoch, row.train_loss, row.val_loss) for row in run.history), strict=True)
+            )
+            curves.append(LossCurve(label, x if source.kind == "unknown" else np.array(run.elapsed_s), train, validation))
+    title = source.titled(f"Losses, n = {devices}")
+    label = {"projected": "projected time (s)", "measured": "time (s)", "unknown": "epoch"}[source.kind]
+    drawn = loss_curves.losses_by_devices(curves, title=title, target=results.config.run.stop.target, x_label=label)
+    text = literal(f"{name}. {title}: of each strategy the run of the median time.")
+    return document.figure(name, text, *canvas.save_both(drawn, folder / "figures" / "losses"), folder)

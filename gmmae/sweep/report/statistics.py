@@ -1,0 +1,91 @@
+"""Statistics over the seeds of a sweep: medians with exact intervals, and comparisons of pairs.
+
+A run that missed the target has an infinite time. It counts in every median and every interval.
+
+The interval of a median is exact. It goes from the k-th smallest to the k-th largest value. It holds the true median with a
+probability of 95 % at least. The whole range of m runs holds it with a probability of 1 - 2 · 2^-m. So fewer than 6 runs cannot
+give 95 %, and their interval is their range. Six to eight runs give their range too.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy  # its `stats` is imported where it is first used, which takes most of a second
+
+LEVEL = 0.95
+"""The probability with which an interval holds the median, of `EXACT_RUNS` or more."""
+
+MIN_RUNS, EXACT_RUNS = 3, 6
+"""Minimum number of runs for an interval, and for one that holds the median with `LEVEL`."""
+
+
+class Estimate(NamedTuple):
+    """A median and its interval. NaN is unknown, as is the interval of few runs. Infinite: enough runs missed the target."""
+
+    median: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+    def text(self, number: Callable[[float], str]) -> str:
+        """Returns the median with its interval in brackets, which needs runs that differ; a dash if it is unknown.
+
+        >>> Estimate(2.0, 1.0, 4.0).text("{:g}".format), Estimate(2.0, 2.0, 2.0).text("{:g}".format)
+        ('2 (1 to 4)', '2')
+        """
+        if math.isnan(self.median):
+            return "–"
+        high = "∞" if math.isinf(self.high) else number(self.high)
+        return number(self.median) + (f" ({number(self.low)} to {high})" if self.low < self.high else "")
+
+
+class Pairs(NamedTuple):
+    """Another strategy compared with a base strategy, seed by seed."""
+
+    seeds: int  # that both have
+    slower: int  # in which the other one took longer
+    ratio: Estimate  # the other's time over the base's, without the seeds in which both missed the target
+    p: float  # two-sided sign test; NaN where no seed tells one from the other
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Returns the median and its interval. Infinite values count. With one that is unknown nothing is known.
+
+    >>> estimate([10.0, math.inf, 20.0]), estimate([10.0, math.inf]).median
+    (Estimate(median=20.0, low=10.0, high=inf), inf)
+    """
+    if not len(values) or np.isnan(values).any():
+        return Estimate()
+    low, high = math.nan, math.nan
+    if len(values) >= EXACT_RUNS:
+        low, high = scipy.stats.quantile_test(values).confidence_interval(LEVEL)
+    elif len(values) >= MIN_RUNS:
+        low, high = min(values), max(values)
+    return Estimate(float(np.median(values)), float(low), float(high))
+
+
+def paired(base: Mapping[int, float], other: Mapping[int, float]) -> Pairs:
+    """Compares times to the target by seed. A seed in which both missed has no ratio, and no part in the test. Nor have ties.
+
+    Nothing is compared where a time is unknown.
+    """
+    both = np.array([(base[seed], other[seed]) for seed in base if seed in other]).reshape(-1, 2)
+    both = both[: 0 if np.isnan(both).any() else None]
+    first, second = both[np.isfinite(both).any(axis=1)].T
+    slower, different = int((second > first).sum()), int((second != first).sum())
+    p = scipy.stats.binomtest(slower, different).pvalue if different else math.nan
+    return Pairs(len(both), slower, estimate(second / first), float(p))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Returns p-values corrected for their number (Holm 1979). NaN stands for no test.
+
+    >>> holm([0.25, 0.0625, math.nan, 0.5])
+    [0.5, 0.1875, nan, 0.5]
+    """
+    order = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    corrected, largest = [math.nan] * len(p_values), 0.0
+    for rank, (p, place) in enumerate(order):
+        corrected[place] = largest = max(largest, min(1.0, p * (len(order) - rank)))
+    return corrected

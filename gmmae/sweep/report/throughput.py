@@ -1,0 +1,41 @@
+"""The report of a sweep in throughput mode: samples per second, by measured step times.
+
+Strong scaling keeps the global batch, weak scaling the device batch. Source of the efficiencies: Serebryakov, "Scaling deep
+learning workloads" (2017).
+"""
+
+from pathlib import Path
+
+from gmmae.plotting import canvas, comparison, document, tables
+from gmmae.plotting.comparison import Measured
+from gmmae.plotting.tables import literal
+from gmmae.sweep.report.cells import Results
+from gmmae.sweep.report.statistics import Estimate
+
+
+def parts(results: Results, folder: Path) -> list[str]:
+    """Returns the figure and the table, or what is missing."""
+    timing, rows, lines = results.config.timing, [], []
+    by_samples = {timings.devices: {row.samples: row for row in timings.train} for timings in results.timings}
+    families = [(f"strong, batch {batch}", batch, 1, 0) for batch in sorted(timing.global_batches)]
+    families += [(f"weak, {batch} a device", batch, 0, 1) for batch in sorted(timing.device_batches)]
+    for label, batch, strong, weak in families:
+        found = {n: times[batch * n**weak] for n, times in by_samples.items() if batch * n**weak in times}
+        rates = []
+        for n, row in found.items():
+            # The first quartile of a time is the third one of its inverse.
+            rates.append((n, *(row.samples / time_s for time_s in (row.median_s, row.high_s, row.low_s))))
+            step_ms = Estimate(*(1e3 * time_s for time_s in row[2:])).text("{:.4g}".format)
+            efficiency = tables.percent(100 * found[1].median_s / row.median_s / n**strong) if 1 in found else "–"
+            rows.append((label, str(n), str(row.samples), step_ms, f"{rates[-1][1]:.4g}", efficiency))
+        lines += [Measured(label, *zip(*rates, strict=True))] if rates else []
+    missing = ", ".join(str(n) for n in sorted(results.config.devices) if n not in by_samples)
+    texts = [f"Not measured yet on these numbers of devices: {missing}."] if missing else []
+    if not rows:
+        return [*texts, "No step time is measured yet."]
+    title = results.source.titled("Throughput")
+    saved = canvas.save_both(comparison.throughput(lines, title=title), folder / "figures" / "throughput")
+    text = literal(f"Figure 1. {title}: medians over timed blocks, bars quartiles. Dashed: ideal scaling.")
+    columns = ("scaling", "devices", "batch", "step (ms), quartiles", "samples/s", "efficiency (%)")
+    note = "Efficiency: strong t1 / (n tn), weak t1 / tn · 100 %, of median step times."
+    return [*texts, document.figure("Figure 1", text, *saved, folder), tables.table(columns, rows, f"Table 1. {title}", [note])]

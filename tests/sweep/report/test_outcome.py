@@ -1,0 +1,117 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from gmmae.planner.prediction import Prediction
+from gmmae.sweep.grid import RunKey
+from gmmae.sweep.report import cells, outcome, page
+from gmmae.system.errors import InputError
+from tests import sweeps
+from tests.sweeps import FLAT, GRID, TARGET
+
+RATE, BATCH = GRID.run.optim.learning_rate, GRID.run.optim.batch_size
+
+
+def planned(scaling, devices, batch, rate, seconds, **changes):
+    """A prediction as `plan.json` has it, with an interval about its seconds."""
+    interval = (0.8 * seconds, 1.25 * seconds) if seconds else (None, None)
+    values = (scaling, devices, batch, rate, seconds, *interval, 0.04, True)
+    return dict(zip(outcome.Planned._fields, values, strict=True)) | changes
+
+
+CELLS = [
+    planned("weak", 1, BATCH, RATE, None, probability_of_failure=None),
+    planned("strong", 2, BATCH, RATE, 200.0),  # 218 s
+    planned("weak", 2, 2 * BATCH, RATE, 300.0, tested=False),  # 520 s
+    planned("linear", 2, 2 * BATCH, 2 * RATE, 90.0, probability_of_failure=0.7, seconds_high=None),  # collapses
+    planned("linear", 4, 8 * BATCH, 4 * RATE, 90.0),  # of another batch
+    planned("sqrt", 2, 2 * BATCH, 2 * RATE, 90.0),  # not in the sweep
+]
+FORECAST = {"cells": CELLS, "best": CELLS[2], "scaled_by_user": False}
+PLAN = {"target": TARGET, "metric": "loss", "clusters": {"Flat": FORECAST}}
+
+
+def compared(found, folder, **changes):
+    path = folder / "plan.json"
+    path.write_text(json.dumps(PLAN | changes), encoding="utf-8")
+    return outcome.comparison(found, path, "Table 2")
+
+
+def test_a_plan_has_what_is_compared():
+    assert set(outcome.Planned._fields) <= set(Prediction._fields)
+
+
+def test_predictions_stand_beside_outcomes_where_batch_and_rate_are_the_runs(projected, tmp_path):
+    text = compared([projected], tmp_path)
+    assert text.startswith("For Flat the plan chose weak, n = 2. Its time here over the fastest: 5.20.")
+    assert "Prediction and outcome (projected)" in text
+    lines = [line for line in text.splitlines() if line.startswith("| Flat")]
+    assert lines == [
+        "| Flat | strong | 2 | 200 (160 to 250) | 218 | yes | 0 of 3 | 4% |",
+        "| Flat | weak | 1 | – | 100 | – | 0 of 3 | – |",
+        "| Flat | weak | 2 | 300 (240 to 375) | 520 | no | 0 of 3 | untested |",
+        "| Flat | linear | 2 | 90.0 | not reached | – | 3 of 3 | 70% |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("best", "ratio"),
+    [(planned("strong", 1, 1, 1.0, None), "1.00"), (CELLS[3], "∞"), (planned("best-of-all", 64, 1, 1.0, None), "–")],
+)
+def test_what_the_plan_chose_is_told_with_what_it_cost(projected, tmp_path, best, ratio):
+    text = compared([projected], tmp_path, clusters={"Flat": FORECAST | {"best": best}})
+    assert text.partition("\n")[0].endswith(f"n = {best['devices']}. Its time here over the fastest: {ratio}.")
+
+
+def test_each_cluster_has_its_rows_and_others_of_the_plan_none(projected, tmp_path):
+    root = projected.folder.root
+    (fast,) = cells.read(GRID, root, [replace(FLAT, name="Fast", reference_step_s=0.25)])
+    text = compared([projected, fast], tmp_path, clusters=dict.fromkeys(("Fast", "Flat", "Slow"), FORECAST))
+    assert text.count("| Flat |") == text.count("| Fast |") == 4
+    assert "| Fast | strong | 2 | 200 (160 to 250) | 189 |" in text
+    assert "Slow" not in text
+    nothing = compared([projected], tmp_path, clusters={"Slow": FORECAST})
+    assert "The plan is for Slow; times here are of Flat." in nothing
+    scaled = compared([projected], tmp_path, clusters={"Flat": FORECAST | {"scaled_by_user": True}})
+    assert "no comparison" in scaled
+    assert "|" not in scaled
+
+
+def test_measured_times_stand_beside_all_clusters_and_a_report_takes_the_plan_in_the_folder_or_the_given_one(tmp_path):
+    config = replace(GRID, mode="measured", scaling=("strong",), devices=(2,), seeds=(0,))
+    sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 10)
+    report = tmp_path / "report" / "report.md"
+    page.write(config, tmp_path, [])
+    assert "Prediction" not in report.read_text(encoding="utf-8")
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN | {"clusters": dict.fromkeys(("Fast", "Slow"), FORECAST)}), encoding="utf-8")
+    for given in (None, path.with_name("elsewhere.json")):
+        page.write(config, tmp_path, [], path.rename(given) if given else None)
+        for name in ("Fast", "Slow"):
+            assert f"| {name} | strong | 2 | 200 (160 to 250) | 25.0 | no | 0 of 1 | 4% |" in report.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "must be a plan that .*; got no 'clusters': plan again, or move it away"),
+        (
+            json.dumps(PLAN | {"clusters": {"Flat": {"cells": [{"scaling": "strong"}]}}}),
+            "must be a plan that .*; got no 'devices'",
+        ),
+        (json.dumps(PLAN | {"target": 0.01}), "for the sweep's target, loss 0.0016384; got one for loss 0.01: plan again"),
+        (
+            json.dumps(PLAN | {"clusters": {"Flat": FORECAST | {"cells": CELLS[4:]}}}),
+            "for the sweep's batches and learning rates",
+        ),
+    ],
+)
+def test_a_damaged_or_foreign_plan_is_one_line(projected, tmp_path, text, message):
+    path = tmp_path / "plan.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"plan\.json must be .*{message.removeprefix('must be ')}") as error:
+        outcome.comparison([projected], path, "Table 2")
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match=r"none\.json must be a plan that .* got .*No such file"):
+        outcome.comparison([projected], tmp_path / "none.json", "Table 2")
