@@ -27,7 +27,6 @@ def plan(capsys, *arguments):
             "--devices must be a list of values, each a whole number, one or more",
         ),
         (("--clusters", "nowhere"), "--clusters must be a TOML file or one of"),
-        (("--scale-compute", "nan"), "--scale-compute must be a number, positive, or none; got nan"),
         (("--clusters", "k80_1gbe", "k80_1gbe"), "clusters must be one or more of different names; got"),
         (("--stop.target", "none"), "stop.target must be given"),
         (

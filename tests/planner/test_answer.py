@@ -96,20 +96,9 @@ def test_a_target_where_the_loss_hardly_falls_may_be_missed_by_another_seed():
     assert "Another seed" not in lines(STRONG)[-1]
 
 
-SCALED = "Mine, times scaled by 0.5 from steps measured on cpu in tf32 (reference_step_s in the cluster's file)"
-
-
-@pytest.mark.parametrize(
-    ("device", "reference_step_s", "words"),
-    [
-        ("NVIDIA H200 SXM", 0.0, "devices as fast as the one that measured (cpu in tf32), linked as in Mine"),
-        ("NVIDIA H200 SXM", 0.096, SCALED),
-        ("cpu", 0.0, "Mine, steps measured on cpu in tf32"),
-    ],
-)
-def test_times_are_those_of_a_named_device(device, reference_step_s, words):
-    cluster = replace(IDEAL, name="Mine", device=device, reference_step_s=reference_step_s)
-    assert answer.times_of(plan_of(), prediction.forecast(measured(0.16), cluster, ("strong",), (1, 2))) == words
+def test_steps_of_the_cluster_s_own_device_are_called_its_own():
+    forecast = prediction.forecast(measured(0.16), replace(IDEAL, name="Mine", device="cpu"), ("strong",), (1, 2))
+    assert answer.times_of(plan_of(), forecast) == "Mine, steps measured on cpu in tf32"
 
 
 def test_the_table_has_three_runs_for_each_number_of_devices_by_expected_time():
