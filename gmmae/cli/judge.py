@@ -24,6 +24,8 @@ MAX_SHOWN_NAMES = 3
 
 def command(options: JudgeArguments) -> int:
     """Judges, writes the page, prints a summary. Returns the exit code."""
+    if options.data.source == "synthetic":  # of the run whose configuration is given; real nodules are none
+        options = replace(options, data=replace(options.data, source="cubes"))
     _check(options)
     claim_output(options.out, page.JSON)
     real, training = _load_real(options)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
 
 from gmmae import __version__
 from gmmae.system.errors import InputError, at_interrupt
@@ -27,8 +26,6 @@ class Command:
     The first word of the name is that of its module below `gmmae.cli`, with underscores for hyphens. The second word names a
     function, by default `command`.
 
-    An option of `variants` makes the command another one, with a parser and a module of its own.
-
     A call parses the options before it imports the module, which may import JAX.
     """
 
@@ -36,33 +33,24 @@ class Command:
     group: str
     summary: str
     on_interrupt: str = RESTARTS
-    variants: tuple[tuple[str, str], ...] = ()  # option, and the name of the command that it makes
 
     def __call__(self, arguments: Sequence[str], prog: str) -> int:
         """Runs the command. Returns the exit code."""
-        given = {word.partition("=")[0] for word in arguments}
-        name = next((variant for option, variant in self.variants if option in given), self.name)
-        module, _, function = name.partition(" ")
+        from_curves = self.name == "plan" and "--curves" in {word.partition("=")[0] for word in arguments}
+        name = "plan_curves" if from_curves else self.name
+        module, _, function = name.replace("-", "_").partition(" ")
         with at_interrupt(self.on_interrupt):
             with no_collection_of_imports():
-                parsed = _options().PARSERS[name](arguments, prog)
-                imported = import_module(f"gmmae.cli.{module.replace('-', '_')}")
+                try:
+                    options = import_module("gmmae.cli.options")  # the first module that needs a package
+                except ModuleNotFoundError as error:
+                    raise InputError(
+                        f"Python must have the packages of gmmae; {sys.executable} lacks {error.name}: activate gmmae's "
+                        "environment (in a clone `source .venv/bin/activate`, or first `make train`)"
+                    ) from error
+                parsed = options.PARSERS[name](arguments, prog)
+                imported = import_module(f"gmmae.cli.{module}")
             return getattr(imported, function or "command")(*parsed)
-
-
-def _options() -> ModuleType:
-    """Returns the module of options, the first one that needs a package.
-
-    Raises:
-      InputError: the package is missing.
-    """
-    try:
-        return import_module("gmmae.cli.options")
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"Python must have the packages of gmmae; {sys.executable} lacks {error.name}: activate gmmae's environment "
-            "(in a clone `source .venv/bin/activate`, or first `make train`)"
-        ) from error
 
 
 COMMANDS = {
@@ -71,13 +59,7 @@ COMMANDS = {
         Command("train", TRAINING, "train a workload on one or several devices", RESUMES),
         Command("sweep", TRAINING, "compare scaling strategies over device counts and seeds", RESUMES),
         Command("report", TRAINING, "write the tables, figures and page of a sweep", KEEPS_WHOLE_FILES),
-        Command(
-            "plan",
-            TRAINING,
-            "predict the fastest strategy, from runs or from loss curves",
-            RESUMES,
-            variants=(("--curves", "plan_curves"),),
-        ),
+        Command("plan", TRAINING, "predict the fastest strategy, from runs or from loss curves", RESUMES),
         Command("measure-cluster", TRAINING, "time the links between devices for a plan"),
         Command("evaluate", TRAINED, "compute loss and metrics for each sample"),
         Command("describe", TRAINED, "describe volumes as mixtures"),
@@ -111,7 +93,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         if name in COMMANDS:
             return COMMANDS[name](arguments[length:], f"gmmae {name}")
     prefix = "data " if arguments[:1] == ["data"] else ""
-    word = next(iter(arguments[len(prefix.split()) :]), "--help")
+    word, *_ = [*arguments[len(prefix.split()) :], "--help"]
     if word not in ("-h", "--help"):
         names = dict.fromkeys(name.removeprefix(prefix).split()[0] for name in COMMANDS if name.startswith(prefix))
         raise InputError(f"the command after {f'gmmae {prefix}'.strip()!r} must be one of {', '.join(names)}; got {word!r}")

@@ -6,7 +6,7 @@ It returns the arguments of the function that runs the command.
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -267,21 +267,11 @@ def _on_run(kind: type) -> Callable[[Sequence[str], str], tuple[Any, Config]]:
 
 def _on_data(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[Any]]:
     """Returns a parser of a command on the data of a configuration."""
-    return lambda arguments, prog: (parse(kind(data=data_section(arguments)), arguments, prog),)
-
-
-def _train(arguments: Sequence[str], prog: str) -> tuple[Config, Path, str]:
-    return *parse_train(arguments, prog), shlex.join([*prog.split(), *arguments])
-
-
-def _judge(arguments: Sequence[str], prog: str) -> tuple[JudgeArguments]:
-    data = data_section(arguments, JudgeArguments().data)
-    data = replace(data, source="cubes") if data.source == "synthetic" else data
-    return (parse(JudgeArguments(data=data), arguments, prog),)
+    return lambda arguments, prog: (parse(kind(data=data_section(arguments, kind().data)), arguments, prog),)
 
 
 PARSERS: Mapping[str, Callable[[Sequence[str], str], tuple[Any, ...]]] = {
-    "train": _train,
+    "train": lambda arguments, prog: (*parse_train(arguments, prog), shlex.join([*prog.split(), *arguments])),
     "sweep": parse_sweep,
     "report": _own(ReportArguments),
     "plan": partial(parse_with_config, PlanArguments),
@@ -293,7 +283,7 @@ PARSERS: Mapping[str, Callable[[Sequence[str], str], tuple[Any, ...]]] = {
     "export": _on_run(ExportArguments),
     "generate": _own(GenerateArguments),
     "insert": _own(InsertArguments),
-    "judge": _judge,
+    "judge": _on_data(JudgeArguments),
     "data prepare": _on_data(PrepareArguments),
     "data inspect": _on_data(InspectArguments),
     "data lidc": _own(LidcArguments),

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.cli.words import as_words
 from gmmae.config.schema import flatten
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
-from tests.commands import last_refusal, lines_of
+from tests.commands import as_words, last_refusal, lines_of
 
 
 @pytest.fixture

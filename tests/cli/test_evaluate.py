@@ -154,7 +154,6 @@ def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, cap
         (["nowhere"], "the first argument must be the work directory of a run; got nowhere, which has no config.toml"),
         (["--split", "all"], "the first argument must be the work directory of a run; got --split, which has no config.toml"),
         (["RUN", "--split", "some"], "some"),
-        (["RUN", "--data.sampels", "4"], "did you mean --data.samples"),
         (["RUN", "--model.latent-dim", "5"], "must hold the model of this configuration; its arrays have other shapes"),
         (["RUN", "--out", "missing/evaluation.csv"], "--out must be a file that can be written; got missing/evaluation.csv"),
     ],

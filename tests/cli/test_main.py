@@ -172,7 +172,6 @@ def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys
         (["prepare"], "data.source must be one of luna16, cubes"),
         (["prepare", "--data.source", "luna16"], "data.root must be the folder of the .mhd scans"),
         (["prepare", "--data.crop", "big"], "data.crop must be text, a positive number followed by x or mm"),
-        (["inspect", "--data.source", "cubes"], "NODULE"),
         (["cut"], "must be one of prepare, inspect, lidc, synth; got 'cut'"),
     ],
 )
@@ -209,7 +208,6 @@ BAD_SWEEPS = {
         "devices must be at most the samples in a step of the strategy strong, 8; got (9,)",
     ),
     "cluster": (["--clusters", "k81"], "--clusters must be a TOML file or one of ethernet_100g, "),
-    "option": (["--retyr"], "--retyr"),
     "workdir": (["--workdir", "/proc/sweep"], "workdir must be a folder that can be written; got /proc/sweep"),
 }
 

@@ -104,10 +104,6 @@ def test_bad_options_are_one_line_each(options, message, tmp_path, capsys):
     assert tree(tmp_path) == {}
 
 
-def test_the_file_must_be_named(capsys):
-    assert "--out" in refusal(capsys, "measure-cluster")
-
-
 def test_a_folder_that_is_missing_is_one_line(made_up, tmp_path, capsys):
     error = refusal(capsys, "measure-cluster", "--out", tmp_path / "none" / "mine.toml")
     assert "--out must be a file that can be written" in error

@@ -235,7 +235,6 @@ BAD_OPTIONS = [
     (("--clusters", "nowhere", "--parameters", "1"), "--clusters must be a TOML file or one of"),
     (("--samples", "100"), "--samples must be at least the curves' largest batch, 128; got 100"),
     (("--samples", "1000", "--devices", "2000"), "--devices must be at most the 1000 samples; got 2000"),
-    (("--config", "quickstart"), "unrecognized options: --config"),
 ]
 
 
