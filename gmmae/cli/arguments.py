@@ -293,4 +293,5 @@ def _typed(config: Config) -> Config:
 
 
 def _plain(config: Config, workload: str) -> Config:
-    return configuration.require_source(Config(**vars(config) | {"workload": workload}))
+    values: dict[str, Any] = vars(config) | {"workload": workload}
+    return configuration.require_source(Config(**values))

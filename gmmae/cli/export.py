@@ -30,7 +30,7 @@ from gmmae.system.files import claim_output, output_file, print_result
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
 from gmmae.training.records import to_json
-from gmmae.training.trained import Trained, named, restore
+from gmmae.training.trained import named, restore
 from gmmae.workloads.interface import Params, Samples
 
 PLATFORMS = ("cpu", "cuda")
@@ -38,34 +38,27 @@ PLATFORMS = ("cpu", "cuda")
 
 def command(options: ExportArguments, config: Config) -> int:
     """Exports the model, and prints the commands that load it. Returns the exit code."""
-    claim_output(options.out, b"load.py")
+    out = options.out
+    claim_output(out, b"load.py")
     keep(config.compilation_cache)
     update_jax()
     # The kernel would tie the file to one version of Triton.
     unfused = changed(config, model__fused=False) if "model.fused" in dict(flatten(config)) else config
-    write(restore(unfused, options.run)._replace(config=config), options.out)
-    lines = [
-        f"{options.out}  {options.out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",
-        f"    unzip -p {options.out} load.py > load.py",
-        f"    python -c \"import load; print(load.Model('{options.out}').about)\"",
-    ]
-    print_result(options.out, lines)
-    return 0
-
-
-def write(model: Trained, path: Path) -> None:
-    """Writes a model's functions, parameters and loader to one file, whole or not at all.
-
-    Raises:
-      InputError: the file cannot be written, or the workload's functions cannot be exported.
-    """
-    params, programs, settings = io.BytesIO(), _programs(model), to_toml(model.config)
+    model, params, settings = restore(unfused, options.run), io.BytesIO(), to_toml(config)
+    workload = model.workload
+    functions = {"losses": lambda params, samples: workload.losses(params, samples, None), "metrics": workload.metrics}
+    if workload.describe is not None:
+        functions["describe"] = workload.describe
+    with compilation.precision_context(config):
+        samples = compilation.cast(config, jax.tree.map(lambda leaf: leaf[:1], workload.load().validation))
+        programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
+    programs = {name: program for name, program in programs.items() if program.out_avals}
     np.savez(params, allow_pickle=False, **named(model.params))
     meta = {
         "run_id": model.record.run_id,
         "epoch": model.record.best_epoch,
-        "workload": model.config.workload,
-        "dtype": model.config.dtype,
+        "workload": config.workload,
+        "dtype": config.dtype,
         "platforms": PLATFORMS,
         "versions": versions(),
         "functions": {name: _shapes(program) for name, program in programs.items()},
@@ -79,25 +72,25 @@ def write(model: Trained, path: Path) -> None:
         "params.npz": params.getvalue(),
         **{f"{name}.stablehlo": bytes(program.serialize()) for name, program in programs.items()},
     }
-    with output_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+    with output_file(out) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in parts.items():
             archive.writestr(name, content)
-
-
-def _programs(model: Trained) -> dict[str, Exported]:
-    workload = model.workload
-    functions: dict[str, Callable[..., Any]] = {"losses": lambda params, samples: workload.losses(params, samples, None)}
-    functions["metrics"] = workload.metrics
-    if workload.describe is not None:
-        functions["describe"] = workload.describe
-    with compilation.precision_context(model.config):
-        samples = compilation.cast(model.config, jax.tree.map(lambda leaf: leaf[:1], workload.load().validation))
-        programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
-    return {name: program for name, program in programs.items() if program.out_avals}
+    lines = [
+        f"{out}  {out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",
+        f"    unzip -p {out} load.py > load.py",
+        f"    python -c \"import load; print(load.Model('{out}').about)\"",
+    ]
+    print_result(out, lines)
+    return 0
 
 
 def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:
-    structure = jax.tree.structure(params)
+    """Returns a function of the parameters' leaves and samples as a program.
+
+    Raises:
+      InputError: it cannot be exported.
+    """
+    leaves, structure = jax.tree.flatten(params)
 
     def of_samples(leaves: list[ArrayLike], samples: Samples) -> object:
         params = jax.tree.unflatten(structure, leaves)
@@ -111,7 +104,7 @@ def _exported(function: Callable[..., Any], params: Params, samples: Samples) ->
     (count,) = jax.export.symbolic_shape("samples")
     shapes = jax.eval_shape(lambda arrays: arrays, samples)  # with the types that JAX computes in: int32 for int64
     open_ended = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), shapes)
-    fixed = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params)]
+    fixed = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     exported = jax.export.export(jax.jit(of_samples), platforms=PLATFORMS)(fixed, open_ended)
     try:
         exported.serialize()

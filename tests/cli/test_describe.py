@@ -9,7 +9,7 @@ import pytest
 import SimpleITK as sitk
 
 from gmmae.cli import describe as described
-from gmmae.cli.describe import MAX_NAME_BYTES, _cut, _names
+from gmmae.cli.describe import cut
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
 from gmmae.training import compilation
@@ -152,7 +152,7 @@ def test_a_folder_of_cubes_is_cut_by_its_diameters_and_names_what_is_left_out(tr
 
 def test_the_volumes_of_a_run_on_scans_are_in_hu_whatever_its_window(files, tmp_path):
     config = DataConfig(source="luna16", root="gone", window=(-1200.0, 600.0), crop="40mm", shape=8, cache=str(tmp_path))
-    cubes = _cut(config, files[0][:1])
+    cubes = cut(config, files[0][:1])
     (values,) = cubes.sections(2)
     assert values.dtype == np.int16
     assert values.min() == -1000  # what lies outside is air, and not the window's low
@@ -218,20 +218,6 @@ def test_each_volume_has_a_file_and_a_row_with_its_path(trained, tmp_path):
     assert f"each volume must be given once; got {volumes[0]} 2 times" in error
 
 
-@pytest.mark.parametrize(
-    ("names", "wanted"),
-    [
-        (["a.mha", "a.nii.gz", "a_1.nii.gz"], ["a", "a_2", "a_1"]),
-        (["a_1.nii", "a.nii", "a.mha", "a.mhd"], ["a_1", "a", "a_2", "a_3"]),
-        (["caf\u00e9.nii", "cafe\u0301.nii"], ["caf\u00e9", "caf\u00e9_1"]),  # one name, in two forms of Unicode
-        (["x/a b.nii", "x_a b.nii", "x/a_b.nii"], ["x_a_b", "x_a_b_1", "x_a_b_2"]),
-        ([".nii.gz", "é" * 150 + ".nii"], ["volume", "é" * (MAX_NAME_BYTES // 2)]),
-    ],
-)
-def test_names_of_files_differ(names, wanted):
-    assert _names(names) == wanted
-
-
 def test_arrays_in_one_file_are_described_some_at_a_time_with_the_same_result(trained, tmp_path, monkeypatch):
     values = np.stack([sitk.GetArrayFromImage(bright(MIDDLE + np.array([i / 2, 0, 0])))[2:10, 11:19, 8:16] for i in range(5)])
     np.savez(tmp_path / "many.npz", volumes=values, names=np.array(["a/b.nii.gz", "a b", "c", "d", "e"]))
@@ -249,7 +235,7 @@ def test_arrays_in_one_file_are_described_some_at_a_time_with_the_same_result(tr
         code, _, error = describe(trained, tmp_path / "many.npz", "--out", tmp_path / name, "--data.cache", tmp_path / "cache")
         assert code == 0, error
     assert at_once == [5, 2, 2, 2]
-    names = ["a_b", "a_b_1", "c", "d", "e"]
+    names = ["0_a_b", "1_a_b", "2_c", "3_d", "4_e"]
     with np.load(tmp_path / "whole" / "mixtures.npz") as arrays:
         assert arrays["names"].tolist() == names
         assert arrays["edge_mm"].tolist() == [8] * 5

@@ -9,7 +9,7 @@ import pytest
 
 from gmmae.cli import measure_cluster
 from gmmae.scaling import cost
-from gmmae.scaling.cost import Cluster
+from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.system.errors import InputError
 from gmmae.training.parallel import Devices
 from tests.commands import refusal, run_gmmae
@@ -23,7 +23,11 @@ MADE_UP = Cluster("", "", 4, 2e-5, 1e9, 5e-4, 1e8, collective="ring")
 @pytest.fixture
 def made_up(monkeypatch):
     monkeypatch.setattr(
-        measure_cluster, "all_reduce_s", lambda devices, size: cost.all_reduce_s(MADE_UP, devices.count, float(size))
+        measure_cluster,
+        "all_reduces",
+        lambda devices, sizes: StepTimes(
+            sizes, tuple(cost.all_reduce_s(MADE_UP, devices.count, float(size)) for size in sizes)
+        ),
     )
 
 
@@ -67,7 +71,7 @@ def test_one_device_has_no_link_and_no_file(tmp_path, capsys, monkeypatch):
 
 
 def test_times_that_do_not_grow_with_the_size_are_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measure_cluster, "all_reduce_s", lambda devices, size: 1.0 / size)
+    monkeypatch.setattr(measure_cluster, "all_reduces", lambda _, sizes: StepTimes(sizes, tuple(1 / size for size in sizes)))
     error = refusal(capsys, "measure-cluster", "--out", tmp_path / "mine.toml")
     assert "all-reduces must take longer the larger they are; got 977 µs for 1024, " in error
     assert tree(tmp_path) == {}
@@ -114,7 +118,7 @@ def test_an_interrupt_leaves_nothing_and_the_same_command_begins_again(made_up, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(measure_cluster, "_link", interrupted)
+        patched.setattr(measure_cluster, "affine", interrupted)
         assert measure(tmp_path / "mine.toml") == 130
     assert "nothing was written; the same command begins again" in capsys.readouterr().err
     with moments(tmp_path, 1):
