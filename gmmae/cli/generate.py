@@ -1,19 +1,15 @@
 """`gmmae generate`: make new nodules with a trained model."""
 
-import math
-import os
 import time
 from dataclasses import replace
 
-import numpy as np
-
 from gmmae.cli.options import GenerateArguments
 from gmmae.data import sources
-from gmmae.data.extraction.prepare import SOURCES, say_on_stderr
+from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.settings import DataConfig
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
-from gmmae.generation.generator import Wanted, resized
+from gmmae.generation.generator import Wanted
 from gmmae.generation.insertion.hosts import require_scans
 from gmmae.generation.insertion.insert import insert
 from gmmae.generation.judging.figures import contact_sheet
@@ -26,12 +22,6 @@ from gmmae.training.trained import load, run_config
 SHEETS = {"contact_sheet.png": False, "contact_sheet_labelled.png": True}
 """The contact sheets, and whether each one marks the generated nodules."""
 SCANS = "scans"
-MALIGNANCY = "malignancy"
-"""Column of the training CSV with the readers' score of malignancy."""
-VOXEL_BYTES = 50
-"""Bytes of memory for each voxel of a nodule in the making."""
-DENSITY_VOXEL_BYTES = 450
-"""Further bytes for each voxel of the one nodule whose mixture is evaluated on a finer grid. 417 were measured."""
 NO_GENERATOR = (
     "RUN must have a model that makes volumes of latent vectors, model.decoder = lattice with data.ndim = 3; got another: "
     "train one with --config nodules_generate"
@@ -41,21 +31,21 @@ NO_GENERATOR = (
 def command(options: GenerateArguments) -> int:
     """Generates, writes, draws, and prints where everything is. Returns the exit code."""
     start = time.perf_counter()
-    data, size = _checked(options), 0 if options.size == "auto" else options.size
+    data, size = getattr(run_config(options.run).settings, "data", None), 0 if options.size == "auto" else options.size
+    if not isinstance(data, DataConfig) or data.ndim != 3:
+        raise InputError(NO_GENERATOR)
+    claim_output(options.out)
+    generators.require_memory(options.count, data.sample_shape, size)
+    if options.insert_into is not None:
+        require_scans(options.insert_into)
     trained = load(options.run)
     if trained.workload.decode is None:
         raise InputError(NO_GENERATOR)
     known = fingerprint.checked(options.run, fingerprint.load(trained.config))
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    wanted, malignancy = Wanted(options.category, options.diameter_mm, options.malignancy), None
-    if options.malignancy is not None and data.source in SOURCES and data.folder.suffix != ".npz":
-        plan = SOURCES[data.source](replace(data, category_column=MALIGNANCY))
-        words = {item.name: item.category for task in plan.tasks for item in task.items}
-        try:
-            malignancy = np.array([float(words[name] or "nan") for name in training.names])
-        except ValueError as error:
-            raise InputError(f"--malignancy needs numbers in the training CSV's column {MALIGNANCY}; {error}") from error
+    wanted = Wanted(options.category, options.diameter_mm, options.malignancy)
+    malignancy = None if options.malignancy is None else generators.malignancy(data, training)
     generators.fitting(wanted, training, malignancy)  # what is asked for in vain is said at once
     generator = generators.fit(trained, training, validation, malignancy)
     made = generator.sample(
@@ -79,27 +69,3 @@ def command(options: GenerateArguments) -> int:
     lines += [str(options.out / name) for name in ("nodules.csv", *SHEETS)]
     print_result(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
     return 0
-
-
-def _checked(options: GenerateArguments) -> DataConfig:
-    """Checks the arguments before any data are read. Returns the section `data` of the run.
-
-    Raises:
-      InputError: the run's data are no volumes, the output is not to be written, there are no scans, or the nodules do not fit
-        into memory, where Linux would end the program without a message.
-    """
-    data, count = getattr(run_config(options.run).settings, "data", None), options.count
-    if not isinstance(data, DataConfig) or data.ndim != 3:
-        raise InputError(NO_GENERATOR)
-    claim_output(options.out)
-    shape = resized(data.sample_shape, 0 if options.size == "auto" else options.size)
-    needed = (count * VOXEL_BYTES + DENSITY_VOXEL_BYTES * (shape != data.sample_shape)) * math.prod(shape)
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > available:
-        raise InputError(
-            f"--count nodules of --size must fit into memory; got {count} of {' × '.join(map(str, shape))} voxels, which take "
-            f"{needed / 1e9:.0f} of {available / 1e9:.0f} GB: make fewer in a call, each with another --seed, or lower --size"
-        )
-    if options.insert_into is not None:
-        require_scans(options.insert_into)
-    return data

@@ -16,8 +16,6 @@ RESTARTS = "nothing was written; the same command begins again"
 KEEPS_WHOLE_FILES = "no file is half written; the same command begins again"
 """The state of the output after an interrupt."""
 
-TRAINING, TRAINED, DATA = "Train and compare", "Use a trained model", "Data"
-
 
 @dataclass(frozen=True)
 class Command:
@@ -30,7 +28,6 @@ class Command:
     """
 
     name: str
-    group: str
     summary: str
     on_interrupt: str = RESTARTS
 
@@ -53,35 +50,39 @@ class Command:
             return getattr(imported, function or "command")(*parsed)
 
 
-COMMANDS = {
-    command.name: command
-    for command in (
-        Command("train", TRAINING, "train a workload on one or several devices", RESUMES),
-        Command("sweep", TRAINING, "compare scaling strategies over device counts and seeds", RESUMES),
-        Command("report", TRAINING, "write the tables, figures and page of a sweep", KEEPS_WHOLE_FILES),
-        Command("plan", TRAINING, "predict the fastest strategy, from runs or from loss curves", RESUMES),
-        Command("measure-cluster", TRAINING, "time the links between devices for a plan"),
-        Command("evaluate", TRAINED, "compute loss and metrics for each sample"),
-        Command("describe", TRAINED, "describe volumes as mixtures"),
-        Command("classify", TRAINED, "classify volumes by what the model finds in them"),
-        Command("export", TRAINED, "write the model to one file that JAX alone can load"),
-        Command("generate", TRAINED, "make new nodules"),
-        Command("insert", TRAINED, "put nodules into CT scans"),
-        Command("judge", TRAINED, "compare generated nodules with real ones"),
-        Command("data prepare", DATA, "cut the nodules of a folder once, into a cache", RESUMES),
-        Command("data inspect", DATA, "show one nodule of a folder"),
-        Command("data lidc", DATA, "cut the nodules of LIDC-IDRI's DICOM files into cubes"),
-        Command("data synth", DATA, "write synthetic CT scans shaped like LUNA16"),
-    )
+GROUPS = {
+    "Train and compare": (
+        Command("train", "train a workload on one or several devices", RESUMES),
+        Command("sweep", "compare scaling strategies over device counts and seeds", RESUMES),
+        Command("report", "write the tables, figures and page of a sweep", KEEPS_WHOLE_FILES),
+        Command("plan", "predict the fastest strategy, from runs or from loss curves", RESUMES),
+        Command("measure-cluster", "time the links between devices for a plan"),
+    ),
+    "Use a trained model": (
+        Command("evaluate", "compute loss and metrics for each sample"),
+        Command("describe", "describe volumes as mixtures"),
+        Command("classify", "classify volumes by what the model finds in them"),
+        Command("export", "write the model to one file that JAX alone can load"),
+        Command("generate", "make new nodules"),
+        Command("insert", "put nodules into CT scans"),
+        Command("judge", "compare generated nodules with real ones"),
+    ),
+    "Data": (
+        Command("data prepare", "cut the nodules of a folder once, into a cache", RESUMES),
+        Command("data inspect", "show one nodule of a folder"),
+        Command("data lidc", "cut the nodules of LIDC-IDRI's DICOM files into cubes"),
+        Command("data synth", "write synthetic CT scans shaped like LUNA16"),
+    ),
 }
+COMMANDS = {command.name: command for commands in GROUPS.values() for command in commands}
 
 
 def help_text(prefix: str = "") -> str:
     """Returns a line for each command whose name begins with a prefix, by group."""
-    commands = [command for command in COMMANDS.values() if command.name.startswith(prefix)]
     lines = [f"usage: gmmae {prefix}COMMAND ..."]
-    for group in dict.fromkeys(command.group for command in commands):
-        lines += ["", f"{group}:", *(f"  {item.name:<15}  {item.summary}" for item in commands if item.group == group)]
+    for group, commands in GROUPS.items():
+        if shown := [f"  {item.name:<15}  {item.summary}" for item in commands if item.name.startswith(prefix)]:
+            lines += ["", f"{group}:", *shown]
     lines += ["", "`gmmae COMMAND --help` lists a command's options.", "`gmmae --version` prints the version."]
     return "\n".join(lines) + "\n"
 

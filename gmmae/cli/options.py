@@ -31,7 +31,7 @@ from gmmae.cli.arguments import (
     parse_with_config,
 )
 from gmmae.config.rules import PositiveFloat, PositiveInt, Rule, Seed, Text, at_least, between, distinct, increasing
-from gmmae.config.schema import Config, DistributedConfig, Mode
+from gmmae.config.schema import DistributedConfig, Mode
 from gmmae.data.settings import Cache, Crop, DataConfig
 
 BATCH = between(1, 10**9)
@@ -260,11 +260,6 @@ def _own(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[Any]]
     return lambda arguments, prog: (parse(kind(), arguments, prog),)
 
 
-def _on_run(kind: type) -> Callable[[Sequence[str], str], tuple[Any, Config]]:
-    """Returns a parser of a command on a trained run."""
-    return lambda arguments, prog: parse_on_run(kind, arguments, prog)
-
-
 def _on_data(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[Any]]:
     """Returns a parser of a command on the data of a configuration."""
     return lambda arguments, prog: (parse(kind(data=data_section(arguments, kind().data)), arguments, prog),)
@@ -277,10 +272,10 @@ PARSERS: Mapping[str, Callable[[Sequence[str], str], tuple[Any, ...]]] = {
     "plan": partial(parse_with_config, PlanArguments),
     "measure-cluster": _own(MeasureClusterArguments),
     "plan_curves": _own(CurvesArguments),
-    "evaluate": _on_run(EvaluateArguments),
-    "describe": _on_run(DescribeArguments),
-    "classify": _on_run(ClassifyArguments),
-    "export": _on_run(ExportArguments),
+    "evaluate": partial(parse_on_run, EvaluateArguments),
+    "describe": partial(parse_on_run, DescribeArguments),
+    "classify": partial(parse_on_run, ClassifyArguments),
+    "export": partial(parse_on_run, ExportArguments),
     "generate": _own(GenerateArguments),
     "insert": _own(InsertArguments),
     "judge": _on_data(JudgeArguments),

@@ -7,8 +7,9 @@ import pytest
 import SimpleITK as sitk
 
 from gmmae.cli import describe as described
-from gmmae.cli.describe import COMPONENT_COLUMNS, NODULE_COLUMNS, cut
+from gmmae.cli.describe import COMPONENT_COLUMNS, NODULE_COLUMNS
 from gmmae.data.extraction import prepare
+from gmmae.data.given import cut
 from gmmae.data.settings import DataConfig
 from gmmae.training import compilation
 from gmmae.training.loop import run

@@ -383,7 +383,7 @@ def test_an_earlier_result_is_replaced_unless_the_call_is_interrupted_and_nothin
         "folder._write = slow\nfrom gmmae.cli.main import main\nsys.exit(main())\n"
     )
     words = [sys.executable, "-c", program, "data", "lidc", str(known.root), "--out", str(out)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "written\n"
         process.send_signal(signal.SIGINT)
