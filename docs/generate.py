@@ -15,7 +15,7 @@ from unittest import mock
 
 import tyro
 
-from gmmae.cli import describe, evaluate, main, options, words
+from gmmae.cli import describe, evaluate, main, options
 from gmmae.config.rules import FINGERPRINTED, INLINE, marked
 from gmmae.config.schema import Config, leaves
 from gmmae.generation import folder as generated_folder
@@ -280,15 +280,16 @@ def _option(item: dataclasses.Field[Any], value: object) -> str:
     metavars = [mark.metavar for mark in getattr(item.type, "__metadata__", ()) if getattr(mark, "metavar", None)]
     if metavars:
         return f"`{metavars[0]}`"
-    return f"`{words.as_words(item.name, not value if isinstance(value, bool) else '')[0]}`"
+    return f"`--{'no-' if value is True else ''}{item.name.replace('_', '-')}`"
 
 
 def commands() -> str:
     """Returns the options of every command."""
     parts = []
-    for command in main.COMMANDS.values():
-        for option, name in (("", command.name), *command.variants):
-            parts.append(_command_text(f"gmmae {command.name}{f' {option}' if option else ''}", arguments_of(name)))
+    for name in main.COMMANDS:
+        parts.append(_command_text(f"gmmae {name}", arguments_of(name)))
+        if name == "plan":
+            parts.append(_command_text("gmmae plan --curves", arguments_of("plan_curves")))
     return "\n".join(parts)
 
 

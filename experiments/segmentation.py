@@ -130,14 +130,12 @@ def configured(args: argparse.Namespace, more: Sequence[str], fold: int) -> Conf
         "stop.monitor": "dice",
         "stop.mode": "max",
         "checkpoint.every-epochs": args.epochs,
-        "log.tensorboard": False,
         "log.every-epochs": args.epochs,
     }
     from gmmae.cli.arguments import parse_train
-    from gmmae.cli.words import as_words
 
-    arguments = ["--workload", "segmentation", *(word for key, value in recipe.items() for word in as_words(key, value))]
-    return parse_train([*arguments, *more], "experiments.segmentation")[0]
+    arguments = [f"--{key}={value}" for key, value in recipe.items()]
+    return parse_train(["--workload", "segmentation", "--log.no-tensorboard", *arguments, *more], "experiments.segmentation")[0]
 
 
 def train(config: Config, workdir: Path) -> Trained:

@@ -39,3 +39,16 @@ def rows(path: Path) -> list[dict[str, str]]:
     """Returns the rows of a CSV by column."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def as_words(key: str, value: object) -> list[str]:
+    """Returns a key and its value as words of a command line. A boolean is a switch, one word.
+
+    >>> as_words("data.shape", (16, 24)), as_words("data.allow_seen", True), as_words("data.allow_seen", False)
+    (['--data.shape', '16', '24'], ['--data.allow-seen'], ['--data.no-allow-seen'])
+    """
+    section, point, name = key.replace("_", "-").rpartition(".")
+    if isinstance(value, bool):
+        return [f"--{section}{point}{'' if value else 'no-'}{name}"]
+    values = value if isinstance(value, list | tuple) else ["none" if value is None else value]
+    return [f"--{section}{point}{name}", *map(str, values)]

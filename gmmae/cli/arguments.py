@@ -3,25 +3,22 @@
 Types, choices and rules of an option are declared once, with its field.
 """
 
-import contextlib
-import io
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from gmmae.cli import words
 from gmmae.config import toml
 from gmmae.config.rules import INLINE, Section
-from gmmae.config.schema import Config, absolute, leaves
+from gmmae.config.schema import Config, absolute
 from gmmae.data.settings import DataConfig
 from gmmae.scaling.strategies import require_known
 from gmmae.sweep.grid import SweepConfig, read_sweep
-from gmmae.system.annotations import words_of
 from gmmae.system.errors import InputError
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import configuration, registry
@@ -52,7 +49,10 @@ MISSING: Any = tyro.MISSING
 """The default of a required argument."""
 
 OPTION_TYPES = ConstructorRegistry()
-"""Types of options beside tyro's own."""
+"""How words become values, where tyro does it otherwise."""
+
+ASKED: Any = object()
+"""Marks a type of which tyro's own reading is asked."""
 
 
 @OPTION_TYPES.primitive_rule
@@ -68,6 +68,24 @@ def _none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
         str_from_instance=lambda _: ["none"],
         choices=("none",),
     )
+
+
+@OPTION_TYPES.primitive_rule
+def _checked_later(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Leaves words that are no value of their type as they are: the rules of the section refuse them in one line."""
+    if info.type is bool or ASKED in info.markers:
+        return None
+    spec = ConstructorRegistry.get_primitive_spec(replace(info, markers=info.markers | {ASKED}))
+    if not isinstance(spec, PrimitiveConstructorSpec):
+        return None
+
+    def value(words: list[str]) -> object:
+        with suppress(ValueError):
+            if "" not in words:  # which would be the current folder
+                return spec.instance_from_str(words)
+        return words[0] if len(words) == 1 else words
+
+    return replace(spec, instance_from_str=value, choices=None)
 
 
 @dataclass(frozen=True)
@@ -87,7 +105,7 @@ class Options(Section):
     @classmethod
     def key(cls, name: str) -> str:
         """Returns a field's option."""
-        return words.option_of(name)
+        return f"--{name.replace('_', '-')}"
 
     def __post_init__(self) -> None:
         if MISSING not in vars(self).values():  # tyro says what is missing
@@ -108,13 +126,23 @@ class TrainArguments(Options):
     run: Annotated[Config, INLINE, tyro.conf.arg(name="")] = field(default_factory=Config)
 
 
-def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
-    """Returns the configuration and the work directory of `train`.
+def parse(default: T, arguments: Sequence[str], prog: str) -> T:
+    """Returns the arguments of a command.
+
+    Args:
+      default: a dataclass of them.
+      arguments: words of the command line.
+      prog: name of the command.
 
     Raises:
-      InputError: an unknown key or a bad value, on the command line or in the file.
-      SystemExit: after the help is printed.
+      InputError: a value breaks a rule.
+      SystemExit: after the help, or tyro's word on an option that is unknown or missing.
     """
+    return tyro.cli(type(default), prog=prog, default=default, args=arguments, registry=OPTION_TYPES)
+
+
+def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
+    """Returns the configuration and the work directory of `train`. Raises as `parse`."""
     parsed, config, name = parse_with_config(TrainArguments, arguments, prog)
     return config, parsed.workdir or Path("runs") / name
 
@@ -123,12 +151,7 @@ Trained = TypeVar("Trained", bound=TrainArguments)
 
 
 def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) -> tuple[Trained, Config, str]:
-    """Returns the arguments of a command like `train`, the configuration, and the name of its file or workload.
-
-    Raises:
-      InputError: as `parse_train`.
-      SystemExit: as `parse_train`.
-    """
+    """Returns the arguments of a command like `train`, the configuration, and the name of its file or workload."""
     path, workload = _file_and_workload(arguments, "--workload", TrainArguments.config)
     run = configuration.default({}, workload) if path is None else configuration.read_config(path, workload)
     parsed = parse(kind(config=None if path is None else str(path), run=_typed(run)), arguments, prog)
@@ -144,10 +167,15 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
       prog: name of the command.
 
     Raises:
-      InputError: as `parse_train`, or the first argument is no run.
+      InputError: as `parse`, or the first argument is no run.
     """
-    asks_help = arguments[:1] in ([], ["-h"], ["--help"])
-    run = registry.configuration() if asks_help else _run_config(Path(arguments[0]))
+    if arguments[:1] in ([], ["-h"], ["--help"]):
+        run = registry.configuration()
+    elif (path := WorkDir(Path(arguments[0])).config).is_file():
+        run = configuration.read_config(path)
+    else:
+        rule = "the first argument must be the work directory of a run"
+        raise InputError(f"{rule}; got {arguments[0]}, which has no {path.name}")
     parts = [
         ("own", Annotated[kind, INLINE, tyro.conf.arg(name="")], field(default_factory=kind)),
         ("settings", Annotated[type(run.settings), INLINE, tyro.conf.arg(name="")], field(default=run.settings)),
@@ -158,13 +186,6 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     config = replace(run, settings=parsed.settings)
     files = getattr(parsed.own, "files", ())  # they are read whatever the run's source is
     return parsed.own, config if files else configuration.require_source(config, own=run)
-
-
-def _run_config(root: Path) -> Config:
-    path = WorkDir(root).config
-    if not path.is_file():
-        raise InputError(f"the first argument must be the work directory of a run; got {root}, which has no {path.name}")
-    return configuration.read_config(path)
 
 
 @dataclass(frozen=True)
@@ -184,32 +205,15 @@ class SweepArguments(Options):
     sweep: Annotated[SweepConfig, INLINE, tyro.conf.arg(name="")] = field(default_factory=SweepConfig)
 
 
-class SweepRequest(NamedTuple):
-    """The parsed arguments of `sweep`."""
-
-    config: SweepConfig
-    workdir: Path
-    dry_run: bool
-    retry: bool
-    verbose: bool
-
-
-def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
-    """Returns the arguments of `sweep`. Raises as `parse_train`."""
+def parse_sweep(arguments: Sequence[str], prog: str) -> tuple[SweepConfig, Path, bool, bool, bool]:
+    """Returns configuration, work directory and switches of `sweep`. Raises as `parse`."""
     path, workload = _file_and_workload(arguments, "--run.workload", SweepArguments.config)
     sweep = SweepConfig(run=configuration.default({}, workload)) if path is None else read_sweep(path, workload)
     defaults = SweepArguments(config=path and str(path), sweep=replace(sweep, run=_typed(sweep.run)))
     parsed = parse(defaults, arguments, prog)
     sweep = replace(parsed.sweep, run=absolute(_plain(parsed.sweep.run, sweep.run.workload)))
     workdir = parsed.workdir or Path("runs") / (path or Path(sweep.run.workload)).stem
-    return SweepRequest(sweep, workdir, parsed.dry_run, parsed.retry, parsed.verbose)
-
-
-def _file_and_workload(arguments: Sequence[str], option: str, default: str | None) -> tuple[Path | None, str | None]:
-    """Returns the TOML file and the workload that the arguments name. A workload has no file by default."""
-    workload = _option(arguments, option, None)
-    name = _option(arguments, "--config", None if workload else default)
-    return None if name in (None, "none") else toml.find(name), workload
+    return sweep, workdir, parsed.dry_run, parsed.retry, parsed.verbose
 
 
 def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
@@ -218,7 +222,7 @@ def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -
     Raises:
       InputError: the file cannot be read, or has no such section.
     """
-    name = _option(arguments, "--config", None)
+    name = _given(arguments, "--config")
     if name in (None, "none"):
         return default
     return data_of(configuration.read_config(toml.find(name)), "--config", name)
@@ -236,61 +240,34 @@ def data_of(config: Config, option: str, value: str) -> DataConfig:
     return data
 
 
+def _file_and_workload(arguments: Sequence[str], option: str, default: str | None) -> tuple[Path | None, str | None]:
+    """Returns the TOML file and the workload that the arguments name. A workload has no file by default."""
+    workload = _given(arguments, option)
+    name = _given(arguments, "--config", None if workload else default)
+    return None if name in (None, "none") else toml.find(name), workload
+
+
+def _given(arguments: Sequence[str], option: str, default: str | None = None) -> str | None:
+    """Returns the value of an option that decides on the defaults of others."""
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    return next((value for name, value in reversed([*itertools.pairwise(words)]) if name == option), default)
+
+
 def _typed(config: Config) -> Config:
     """Returns the configuration with a type that declares its settings, so that they are options too."""
     kind: Any = type(config.settings)
 
-    @dataclass(frozen=True)
+    @dataclass(frozen=True)  # not by `make_dataclass`, which would lose the comments that are the help
     class Run(Config):
-        settings: Annotated[kind, INLINE, tyro.conf.arg(name="")] = field(default_factory=kind)  # pyright: ignore[reportInvalidTypeForm]
+        settings: Annotated[kind, INLINE, tyro.conf.arg(name="")] = None  # pyright: ignore[reportInvalidTypeForm]
 
         def __post_init__(self) -> None:
             super().__post_init__()
             require_known(self)
 
-    return Run(**{item.name: getattr(config, item.name) for item in fields(Config)})
+    return Run(**vars(config))
 
 
-def _plain(config: Config, workload: str = "") -> Config:
-    values: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
-    values["workload"] = workload or config.workload
+def _plain(config: Config, workload: str) -> Config:
+    values: dict[str, Any] = vars(config) | {"workload": workload}
     return configuration.require_source(Config(**values))
-
-
-def _option(arguments: Sequence[str], option: str, default: str | None) -> str | None:
-    """Returns the value of an option that decides on the defaults of others."""
-    value = default
-    for i, argument in enumerate(arguments):
-        if argument == option:
-            if i + 1 == len(arguments):
-                raise InputError(f"{option} must be followed by a value")
-            value = arguments[i + 1]
-        elif argument.startswith(f"{option}="):
-            value = argument.partition("=")[2]
-    if value == "":
-        raise InputError(f"{option} must not be empty; got '': leave it out")
-    return value
-
-
-def _require_paths(default: object, arguments: Sequence[str]) -> None:
-    """Refuses an empty path, which would be the current folder."""
-    paths = {words.option_of(key) for key, item, _ in leaves(default) if words_of(item.type).startswith("a path")}
-    for before, word in itertools.pairwise(["", *arguments]):
-        option, equals, value = word.partition("=")
-        if (not word and (before in paths or not before.startswith("--"))) or (option in paths and equals and not value):
-            raise InputError(f"{option or before or 'a path'} must not be empty; got '': leave it out")
-
-
-def parse(default: T, arguments: Sequence[str], prog: str) -> T:
-    """Parses the arguments of a dataclass with tyro, and turns its framed message into one line."""
-    _require_paths(default, arguments)
-    message = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(message):
-            return tyro.cli(type(default), prog=prog, default=default, args=arguments, registry=OPTION_TYPES)
-    except SystemExit as error:
-        if not error.code:
-            raise
-        line = words.one_line(message.getvalue())
-        better = words.switch_with_a_value(default, arguments) or words.bad_value(default, arguments, line)
-        raise InputError(better or line) from None

@@ -1,31 +1,36 @@
 """`gmmae data prepare`, `inspect`, `lidc` and `synth`."""
 
 import math
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
 from gmmae.cli.options import InspectArguments, LidcArguments, PrepareArguments, SynthArguments
 from gmmae.data.extraction import prepare as extraction
-from gmmae.data.extraction.prepare import SUMMARY, Prepared, load_prepared, say_on_stderr
+from gmmae.data.extraction.prepare import SUMMARY, load_prepared, say_on_stderr
 from gmmae.data.extraction.summary import lines
 from gmmae.data.lidc.folder import LEFT_OUT, Options, cut_folder
 from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.scans import Frame, write_luna16_folder
-from gmmae.data.volumes import DataError, Details, Nodules
+from gmmae.data.volumes import DataError
 from gmmae.plotting.canvas import MARK
 from gmmae.plotting.slices import contact_sheet, nodule_slices
 from gmmae.system.files import claim_output, print_result, whole_file, writing
 
-CONTACT_SHEET = "contact_sheet.png"
-
 
 def prepare(options: PrepareArguments) -> int:
     """Extracts all nodules, or finds them in the cache; prints a summary and the files. Returns the exit code."""
+    config = options.data
     if options.out is not None:
         claim_output(options.out, SUMMARY)
-    prepared = extraction.prepare(options.data, say_on_stderr, options.refresh)
-    paths = [prepared.folder / SUMMARY, _contact_sheet(options.data, prepared)]
+    prepared = extraction.prepare(config, say_on_stderr, options.refresh)
+    low, high = config.window
+    other = f"_{low:g}_{high:g}" if config.window != DataConfig.window else ""
+    sheet = prepared.folder / f"contact_sheet{other}.png"  # the cache does not vouch for it
+    if not sheet.exists():
+        nodules, details = load_prepared(prepared)
+        contact_sheet(sheet, nodules.values, details.filled, config.window, "HU" if config.hu else "")
+    paths = [prepared.folder / SUMMARY, sheet]
     if options.out is not None:
         with writing("--out", options.out, "folder"):
             options.out.mkdir(parents=True, exist_ok=True)
@@ -33,9 +38,9 @@ def prepare(options: PrepareArguments) -> int:
                 paths[i] = options.out / path.name
                 with whole_file(paths[i]) as part:
                     part.write_bytes(path.read_bytes())
-    seconds = prepared.summary["seconds"]
-    origin = f"extracted in {seconds['total_s']:.1f} s, {seconds['read_share']:.0%} of it reading"
-    origin = "found in the cache" if prepared.from_cache else origin
+    seconds, origin = prepared.summary["seconds"], "found in the cache"
+    if not prepared.from_cache:
+        origin = f"extracted in {seconds['total_s']:.1f} s, {seconds['read_share']:.0%} of it reading"
     print(*lines(prepared.summary), f"{origin}: {prepared.folder}", *paths, sep="\n")
     return 0
 
@@ -44,13 +49,41 @@ def inspect(options: InspectArguments) -> int:
     """Prints the properties of one nodule, and draws its central slices. Returns the exit code."""
     claim_output(options.out, MARK.encode())
     nodules, details = load_prepared(extraction.prepare(options.data, say_on_stderr))
-    i = _find(nodules, options.which)
-    mask = None if nodules.masks is None else nodules.masks[i]
-    title = f"{nodules.names[i]} {nodules.categories[i]}"
+    i, hu, window = _find(nodules.names, options.which), options.data.hu, options.data.window
+    values, mask = nodules.values[i], None if nodules.masks is None else nodules.masks[i]
+    edge_mm, diameter, shape = float(details.edge_mm[i]), float(details.diameter_mm[i]), values.shape
     with writing("--out", options.out, "file"):
-        nodule_slices(options.out, nodules.values[i], mask, options.data.window, float(details.edge_mm[i]), title)
-    print(*_properties(nodules, details, i, options.data.hu), f"picture    {options.out}", sep="\n")
+        nodule_slices(options.out, values, mask, window, edge_mm, f"{nodules.names[i]} {nodules.categories[i]}")
+    size = f"{' × '.join(map(str, shape))} voxels of {edge_mm / max(shape):.2f} mm"
+    if len(set(shape)) == 1:
+        size = f"{shape[0]} voxels, {edge_mm:.2f} mm along each axis"
+    centre = values[tuple(n // 2 for n in shape)]
+    properties = {
+        "nodule": f"{i}  {nodules.names[i]}",
+        "group": nodules.groups[i],
+        "category": nodules.categories[i] or "none given",
+        "from": details.places[i],
+        "centre": "({:.2f}, {:.2f}, {:.2f}) mm, world x, y, z".format(*details.centre_mm[i]),
+        "diameter": "none given" if math.isnan(diameter) else f"{diameter:.2f} mm",
+        "cube": size,
+        "filled": f"{details.filled[i]:.1%} of the voxels lie outside the scan",
+        "HU" if hu else "values": f"{values.min():g} to {values.max():g}, mean {values.mean():.4g}, centre {centre:g}",
+        "mask": "" if mask is None else f"{int(mask.sum())} voxels",
+        "picture": str(options.out),
+    }
+    print(*(f"{name:<10} {value}" for name, value in properties.items() if value), sep="\n")
     return 0
+
+
+def _find(names: Sequence[str], which: str) -> int:
+    if which in map(str, range(len(names))):
+        return int(which)
+    found = [i for i, name in enumerate(names) if which == name] or [i for i, name in enumerate(names) if which in name]
+    if len(found) == 1:
+        return found[0]
+    some = ", ".join(names[i] for i in found[:4]) or "none"
+    rule = f"NODULE must be a number below {len(names)}, a name, or a part of one name only"
+    raise DataError(f"{rule}; got {which!r}, which is in {len(found)} names: {some}")
 
 
 def lidc(options: LidcArguments) -> int:
@@ -73,55 +106,3 @@ def synth(options: SynthArguments) -> int:
     print(f"{options.scans} scans of {voxels} with {len(rows)} nodules, {size / 1e6:.0f} MB: {options.root}")
     print(f"--data.source luna16 --data.root {options.root} uses them")
     return 0
-
-
-def _properties(nodules: Nodules, details: Details, i: int, hu: bool) -> list[str]:
-    values, diameter = nodules.values[i], float(details.diameter_mm[i])
-    centre = values[tuple(n // 2 for n in values.shape)]
-    properties = {
-        "nodule": f"{i}  {nodules.names[i]}",
-        "group": nodules.groups[i],
-        "category": nodules.categories[i] or "none given",
-        "from": details.places[i],
-        "centre": "({:.2f}, {:.2f}, {:.2f}) mm, world x, y, z".format(*details.centre_mm[i]),
-        "diameter": "none given" if math.isnan(diameter) else f"{diameter:.2f} mm",
-        "cube": _size(values.shape, float(details.edge_mm[i])),
-        "filled": f"{details.filled[i]:.1%} of the voxels lie outside the scan",
-        "HU" if hu else "values": f"{values.min():g} to {values.max():g}, mean {values.mean():.4g}, centre {centre:g}",
-    }
-    if nodules.masks is not None:
-        properties["mask"] = f"{int(nodules.masks[i].sum())} voxels"
-    return [f"{name:<10} {value}" for name, value in properties.items()]
-
-
-def _size(shape: tuple[int, ...], edge_mm: float) -> str:
-    if len(set(shape)) == 1:
-        return f"{shape[0]} voxels, {edge_mm:.2f} mm along each axis"
-    return f"{' × '.join(map(str, shape))} voxels of {edge_mm / max(shape):.2f} mm"
-
-
-def _find(nodules: Nodules, which: str) -> int:
-    if which.isdecimal() and str(int(which)) == which and int(which) < len(nodules.names):
-        return int(which)
-    if which in nodules.names:
-        return nodules.names.index(which)
-    matches = [i for i, name in enumerate(nodules.names) if which in name]
-    if len(matches) == 1:
-        return matches[0]
-    some = ", ".join(nodules.names[i] for i in matches[:4]) or "none"
-    raise DataError(
-        f"NODULE must be a number below {len(nodules.names)}, a name, or a part of one name only; got {which!r}, which is in "
-        f"{len(matches)} names: {some}"
-    )
-
-
-def _contact_sheet(config: DataConfig, prepared: Prepared) -> Path:
-    """Draws the contact sheet if there is none for the window. The cache does not vouch for it."""
-    low, high = config.window
-    path = prepared.folder / CONTACT_SHEET
-    if config.window != DataConfig.window:
-        path = path.with_stem(f"{path.stem}_{low:g}_{high:g}")
-    if not path.exists():
-        nodules, details = load_prepared(prepared)
-        contact_sheet(path, nodules.values, details.filled, config.window, "HU" if config.hu else "")
-    return path

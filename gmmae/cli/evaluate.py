@@ -9,22 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from gmmae.cli.options import EvaluateArguments, Split
+from gmmae.cli.options import EvaluateArguments
 from gmmae.config.schema import Config, changed
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
 from gmmae.generation.judging import bootstrap
-from gmmae.generation.judging.bootstrap import Estimate
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
-from gmmae.training.trained import restore
-from gmmae.training.workdir import WorkDir
-from gmmae.workloads.configuration import identity_settings, on_its_data, read_config
-from gmmae.workloads.interface import Samples, Splits
+from gmmae.training.trained import restore, run_config
+from gmmae.workloads.configuration import identity_settings, on_its_data
+from gmmae.workloads.interface import Samples
 from gmmae.workloads.sources import count, hashes
 
 STEM = "evaluation"
@@ -42,8 +40,8 @@ COLUMNS = {
 """The columns of the CSV with their meanings."""
 
 
-DIVIDING = ("seed", "validation", "folds", "fold", "category_column", "group_column")
-DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", *DIVIDING)}
+DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", "seed", "validation", "folds", "fold")}
+DIVISION |= {"data.category_column", "data.group_column"}
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
 
@@ -51,26 +49,35 @@ def command(options: EvaluateArguments, config: Config) -> int:
     """Prints the means, and writes the CSV. Returns the exit code."""
     if options.out is not None:
         claim_output(options.out, b"name,split")
-    own = read_config(WorkDir(options.run).config)
+    own = run_config(options.run)
     config = on_its_data(config, own)
-    own_data = _data_settings(own)
-    changes = {key for key, value in _data_settings(config).items() if value != own_data.get(key)}
-    other = bool(changes)
-    split: Split = ("all" if other else "validation") if options.split == "auto" else options.split
+    settings, own_settings = identity_settings(config), identity_settings(own)
+    changes = {key: value for key, value in settings.items() if value != own_settings.get(key)}
+    on_data = [key for key in changes if key.startswith("data.")]
+    # What decides on the samples is the section `data`, or all settings if there is none.
+    other = bool(on_data if any(key.startswith("data.") for key in settings) else changes)
+    split = options.split if options.split != "auto" else "all" if other else "validation"
+    keeps_size = "data.validation" in changes or not isinstance(getattr(config.settings, "data", None), DataConfig)
+    divided_anew = other and split == "all" and not keeps_size  # by the default size, which fits other data too
+    as_run = changed(config, data__validation=DataConfig.validation) if divided_anew else config
     keep(config.compilation_cache)
     update_jax()
-    model = restore(_default_validation(config, own) if other and split == "all" else config, options.run)
+    model = restore(as_run, options.run)
     data, known = model.workload.load(), fingerprint.read(options.run)
     if known and not other:
         _, *digests = fingerprint.of(config, data).digests.items()  # a metric may be new in the workload's file
         fingerprint.require_same(known.digests, dict(digests), options.run)
     if split == "test" and data.test is None:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
-    unmatched = "unknown" if any(key.startswith("data.") for key in changes - DIVISION) else "unseen"
-    rows = []
-    for name in [name for name in SPLITS if getattr(data, name) is not None] if split == "all" else [split]:
-        samples = getattr(data, name)
-        rows += _rows(data, name, model.evaluate(samples), _kinds(known, samples, name, other, unmatched))
+    unmatched = "unseen" if DIVISION.issuperset(on_data) else "unknown"
+    rows: list[dict[str, Any]] = []
+    for part in [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]:
+        samples = getattr(data, part)
+        kinds = _kinds(known, samples, part, other, unmatched)
+        columns = {"name": data.names[part] if data.names else range(len(kinds)), "split": kinds}
+        columns |= {"group": data.groups[part]} if data.groups else {}
+        columns |= {name: values.tolist() for name, values in model.evaluate(samples).items()}
+        rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     by_kind = {kind: [row for row in rows if row["split"] == kind] for kind in dict.fromkeys(row["split"] for row in rows)}
     *first, last = (f"{len(of_kind)} {kind}" for kind, of_kind in by_kind.items())
     counts = " and ".join([", ".join(first), last] if first else [last])
@@ -79,8 +86,32 @@ def command(options: EvaluateArguments, config: Config) -> int:
         print(f"{note}; they count as train")
     for kind, of_kind in by_kind.items():
         print(*[f"{kind}:"] * bool(first), *_summary(of_kind, data.may_be_undefined), sep="\n")
-    _write(options.out, options.run / _name(config, own, split, other), rows)
+    _write(options, rows, _csv_name(split, settings, changes, other))
     return 0
+
+
+def _csv_name(split: str, settings: Mapping[str, Any], changes: Mapping[str, Any], other: bool) -> str:
+    """Returns the name of the CSV. Each choice of samples, data and settings has its own, so none is overwritten."""
+    words = [STEM, *([split] if split != "validation" else [])]
+    if other and "data.source" in settings:
+        words.append(re.sub(r"[^\w.-]+", "-", Path(settings.get("data.root") or "").name) or settings["data.source"])
+    if changes:
+        words.append(hashlib.sha256(json.dumps(changes, sort_keys=True, default=str).encode()).hexdigest()[:8])
+    return "_".join(words) + ".csv"
+
+
+def _write(options: EvaluateArguments, rows: Sequence[Mapping[str, Any]], default: str) -> None:
+    path = options.out or options.run / default
+    try:
+        with output_file(path) as file:
+            file.write_text(csv_text(rows, rows[0]), encoding="utf-8")
+    except InputError as error:
+        if options.out is not None or isinstance(error, StorageError):
+            raise
+        why = getattr(error.__cause__, "strerror", None) or error
+        print(f"no CSV was written: {options.run} cannot be written ({why}); choose another file with --out")
+    else:
+        print(f"{'samples':<12} {path}")
 
 
 def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
@@ -97,39 +128,12 @@ def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool,
     if known is None or len(names) < total or len(known.train) < known.samples:
         return ["unknown" if other else split] * total
     if not other:
-        seen = set(known.seen)
-        return ["train" if name in seen else split for name in names]
+        return ["train" if name in known.seen else split for name in names]
     kinds = dict.fromkeys(known.validation, "validation") | dict.fromkeys([*known.train, *known.seen], "train")
     return [kinds.get(name, "test" if split == "test" else unmatched) for name in names]
 
 
-def _data_settings(config: Config) -> dict[str, Any]:
-    """Returns the settings that decide on the samples: the section `data`, or all if there is none."""
-    settings = identity_settings(config)
-    return {key: value for key, value in settings.items() if key.startswith("data.")} or settings
-
-
-def _name(config: Config, own: Config, split: Split, other: bool) -> str:
-    """Returns the name of the CSV. Each choice of samples, data and settings has its own, so none is overwritten."""
-    words = [STEM, *([split] if split != "validation" else [])]
-    settings, own_settings = identity_settings(config), identity_settings(own)
-    changes = {key: value for key, value in settings.items() if value != own_settings.get(key)}
-    if other and "data.source" in settings:
-        words.append(re.sub(r"[^\w.-]+", "-", Path(settings.get("data.root") or "").name) or settings["data.source"])
-    if changes:
-        words.append(hashlib.sha256(json.dumps(changes, sort_keys=True, default=str).encode()).hexdigest()[:8])
-    return "_".join(words) + ".csv"
-
-
-def _default_validation(config: Config, own: Config) -> Config:
-    """Returns the configuration with the default size of the validation set, which fits other data too."""
-    data = getattr(config.settings, "data", None)
-    if not isinstance(data, DataConfig) or data.validation != own.settings.data.validation:
-        return config
-    return changed(config, data__validation=DataConfig.validation)
-
-
-def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str] = ()) -> list[str]:
+def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str]) -> list[str]:
     """Returns a line for each metric with its mean and interval, and a line about the intervals.
 
     The mean leaves out samples for which a metric is undefined.
@@ -137,7 +141,7 @@ def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str] 
     >>> _summary([{"group": "a", "loss": 1.0, "dice": 0.5}, {"group": "a", "loss": 2.0, "dice": np.nan}], ["dice"])[1]
     'dice         0.5; undefined for 1 of 2 samples'
     """
-    samples, named = len(rows), "group" in rows[0]
+    samples, named, percent = len(rows), "group" in rows[0], f"{100 * bootstrap.CONFIDENCE_LEVEL:g} %"
     groups = np.array([row["group"] if named else str(number) for number, row in enumerate(rows)])
     lines = []
     for name in (name for name in rows[0] if name not in ("name", "split", "group")):
@@ -146,59 +150,20 @@ def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str] 
         if not defined.any():
             lines.append(f"{name:<12} undefined for all {samples} samples")
             continue
-        mean = _mean_text(values[defined], bootstrap.mean(values[defined], groups[defined], seed=0))
+        mean = bootstrap.mean(values[defined], groups[defined], seed=0)
+        text = ""
+        if wrong := int((~np.isfinite(values[defined])).sum()):
+            text = f" ({wrong} of {defined.sum()} values {'is' if wrong == 1 else 'are'} not finite)"
+        elif mean.low <= mean.high:
+            text = f" ({percent} interval {mean.low:.4g} to {mean.high:.4g})"
         left_out = f"; undefined for {samples - defined.sum()} of {samples} samples" if not defined.all() else ""
-        lines.append(f"{name:<12} {mean}{left_out}")
-    return [*lines, _interval_note(samples, len(set(groups.tolist())), named)]
-
-
-def _mean_text(values: np.ndarray, mean: Estimate) -> str:
-    """Returns a mean with its interval, or with the number of values that are not finite.
-
-    >>> import numpy as np
-    >>> _mean_text(np.array([1.0, 2.0]), Estimate(1.5, 1.0, 2.0)), _mean_text(np.array([1.0]), Estimate(1.0))
-    ('1.5 (95 % interval 1 to 2)', '1')
-    """
-    if wrong := int((~np.isfinite(values)).sum()):
-        return f"{mean.value:.6g} ({wrong} of {len(values)} values {'is' if wrong == 1 else 'are'} not finite)"
-    interval = (
-        f" ({100 * bootstrap.CONFIDENCE_LEVEL:g} % interval {mean.low:.4g} to {mean.high:.4g})" if mean.low <= mean.high else ""
-    )
-    return f"{mean.value:.6g}{interval}"
-
-
-def _interval_note(samples: int, groups: int, named: bool) -> str:
-    """Returns a sentence on the resampling of the intervals, or on why there are none."""
-    least, kind = bootstrap.MIN_GROUPS, "groups" if named else "samples"
-    if groups < least and named:
-        return f"no intervals: they need at least {least} groups ({GROUPS}); the {samples} samples are of one"
-    if groups < least:
-        return f"no intervals: they need at least {least} samples"
-    percent = f"{100 * bootstrap.CONFIDENCE_LEVEL:g}"
-    few = f"; so few {kind} make them too narrow" if groups < bootstrap.FEW_GROUPS else ""
+        lines.append(f"{name:<12} {mean.value:.6g}{text}{left_out}")
+    number, least, kind = len(set(groups.tolist())), bootstrap.MIN_GROUPS, "groups" if named else "samples"
+    few = f"; so few {kind} make them too narrow" if number < bootstrap.FEW_GROUPS else ""
+    if number < least:
+        one = f" ({GROUPS}); the {samples} samples are of one" if named else ""
+        return [*lines, f"no intervals: they need at least {least} {kind}{one}"]
     if named:
-        return f"{percent} % intervals resample the {groups} groups ({GROUPS}) of {samples} samples{few}"
+        return [*lines, f"{percent} intervals resample the {number} groups ({GROUPS}) of {samples} samples{few}"]
     independent = f"take the {samples} samples for independent of each other: the workload names no groups"
-    return f"{percent} % intervals {independent}{few}"
-
-
-def _rows(data: Splits, split: str, values: Mapping[str, np.ndarray], kinds: Sequence[str]) -> list[dict[str, Any]]:
-    columns: dict[str, Any] = {"name": data.names[split] if data.names else range(len(kinds)), "split": kinds}
-    if data.groups:
-        columns["group"] = data.groups[split]
-    columns |= {name: of.tolist() for name, of in values.items()}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _write(out: Path | None, default: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path = out or default
-    try:
-        with output_file(path) as part:
-            part.write_text(csv_text(rows, rows[0]), encoding="utf-8")
-    except InputError as error:
-        if out is not None or isinstance(error, StorageError):
-            raise
-        why = getattr(error.__cause__, "strerror", None) or error
-        print(f"no CSV was written: {default.parent} cannot be written ({why}); choose another file with --out")
-        return
-    print(f"{'samples':<12} {path}")
+    return [*lines, f"{percent} intervals {independent}{few}"]

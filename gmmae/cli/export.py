@@ -1,129 +1,24 @@
-"""`gmmae export`: write a model to one file that needs JAX alone.
+"""`gmmae export`: write a model to one file that needs JAX alone."""
 
-The file is a ZIP archive. It holds `NAME.stablehlo` for each function (`jax.export`: StableHLO, for CPUs and NVIDIA GPUs),
-`params.npz` with the parameters by name, `meta.json` and `load.py`, the loader (`gmmae.cli.export_loader`). JAX reads a program
-for six months. With the run's `config.toml` and `record.json`, `gmmae.load` builds the model without it.
-
-The program maps over single samples. So their number stays open while all other shapes are known.
-"""
-
-import io
-import json
-import zipfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import jax
-import numpy as np
-from jax.export import Exported
-from jax.typing import ArrayLike
-
-from gmmae.cli import export_loader
 from gmmae.cli.options import ExportArguments
-from gmmae.config.schema import Config, changed, flatten
-from gmmae.config.toml import to_toml
+from gmmae.config.schema import Config
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
-from gmmae.system.errors import InputError
-from gmmae.system.files import claim_output, output_file, print_result
-from gmmae.system.provenance import versions
-from gmmae.training import compilation
-from gmmae.training.records import to_json
-from gmmae.training.trained import Trained, named, restore
-from gmmae.workloads.interface import Params, Samples
-
-PLATFORMS = ("cpu", "cuda")
+from gmmae.system.files import claim_output, print_result
+from gmmae.training.exporting import LOADER, PLATFORMS, export
 
 
 def command(options: ExportArguments, config: Config) -> int:
     """Exports the model, and prints the commands that load it. Returns the exit code."""
-    claim_output(options.out, b"load.py")
+    out = options.out
+    claim_output(out, LOADER.encode())
     keep(config.compilation_cache)
     update_jax()
-    # The kernel would tie the file to one version of Triton.
-    unfused = changed(config, model__fused=False) if "model.fused" in dict(flatten(config)) else config
-    write(restore(unfused, options.run)._replace(config=config), options.out)
+    export(config, options.run, out)
     lines = [
-        f"{options.out}  {options.out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",
-        f"    unzip -p {options.out} load.py > load.py",
-        f"    python -c \"import load; print(load.Model('{options.out}').about)\"",
+        f"{out}  {out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",
+        f"    unzip -p {out} load.py > load.py",
+        f"    python -c \"import load; print(load.Model('{out}').about)\"",
     ]
-    print_result(options.out, lines)
+    print_result(out, lines)
     return 0
-
-
-def write(model: Trained, path: Path) -> None:
-    """Writes a model's functions, parameters and loader to one file, whole or not at all.
-
-    Raises:
-      InputError: the file cannot be written, or the workload's functions cannot be exported.
-    """
-    params, programs, settings = io.BytesIO(), _programs(model), to_toml(model.config)
-    np.savez(params, allow_pickle=False, **named(model.params))
-    meta = {
-        "run_id": model.record.run_id,
-        "epoch": model.record.best_epoch,
-        "workload": model.config.workload,
-        "dtype": model.config.dtype,
-        "platforms": PLATFORMS,
-        "versions": versions(),
-        "functions": {name: _shapes(program) for name, program in programs.items()},
-        "config": settings,
-    }
-    parts = {
-        "load.py": Path(export_loader.__file__).read_text(encoding="utf-8"),
-        "meta.json": json.dumps(meta, indent=1),
-        "config.toml": settings,
-        "record.json": to_json(model.record),
-        "params.npz": params.getvalue(),
-        **{f"{name}.stablehlo": bytes(program.serialize()) for name, program in programs.items()},
-    }
-    with output_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in parts.items():
-            archive.writestr(name, content)
-
-
-def _programs(model: Trained) -> dict[str, Exported]:
-    workload = model.workload
-    functions: dict[str, Callable[..., Any]] = {"losses": lambda params, samples: workload.losses(params, samples, None)}
-    functions["metrics"] = workload.metrics
-    if workload.describe is not None:
-        functions["describe"] = workload.describe
-    with compilation.precision_context(model.config):
-        samples = compilation.cast(model.config, jax.tree.map(lambda leaf: leaf[:1], workload.load().validation))
-        programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
-    return {name: program for name, program in programs.items() if program.out_avals}
-
-
-def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:
-    structure = jax.tree.structure(params)
-
-    def of_samples(leaves: list[ArrayLike], samples: Samples) -> object:
-        params = jax.tree.unflatten(structure, leaves)
-
-        def of_sample(sample: Samples) -> object:
-            result = function(params, jax.tree.map(lambda leaf: leaf[None], sample))
-            return jax.tree.map(lambda leaf: leaf[0], result)
-
-        return jax.lax.map(of_sample, samples)
-
-    (count,) = jax.export.symbolic_shape("samples")
-    shapes = jax.eval_shape(lambda arrays: arrays, samples)  # with the types that JAX computes in: int32 for int64
-    open_ended = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), shapes)
-    fixed = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params)]
-    exported = jax.export.export(jax.jit(of_samples), platforms=PLATFORMS)(fixed, open_ended)
-    try:
-        exported.serialize()
-    except ValueError as error:  # a class that is unknown to the program that loads the file
-        raise InputError(
-            "samples and results must be arrays in dictionaries, lists or tuples to be exported; got "
-            f"{' '.join(str(error).split())}"
-        ) from error
-    return exported
-
-
-def _shapes(program: Exported) -> dict[str, Any]:
-    (_, samples), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
-    of = {"samples": samples, "gives": jax.tree.unflatten(program.out_tree, program.out_avals)}
-    return jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}".replace("'", ""), of)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
 
 from gmmae import __version__
 from gmmae.system.errors import InputError, at_interrupt
@@ -17,8 +16,6 @@ RESTARTS = "nothing was written; the same command begins again"
 KEEPS_WHOLE_FILES = "no file is half written; the same command begins again"
 """The state of the output after an interrupt."""
 
-TRAINING, TRAINED, DATA = "Train and compare", "Use a trained model", "Data"
-
 
 @dataclass(frozen=True)
 class Command:
@@ -27,79 +24,65 @@ class Command:
     The first word of the name is that of its module below `gmmae.cli`, with underscores for hyphens. The second word names a
     function, by default `command`.
 
-    An option of `variants` makes the command another one, with a parser and a module of its own.
-
     A call parses the options before it imports the module, which may import JAX.
     """
 
     name: str
-    group: str
     summary: str
     on_interrupt: str = RESTARTS
-    variants: tuple[tuple[str, str], ...] = ()  # option, and the name of the command that it makes
 
     def __call__(self, arguments: Sequence[str], prog: str) -> int:
         """Runs the command. Returns the exit code."""
-        given = {word.partition("=")[0] for word in arguments}
-        name = next((variant for option, variant in self.variants if option in given), self.name)
-        module, _, function = name.partition(" ")
+        from_curves = self.name == "plan" and "--curves" in {word.partition("=")[0] for word in arguments}
+        name = "plan_curves" if from_curves else self.name
+        module, _, function = name.replace("-", "_").partition(" ")
         with at_interrupt(self.on_interrupt):
             with no_collection_of_imports():
-                parsed = _options().PARSERS[name](arguments, prog)
-                imported = import_module(f"gmmae.cli.{module.replace('-', '_')}")
+                try:
+                    options = import_module("gmmae.cli.options")  # the first module that needs a package
+                except ModuleNotFoundError as error:
+                    raise InputError(
+                        f"Python must have the packages of gmmae; {sys.executable} lacks {error.name}: activate gmmae's "
+                        "environment (in a clone `source .venv/bin/activate`, or first `make train`)"
+                    ) from error
+                parsed = options.PARSERS[name](arguments, prog)
+                imported = import_module(f"gmmae.cli.{module}")
             return getattr(imported, function or "command")(*parsed)
 
 
-def _options() -> ModuleType:
-    """Returns the module of options, the first one that needs a package.
-
-    Raises:
-      InputError: the package is missing.
-    """
-    try:
-        return import_module("gmmae.cli.options")
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"Python must have the packages of gmmae; {sys.executable} lacks {error.name}: activate gmmae's environment "
-            "(in a clone `source .venv/bin/activate`, or first `make train`)"
-        ) from error
-
-
-COMMANDS = {
-    command.name: command
-    for command in (
-        Command("train", TRAINING, "train a workload on one or several devices", RESUMES),
-        Command("sweep", TRAINING, "compare scaling strategies over device counts and seeds", RESUMES),
-        Command("report", TRAINING, "write the tables, figures and page of a sweep", KEEPS_WHOLE_FILES),
-        Command(
-            "plan",
-            TRAINING,
-            "predict the fastest strategy, from runs or from loss curves",
-            RESUMES,
-            variants=(("--curves", "plan_curves"),),
-        ),
-        Command("measure-cluster", TRAINING, "time the links between devices for a plan"),
-        Command("evaluate", TRAINED, "compute loss and metrics for each sample"),
-        Command("describe", TRAINED, "describe volumes as mixtures"),
-        Command("classify", TRAINED, "classify volumes by what the model finds in them"),
-        Command("export", TRAINED, "write the model to one file that JAX alone can load"),
-        Command("generate", TRAINED, "make new nodules"),
-        Command("insert", TRAINED, "put nodules into CT scans"),
-        Command("judge", TRAINED, "compare generated nodules with real ones"),
-        Command("data prepare", DATA, "cut the nodules of a folder once, into a cache", RESUMES),
-        Command("data inspect", DATA, "show one nodule of a folder"),
-        Command("data lidc", DATA, "cut the nodules of LIDC-IDRI's DICOM files into cubes"),
-        Command("data synth", DATA, "write synthetic CT scans shaped like LUNA16"),
-    )
+GROUPS = {
+    "Train and compare": (
+        Command("train", "train a workload on one or several devices", RESUMES),
+        Command("sweep", "compare scaling strategies over device counts and seeds", RESUMES),
+        Command("report", "write the tables, figures and page of a sweep", KEEPS_WHOLE_FILES),
+        Command("plan", "predict the fastest strategy, from runs or from loss curves", RESUMES),
+        Command("measure-cluster", "time the links between devices for a plan"),
+    ),
+    "Use a trained model": (
+        Command("evaluate", "compute loss and metrics for each sample"),
+        Command("describe", "describe volumes as mixtures"),
+        Command("classify", "classify volumes by what the model finds in them"),
+        Command("export", "write the model to one file that JAX alone can load"),
+        Command("generate", "make new nodules"),
+        Command("insert", "put nodules into CT scans"),
+        Command("judge", "compare generated nodules with real ones"),
+    ),
+    "Data": (
+        Command("data prepare", "cut the nodules of a folder once, into a cache", RESUMES),
+        Command("data inspect", "show one nodule of a folder"),
+        Command("data lidc", "cut the nodules of LIDC-IDRI's DICOM files into cubes"),
+        Command("data synth", "write synthetic CT scans shaped like LUNA16"),
+    ),
 }
+COMMANDS = {command.name: command for commands in GROUPS.values() for command in commands}
 
 
 def help_text(prefix: str = "") -> str:
     """Returns a line for each command whose name begins with a prefix, by group."""
-    commands = [command for command in COMMANDS.values() if command.name.startswith(prefix)]
     lines = [f"usage: gmmae {prefix}COMMAND ..."]
-    for group in dict.fromkeys(command.group for command in commands):
-        lines += ["", f"{group}:", *(f"  {item.name:<15}  {item.summary}" for item in commands if item.group == group)]
+    for group, commands in GROUPS.items():
+        if shown := [f"  {item.name:<15}  {item.summary}" for item in commands if item.name.startswith(prefix)]:
+            lines += ["", f"{group}:", *shown]
     lines += ["", "`gmmae COMMAND --help` lists a command's options.", "`gmmae --version` prints the version."]
     return "\n".join(lines) + "\n"
 
@@ -111,7 +94,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         if name in COMMANDS:
             return COMMANDS[name](arguments[length:], f"gmmae {name}")
     prefix = "data " if arguments[:1] == ["data"] else ""
-    word = next(iter(arguments[len(prefix.split()) :]), "--help")
+    word, *_ = [*arguments[len(prefix.split()) :], "--help"]
     if word not in ("-h", "--help"):
         names = dict.fromkeys(name.removeprefix(prefix).split()[0] for name in COMMANDS if name.startswith(prefix))
         raise InputError(f"the command after {f'gmmae {prefix}'.strip()!r} must be one of {', '.join(names)}; got {word!r}")

@@ -6,7 +6,7 @@ It returns the arguments of the function that runs the command.
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +31,7 @@ from gmmae.cli.arguments import (
     parse_with_config,
 )
 from gmmae.config.rules import PositiveFloat, PositiveInt, Rule, Seed, Text, at_least, between, distinct, increasing
-from gmmae.config.schema import Config, DistributedConfig, Mode
+from gmmae.config.schema import DistributedConfig, Mode
 from gmmae.data.settings import Cache, Crop, DataConfig
 
 BATCH = between(1, 10**9)
@@ -260,40 +260,25 @@ def _own(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[Any]]
     return lambda arguments, prog: (parse(kind(), arguments, prog),)
 
 
-def _on_run(kind: type) -> Callable[[Sequence[str], str], tuple[Any, Config]]:
-    """Returns a parser of a command on a trained run."""
-    return lambda arguments, prog: parse_on_run(kind, arguments, prog)
-
-
 def _on_data(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[Any]]:
     """Returns a parser of a command on the data of a configuration."""
-    return lambda arguments, prog: (parse(kind(data=data_section(arguments)), arguments, prog),)
-
-
-def _train(arguments: Sequence[str], prog: str) -> tuple[Config, Path, str]:
-    return *parse_train(arguments, prog), shlex.join([*prog.split(), *arguments])
-
-
-def _judge(arguments: Sequence[str], prog: str) -> tuple[JudgeArguments]:
-    data = data_section(arguments, JudgeArguments().data)
-    data = replace(data, source="cubes") if data.source == "synthetic" else data
-    return (parse(JudgeArguments(data=data), arguments, prog),)
+    return lambda arguments, prog: (parse(kind(data=data_section(arguments, kind().data)), arguments, prog),)
 
 
 PARSERS: Mapping[str, Callable[[Sequence[str], str], tuple[Any, ...]]] = {
-    "train": _train,
+    "train": lambda arguments, prog: (*parse_train(arguments, prog), shlex.join([*prog.split(), *arguments])),
     "sweep": parse_sweep,
     "report": _own(ReportArguments),
     "plan": partial(parse_with_config, PlanArguments),
     "measure-cluster": _own(MeasureClusterArguments),
     "plan_curves": _own(CurvesArguments),
-    "evaluate": _on_run(EvaluateArguments),
-    "describe": _on_run(DescribeArguments),
-    "classify": _on_run(ClassifyArguments),
-    "export": _on_run(ExportArguments),
+    "evaluate": partial(parse_on_run, EvaluateArguments),
+    "describe": partial(parse_on_run, DescribeArguments),
+    "classify": partial(parse_on_run, ClassifyArguments),
+    "export": partial(parse_on_run, ExportArguments),
     "generate": _own(GenerateArguments),
     "insert": _own(InsertArguments),
-    "judge": _judge,
+    "judge": _on_data(JudgeArguments),
     "data prepare": _on_data(PrepareArguments),
     "data inspect": _on_data(InspectArguments),
     "data lidc": _own(LidcArguments),

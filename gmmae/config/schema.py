@@ -193,7 +193,7 @@ class Config(Section):
     scaling: str = "strong"  # how batch and learning rate follow the devices: strong, weak, linear, … (docs/strategies.md)
     seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
-    workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
+    workload: Text = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
     init_from: Place = None  # fine-tuning: work directory of a run whose best parameters are this one's first
     compilation_cache: Annotated[str, MAY_CHANGE_ON_RESUME, PATH] = "on"  # on (in the user's cache folder), off, or a folder
     settings: Annotated[Any, INLINE] = None  # of the workload: its own dataclass

@@ -1,12 +1,16 @@
 """New nodules from a trained model: prior, decoder, added texture, and rejection of copies."""
 
+import math
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
+from gmmae.data.extraction.prepare import SOURCES
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Details, Nodules, from_density, masses, to_density, windowed
 from gmmae.generation import prior as priors
@@ -28,6 +32,12 @@ from gmmae.workloads.lattice import density_at
 
 INACTIVE_SHARE = 1e-3
 """Largest standard deviation of an inactive latent unit over the training set, as a share of the largest one."""
+MALIGNANCY = "malignancy"
+"""Column of the training CSV with the readers' score of malignancy."""
+VOXEL_BYTES = 50
+"""Bytes of memory for each voxel of a nodule in the making."""
+DENSITY_VOXEL_BYTES = 450
+"""Further bytes for each voxel of the one nodule whose mixture is evaluated on a finer grid. 417 were measured."""
 MIN_VOXELS = 4
 """Minimum number of voxels along each axis of a volume, as for `data.shape`."""
 MAX_ROUNDS = 30
@@ -298,6 +308,38 @@ def _within(values: Float[np.ndarray, " samples"], limits: Range | None) -> Bool
 
 def _shown(limits: Range) -> str:
     return f"{limits[0]:g} to {limits[1]:g}"
+
+
+def malignancy(data: DataConfig, training: Nodules) -> Float[np.ndarray, " samples"] | None:
+    """Returns the readers' scores of training nodules, NaN where there is none; None where the data have no such column.
+
+    Raises:
+      InputError: the column has other words than numbers.
+    """
+    if data.source not in SOURCES or data.folder.suffix == ".npz":
+        return None
+    plan = SOURCES[data.source](replace(data, category_column=MALIGNANCY))
+    words = {item.name: item.category for task in plan.tasks for item in task.items}
+    try:
+        return np.array([float(words[name] or "nan") for name in training.names])
+    except ValueError as error:
+        raise InputError(f"--malignancy needs numbers in the training CSV's column {MALIGNANCY}; {error}") from error
+
+
+def require_memory(count: int, shape: tuple[int, ...], size: int) -> None:
+    """Checks that nodules of a shape, and of another `size`, fit into memory: Linux would end the program without a message.
+
+    Raises:
+      InputError: they need more than this machine has.
+    """
+    made = resized(shape, size)
+    needed = (count * VOXEL_BYTES + DENSITY_VOXEL_BYTES * (made != shape)) * math.prod(made)
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        raise InputError(
+            f"--count nodules of --size must fit into memory; got {count} of {' × '.join(map(str, made))} voxels, which take "
+            f"{needed / 1e9:.0f} of {available / 1e9:.0f} GB: make fewer in a call, each with another --seed, or lower --size"
+        )
 
 
 def fitting(

@@ -86,7 +86,7 @@ def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, 
     elif origin is NoneType:
         fits, value = value in (None, "none"), None
     elif origin in (str, Path):
-        fits, value = isinstance(value, str | Path) and "\0" not in str(value), origin(value)
+        fits, value = isinstance(value, str | Path) and "\0" not in str(value) and (origin is str or value != ""), origin(value)
     elif origin is float:
         fits, value = isinstance(value, int | float) and not isinstance(value, bool), float(value)
         fits = fits and (math.isfinite(value) or not finite)

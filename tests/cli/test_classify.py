@@ -15,7 +15,7 @@ from gmmae.system.errors import InputError
 from gmmae.training import fingerprint
 from gmmae.training.loop import run
 from tests import medmnist_files
-from tests.commands import refusal, rows, run_gmmae
+from tests.commands import lines_of, refusal, rows, run_gmmae
 from tests.small import Recorder, small
 
 KINDS = ("mixture", "latent", "voxels", "all three")
@@ -44,17 +44,14 @@ def medmnist_runs(tmp_path_factory):
 def test_two_runs_give_a_table_beside_the_published_one(medmnist_runs, tmp_path, capsys):
     _, one, other = medmnist_runs
     out = tmp_path / "out"
-    assert run_gmmae("classify", one, other, "--seeds", 2, "--out", out) == 0
-    printed = capsys.readouterr().out
+    printed = "\n".join(lines_of(capsys, "classify", one, other, "--seeds", 2, "--out", out))
     table = rows(out / "classification.csv")
     assert [row["features"] for row in table] == [kind for kind in KINDS for _ in range(2)]
-    voxels = [float(row["auc"]) for row in table if row["features"] == "voxels"]
-    assert voxels[0] == 1  # the radius tells the class
+    assert next(float(row["auc"]) for row in table if row["features"] == "voxels") == 1  # the radius tells the class
     for row in table:
         assert float(row["auc_low"] or 0) <= float(row["auc"]) <= float(row["auc_high"] or 1)
         assert 0 <= float(row["accuracy"]) <= 1
-    markdown = (out / "classification.md").read_text()
-    for shown in (printed, markdown):
+    for shown in (printed, (out / "classification.md").read_text()):
         assert "auto-sklearn" in shown
         assert "0.914" in shown
     assert "24 training and 16 test samples; in the test set 8 of 'benign', 8 of 'malignant'" in printed
@@ -69,16 +66,6 @@ def test_two_runs_give_a_table_beside_the_published_one(medmnist_runs, tmp_path,
     assert all(str(out / name) in printed for name in (report.MARKDOWN, report.TABLE, report.PREDICTIONS, report.JSON))
     assert run_gmmae("classify", one, "--seeds", 1, "--out", out) == 0  # an earlier result is replaced
     assert rows(out / "classification.csv")[0]["auc_sd"] == ""
-
-
-def test_runs_of_other_data_are_refused(medmnist_runs, tmp_path, capsys):
-    _, one, other = medmnist_runs
-    shutil.copytree(one, tmp_path / "run")
-    known = fingerprint.read(one)
-    assert known is not None
-    fingerprint.write(known._replace(digests=known.digests | {"train samples": "others"}), tmp_path / "run")
-    words = ("classify", other, tmp_path / "run", "--out", tmp_path / "out")
-    assert 'where train samples was "others"' in refusal(capsys, *words)
 
 
 def test_the_test_set_is_seen_by_no_training(medmnist_runs, tmp_path, capsys):
@@ -99,41 +86,34 @@ def test_the_test_set_is_seen_by_no_training(medmnist_runs, tmp_path, capsys):
 
 
 def test_more_classes_and_the_other_commands(tmp_path, capsys):
-    path = tmp_path / "fracturemnist3d.npz"
+    path, folder = tmp_path / "fracturemnist3d.npz", tmp_path / "run"
     np.savez(path, allow_pickle=False, **medmnist_files.arrays(classes=3, counts={"train": 36, "val": 12, "test": 15}))
-    lattice = {"model__decoder": "lattice", "model__lattice_size": 2}
-    run(config_of(path, **lattice), tmp_path / "run", Recorder())
-    assert run_gmmae("classify", tmp_path / "run", "--seeds", 1) == 0
-    printed = capsys.readouterr().out
-    assert "nondisplaced rib fracture" in printed
-    assert (tmp_path / "run" / "classification" / "classification.md").is_file()
-    assert run_gmmae("evaluate", tmp_path / "run", "--split", "test") == 0
-    assert "on 15 test samples" in capsys.readouterr().out
-    assert {row["split"] for row in rows(tmp_path / "run" / "evaluation_test.csv")} == {"test"}
-    assert run_gmmae("evaluate", tmp_path / "run", "--split", "all") == 0
-    assert "on 36 train, 12 validation and 15 test samples" in capsys.readouterr().out
-    assert run_gmmae("describe", tmp_path / "run", path, "--out", tmp_path / "described") == 0
-    assert "63 volumes described" in capsys.readouterr().out
-    with np.load(tmp_path / "described" / "mixtures.npz") as described:
-        assert len(described["names"]) == 63
+    run(config_of(path, model__decoder="lattice", model__lattice_size=2), folder, Recorder())
+    for words, said in (
+        (("classify", folder, "--seeds", 1), "nondisplaced rib fracture"),
+        (("evaluate", folder, "--split", "test"), "on 15 test samples"),
+        (("evaluate", folder, "--split", "all"), "on 36 train, 12 validation and 15 test samples"),
+        (("describe", folder, path, "--out", tmp_path / "described"), "63 volumes described"),
+    ):
+        assert said in " ".join(lines_of(capsys, *words))
+    assert (folder / "classification" / "classification.md").is_file()
+    assert {row["split"] for row in rows(folder / "evaluation_test.csv")} == {"test"}
 
 
 def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patients(tmp_path, capsys):
-    folder = cubes_with_scores(tmp_path / "cubes")
+    cubes, folder = cubes_with_scores(tmp_path / "cubes"), tmp_path / "run"
     options = {"data__source": "cubes", "data__validation": 24, "data__window": (0.0, 255.0), "data__crop": "1.25x"}
-    run(config_of(folder, **options), tmp_path / "run", Recorder())
+    run(config_of(cubes, **options), folder, Recorder())
     labels = ("--label-column", "score", "--label-at-most", 2, "--label-at-least", 4)
-    assert run_gmmae("classify", tmp_path / "run", *labels, "--seeds", 1) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(lines_of(capsys, "classify", folder, *labels, "--seeds", 1))
     assert "16 volumes have no label and are left out" in printed
     assert "the test set is the run's validation set; the split is by" in printed
-    table = rows(tmp_path / "run" / "classification" / "classification.csv")
+    table = rows(folder / "classification" / "classification.csv")
     assert [row["features"] for row in table][::2] == [*KINDS, "diameter", "all three and diameter"]
     assert float(next(row["auc"] for row in table if row["features"] == "diameter")) > 0.9
-    held_out = {row["name"] for row in rows(tmp_path / "run" / "classification" / "predictions.csv")}
-    assert run_gmmae("evaluate", tmp_path / "run") == 0
-    capsys.readouterr()
-    assert held_out < {row["name"] for row in rows(tmp_path / "run" / "evaluation.csv")}
+    held_out = {row["name"] for row in rows(folder / "classification" / "predictions.csv")}
+    lines_of(capsys, "evaluate", folder)
+    assert held_out < {row["name"] for row in rows(folder / "evaluation.csv")}
     for wrong, message in (
         (labels[:4], "must be given together"),
         (("--label-column", "nothing"), "must have the column nothing; it has file, patient"),
@@ -143,7 +123,7 @@ def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patient
         ((*labels, "--data.validation", 10), "got data.validation otherwise in"),
         ((*labels, "--data.seed", 3), "got data.seed otherwise in"),
     ):
-        assert message in refusal(capsys, "classify", tmp_path / "run", *wrong, "--seeds", 1)
+        assert message in refusal(capsys, "classify", folder, *wrong, "--seeds", 1)
 
 
 def cubes_with_scores(folder):
@@ -159,22 +139,26 @@ def cubes_with_scores(folder):
     return folder
 
 
-def test_labels_of_the_wrong_form_of_data_are_refused(medmnist_runs, tmp_path, capsys):
+def test_runs_and_labels_that_do_not_fit_are_refused(medmnist_runs, tmp_path, capsys):
     _, one, other = medmnist_runs
-    message = refusal(capsys, "classify", one, "--label-column", "score")
-    assert "--label-column needs a folder with a CSV; got data.source = medmnist" in message
-    words = "--label-at-most needs numbers in the column of the categories; got 'benign': name another with --label-column"
-    assert words in refusal(capsys, "classify", one, "--label-at-most", 2, "--label-at-least", 4)
-    changed_run = tmp_path / "other"
-    shutil.copytree(other, changed_run)
-    text = (changed_run / "config.toml").read_text()
-    (changed_run / "config.toml").write_text(text.replace("components = 4", "components = 5"))
-    assert "model.components otherwise in" in refusal(capsys, "classify", one, changed_run, "--out", tmp_path / "out")
-    twice = refusal(capsys, "classify", one, other, one)
-    assert f"each run must be given once, because results are means over all runs; got {one} twice" in twice
+    shutil.copytree(one, tmp_path / "data")
+    known = fingerprint.read(one)
+    assert known is not None
+    fingerprint.write(known._replace(digests=known.digests | {"train samples": "others"}), tmp_path / "data")
+    shutil.copytree(other, tmp_path / "settings")
+    config = tmp_path / "settings" / "config.toml"
+    config.write_text(config.read_text().replace("components = 4", "components = 5"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    assert "which holds something else" in refusal(capsys, "classify", one, "--out", tmp_path / "mine")
+    for words, message in (
+        ((tmp_path / "data",), 'where train samples was "others"'),
+        ((tmp_path / "settings",), "model.components otherwise in"),
+        ((other, one), f"each run must be given once, because results are means over all runs; got {one} twice"),
+        (("--label-column", "score"), "--label-column needs a folder with a CSV; got data.source = medmnist"),
+        (("--label-at-most", 2, "--label-at-least", 4), "needs numbers in the column of the categories; got 'benign': name"),
+        (("--out", tmp_path / "mine"), "which holds something else"),
+    ):
+        assert message in refusal(capsys, "classify", one, "--out", tmp_path / "out", *words)
 
 
 def test_a_class_without_samples_in_the_test_set_is_refused(tmp_path):
@@ -182,11 +166,6 @@ def test_a_class_without_samples_in_the_test_set_is_refused(tmp_path):
     data = DataConfig("medmnist", str(path), shape=8, cache=str(tmp_path / "cache"), workers=1)
     with pytest.raises(InputError, match="the test set must have 1 or more samples of each class; it has 0 of 'malignant'"):
         samples.load(data, LabelRule())
-
-
-def test_split_test_is_for_data_that_have_one(mixture_run, capsys):
-    message = refusal(capsys, "evaluate", mixture_run.folder, "--split", "test")
-    assert "--split test needs data that have a test set of their own" in message
 
 
 def test_published_results_are_of_each_data_set_and_plausible():

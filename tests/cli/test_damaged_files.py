@@ -62,25 +62,16 @@ def test_a_value_of_a_runs_record(sweep, capsys, change, what):
     assert f"{path} must be a record of this program; got {what}" in refusal(capsys, "report", sweep)
 
 
-def test_a_link_to_itself_for_data(run, tmp_path, capsys):
+def test_places_that_are_none_are_one_line(run, tmp_path, capsys):
     (tmp_path / "data").symlink_to(tmp_path / "data")
     (tmp_path / "nodules.py").symlink_to(tmp_path / "nodules.py")
-    data = ("--data.source", "cubes", "--data.root", tmp_path / "data")
-    assert "got " in refusal(capsys, "evaluate", run, *data)
-    assert "data" in refusal(capsys, "judge", tmp_path / "data", tmp_path / "other", "--out", tmp_path / "out")
-    assert "workload file not found" in refusal(capsys, "train", "--workload", tmp_path / "nodules.py")
-
-
-def test_a_nul_in_a_path_of_a_file(run, tmp_path, capsys):
+    for words, message in {
+        ("evaluate", run, "--data.source", "cubes", "--data.root", tmp_path / "data"): "got ",
+        ("judge", tmp_path / "data", tmp_path / "other", "--out", tmp_path / "out"): "data",
+        ("train", "--workload", tmp_path / "nodules.py"): "workload file not found",
+        ("evaluate", tmp_path / "a\nb"): r"a\nb, which has no config.toml",
+        ("sweep", "--seeds", 2**32, "--dry-run"): "different numbers of 0 to 4294967295; got (4294967296,)",
+    }.items():
+        assert message in refusal(capsys, *words)
     (run / "config.toml").write_text(to_toml(small()).replace('root = "none"', 'root = "a\\u0000b"'))
     assert "config.toml: data.root must be text" in refusal(capsys, "evaluate", run)
-
-
-def test_a_seed_of_a_sweep_that_no_run_takes(capsys):
-    error = refusal(capsys, "sweep", "--seeds", 2**32, "--dry-run")
-    assert "different numbers of 0 to 4294967295; got (4294967296,)" in error
-
-
-def test_a_line_end_in_the_name_of_a_folder_is_shown_in_one_line(tmp_path, capsys):
-    folder = tmp_path / "a\nb"
-    assert r"a\nb, which has no config.toml" in refusal(capsys, "evaluate", folder)

@@ -12,6 +12,7 @@ import pytest
 
 import gmmae
 from gmmae.cli.arguments import parse_train
+from gmmae.cli.evaluate import COLUMNS
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.generation.judging import bootstrap
@@ -23,8 +24,7 @@ from gmmae.training.loop import run
 from gmmae.training.records import Progress
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
-from gmmae.workloads.configuration import on_its_data, without_own_csv
-from tests.commands import rows, run_gmmae
+from tests.commands import refusal, rows, run_gmmae
 from tests.faults.damages import rewrite
 from tests.small import Recorder, small
 
@@ -51,6 +51,7 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, ca
     assert words == f"(95 % interval {expected.low:.4g} to {expected.high:.4g})"
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
+    assert list(table[0]) == [*COLUMNS][:-1]
     names = registry.build(small()).load().names
     assert names is not None
     assert [row["name"] for row in table] == names["validation"]
@@ -83,30 +84,18 @@ def test_other_data_are_evaluated_whole_however_few_they_are(mixture_run, tmp_pa
     np.testing.assert_allclose([float(row["loss"]) for row in rows(out)], expected, rtol=1e-4)
 
 
-def test_a_list_of_the_runs_own_nodules_is_not_one_of_another_folder(tmp_path):
-    config = changed(small(), data__source="cubes", data__root=str(tmp_path), data__csv=str(tmp_path / "mine.csv"))
-    assert without_own_csv(config, config).settings.data.csv == "auto"
-    for csv_of in ("mine.csv", str(tmp_path / "given.csv")):
-        other = changed(config, data__csv=csv_of)
-        assert without_own_csv(other, config) == other
-    assert on_its_data(changed(config, data__root="elsewhere"), config).settings.data.csv == "auto"
-    assert on_its_data(changed(config, seed=9), config) == changed(config, seed=9)
-    relative = changed(config, data__csv="mine.csv")  # a name is looked for in whichever folder is read
-    assert without_own_csv(relative, relative) == relative
-
-
 def test_a_run_whose_folder_of_data_was_ignored_can_be_opened(mixture_run, tmp_path, capsys):
     """Earlier versions trained on synthetic nodules where only `--data.root` was given."""
-    folder, record = mixture_run
-    shutil.copytree(folder, tmp_path / "run")
-    config = WorkDir(tmp_path / "run").config
+    folder = tmp_path / "run"
+    shutil.copytree(mixture_run.folder, folder)
+    config = WorkDir(folder).config
     config.write_text(config.read_text().replace('root = "none"', 'root = "scans"'))
-    assert gmmae.load(tmp_path / "run").record.epochs == record.epochs
-    assert evaluate(capsys, tmp_path / "run", "--data.cache", tmp_path / "cache")[0] == 0
-    code, _, error = evaluate(capsys, tmp_path / "run", "--data.root", "others")
-    assert (code, error) == (2, "error: data.source must be cubes for others; got 'synthetic'\n")
-    with pytest.raises(InputError, match=r"data.source must be cubes for others"):
-        gmmae.load(tmp_path / "run", data__root="others")
+    assert evaluate(capsys, folder, "--data.cache", tmp_path / "cache")[0] == 0
+    message = "data.source must be cubes for others; got 'synthetic'"
+    assert message in refusal(capsys, "evaluate", folder, "--data.root", "others")
+    assert gmmae.load(folder).record.epochs == mixture_run.record.epochs
+    with pytest.raises(InputError, match=message):
+        gmmae.load(folder, data__root="others")
 
 
 def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkeypatch):
@@ -116,13 +105,6 @@ def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkey
     assert gmmae.load(tmp_path) == own.settings.data.csv
     assert gmmae.load(tmp_path, data__root="elsewhere") == "auto"
     assert gmmae.load(tmp_path, data__root="elsewhere", data__csv="theirs.csv") == "theirs.csv"
-
-
-def test_another_loss_of_the_same_data_is_of_the_validation_samples(mixture_run, tmp_path, capsys):
-    folder, record = mixture_run
-    _, printed, _ = evaluate(capsys, folder, "--loss", "mae", "--out", tmp_path / "mae.csv")
-    assert "on 6 validation samples\n" in printed
-    assert np.mean([float(row["loss"]) for row in rows(tmp_path / "mae.csv")]) > 2 * record.best_val_loss
 
 
 def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(own_run, capsys):
@@ -149,21 +131,18 @@ def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, cap
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (["nowhere"], "the first argument must be the work directory of a run; got nowhere, which has no config.toml"),
-        (["--split", "all"], "the first argument must be the work directory of a run; got --split, which has no config.toml"),
-        (["RUN", "--split", "some"], "some"),
-        (["RUN", "--data.sampels", "4"], "did you mean --data.samples"),
-        (["RUN", "--model.latent-dim", "5"], "must hold the model of this configuration; its arrays have other shapes"),
-        (["RUN", "--out", "missing/evaluation.csv"], "--out must be a file that can be written; got missing/evaluation.csv"),
+        ("nowhere", "the first argument must be the work directory of a run; got nowhere, which has no config.toml"),
+        ("--split all", "the first argument must be the work directory of a run; got --split, which has no config.toml"),
+        ("RUN --split some", "--split must be one of train, validation, test, all, or auto; got 'some'"),
+        ("RUN --split test", "--split test needs data that have a test set of their own"),
+        ("RUN --model.latent-dim 5", "must hold the model of this configuration; its arrays have other shapes"),
+        ("RUN --out no/evaluation.csv", "--out must be a file that can be written; got no/evaluation.csv"),
     ],
 )
-def test_what_cannot_be_evaluated_is_said_in_a_line(mixture_run, capsys, arguments, message):
-    code, _, error = evaluate(capsys, *(mixture_run[0] if word == "RUN" else word for word in arguments))
-    assert code == 2
-    assert message in error
-    assert error.count("\n") == 1
+def test_what_cannot_be_evaluated_is_said_in_a_line(mixture_run, capsys, words, message):
+    assert message in refusal(capsys, "evaluate", *words.replace("RUN", str(mixture_run.folder)).split())
 
 
 DISTANCES = """
@@ -198,43 +177,34 @@ def distances(tmp_path_factory):
     return root / "run"
 
 
-@pytest.mark.parametrize(
-    ("groups", "line"),
-    [
-        ("aabbcc", "95 % intervals resample the 3 groups (patients, or scans where none is named) of 6 samples; so few groups"),
-        ("abcdef", "95 % intervals resample the 6 groups (patients, or scans where none is named) of 6 samples; so few groups"),
-        ("", "95 % intervals take the 6 samples for independent of each other: the workload names no groups; so few samples"),
-    ],
-)
-def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_path, capsys, groups, line):
-    code, printed, _ = evaluate(capsys, distances, "--split", "validation", "--groups", groups, "--out", tmp_path / "out.csv")
-    assert code == 0
-    _, loss, intervals, _ = printed.splitlines()
-    expected = bootstrap.mean(np.array([1.0, 1, 2, 2, 6, 6]), [*(groups or "abcdef")], seed=0)
-    assert loss == f"loss         3 (95 % interval {expected.low:.4g} to {expected.high:.4g})"
-    assert (expected.low, expected.high) == (1, 6) if groups == "aabbcc" else expected.low > 1
-    assert intervals == f"{line} make them too narrow"
-    assert [row.get("group", "") for row in rows(tmp_path / "out.csv")] == [*(groups or [""] * 6)]
+PATIENTS = "(patients, or scans where none is named)"
 
 
 @pytest.mark.parametrize(
-    ("options", "lines"),
+    ("groups", "last", "lines"),
     [
+        ("aabbcc", 6, f"loss 3 (INTERVAL) 95 % intervals resample the 3 groups {PATIENTS} of 6 samples; so few groups"),
+        ("abcdef", 6, f"loss 3 (INTERVAL) 95 % intervals resample the 6 groups {PATIENTS} of 6 samples; so few groups"),
         (
-            ["--groups", "aaaaaa"],
-            [
-                "loss         3",
-                "no intervals: they need at least 2 groups (patients, or scans where none is named); the 6 samples are of one",
-            ],
+            "",
+            6,
+            "loss 3 (INTERVAL) 95 % intervals take the 6 samples for independent of each other: the workload names no groups",
         ),
-        (["--last", "nan"], ["unseen:", "loss         nan (1 of 1 values is not finite)"]),
-        (["--last", "inf"], ["unseen:", "loss         inf (1 of 1 values is not finite)"]),
+        ("aaaaaa", 6, f"loss 3 no intervals: they need at least 2 groups {PATIENTS}; the 6 samples are of one"),
+        ("aabbcc", "nan", "unseen: loss nan (1 of 1 values is not finite)"),
+        ("aabbcc", "inf", "unseen: loss inf (1 of 1 values is not finite)"),
     ],
 )
-def test_one_patient_or_a_loss_that_is_not_finite_gives_no_interval(distances, tmp_path, capsys, options, lines):
-    code, printed, _ = evaluate(capsys, distances, "--split", "validation", *options, "--out", tmp_path / "out.csv")
+def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_path, capsys, groups, last, lines):
+    options = ("--groups", groups, "--last", last, "--out", tmp_path / "out.csv")
+    code, printed, _ = evaluate(capsys, distances, "--split", "validation", *options)
     assert code == 0
-    assert "\n".join(lines) in printed
+    expected = bootstrap.mean(np.array([1.0, 1, 2, 2, 6, 6]), [*(groups or "abcdef")], seed=0)
+    interval = f"95 % interval {expected.low:.4g} to {expected.high:.4g}"
+    assert lines.replace("INTERVAL", interval) in " ".join(printed.split())
+    if groups == "aabbcc":
+        assert (expected.low, expected.high) == (1, 6)
+    assert [row.get("group", "") for row in rows(tmp_path / "out.csv")] == [*(groups or [""] * 6)]
 
 
 @pytest.mark.parametrize("damage", ["numbers", "index"])
@@ -285,35 +255,22 @@ def test_out_replaces_an_earlier_evaluation_and_no_other_file(mixture_run, tmp_p
 
 
 def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, capsys):
-    folder, _ = mixture_run
-    places, files = {}, {}
-    options = {
-        "own": [],
-        "train": ["--split", "train"],
-        "other": ["--data.seed", 5],
-        "others": ["--data.seed", 6],
-        "validation": ["--data.seed", 5, "--split", "validation"],
-        "mae": ["--loss", "mae"],
-    }
-    for name, more in options.items():
-        code, printed, _ = evaluate(capsys, folder, *more)
+    places, files = [], []
+    options = [(), ("--split", "train"), ("--data.seed", 5), ("--data.seed", 6), ("--data.seed", 5, "--split", "validation")]
+    for more in [*options, ("--loss", "mae")]:
+        code, printed, _ = evaluate(capsys, mixture_run.folder, *more)
         assert code == 0
-        places[name] = Path(printed.splitlines()[-1].removeprefix("samples").strip())
-        files[name] = places[name].read_text()
-    assert len(set(places.values())) == len(options)
-    assert {name: place.read_text() for name, place in places.items()} == files
-    assert places["own"] == folder / "evaluation.csv"
-    assert places["train"] == folder / "evaluation_train.csv"
-    assert re.fullmatch(r"evaluation_all_synthetic_[0-9a-f]{8}\.csv", places["other"].name)
-    assert re.fullmatch(r"evaluation_[0-9a-f]{8}\.csv", places["mae"].name)
-    # The same question has the same place.
-    _, printed, _ = evaluate(capsys, folder, "--data.seed", 5)
-    assert printed.endswith(f" {places['other']}\n")
-
-
-def test_unknown_changes_are_refused_by_load(mixture_run):
-    with pytest.raises(InputError, match="changes must be of keys of the configuration, such as scaling; got data__sampels"):
-        gmmae.load(mixture_run[0], data__sampels=3)
+        places.append(Path(printed.splitlines()[-1].removeprefix("samples").strip()))
+        files.append(places[-1].read_text())
+    assert "on 6 validation samples\n" in printed  # another loss of the same data
+    assert np.mean([float(row["loss"]) for row in rows(places[-1])]) > 2 * mixture_run.record.best_val_loss
+    assert len(set(places)) == len(places)
+    assert [place.read_text() for place in places] == files
+    own, train, other, *_, mae = (place.name for place in places)
+    assert (own, train) == ("evaluation.csv", "evaluation_train.csv")
+    assert re.fullmatch(r"evaluation_all_synthetic_[0-9a-f]{8}\.csv", other)
+    assert re.fullmatch(r"evaluation_[0-9a-f]{8}\.csv", mae)
+    assert evaluate(capsys, mixture_run.folder, "--data.seed", 5)[1].endswith(f" {places[2]}\n")  # the same question
 
 
 def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_run, monkeypatch):
@@ -325,7 +282,9 @@ def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_ru
         model.describe(model.workload.load().validation)
 
 
-def test_only_mixtures_can_be_refined(own_run):
+def test_only_mixtures_can_be_refined_and_known_keys_be_changed(own_run):
+    with pytest.raises(InputError, match="changes must be of keys of the configuration, such as scaling; got data__sampels"):
+        gmmae.load(own_run.folder, data__sampels=3)
     model = gmmae.load(own_run.folder)
     with pytest.raises(InputError, match="a workload must have `refine`"):
         model.refine(model.workload.load().validation)

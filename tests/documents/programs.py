@@ -16,12 +16,12 @@ from unittest import mock
 import tyro
 
 from gmmae.cli import arguments, main
-from gmmae.cli.words import as_words
 from gmmae.config import toml
 from gmmae.config.schema import leaves
 from gmmae.config.toml import to_toml
 from gmmae.system.errors import InputError
 from gmmae.workloads import configuration, registry
+from tests.commands import as_words
 from tests.documents.reading import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -2,13 +2,11 @@
 
 import csv
 import re
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from docs import draw, generate
-from gmmae.cli import describe, evaluate, main
+from docs import generate
+from gmmae.cli import main
 from gmmae.config.schema import flatten
 from gmmae.sweep.grid import SweepConfig
 from gmmae.training.records import Epoch, write_history
@@ -89,25 +87,6 @@ def test_the_columns_of_a_history_are_those_that_a_run_writes(tmp_path):
     with (tmp_path / "history.csv").open() as file:
         written = next(csv.reader(file))
     assert written == [name.replace("NAME", "dice") for name in FILES["train", "history.csv"].columns]
-
-
-def test_the_columns_of_descriptions_and_evaluations_are_those_that_the_commands_write():
-    [row] = describe._components(["a"], np.ones((1, 1)), np.zeros((1, 1, 3)), np.eye(3)[None, None])
-    assert list(row) == list(describe.COMPONENT_COLUMNS)
-    details = SimpleNamespace(diameter_mm=[5.0])
-    cubes = SimpleNamespace(known=SimpleNamespace(details=details, categories=["x"], names=["a"]), paths=["a.mhd"])
-    [row] = describe._nodules(["a"], cubes, np.ones(1), {"loss": [1.0], "loss_before": [2.0]})  # pyright: ignore[reportArgumentType]
-    assert list(row) == list(describe.NODULE_COLUMNS)
-    data = SimpleNamespace(names={"train": ["a"]}, groups={"train": ["b"]})
-    [row] = evaluate._rows(data, "train", {"loss": np.ones(1), "dice": np.ones(1)}, ["train"])  # pyright: ignore[reportArgumentType]
-    assert list(row) == [name.replace("NAME", "dice") for name in evaluate.COLUMNS]
-
-
-@pytest.mark.parametrize("name", draw.PICTURES)
-def test_a_picture_is_the_one_that_the_program_draws(name):
-    text = (draw.FOLDER / name).read_text(encoding="utf-8")
-    assert text == draw.PICTURES[name](), "python -m docs.draw"
-    assert len(text) < 50_000
 
 
 def test_every_page_and_notebook_is_in_the_tree_of_the_site():

@@ -44,8 +44,8 @@ def test_a_run_in_words(record, expected):
     assert outcome_text(record) == expected
 
 
-def groups(*names):
-    return {name: [RunKey.named(name)] for name in names}
+def groups(*names) -> dict[str, list[RunKey]]:
+    return {name: [key] for name in names if (key := RunKey.named(name))}
 
 
 def shown_on(out, verbose=False):

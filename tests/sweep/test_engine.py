@@ -404,8 +404,8 @@ def test_a_second_sweep_on_the_same_work_directory_is_refused_while_the_first_ru
     class Second(Watch):
         error = ""
 
-        def start(self, *arguments):
-            super().start(*arguments)
+        def start(self, ended, groups, total, at_once):
+            super().start(ended, groups, total, at_once)
             with pytest.raises(InputError) as caught:
                 engine.sweep(grid(devices=(1,)), fake.root, Watch(), samples=640)
             self.error = str(caught.value)

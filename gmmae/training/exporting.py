@@ -1,0 +1,117 @@
+"""The one file of `gmmae export`: a model that needs JAX alone.
+
+It is a ZIP archive. It holds `NAME.stablehlo` for each function (`jax.export`: StableHLO, for CPUs and NVIDIA GPUs),
+`params.npz` with the parameters by name, `meta.json` and `load.py`, the loader (`gmmae.training.export_loader`). JAX reads a
+program for six months. With the run's `config.toml` and `record.json`, `gmmae.load` builds the model without it.
+
+The program maps over single samples. So their number stays open while all other shapes are known.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.export import Exported
+from jax.typing import ArrayLike
+
+from gmmae.config.schema import Config, changed, flatten
+from gmmae.config.toml import to_toml
+from gmmae.system.errors import InputError
+from gmmae.system.files import output_file
+from gmmae.system.provenance import versions
+from gmmae.training import compilation, export_loader
+from gmmae.training.records import to_json
+from gmmae.training.trained import named, restore
+from gmmae.workloads.interface import Params, Samples
+
+LOADER = "load.py"
+PLATFORMS = ("cpu", "cuda")
+
+
+def export(config: Config, run: Path, out: Path) -> None:
+    """Writes a run's functions, best parameters and loader to one file, whole or not at all.
+
+    Args:
+      config: of the run, with changes.
+      run: its work directory.
+      out: the file.
+
+    Raises:
+      InputError: the run cannot be loaded, the file cannot be written, or the workload's functions cannot be exported.
+    """
+    # The kernel would tie the file to one version of Triton.
+    unfused = changed(config, model__fused=False) if "model.fused" in dict(flatten(config)) else config
+    model, params, settings = restore(unfused, run), io.BytesIO(), to_toml(config)
+    workload = model.workload
+    functions = {"losses": lambda params, samples: workload.losses(params, samples, None), "metrics": workload.metrics}
+    if workload.describe is not None:
+        functions["describe"] = workload.describe
+    with compilation.precision_context(config):
+        samples = compilation.cast(config, jax.tree.map(lambda leaf: leaf[:1], workload.load().validation))
+        programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
+    programs = {name: program for name, program in programs.items() if program.out_avals}
+    np.savez(params, allow_pickle=False, **named(model.params))
+    meta = {
+        "run_id": model.record.run_id,
+        "epoch": model.record.best_epoch,
+        "workload": config.workload,
+        "dtype": config.dtype,
+        "platforms": PLATFORMS,
+        "versions": versions(),
+        "functions": {name: _shapes(program) for name, program in programs.items()},
+        "config": settings,
+    }
+    parts = {
+        LOADER: Path(export_loader.__file__).read_text(encoding="utf-8"),
+        "meta.json": json.dumps(meta, indent=1),
+        "config.toml": settings,
+        "record.json": to_json(model.record),
+        "params.npz": params.getvalue(),
+        **{f"{name}.stablehlo": bytes(program.serialize()) for name, program in programs.items()},
+    }
+    with output_file(out) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+
+def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:
+    """Returns a function of the parameters' leaves and samples as a program.
+
+    Raises:
+      InputError: it cannot be exported.
+    """
+    leaves, structure = jax.tree.flatten(params)
+
+    def of_samples(leaves: list[ArrayLike], samples: Samples) -> object:
+        params = jax.tree.unflatten(structure, leaves)
+
+        def of_sample(sample: Samples) -> object:
+            result = function(params, jax.tree.map(lambda leaf: leaf[None], sample))
+            return jax.tree.map(lambda leaf: leaf[0], result)
+
+        return jax.lax.map(of_sample, samples)
+
+    (count,) = jax.export.symbolic_shape("samples")
+    shapes = jax.eval_shape(lambda arrays: arrays, samples)  # with the types that JAX computes in: int32 for int64
+    open_ended = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), shapes)
+    fixed = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    exported = jax.export.export(jax.jit(of_samples), platforms=PLATFORMS)(fixed, open_ended)
+    try:
+        exported.serialize()
+    except ValueError as error:  # a class that is unknown to the program that loads the file
+        raise InputError(
+            "samples and results must be arrays in dictionaries, lists or tuples to be exported; got "
+            f"{' '.join(str(error).split())}"
+        ) from error
+    return exported
+
+
+def _shapes(program: Exported) -> dict[str, Any]:
+    (_, samples), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
+    of = {"samples": samples, "gives": jax.tree.unflatten(program.out_tree, program.out_avals)}
+    return jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}".replace("'", ""), of)
