@@ -1,4 +1,4 @@
-"""Figures of losses: of one run by epochs, and of several numbers of devices by time."""
+"""Figures of losses: of one run by epochs, and of several runs by time."""
 
 import itertools
 import os
