@@ -55,7 +55,7 @@ def command(options: CurvesArguments) -> int:
     measured = Measured(
         samples=options.samples or ANY,
         validation=0,
-        optim=OptimConfig(batch_size=found.base_batch, **({"learning_rate": rate} if rate else {})),
+        optim=OptimConfig(batch_size=found.base_batch, learning_rate=rate or OptimConfig().learning_rate),
         max_epochs=ANY,
         steps={found.base_batch: found.ratios.steps},
         ratios=found.ratios,

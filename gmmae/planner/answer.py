@@ -16,6 +16,9 @@ LEAST_FALL = 0.03
 """Share of the loss's fall after half of the steps below which another seed may miss the target. In the zoo one base run in
 twenty is as flat, and the others reach their targets."""
 
+LIKELY_FAILURE = 0.1
+"""The chance of a failure above which the first line names it."""
+
 BEST = 3
 """Strategies in the table for each number of devices."""
 
@@ -106,70 +109,61 @@ def times_of(plan: Plan, forecast: Forecast) -> str:
 
 def answer(plan: Plan, forecast: Forecast) -> list[str]:
     """Returns the lines for a cluster: keep the batch or grow it; the choice with its time; and what is not sure."""
-    measured, best, base = plan.measured, forecast.best, plan.measured.optim.batch_size
-    cells = {(cell.scaling, cell.devices): cell for cell in forecast.cells}
-    grown: dict[int, Prediction] = {}
-    ratios: dict[int, tuple[float, float, float]] = {}
-    verdicts: dict[str, list[int]] = defaultdict(list)
-    for n in sorted({cell.devices for cell in forecast.cells if cell.devices > 1}):
-        of = [
-            cell
-            for cell in forecast.cells
-            if cell.devices == n and cell.scaling not in ("strong", BEST_BATCH) and cell.tested and cell.batch > base
-        ]
-        if of and ("strong", n) in cells:
-            grown[n] = min(of, key=lambda cell: cell.expected_s if best else cell.steps)
-            ratios[n] = prediction.time_ratio(measured, forecast, grown[n], cells["strong", n])
-            _, low, high = ratios[n]
-            fails = grown[n].probability_of_failure > 0.5
-            verdicts["keep" if low > 1 or fails else "grow" if high < 1 else TOO_CLOSE].append(n)
-
-    question = f"Keep {base} or grow? "
-    if not ratios:
-        one = max(cell.devices for cell in forecast.cells) == 1
-        question += (
-            "Only one device was planned for." if one else f"No number of devices can do both: share {base}, and grow it."
-        )
-    else:
-        n = best.devices if best and best.devices in ratios else max(ratios)
-        ratio, low, high = (f"{100 * of:.0f}" for of in ratios[n])
-        of, name = f" of {forecast.cluster.name}" * (len(plan.forecasts) > 1), label(grown[n].scaling).lower()
-        question += (
-            f"On {n} devices{of} growing to {grown[n].batch} ({name}) takes {ratio} % of the {'time' if best else 'steps'} "
-            f"({low} to {high} %, 80 %). "
-        )
-        if best:
-            said = "; ".join(f"{verdict} on {_listed(counts)}" for verdict, counts in verdicts.items())
-            question += f"{said[0].upper()}{said[1:]} devices."
-        else:
-            most = 1 / ratios[n][0]
-            question += (
-                f"It pays where a device's step of {math.ceil(grown[n].batch / n)} samples takes less than {most:.2g} times as "
-                f"long as one of {math.ceil(base / n)}."
-            )
+    measured, best = plan.measured, forecast.best
+    strong = {cell.devices: cell for cell in forecast.cells if cell.scaling == "strong"}
     if best is None:
-        return [question]
+        return [_question(plan, forecast, strong)]
     of, plural = times_of(plan, forecast), "s" * (best.devices > 1)
     noun = "GPU" if {"GPU", "NVIDIA"} & set(forecast.cluster.device.split()) else "device"
     where = f"device{plural} {of.removeprefix('devices ')}" if of.startswith(AS_MEASURED) else f"{noun}{plural} of {of}"
     name = f"{label(best.scaling).lower()} with batch {best.batch}"
-    if best.devices in ratios:
-        other = grown[best.devices] if best.scaling == "strong" else cells["strong", best.devices]
-        one = other if best.scaling == "strong" else best
-        _, low, high = prediction.time_ratio(measured, forecast, one, cells["strong", best.devices])
-        name += f", {TOO_CLOSE} from {label(other.scaling).lower()}" * (low < 1 < high)
+    if best.devices in strong and best.scaling != "strong":
+        _, low, high = prediction.time_ratio(measured, forecast, best, strong[best.devices])
+        name += f", {TOO_CLOSE} from strong scaling" * (low < 1 < high)
     within = interval_text(best.seconds_low, best.seconds_high)
     choice = f"On {best.devices} {where}: {name}, about {time_text(best.seconds)} ({within}, 80 %)."
 
-    doubts = _failures(forecast.cells) if plan.device_kind else ""
-    at_base = (best.learning_rate, best.batch) == (measured.optim.learning_rate, base)
-    basis = (
-        "by a run at its batch and learning rate and the scatter between seeds" if at_base else f"predicted from {plan.basis}"
-    )
+    doubts, basis = _failures(forecast.cells) if plan.device_kind else "", f"predicted from {plan.basis}"
+    if plan.device_kind and (best.learning_rate, best.batch) == (measured.optim.learning_rate, measured.optim.batch_size):
+        basis = "by a run at its batch and learning rate and the scatter between seeds"
     doubts += f"The choice takes {_steps(best)} steps, 80 %, {basis}."
     if plan.may_miss:
         doubts += " Another seed may miss this target: the loss hardly falls any more where the base run reaches it."
-    return [question, choice, doubts]
+    return [_question(plan, forecast, strong), choice, doubts]
+
+
+def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) -> str:
+    """Returns whether to keep the base batch or to grow it, by the grown batch of least expected time on each n."""
+    base, timed = plan.measured.optim.batch_size, forecast.best is not None
+    compared: dict[int, tuple[Prediction, float, float, float]] = {}
+    verdicts: dict[str, list[int]] = defaultdict(list)
+    for n in sorted(strong.keys() - {1}):
+        if grown := [cell for cell in forecast.cells if cell.devices == n and cell.tested and cell.batch > base]:
+            one = min(grown, key=lambda cell: cell.expected_s if timed else cell.steps)
+            ratio, low, high = prediction.time_ratio(plan.measured, forecast, one, strong[n])
+            compared[n] = one, ratio, low, high
+            keep = low > 1 or one.probability_of_failure > 0.5
+            verdicts["keep" if keep else "grow" if high < 1 else TOO_CLOSE].append(n)
+    if not compared:
+        alone = max(cell.devices for cell in forecast.cells) == 1
+        why = "Only one device was planned for." if alone else f"No number of devices can do both: share {base}, and grow it."
+        return f"Keep {base} or grow? {why}"
+    n = forecast.best.devices if forecast.best and forecast.best.devices in compared else max(compared)
+    one, ratio, low, high = compared[n]
+    name, fails = label(one.scaling).lower(), one.probability_of_failure
+    name += f", which fails in {100 * fails:.0f} % of runs" * (fails > LIKELY_FAILURE)
+    of = f" of {forecast.cluster.name}" * (len(plan.forecasts) > 1)
+    text = (
+        f"Keep {base} or grow? On {n} devices{of} growing to {one.batch} ({name}) takes {100 * ratio:.0f} % of the "
+        f"{'time' if timed else 'steps'} ({100 * low:.0f} to {100 * high:.0f} %, 80 %). "
+    )
+    if timed:
+        said = "; ".join(f"{verdict} on {_listed(counts)}" for verdict, counts in verdicts.items())
+        return f"{text}{said[0].upper()}{said[1:]} devices."
+    return (
+        f"{text}It pays where a device's step of {math.ceil(one.batch / n)} samples takes less than {1 / ratio:.2g} times as "
+        f"long as one of {math.ceil(base / n)}."
+    )
 
 
 def _steps(cell: Prediction) -> str:
@@ -257,10 +251,10 @@ def evidence(plan: Plan) -> list[str]:
         lines.append(f"A step takes {1e3 * rule.overhead_s:.3g} ms + {1e3 * rule.sample_s:.3g} ms a sample{on}.")
     for forecast in plan.forecasts:
         of = f" for {forecast.cluster.name}" * several
-        if forecast.best_batches:
-            batches, listed = forecast.best_batches, " ".join(map(str, forecast.listed))
-            at = ", ".join(f"{batch} on {n}" for n, batch in batches.items())
-            lines.append(f"The strategy best-batch{of}: {at}; --optim.best-batches {listed}")
+        listed = " ".join(map(str, forecast.listed))
+        if listed:
+            at = ", ".join(f"{batch} on {n}" for n, batch in forecast.best_batches.items())
+            lines.append(f"The strategy best-batch{of}: {at}" + f"; --optim.best-batches {listed}" * bool(plan.device_kind))
         if not plan.device_kind or not (best := forecast.best):
             continue
         if times_of(plan, forecast).startswith(AS_MEASURED):

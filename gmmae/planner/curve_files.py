@@ -131,17 +131,16 @@ def _csv(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
             way = f"set {option}{', or give --batches' * (option == '--batch-column')}, or mend the line of the names"
             there = ", ".join(map(repr, names))
             raise InputError(f"{path} must have one column {name!r}; it has {names.count(name)} in {there}: {way}")
-    places = [None if name is None else names.index(name) for name in wanted.values()]
     series: list[list[float]] = [[], [], [], []]
     for line, row in rows:
-        cells = [cell.strip() for cell in row] + [""] * (len(names) - len(row))
-        for place, numbers in zip(places, series, strict=True) if cells[names.index(wanted["--loss-column"])] else ():
+        cells = dict(zip(names, [cell.strip() for cell in row] + [""] * len(names), strict=False))
+        for name, numbers in zip(wanted.values(), series, strict=True) if cells[wanted["--loss-column"] or ""] else ():
             try:
-                numbers += [] if place is None else [float(cells[place])]
+                numbers += [] if name is None else [float(cells[name])]
             except ValueError:
                 raise InputError(
-                    f"{path}, line {line}: {names[place]} must be a number; got {cells[place]!r}: write decimals with a point "
-                    "and no unit, or remove the row"
+                    f"{path}, line {line}: {name} must be a number; got {cells[name or '']!r}: write decimals with a point and "
+                    "no unit, or remove the row"
                 ) from None
     return series
 

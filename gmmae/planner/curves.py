@@ -104,7 +104,8 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
             )
     x = {batch: step_ratios.shape(math.log2(batch / base)) for batch in logs}
     pairs = [(x[batch], log) for batch, of in logs.items() for log in of]
-    weak, level = np.polyfit(*zip(*pairs, strict=True), 1)
+    shapes, steps_logs = np.array(pairs).T
+    weak, level = np.polyfit(shapes, steps_logs, 1)
     means = {batch: float(np.mean(of)) for batch, of in sorted(logs.items())}
     squares = sum((mean - level - weak * x[batch]) ** 2 for batch, mean in means.items())
     residual = math.sqrt(squares / max(1, len(means) - 2))

@@ -47,7 +47,7 @@ class PlanMeasurements(NamedTuple):
     curves: dict[int, list[float]]  # metric after each epoch of the base run, by batch
     facts: list[str]  # sentences on what the measurements have shown and cost
     warnings: list[str]  # sentences on measurements that failed, were left out or are doubtful
-    costs: dict[str, object]  # epochs and seconds of the base run and of each group of measurements
+    costs: dict[str, dict[str, float]]  # epochs and seconds of the base run and of each group of measurements
 
 
 def measure(

@@ -7,7 +7,6 @@ import pytest
 
 from docs import generate
 from gmmae.config.schema import OptimConfig
-from gmmae.planner import measure, step_ratios
 from gmmae.plotting import canvas, comparison
 from gmmae.scaling import strategies
 from tests.commands import run_gmmae
@@ -28,7 +27,6 @@ def plan(capsys, *arguments):
             "--devices must be a list of values, each a whole number, one or more",
         ),
         (("--clusters", "nowhere"), "--clusters must be a TOML file or one of"),
-        (("--scale-compute", "nan"), "--scale-compute must be a number, positive, or none; got nan"),
         (("--clusters", "k80_1gbe", "k80_1gbe"), "clusters must be one or more of different names; got"),
         (("--stop.target", "none"), "stop.target must be given"),
         (
@@ -50,9 +48,8 @@ def test_a_user_s_own_workload_is_planned(tmp_path, capsys):
     options = ("--stop.monitor", "accuracy", "--stop.mode", "max", "--stop.target", "0.9", "--devices", "1", "2", "4")
     code, out, _ = plan(capsys, "--workload", tmp_path / "mine.py", *options, "--workdir", tmp_path / "plan")
     assert code == 0
-    answer = answer_of(out)
+    answer = next(line for line in out.splitlines() if line.startswith("On "))
     assert "linked as in H200, NVLink, 400 Gb/s" in answer
-    assert "80 %" in answer
     found = json.loads((tmp_path / "plan" / "plan.json").read_text())
     cells = found["clusters"]["H200, NVLink, 400 Gb/s"]["cells"]
     assert {cell["devices"] for cell in cells} == {1, 2, 4}
@@ -78,11 +75,6 @@ def small_plan(capsys, workdir, *arguments, target="0.2"):
     return plan(capsys, *options, *arguments)
 
 
-def answer_of(out):
-    """The line that says what to do."""
-    return next(line for line in out.splitlines() if line.startswith("On "))
-
-
 @pytest.mark.parametrize(("scaling", "left_out"), [("weak", False), ("growing", True), ("sde", True)])
 def test_a_strategy_that_no_plan_predicts_is_named(measured, tmp_path, capsys, scaling, left_out):
     code, out, _ = small_plan(capsys, tmp_path / "plan", "--scaling", scaling)
@@ -90,22 +82,9 @@ def test_a_strategy_that_no_plan_predicts_is_named(measured, tmp_path, capsys, s
     assert (f"; {scaling} is left out\n" in out) is left_out
 
 
-def read(workdir):
-    return json.loads((workdir / "plan.json").read_text())
-
-
 def cells(workdir, scaling):
-    (forecast,) = read(workdir)["clusters"].values()
+    (forecast,) = json.loads((workdir / "plan.json").read_text())["clusters"].values()
     return {cell["devices"]: cell for cell in forecast["cells"] if cell["scaling"] == scaling}
-
-
-def test_what_was_not_tried_is_called_untested(measured, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(step_ratios, "is_doubtful", lambda _: True)
-    monkeypatch.setattr(measure._Work, "trials", lambda *_: ({1.0: 1.0}, {}))
-    _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, target="0.3")
-    assert "No tested strategy is likely to fail. Untested: linear rule from n = 2 on, " in out
-    assert "most likely fail" not in out
-    assert [cell["tested"] for cell in cells(tmp_path, "linear").values()] == [True, False, False]
 
 
 def test_devices_without_a_sample_each_are_never_recommended(measured, tmp_path, capsys):
@@ -118,7 +97,7 @@ def test_devices_without_a_sample_each_are_never_recommended(measured, tmp_path,
     assert "devices must be at most the 100 training samples, one for each device; got 200" in err
 
 
-@pytest.mark.parametrize("devices", [(1, 8), (3, 6), (1, 2, 4, 8, 16)])
+@pytest.mark.parametrize("devices", [(3, 6), (1, 2, 4, 8, 16)])
 def test_the_printed_option_gives_the_planned_batches(measured, tmp_path, capsys, devices):
     _, out, _ = small_plan(capsys, tmp_path, "--devices", *devices)
     (batches,) = re.findall(r"--optim\.best-batches ([\d ]+)", out)
@@ -128,12 +107,12 @@ def test_the_printed_option_gives_the_planned_batches(measured, tmp_path, capsys
 
 
 def test_the_times_of_one_device_are_not_called_those_of_another(measured, tmp_path, capsys):
+    """A file's `reference_step_s` names times of a GPU without anybody asking."""
     _, out, _ = small_plan(capsys, tmp_path)
-    assert "H200" in out
-    assert "GPU" not in answer_of(out)
-    assert "devices as fast as the one that measured (cpu in float32), linked as in H200, NVLink, 400 Gb/s" in out
+    assert "On 32 devices as fast as the one that measured (cpu in float32), linked as in H200, NVLink, 400 Gb/s: " in out
     plain = cells(tmp_path, "strong")[1]["seconds"]
     _, out, _ = small_plan(capsys, tmp_path, "--scale-compute", 0.02)
-    scaled = "of H200, NVLink, 400 Gb/s, times scaled by 0.02 from steps measured on cpu in float32 (--scale-compute): "
-    assert scaled in answer_of(out)
+    assert "of H200, NVLink, 400 Gb/s, times scaled by 0.02 from steps measured on cpu in float32 (--scale-compute): " in out
     assert cells(tmp_path, "strong")[1]["seconds"] == pytest.approx(0.02 * plain)
+    _, out, _ = small_plan(capsys, tmp_path, "--clusters", "k80_1gbe")
+    assert "from steps measured on cpu in float32 (reference_step_s in the cluster's file): " in out

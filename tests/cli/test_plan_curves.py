@@ -73,31 +73,22 @@ def test_step_times_and_a_cluster_give_times_and_a_choice(csvs, tmp_path, capsys
     assert fast["best"]["expected_s"] <= 1.1 * min(cell["expected_s"] for cell in fast["cells"])
     assert "Set --samples" not in out
     assert "Set --step-times" not in out
+    half = plan(capsys, tmp_path / "plan", *csvs, *TIMES, *CLUSTERS, "--precision", "bfloat16")[1]
+    assert found["measured"]["gradient_bytes"] == 2 * half["measured"]["gradient_bytes"] == 4e6
     assert "Set --clusters" in plan(capsys, tmp_path / "plan", *csvs, *TIMES)[0]
 
 
-def test_the_precision_decides_the_bytes_of_the_all_reduce(csvs, tmp_path, capsys):
-    options = (*csvs, *TIMES, *CLUSTERS, "--precision")
-    whole, half = (plan(capsys, tmp_path / "p", *options, name)[1]["measured"] for name in ("float32", "bfloat16"))
-    assert whole["gradient_bytes"] == 2 * half["gradient_bytes"] == 4e6
-
-
-def test_columns_of_other_names_and_a_delimiter(tmp_path, capsys, csvs):
+def test_columns_of_other_names_and_rows_without_a_loss(tmp_path, capsys):
     names = ("global_step", "val/loss", "bs")
     others = [write_csv(tmp_path / f"o{batch}.csv", batch, names, delimiter=";") for batch in (8, 32)]
     options = ("--step-column", "global_step", "--loss-column", "val/loss", "--batch-column", "bs", *TARGET)
     bare = [write_csv(tmp_path / f"bare{batch}.csv", batch, ("step", "loss")) for batch in (8, 32)]
+    bare[0].write_text(bare[0].read_text().replace("\n", "\n0.5,\n", 1))  # a row without a loss, as of a training step
     for found in (
         plan(capsys, tmp_path / "a", *others, *options)[1],
         plan(capsys, tmp_path / "b", *bare, "--batches", 8, 32, *TARGET)[1],
     ):
         assert found["measured"]["steps"] == pytest.approx(LAW, rel=0.001)
-
-
-def test_rows_without_a_validation_are_passed_over(tmp_path, capsys, csvs):
-    lines = csvs[0].read_text().splitlines()
-    csvs[0].write_text("\n".join([lines[0], *(f"{line}\n{float(line.split(',')[0]) + 0.1},,8" for line in lines[1:])]) + "\n")
-    assert plan(capsys, tmp_path / "a", *csvs, *TARGET)[1]["measured"]["steps"]["8"] == pytest.approx(LAW["8"], rel=0.001)
 
 
 def event_folder(root, batch):
@@ -149,14 +140,10 @@ def test_work_directories_of_gmmae(tmp_path, capsys):
         assert one["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.001)
 
 
-@pytest.mark.parametrize(("given", "other", "better"), [("min", "max", "higher"), ("max", "min", "lower")])
-def test_curves_that_move_away_from_the_target_tell_of_the_mode(given, other, better, tmp_path, capsys):
-    files = [tmp_path / "b8.csv", tmp_path / "b32.csv"]
-    for file, batch in zip(files, (8, 32), strict=True):
-        values = range(10, 90, 5) if given == "min" else range(90, 10, -5)
-        file.write_text("step,loss,batch\n" + "".join(f"{i + 1},{value},{batch}\n" for i, value in enumerate(values)))
-    line = refusal(capsys, "plan", "--curves", *files, "--mode", given, "--workdir", tmp_path / "plan")
-    assert f"or set --mode {other} where {better} values are better" in line
+def test_curves_that_move_away_from_the_target_tell_of_the_mode(tmp_path, capsys):
+    files = [write_csv(tmp_path / f"b{batch}.csv", batch, metric=lambda loss: -loss) for batch in (8, 32)]
+    line = refusal(capsys, "plan", "--curves", *files, "--workdir", tmp_path / "plan")
+    assert "or set --mode max where higher values are better" in line
 
 
 BAD_OPTIONS = {

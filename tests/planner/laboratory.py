@@ -20,7 +20,7 @@ from gmmae.sweep import step_times
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.training import fingerprint, stopping
-from gmmae.training.records import Epoch, Record, from_json, to_json, write_history
+from gmmae.training.records import Epoch, Record, to_json, write_history
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Splits
 
@@ -85,9 +85,8 @@ class Laboratory:
             reason = monitor.reason()
         write_history(workdir.history, monitor.rows)
         record = dataclasses.replace(RECORD, stop_reason=reason, epochs=len(monitor.rows), global_batch=batch)
-        record = dataclasses.replace(record, steps_per_epoch=math.ceil(SAMPLES / batch), device_batch=batch)
         workdir.record.write_text(to_json(record))
-        return from_json(workdir.record.read_text())
+        return record
 
     def trials(self, config: Config):
         def attempt(factor: float) -> Trial:

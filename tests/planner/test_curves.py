@@ -45,11 +45,6 @@ def test_the_hardest_level_is_that_of_the_worst_curve_and_all_pass_it_by_a_margi
     assert 0.0099 < (found.target - short.values[-1]) / (short.values[0] - short.values[-1]) < 0.011
 
 
-def test_a_maximised_metric_has_the_steps_of_its_mirror_image():
-    mirrored = [one._replace(values=tuple(1 - value for value in one.values)) for one in map(curve, (8, 32))]
-    assert evidence(*mirrored, target=0.75, mode="max").steps == pytest.approx(evidence(curve(8), curve(32)).steps)
-
-
 def test_a_single_outlier_below_the_target_does_not_count_as_reaching_it():
     values = list(curve(32).values)
     values[10] = 0.01

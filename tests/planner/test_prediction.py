@@ -36,6 +36,11 @@ def measured(overhead_s=0.0, sample_s=1e-3, **changes) -> Measured:
     return Measured(**values | changes)
 
 
+def chosen(found):
+    assert found.best
+    return found.best
+
+
 def cells(found, scaling):
     return {cell.devices: cell for cell in found.cells if cell.scaling == scaling}
 
@@ -47,7 +52,7 @@ def test_weak_beats_strong_exactly_where_the_rule_says(ratio, better):
     assert 0.3 < 32 / prediction.batch_rule(measured()).bn < 3
     strong, weak = cells(found, "strong")[8], cells(found, "weak")[8]
     assert (weak.seconds < strong.seconds) == (better == "weak")
-    assert found.best.scaling == better
+    assert chosen(found).scaling == better
 
 
 def test_a_batch_is_clipped_to_the_training_set():
@@ -55,12 +60,6 @@ def test_a_batch_is_clipped_to_the_training_set():
     assert {cell.batch for cell in found.cells} == {574}
     assert {cell.steps % 1 for cell in found.cells} == {0}  # epochs are whole, and one is a step
     assert cells(found, "linear")[32].learning_rate == pytest.approx(OptimConfig().learning_rate * 574 / 32)
-
-
-def test_devices_without_a_sample_are_left_out():
-    found = prediction.forecast(measured(optim=OptimConfig(batch_size=8), steps={8: 500.0}), IDEAL, ("strong", "weak"), (8, 16))
-    assert set(cells(found, "strong")) == {8}
-    assert set(cells(found, "weak")) == {8, 16}
 
 
 def test_the_best_batch_takes_the_least_time():
@@ -81,18 +80,9 @@ def test_failures_cost_time_and_are_not_chosen():
     linear = cells(found, "linear")
     assert linear[2].probability_of_failure < 0.3 < 0.8 < linear[4].probability_of_failure
     assert linear[8].expected_s > linear[8].seconds + cells(found, "strong")[8].seconds
-    assert found.best.scaling == "weak"
+    assert chosen(found).scaling == "weak"
     too_few_epochs = prediction.forecast(measured(max_epochs=1), IDEAL, ("strong",), (1,))
     assert too_few_epochs.cells[0].probability_of_failure > 0.9
-
-
-def test_the_interval_of_the_base_batch_is_that_of_other_seeds():
-    """A run that was made is no surer than the scatter between seeds."""
-    long = measured(steps={32: 6400.0})  # 100 epochs
-    [cell] = prediction.forecast(long, IDEAL, ("strong",), (1,)).cells
-    half = math.log(cell.steps_high / cell.steps_low) / 2
-    assert half == pytest.approx(1.2816 * prediction.deviation(long, 32), rel=0.05)
-    assert half > 0.3
 
 
 def test_intervals_are_of_runs_that_reach_the_target_and_late_ones_cost_all_epochs():
@@ -119,4 +109,4 @@ def test_failures_without_trials_follow_the_short_run_as_far_as_the_zoo_went():
 def test_the_fewest_devices_within_a_tenth_are_chosen():
     """Steps of nothing but overhead: more devices bring nothing to strong scaling."""
     found = prediction.forecast(measured(0.1, 1e-9), IDEAL, ("strong",), DEVICES)
-    assert found.best.devices == 1
+    assert chosen(found).devices == 1
