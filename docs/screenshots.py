@@ -117,7 +117,7 @@ def main() -> None:
         for words in (["sweep", "--config", "sweep.toml", "--workdir", "sweep"], plan):
             if (done := subprocess.run([gmmae, *words], cwd=folder, timeout=TIMEOUT_S, check=False)).returncode:
                 sys.exit(f"gmmae {' '.join(words)} must end with 0; it ended with {done.returncode}.")
-        photograph(browser, (folder / "sweep/report/report.html").as_uri(), FOLDER / "report.png", 1000, 1100)
+        photograph(browser, (folder / "sweep/report/report.html").as_uri(), FOLDER / "report.png", 1000, 1300)
         photograph(browser, (folder / "plan/index.html").as_uri(), FOLDER / "plan.png", 1000, 1100)
         with tensorboard(board, folder, "sweep/tb") as address:
             photograph(browser, f"{address}{SCALARS}", FOLDER / "tensorboard.png", 1200, 800)

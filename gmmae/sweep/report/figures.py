@@ -43,10 +43,8 @@ def losses(results: Results, folder: Path, name: str) -> str:
     curves = []
     for (n, label), run in runs.items():
         if n == devices:
-            x, train, validation = (
-                np.array(column, float)
-                for column in zip(*((row.epoch, row.train_loss, row.val_loss) for row in run.history), strict=True)
-            )
+            rows = [(row.epoch, row.train_loss, row.val_loss) for row in run.history]
+            x, train, validation = np.array(rows, float).T
             curves.append(LossCurve(label, x if source.kind == "unknown" else np.array(run.elapsed_s), train, validation))
     title = source.titled(f"Losses, n = {devices}")
     label = {"projected": "projected time (s)", "measured": "time (s)", "unknown": "epoch"}[source.kind]

@@ -173,7 +173,7 @@ def cell_table(results: Results) -> str:
         batch = max(of.global_batch, of.largest_batch)
         times = f"{batch / of.batch_size:.4g} times the base batch"
         notes.append(f"{CAPPED} Batch capped at {batch} of {of.train_samples} training samples, {times}.")
-    columns = ["scaling", "n", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "learning rate"]
+    columns = ["scaling", "n", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "rate"]
     title = results.source.titled("Table 1. Time to the target by strategy and number of devices n")
     return tables.table([*columns, "missed"], rows, title, list(dict.fromkeys(notes)))
 

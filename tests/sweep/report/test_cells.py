@@ -37,6 +37,7 @@ def test_projected_cells_worked_by_hand(projected):
     assert weak.ratio == near((520 / 218,) * 3)
     assert (weak.compared, weak.slower, weak.p) == (3, 3, 0.25)
     assert weak.p_holm == 1.0  # of six tests
+    assert projected.cells["weak", 1].compared == 0  # one device is one strategy
     assert projected.cells["weak", 4].time_s.median == near(680)  # 80 epochs of 8.5 s
     missed = projected.cells["linear-warmup", 2]
     assert missed.times == near({0: 130.0, 1: INF, 2: INF})
