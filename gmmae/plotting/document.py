@@ -5,19 +5,15 @@ count, so everything that a user has named goes through `gmmae.plotting.tables.l
 """
 
 import base64
-import itertools
 import os
 import re
-from collections.abc import Sequence
 from html import escape, unescape
 from pathlib import Path
-from typing import Literal, NamedTuple, assert_never
 from urllib.parse import quote, unquote
 
 from markdown_it import MarkdownIt
 
-from gmmae.plotting import tables
-from gmmae.plotting.tables import Table, literal
+from gmmae.plotting.tables import literal
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 
@@ -141,174 +137,3 @@ td[style] { white-space: nowrap; } /* numbers, which Markdown aligns to the righ
 }
 @media print { details::details-content { content-visibility: visible; } }
 """
-
-# The pages as lists of blocks, until all pages are text: from here to the end.
-
-
-class Heading(NamedTuple):
-    """A heading; level 1 is the title of the page."""
-
-    text: str
-    level: Literal[1, 2]
-
-
-class Paragraph(NamedTuple):
-    """A paragraph of text."""
-
-    text: str
-
-
-class Bullets(NamedTuple):
-    """A list of items."""
-
-    items: tuple[str, ...]
-
-
-class Figure(NamedTuple):
-    """A drawing in both formats."""
-
-    name: str  # alternative text
-    caption: str
-    png: Path
-    svg: Path
-
-
-class Folded(NamedTuple):
-    """A section that is folded under its title until the reader opens it."""
-
-    title: str
-    blocks: tuple["Block", ...]
-
-
-Block = Heading | Paragraph | Bullets | Figure | Table | Folded
-
-
-def unfolded(blocks: Sequence[Block]) -> list[Block]:
-    """Returns the blocks in reading order, with folds replaced by their blocks."""
-    return [one for block in blocks for one in (unfolded(block.blocks) if isinstance(block, Folded) else [block])]
-
-
-def markdown(blocks: Sequence[Block], folder: Path) -> str:
-    r"""Writes the blocks as GitHub's Markdown. A figure shows its PNG and links to its SVG; a fold is HTML.
-
-    Args:
-      blocks: blocks in reading order.
-      folder: folder of the text; links to figures are relative to it.
-
-    Raises:
-      InputError: a figure's file is missing.
-      ValueError: a table's row has the wrong length.
-
-    >>> print(markdown([Heading("Results", 1), Paragraph("**Strong** takes `T_n` < T_1.")], Path()), end="")
-    # Results
-    <BLANKLINE>
-    **Strong** takes `T_n` \< T\_1.
-    """
-    return "\n\n".join(_markdown_block(block, folder).rstrip("\n") for block in blocks) + "\n"
-
-
-def html(title: str, blocks: Sequence[Block]) -> str:
-    """Writes the blocks as an HTML file without scripts or external references.
-
-    The table of contents lists headings of level 2 and folds. It follows the title, and the paragraph or the lists behind it. A
-    link to a fold opens it, and all folds are open in print.
-
-    Args:
-      title: title of the browser's window.
-      blocks: blocks in reading order.
-
-    Raises:
-      InputError: a figure's file is missing.
-      ValueError: a table's row has the wrong length.
-    """
-    body = [_html_block(block, f"section-{place}") for place, block in enumerate(blocks)]
-    body.insert(_contents_place(blocks), _contents(blocks))
-    return _PAGE.format(title=escape(title), style=_STYLE, body="".join(body))
-
-
-def _markdown_block(block: Block, folder: Path) -> str:
-    match block:
-        case Heading(text, level):
-            return f"{'#' * level} {tables.markdown_text(text)}"
-        case Paragraph(text):
-            return _marked(text)
-        case Bullets(items):
-            return "\n".join(f"- {_marked(item)}" for item in items)
-        case Figure(name, caption, png, svg):
-            png_link, svg_link = (_link(_existing(path), folder) for path in (png, svg))
-            return f"[![{tables.markdown_text(name)}]({png_link})]({svg_link})\n\n{_marked(caption)}"
-        case Table():
-            return tables.markdown(block)
-        case Folded(title, blocks):
-            return f"<details>\n{_summary(title)}\n\n{markdown(blocks, folder)}\n</details>"
-        case _:
-            assert_never(block)
-
-
-_RENDERER = MarkdownIt("commonmark").enable("table")
-
-
-def _html_block(block: Block, anchor: str) -> str:
-    """Renders the block's Markdown as HTML, with anchors, embedded drawings and figure elements."""
-    match block:
-        case Heading(text, level):
-            return f'<h{level} id="{anchor}">{escape(text)}</h{level}>\n'
-        case Figure(name, caption, png, svg):
-            image = f'<img src="{_data(_existing(png), _existing(svg))}" alt="{escape(name)}">'
-            return f"<figure>\n{_scrolled(image, name)}{_RENDERER.render(_marked(caption))}</figure>\n"
-        case Table():
-            before, table, after = re.split(r"(<table>.*</table>\n)", _RENDERER.render(tables.markdown(block)), flags=re.DOTALL)
-            return f'<figure class="table">\n{before}{_scrolled(table, block.title)}{after}</figure>\n'
-        case Folded(title, blocks):
-            inner = "".join(_html_block(inner, f"{anchor}-{place}") for place, inner in enumerate(blocks))
-            # A link opens the folds around its target, so its target is the folded content.
-            return f'<details>\n{_summary(title)}\n<div id="{anchor}">\n{inner}</div>\n</details>\n'
-        case _:
-            return _RENDERER.render(_markdown_block(block, Path()))
-
-
-def _summary(title: str) -> str:
-    return f"<summary><h2>{escape(title)}</h2></summary>"
-
-
-def _scrolled(content: str, label: str) -> str:
-    """Returns a box that scrolls horizontally, also by keyboard, if its content is too wide."""
-    return f'<div class="scroll" role="region" aria-label="{escape(label)}" tabindex="0">\n{content}</div>\n'
-
-
-def _contents_place(blocks: Sequence[Block]) -> int:
-    """Returns the number of blocks in front of the table of contents."""
-    if not blocks or not isinstance(blocks[0], Heading) or blocks[0].level != 1:
-        return 0
-    lists = len(list(itertools.takewhile(lambda block: isinstance(block, Bullets), blocks[1:])))
-    return 1 + (lists or isinstance(blocks[1], Paragraph) if len(blocks) > 1 else 0)
-
-
-def _contents(blocks: Sequence[Block]) -> str:
-    titles = {place: block.title for place, block in enumerate(blocks) if isinstance(block, Folded)}
-    titles |= {place: block.text for place, block in enumerate(blocks) if isinstance(block, Heading) and block.level > 1}
-    entries = [f'<li><a href="#section-{place}">{escape(titles[place])}</a></li>' for place in sorted(titles)]
-    return "\n".join(['<nav aria-label="Contents">', "<ul>", *entries, "</ul>", "</nav>", ""]) if entries else ""
-
-
-def _marked(text: str) -> str:
-    """Returns the text as a paragraph of Markdown, with only the two marks interpreted."""
-    # Every other run is a mark. As in Markdown, asterisks between spaces are no marks.
-    runs = re.split(r"(`[^`]+`|\*\*(?=\S)|(?<=\S)\*\*)", " ".join(text.split()))
-    return tables.markdown_start("".join(run if place % 2 else tables.markdown_text(run) for place, run in enumerate(runs)))
-
-
-def _link(path: Path, folder: Path) -> str:
-    return quote(Path(os.path.relpath(path, folder)).as_posix())
-
-
-def _data(png: Path, svg: Path) -> str:
-    """The drawing as a data URI. In an `img` an SVG can neither run a script nor load anything."""
-    path, kind = (svg, "svg+xml") if svg.stat().st_size <= SVG_LIMIT_BYTES else (png, "png")
-    return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise InputError(f"a report needs the files of its figures; {str(path)!r} is missing: draw the figures first")
-    return path

@@ -1,11 +1,8 @@
 """Tables of text cells as Markdown and for a terminal, and formats of numbers for their cells."""
 
-import csv
-import io
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 Row = Sequence[str]
 
@@ -105,93 +102,3 @@ def _significant(value: int | float, digits: int) -> str:
 
 def _no_number(value: int | float) -> str:
     return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
-
-
-# Tables of the pages as lists of blocks, until all pages are text: from here to the end.
-
-
-def loss(value: int | float) -> str:
-    """Formats a loss with four significant digits.
-
-    >>> loss(0.0016384), loss(2.5e-7), loss(math.nan), loss(math.inf)
-    ('0.001638', '2.500e-07', 'NaN', '∞')
-    """
-    return _significant(value, 4)
-
-
-def interval_text(interval: tuple[float, float] | None, number: Callable[[float], str]) -> str:
-    """Formats both bounds of an interval, or None as a dash.
-
-    >>> interval_text((98.2, math.inf), percent), interval_text((1.5, math.inf), seconds), interval_text(None, percent)
-    ('98.20 to ∞', '1.50 to not reached', '–')
-    """
-    return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
-
-
-class Table(NamedTuple):
-    """A table. All output functions raise ValueError for a row with a wrong number of cells."""
-
-    name: str  # file stem, such as "table_1"
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-
-
-def markdown(table: Table) -> str:
-    """Writes a table as GitHub's Markdown: the title in bold, the table, and the notes as paragraphs.
-
-    >>> print(markdown(Table("t", "Two", ("scaling", "GPUs"), (("strong", "8"),))), end="")
-    **Two**
-    <BLANKLINE>
-    | scaling | GPUs |
-    | --- | ---: |
-    | strong | 8 |
-    """
-    header, *rows = (_markdown_row(tuple(map(markdown_text, row))) for row in _lines(table))
-    rule = _markdown_row(tuple("---:" if numeric else "---" for numeric in _numeric_columns(table)))
-    notes = (markdown_start(markdown_text(note)) for note in table.notes)
-    blocks = [f"**{markdown_text(table.title)}**", "\n".join([header, rule, *rows]), *notes]
-    return "\n\n".join(blocks) + "\n"
-
-
-def csv_text(table: Table) -> str:
-    """Writes a table as comma-separated values, without title and notes."""
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(_lines(table))
-    return file.getvalue()
-
-
-def markdown_text(text: str) -> str:
-    r"""Escapes text for Markdown, on one line, also for tables.
-
-    >>> print(markdown_text("a|b <c> time_s"))
-    a\|b \<c\> time\_s
-    """
-    return re.sub(r"([\\`*_\[\]<>&|~#$])", r"\\\1", re.sub(r"\s+", " ", text))
-
-
-def markdown_start(text: str) -> str:
-    r"""Escapes the beginning of a paragraph of Markdown, such as "1." or "-", which would open a list.
-
-    >>> print(markdown_start("1. Infinite times count."))
-    1\. Infinite times count.
-    """
-    return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", text)
-
-
-def _numeric_columns(table: Table) -> list[bool]:
-    """Tells for each column whether all its cells begin like a number or are empty."""
-    return [all(_NUMBER.match(row[place]) for row in table.rows) for place in range(len(table.columns))]
-
-
-def _lines(table: Table) -> list[tuple[str, ...]]:
-    """Returns the header and the rows, which must have equal lengths."""
-    for row in table.rows:
-        if len(row) != len(table.columns):
-            raise ValueError(f"each row of {table.name} must have {len(table.columns)} cells; got {len(row)}: {row!r}")
-    return [table.columns, *table.rows]
-
-
-def _markdown_row(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
