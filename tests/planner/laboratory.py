@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.planner import measurements, prediction, trials
+from gmmae.planner import measure, prediction, trials
 from gmmae.planner.trials import Trial
 from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep import step_times
@@ -43,10 +43,10 @@ class Laboratory:
 
     def __enter__(self) -> Self:
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(measurements, "compilation", SimpleNamespace(prepare=self.prepare))
-        self._patch.setattr(measurements, "loop", SimpleNamespace(run=self.run))
+        self._patch.setattr(measure, "compilation", SimpleNamespace(prepare=self.prepare))
+        self._patch.setattr(measure, "loop", SimpleNamespace(run=self.run))
         self._patch.setattr(trials, "learning_rate_trials", self.trials)
-        self._patch.setattr(measurements.throughput, "measure", self.step_times)
+        self._patch.setattr(measure.throughput, "measure", self.step_times)
         self._patch.setattr(prediction, "DRAWS", 50)
         return self
 
