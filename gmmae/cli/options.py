@@ -103,7 +103,7 @@ class CurvesArguments(Options):
     target: float | None = None  # value to reach; none: the hardest one that all curves pass by a margin
     mode: Mode = "min"  # whether lower (min) or higher (max) values are better
     smooth: OddWidth = 3  # each value becomes the median of this number of successive values; 1: none
-    samples: Annotated[int, between(1, 10**12)] | None = None  # samples of the training set; none: nothing is said of epochs
+    samples: Annotated[int, between(1, 10**12)] | None = None  # samples of the training set; none: batches of any size
     batch_size: Annotated[int, BATCH] | None = None  # base batch B of strong and weak scaling; none: the smallest of the curves
     devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to predict for
     step_times: tuple[str, ...] = ()  # batch on one device = seconds of a training step, such as 32=0.0021 128=0.0060

@@ -4,7 +4,9 @@ The call's arguments and the measured values decide what is measured and what it
 not. So a plan that continues an earlier one says the same as a fresh one.
 """
 
+import json
 import math
+import time
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from pathlib import Path
@@ -13,18 +15,31 @@ from typing import NamedTuple
 from gmmae.config.schema import Config, changed
 from gmmae.planner import stability, step_ratios, trials
 from gmmae.planner.answer import time_text
-from gmmae.planner.measurements import Measurements, TargetRun
+from gmmae.planner.measurements import (
+    VERSION,
+    PlanInterruptedError,
+    TargetRun,
+    read_kept,
+    until_stop,
+    validation_spacing,
+)
 from gmmae.planner.prediction import Measured, runnable
 from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
 from gmmae.planner.trials import Trial
 from gmmae.scaling import strategies
 from gmmae.scaling.cost import StepTimes, as_in_runs
-from gmmae.sweep import step_times
+from gmmae.scaling.identity import identity_fields
+from gmmae.sweep import step_times, throughput
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.step_times import Timing, Timings
+from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
+from gmmae.system.files import write_text
+from gmmae.training import compilation, loop
+from gmmae.training.compilation import RunCache
 from gmmae.training.stopping import StopMonitor
 from gmmae.training.terminal import Display
+from gmmae.training.workdir import WorkDir
 
 MIN_BASE_EPOCHS = 2
 """Epochs of a base run below which the zoo says nothing of the steps."""
@@ -71,15 +86,15 @@ def measure(
     if stop.target is None:
         raise InputError("stop.target must be given for a plan; got none: set --stop.target")
     config = changed(config, scaling="strong", parallel__devices=1, parallel__simulate_devices=None)
-    parts = Measurements(config, root, display)
-    if batch > parts.samples:
+    work = _Work(config, root, display)
+    if batch > work.samples:
         raise InputError(
-            f"optim.batch_size must be at most the {parts.samples} training samples; got {batch}: set a smaller "
+            f"optim.batch_size must be at most the {work.samples} training samples; got {batch}: set a smaller "
             "--optim.batch-size"
         )
-    work = _Work(config, parts, runnable(parts.samples, devices)[-1])
+    max_devices = runnable(work.samples, devices)[-1]
     base, steps = work.base_run()
-    times = work.step_times(references)
+    times = work.step_times(references, max_devices)
     first, second = (work.short_run(base, steps, *short) for short in ((*WEAK_RUN, MAX_COSTS[0]), (*LINEAR_RUN, MAX_COSTS[1])))
     curve, weak, exponent = base.curve(stop), None, None
     if first and (found := step_ratios.steps_at_equal_loss(curve, steps, first.curve(stop))):
@@ -89,14 +104,14 @@ def measure(
         factor = second.record.global_batch / base.record.global_batch
         exponent = step_ratios.rate_exponent(found, weak, (factor, factor))
     ratios = Ratios(weak, exponent, steps, step_ratios.flatness(curve, steps, stop.cost(stop.target)))
-    progress, active = work.trials(base) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})
+    progress, active = work.trials(base, max_devices) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})
 
     def table(rows: Collection[Timing]) -> StepTimes:
         return StepTimes(*map(tuple, zip(*((row.samples, row.median_s) for row in sorted(rows)), strict=True)))
 
     measured = Measured(
-        samples=parts.samples,
-        validation=parts.validation,
+        samples=work.samples,
+        validation=work.validation,
         optim=config.optim,
         max_epochs=stop.max_epochs,
         steps={base.record.global_batch: steps},
@@ -127,7 +142,7 @@ def measure(
     ]
     return PlanMeasurements(
         measured=measured,
-        device_kind=parts.device_kind,
+        device_kind=work.device_kind,
         target=stop.target,
         metric=stop.monitor,
         curves={base.record.global_batch: [row.value(stop.monitor) for row in base.epochs]},
@@ -142,21 +157,55 @@ def measure(
 
 
 class _Work:
-    """The measurements of a plan, each with the epochs and seconds that it has taken."""
+    """The measurements of one configuration and its data, read from the work directory or made on demand, with their costs."""
 
-    def __init__(self, config: Config, parts: Measurements, max_devices: int):
-        self.config, self.parts, self.max_devices = config, parts, max_devices
-        self.say = parts.display().say
+    def __init__(self, config: Config, root: Path, display: Callable[[], Display]):
+        self.config, self.root, self.display, self.say = config, root, display, display().say
+        self._cache = RunCache()
+        setup = compilation.prepare(config, cache=self._cache)
+        self.samples, self.validation = setup.train_plan.samples, setup.eval_plan.samples
+        self.device_kind = setup.devices.kind
+        shared = {
+            "version of gmmae": VERSION,
+            "configuration": json.loads(json.dumps(identity_fields(config))),
+            "data": setup.fingerprint.digests,
+            "device": setup.devices.kind,
+        }
+        self._kept = read_kept(root / "measured.json", shared)
         self.compiled_trials = lru_cache(maxsize=1)(trials.learning_rate_trials)  # successive trials share a program
         self.epoch_s = 0.0
         self.epochs: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
         self.warnings: list[str] = []
 
-    def _run(self, batch: int, most_epochs: float, rate: float = 1.0, target: float | None = None) -> TargetRun:
-        run = self.parts.target_run(batch, int(min(self.config.stop.max_epochs, most_epochs)), rate, target)
-        name = f"batch {run.record.global_batch}" + f", {rate:g} times the learning rate" * (rate != 1)
-        self.epochs[name], self.seconds[name] = len(run.epochs), run.rows[-1].total_s
+    def _note(self, name: str, began: float) -> None:
+        """Stores the seconds of a measurement, and all that is measured."""
+        seconds = self._kept["seconds"]
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
+        write_text(self.root / "measured.json", json.dumps(self._kept, indent=1) + "\n")
+
+    def _run(self, batch: int, max_epochs: int, rate: float = 1.0, target: float | None = None) -> TargetRun:
+        """Trains at a batch and a multiple of the learning rate as far as is needed, and returns the run."""
+        stop = self.config.stop
+        config = changed(
+            self.config,
+            optim__batch_size=batch,
+            optim__learning_rate=rate * self.config.optim.learning_rate,
+            stop__max_epochs=min(stop.max_epochs, max_epochs),
+            stop__target=stop.target if target is None else target,
+            stop__validate_every_steps=stop.validate_every_steps or validation_spacing(self.samples, batch),
+        )
+        workdir = WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_rate_{rate:g}" * (rate != 1)))
+        record = workdir.read_record()
+        rows, reason = until_stop(workdir if record and record.stop_reason else None, config.stop)
+        if record is None or reason is None:
+            record = loop.run(config, workdir.root, self.display(), cache=self._cache)
+            if record.stop_reason in stop_reasons.INTERRUPTED:
+                raise PlanInterruptedError(record.stop_reason)
+            rows, reason = until_stop(workdir, config.stop)
+        run = TargetRun(rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
+        name = f"batch {record.global_batch}" + f", {rate:g} times the learning rate" * (rate != 1)
+        self.epochs[name], self.seconds[name] = len(run.epochs), rows[-1].total_s
         return run
 
     def base_run(self) -> tuple[TargetRun, float]:
@@ -186,30 +235,42 @@ class _Work:
         assert steps is not None
         return base, steps
 
-    def step_times(self, references: Collection[int]) -> Timings:
-        """Measures the times of steps of parts of the base batch. The runs themselves tell those of larger ones."""
-        timing = CPU_TIMING if self.parts.device_kind == "cpu" else GPU_TIMING
-        batch = self.config.optim.batch_size
-        batches = sorted({*(math.ceil(batch / 4**i) for i in range(batch.bit_length())), *references})
-        if "step times" not in self.parts.seconds:
-            self.say("measuring step times")
-        times = self.parts.step_times(batches, {math.ceil(self.parts.validation / n) for n in (1, self.max_devices)}, timing)
-        if not times.train or not times.validation:
-            raise InputError(
-                f"{self.parts.root / 'step_times.json'} must hold step times; got none: "
-                f"{'; '.join(times.failed.values()) or 'delete it'}"
+    def step_times(self, references: Collection[int], max_devices: int) -> Timings:
+        """Times steps of parts of the base batch and validation passes, unless stored times are as careful.
+
+        The runs themselves tell the times of larger batches.
+        """
+        timing, batch = CPU_TIMING if self.device_kind == "cpu" else GPU_TIMING, self.config.optim.batch_size
+        batches = {*(math.ceil(batch / 4**i) for i in range(batch.bit_length())), *references}
+        validation = {math.ceil(self.validation / n) for n in (1, max_devices)}
+        file = self.root / "step_times.json"
+        if (kept := step_times.read(file)) and kept.timing["steps"] * kept.timing["blocks"] < timing.steps * timing.blocks:
+            kept = None
+        have, done = ({row.samples for row in rows} for rows in ((kept.train, kept.validation) if kept else ((), ())))
+        if kept is None or batches - have or validation - done:
+            if "step times" not in self._kept["seconds"]:
+                self.say("measuring step times")
+            config, began = changed(self.config, seed=0), time.perf_counter()  # a seed takes a compilation, and no time
+            kept = step_times.merged(
+                kept, throughput.measure(config, sorted(batches - have), sorted(validation - done), timing)
             )
+            step_times.write(file, kept)
+            self._note("step times", began)
+        train = [row for row in kept.train if row.samples in batches]
+        passes = [row for row in kept.validation if row.samples in validation]
+        if not train or not passes:
+            raise InputError(f"{file} must hold step times; got none: {'; '.join(kept.failed.values()) or 'delete it'}")
         steps = max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks
-        self.epochs["step times"] = sum(batches) * steps / self.parts.samples
-        self.seconds["step times"] = self.parts.seconds.get("step times", 0.0)
-        return times
+        self.epochs["step times"] = sum(batches) * steps / self.samples
+        self.seconds["step times"] = self._kept["seconds"].get("step times", 0.0)
+        return kept._replace(train=train, validation=passes)
 
     def short_run(self, base: TargetRun, steps: float, factor: float, rate: float, most: float) -> TargetRun | None:
         """Returns a run at a multiple of the batch and of the learning rate; None where there are too few samples.
 
         If they are too few for the second one only, all of them are its batch, and its rate is that of the linear rule.
         """
-        samples, at_base = self.parts.samples, base.record.global_batch
+        samples, at_base = self.samples, base.record.global_batch
         batch, epochs = int(factor * at_base), max(1, math.floor(most * len(base.epochs)))
         if rate > 1 and WEAK_RUN[0] * at_base <= samples < batch:
             batch, rate = samples, samples / at_base
@@ -223,32 +284,34 @@ class _Work:
 
     def _trial(self, group: str, name: str, config: Config, batch: int, factor: float) -> Trial:
         """Returns a trial, which is stored by its name."""
-        epochs = trials.count_epochs(config, self.parts.samples, batch)
-        if name not in self.parts.seconds:
+        epochs = trials.count_epochs(config, self.samples, batch)
+        if name not in self._kept["parts"]:
             self.say(f"measuring {name}, about {time_text(max(1.0, epochs * self.epoch_s))}")
-        trial = Trial(*self.parts.part(name, lambda: self.compiled_trials(config)(factor)))
+            began = time.perf_counter()
+            self._kept["parts"][name] = self.compiled_trials(config)(factor)
+            self._note(name, began)
         self.epochs[group] = self.epochs.get(group, 0.0) + epochs
-        self.seconds[group] = self.seconds.get(group, 0.0) + self.parts.seconds[name]
-        return trial
+        self.seconds[group] = self.seconds.get(group, 0.0) + self._kept["seconds"][name]
+        return Trial(*self._kept["parts"][name])
 
-    def trials(self, base: TargetRun) -> tuple[dict[float, float], dict[float, float]]:
+    def trials(self, base: TargetRun, max_devices: int) -> tuple[dict[float, float], dict[float, float]]:
         """Returns the progress of trials, and the active-unit fractions, by factor of the learning rate.
 
         Trials are at 1, 2, 4, … times the learning rate, until one fails. Those of the linear rule's first steps are on few
         devices, unless their learning rate is known to fail.
         """
-        samples, batch, final_loss = self.parts.samples, base.record.global_batch, base.rows[-1].train_loss
+        samples, batch, final_loss = self.samples, base.record.global_batch, base.rows[-1].train_loss
         assert final_loss is not None  # the last row ends an epoch
         progress, active, factor = dict[float, float](), dict[float, float](), 1.0
         first = self._trial("multiples of the rate", "1 times the learning rate", self.config, batch, 1.0)
-        while factor < 2 * min(self.max_devices, samples / batch):
+        while factor < 2 * min(max_devices, samples / batch):
             name = f"{factor:g} times the learning rate"
             trial = self._trial("multiples of the rate", name, self.config, batch, factor) if factor > 1 else first
             progress[factor] = trials.progress(first, trial, final_loss)
             if not progress[factor] >= stability.MIN_PROGRESS:
                 break
             factor *= 2
-        for n in (n for n in FIRST_STEPS_DEVICES if n <= self.max_devices):
+        for n in (n for n in FIRST_STEPS_DEVICES if n <= max_devices):
             stage = strategies.resolve("linear", self.config.optim, n, samples).stages[0]
             factor = stage.learning_rate / self.config.optim.learning_rate
             if 1 < factor < stability.max_stable_factor(progress):

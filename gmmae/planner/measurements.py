@@ -4,29 +4,20 @@ A training run at one batch is kept whole, and read up to the epoch at which it 
 measurements are named parts of `measured.json`. With the configuration and the data, the name determines the value.
 """
 
-import json
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from gmmae.config.schema import Config, StopConfig, changed
+from gmmae.config.schema import StopConfig
 from gmmae.config.toml import differences
 from gmmae.planner.step_ratios import MetricCurve, smooth
-from gmmae.scaling.identity import identity_fields
-from gmmae.sweep import step_times, throughput
-from gmmae.sweep.grid import TimingConfig
-from gmmae.sweep.step_times import Timings
 from gmmae.system import json_files, stop_reasons
 from gmmae.system.errors import InputError
-from gmmae.system.files import write_text
-from gmmae.training import compilation, loop, stopping
-from gmmae.training.compilation import RunCache
+from gmmae.training import stopping
 from gmmae.training.records import Epoch, Record, epoch_ends
-from gmmae.training.terminal import Display
 from gmmae.training.workdir import WorkDir, alone, writable
 
 T = TypeVar("T")
@@ -88,95 +79,6 @@ class TargetRun(NamedTuple):
         return float(np.median((seconds / steps)[min(1, len(seconds) - 1) :]))
 
 
-class Measurements:
-    """Measurements of one configuration and its data, read from the work directory or made on demand.
-
-    Attributes:
-      samples, validation: numbers of training and validation samples.
-      device_kind: name of the device.
-      seconds: seconds that each measurement took, by its name.
-    """
-
-    def __init__(self, config: Config, root: Path, display: Callable[[], Display]):
-        self.config, self.root, self.display = config, root, display
-        self._cache = RunCache()
-        setup = compilation.prepare(config, cache=self._cache)
-        self.samples, self.validation = setup.train_plan.samples, setup.eval_plan.samples
-        self.device_kind = setup.devices.kind
-        shared = {
-            "version of gmmae": VERSION,
-            "configuration": json.loads(json.dumps(identity_fields(config))),
-            "data": setup.fingerprint.digests,
-            "device": setup.devices.kind,
-        }
-        self._kept = _read(root / "measured.json", shared)
-        self.seconds: dict[str, float] = self._kept["seconds"]
-
-    def target_run(self, batch: int, max_epochs: int, rate: float = 1.0, target: float | None = None) -> TargetRun:
-        """Trains at a batch as far as is needed, and returns the run.
-
-        Args:
-          batch: the global batch.
-          max_epochs: epochs after which the run ends without the target.
-          rate: the learning rate over that of the configuration.
-          target: another target than that of the configuration.
-
-        Raises:
-          PlanInterruptedError: a signal stopped it.
-          InputError: as `loop.run`.
-        """
-        stop = self.config.stop
-        config = changed(
-            self.config,
-            optim__batch_size=batch,
-            optim__learning_rate=rate * self.config.optim.learning_rate,
-            stop__max_epochs=max_epochs,
-            stop__target=stop.target if target is None else target,
-            stop__validate_every_steps=stop.validate_every_steps or validation_spacing(self.samples, batch),
-        )
-        workdir = WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_rate_{rate:g}" * (rate != 1)))
-        record = workdir.read_record()
-        rows, reason = until_stop(workdir if record and record.stop_reason else None, config.stop)
-        if record is None or reason is None:
-            record = loop.run(config, workdir.root, self.display(), cache=self._cache)
-            if record.stop_reason in stop_reasons.INTERRUPTED:
-                raise PlanInterruptedError(record.stop_reason)
-            rows, reason = until_stop(workdir, config.stop)
-        return TargetRun(rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
-
-    def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
-        """Times training steps and validation passes, unless stored times are as careful."""
-        file = self.root / "step_times.json"
-        kept = step_times.read(file)
-        if kept is not None and kept.timing["steps"] * kept.timing["blocks"] < timing.steps * timing.blocks:
-            kept = None
-        have, done = ({row.samples for row in rows} for rows in ((kept.train, kept.validation) if kept else ((), ())))
-        new_batches, new_counts = sorted(set(batches) - have), sorted(set(validation) - done)
-        if kept is None or new_batches or new_counts:
-            config = changed(self.config, seed=0)  # the seed is in the program and not in its time: no second compilation
-            began = time.perf_counter()
-            timings = throughput.measure(config, new_batches, new_counts, timing)
-            kept = step_times.merged(kept, timings)
-            step_times.write(file, kept)
-            self._note("step times", self.seconds.get("step times", 0.0) + time.perf_counter() - began)
-        return kept._replace(
-            train=[row for row in kept.train if row.samples in batches],
-            validation=[row for row in kept.validation if row.samples in validation],
-        )
-
-    def part(self, name: str, make: Callable[[], T]) -> T:
-        """Returns the stored value of a name, or makes and stores it. A stored tuple is a list."""
-        if name not in self._kept["parts"]:
-            began = time.perf_counter()
-            self._kept["parts"][name] = make()
-            self._note(name, time.perf_counter() - began)
-        return self._kept["parts"][name]
-
-    def _note(self, name: str, seconds: float) -> None:
-        self.seconds[name] = seconds
-        write_text(self.root / "measured.json", json.dumps(self._kept, indent=1) + "\n")
-
-
 def validation_spacing(samples: int, batch: int) -> int:
     """Returns the steps between validations of a plan's run, `VALIDATIONS_AN_EPOCH` an epoch.
 
@@ -199,7 +101,7 @@ def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], 
     return monitor.rows, None
 
 
-def _read(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
+def read_kept(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
     """Reads the stored measurements.
 
     Args:

@@ -4,7 +4,6 @@ A run's loss depends on its batch and epoch, a trial's on its factor. A step's t
 work directories, stop by the ordinary rules, and can be resumed.
 """
 
-import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Self
@@ -13,16 +12,18 @@ import numpy as np
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.planner import measurements, prediction, trials
+from gmmae.planner import measure, prediction, trials
 from gmmae.planner.trials import Trial
 from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep import step_times
+from gmmae.sweep.grid import RunKey
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.training import fingerprint, stopping
 from gmmae.training.records import Epoch, Record, to_json, write_history
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Splits
+from tests import sweeps
 
 SAMPLES, VALIDATION = 100, 40
 FAILS_AT = 8.0
@@ -42,10 +43,10 @@ class Laboratory:
 
     def __enter__(self) -> Self:
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(measurements, "compilation", SimpleNamespace(prepare=self.prepare))
-        self._patch.setattr(measurements, "loop", SimpleNamespace(run=self.run))
+        self._patch.setattr(measure, "compilation", SimpleNamespace(prepare=self.prepare))
+        self._patch.setattr(measure, "loop", SimpleNamespace(run=self.run))
         self._patch.setattr(trials, "learning_rate_trials", self.trials)
-        self._patch.setattr(measurements.throughput, "measure", self.step_times)
+        self._patch.setattr(measure.throughput, "measure", self.step_times)
         self._patch.setattr(prediction, "DRAWS", 50)
         return self
 
@@ -84,7 +85,8 @@ class Laboratory:
             monitor.add(row_of(epoch, batch, rate))
             reason = monitor.reason()
         write_history(workdir.history, monitor.rows)
-        record = dataclasses.replace(RECORD, stop_reason=reason, epochs=len(monitor.rows), global_batch=batch)
+        own = {"parameters": 1000, "train_samples": SAMPLES, "validation_samples": VALIDATION, "global_batch": batch}
+        record = sweeps.run_record(sweeps.GRID, RunKey("strong", 1, 0), reason, len(monitor.rows), 0.0, **own)
         workdir.record.write_text(to_json(record))
         return record
 
@@ -112,25 +114,3 @@ def row_of(epoch: int, batch: int, rate: float = 1.0) -> Epoch:
     loss = 1.0 / (1 + progress / 10) * (1 + 0.01 * math.sin(epoch * 7 + batch))
     seconds = steps * step_s(batch)
     return Epoch(epoch, steps, epoch * SAMPLES, 0.001, loss, loss, 0.0, seconds, 0.01 * epoch, 0.0, seconds, batch)
-
-
-RECORD = Record(
-    run_id="",
-    scaling="strong",
-    seed=0,
-    devices=1,
-    processes=1,
-    device_kind="cpu",
-    oversubscribed=False,
-    global_batch=0,
-    device_batch=0,
-    padding=0,
-    steps_per_epoch=0,
-    learning_rate=0.001,
-    parameters=1000,
-    train_samples=SAMPLES,
-    validation_samples=VALIDATION,
-    target=None,
-    batch_size=0,
-    wanted_batch=0,
-)

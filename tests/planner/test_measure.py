@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from gmmae.planner import measurements, step_ratios
+from gmmae.planner import step_ratios
 from gmmae.planner.measure import measure
 from gmmae.planner.measurements import claimed
 from gmmae.scaling.cost import StepTimes
@@ -66,18 +66,16 @@ def test_a_target_that_is_not_reached_is_told_with_the_best_value(tmp_path):
 
 @pytest.mark.parametrize("name", ["version of gmmae", "configuration", "data", "device"])
 def test_measurements_of_something_else_are_refused(tmp_path, name):
-    with claimed(tmp_path):
-        measurements.Measurements(small(), tmp_path, lambda: IDLE).part("a part", lambda: 1)
-    kept = json.loads((tmp_path / "measured.json").read_text())
-    kept["shared"][name] = "another"
-    (tmp_path / "measured.json").write_text(json.dumps(kept))
-    with pytest.raises(InputError, match=f"workdir must be that of a plan of the same {name}; got"):
-        plan(tmp_path)
-    if name == "version of gmmae":
-        kept["shared"][name] = measurements.VERSION
-        (tmp_path / "measured.json").write_text(json.dumps(kept))
+    options = {"stop__target": 0.5, "stop__max_epochs": 200}
+    with Laboratory():
+        plan(tmp_path, **options)
         with pytest.raises(InputError, match=r'where optim.clip_norm was "none", now 0.5: give another'):
-            plan(tmp_path, optim__clip_norm=0.5)
+            plan(tmp_path, optim__clip_norm=0.5, **options)
+        kept = json.loads((tmp_path / "measured.json").read_text())
+        kept["shared"][name] = "another"
+        (tmp_path / "measured.json").write_text(json.dumps(kept))
+        with pytest.raises(InputError, match=f"workdir must be that of a plan of the same {name}; got"):
+            plan(tmp_path, **options)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"parts": []}', "[" * 100_000])

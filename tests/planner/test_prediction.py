@@ -55,13 +55,6 @@ def test_weak_beats_strong_exactly_where_the_rule_says(ratio, better):
     assert chosen(found).scaling == better
 
 
-def test_a_batch_is_clipped_to_the_training_set():
-    found = prediction.forecast(measured(samples=574), IDEAL, ("weak", "linear"), (32,))
-    assert {cell.batch for cell in found.cells} == {574}
-    assert {cell.steps % 1 for cell in found.cells} == {0}  # epochs are whole, and one is a step
-    assert cells(found, "linear")[32].learning_rate == pytest.approx(OptimConfig().learning_rate * 574 / 32)
-
-
 def test_the_best_batch_takes_the_least_time():
     m = measured(0.16, 1e-3)
     found = prediction.forecast(m, IDEAL, (BEST_BATCH, "strong", "weak"), (8,))
