@@ -203,7 +203,7 @@ def _failure(of: Sequence[Cell]) -> float:
         logit = at_base + constant * feature
         return float(weight @ (np.logaddexp(0, logit) - failed * logit)) + RIDGE / 2 * constant**2
 
-    return float(minimize_scalar(loss, bounds=(0.0, 20.0), method="bounded").x)
+    return float(minimize_scalar(loss, bounds=(0.0, 20.0), method="bounded").x)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def predicted(cell: Cell, constants: Constants) -> float:

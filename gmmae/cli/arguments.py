@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
+from tyro.conf import Positional, arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from gmmae.config import toml
@@ -19,30 +20,32 @@ from gmmae.config.schema import Config, absolute
 from gmmae.data.settings import DataConfig
 from gmmae.scaling.strategies import require_known
 from gmmae.sweep.grid import SweepConfig, read_sweep
+from gmmae.system.compilation_cache import keep
+from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import configuration, registry
 
 T = TypeVar("T")
 
-Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")]
+Name = Annotated[str, Positional, arg(metavar="NODULE")]
 
-Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+Folder = Annotated[Path, Positional, arg(metavar="FOLDER")]
 """A positional argument."""
 
-Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+Run = Annotated[Path, Positional, arg(metavar="RUN")]
 """The work directory of a trusted run, as a positional argument. It may name Python that is executed."""
 
-Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
 """Further runs, as positional arguments."""
 
-Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+Files = Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")]
 """Positional arguments, one or more."""
 
-Real = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REAL")]
-Generated = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATED")]
+Real = Annotated[Path, Positional, arg(metavar="REAL")]
+Generated = Annotated[Path, Positional, arg(metavar="GENERATED")]
 
-Scans = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")]
+Scans = Annotated[Path, Positional, arg(metavar="SCANS")]
 """A folder shaped like LUNA16's, as a positional argument."""
 
 MISSING: Any = tyro.MISSING
@@ -123,7 +126,7 @@ class TrainArguments(Options):
 
     config: str | None = "quickstart"  # TOML file, or the name of one in configs/; none: the defaults of --workload
     workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file, or of the workload
-    run: Annotated[Config, INLINE, tyro.conf.arg(name="")] = field(default_factory=Config)
+    run: Annotated[Config, INLINE, arg(name="")] = field(default_factory=Config)
 
 
 def parse(default: T, arguments: Sequence[str], prog: str) -> T:
@@ -177,13 +180,15 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
         rule = "the first argument must be the work directory of a run"
         raise InputError(f"{rule}; got {arguments[0]}, which has no {path.name}")
     parts = [
-        ("own", Annotated[kind, INLINE, tyro.conf.arg(name="")], field(default_factory=kind)),
-        ("settings", Annotated[type(run.settings), INLINE, tyro.conf.arg(name="")], field(default=run.settings)),
+        ("own", Annotated[kind, INLINE, arg(name="")], field(default_factory=kind)),
+        ("settings", Annotated[type(run.settings), INLINE, arg(name="")], field(default=run.settings)),
     ]
     both: Any = make_dataclass(kind.__name__, parts, frozen=True)
     both.__doc__ = kind.__doc__
     parsed = parse(both(), arguments, prog)
     config = replace(run, settings=parsed.settings)
+    keep(config.compilation_cache)
+    update_jax()  # which a workload may have imported
     files = getattr(parsed.own, "files", ())  # they are read whatever the run's source is
     return parsed.own, config if files else configuration.require_source(config, own=run)
 
@@ -202,7 +207,7 @@ class SweepArguments(Options):
     dry_run: bool = False  # print batches, learning rates and steps of all runs, then exit
     retry: bool = False  # repeat crashed and timed-out runs
     verbose: bool = False  # show the epochs of the running runs too
-    sweep: Annotated[SweepConfig, INLINE, tyro.conf.arg(name="")] = field(default_factory=SweepConfig)
+    sweep: Annotated[SweepConfig, INLINE, arg(name="")] = field(default_factory=SweepConfig)
 
 
 def parse_sweep(arguments: Sequence[str], prog: str) -> tuple[SweepConfig, Path, bool, bool, bool]:
@@ -259,7 +264,7 @@ def _typed(config: Config) -> Config:
 
     @dataclass(frozen=True)  # not by `make_dataclass`, which would lose the comments that are the help
     class Run(Config):
-        settings: Annotated[kind, INLINE, tyro.conf.arg(name="")] = None  # pyright: ignore[reportInvalidTypeForm]
+        settings: Annotated[kind, INLINE, arg(name="")] = None  # pyright: ignore[reportInvalidTypeForm]
 
         def __post_init__(self) -> None:
             super().__post_init__()

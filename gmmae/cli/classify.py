@@ -12,8 +12,6 @@ from gmmae.config.schema import Config, flatten
 from gmmae.data.extraction import medmnist
 from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.plotting import tables
-from gmmae.system.compilation_cache import keep
-from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, print_result
 from gmmae.training import fingerprint
@@ -34,8 +32,6 @@ def command(options: ClassifyArguments, config: Config) -> int:
     out = options.out or options.run / FOLDER
     claim_output(out, report.JSON)
     labelled = samples.load(data, LabelRule(options.label_column, low, high))
-    keep(config.compilation_cache)
-    update_jax()
     inputs = []
     now = fingerprint.load(config)
     for run, seed in zip(runs, seeds, strict=True):

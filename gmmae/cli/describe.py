@@ -16,8 +16,6 @@ from gmmae.data.given import Cubes, cut
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import from_density, masses, to_density
 from gmmae.plotting.slices import described_volumes
-from gmmae.system.compilation_cache import keep
-from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, csv_text, print_result, whole_folder, write_text
 from gmmae.training import compilation
@@ -72,8 +70,6 @@ def command(options: DescribeArguments, config: Config) -> int:
     own = run_config(options.run)
     cut_by = without_own_csv(config, own) if options.files else on_its_data(config, own)
     cubes = cut(cut_by.settings.data, options.files)
-    keep(config.compilation_cache)
-    update_jax()
     model = restore(config, options.run)
     with whole_folder(options.out, mark=NPZ) as place:
         summary = _describe(model, data, cubes, options.refine, place)

@@ -14,8 +14,6 @@ from gmmae.config.schema import Config, changed
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
 from gmmae.generation.judging import bootstrap
-from gmmae.system.compilation_cache import keep
-from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training import fingerprint
@@ -60,8 +58,6 @@ def command(options: EvaluateArguments, config: Config) -> int:
     keeps_size = "data.validation" in changes or not isinstance(getattr(config.settings, "data", None), DataConfig)
     divided_anew = other and split == "all" and not keeps_size  # by the default size, which fits other data too
     as_run = changed(config, data__validation=DataConfig.validation) if divided_anew else config
-    keep(config.compilation_cache)
-    update_jax()
     model = restore(as_run, options.run)
     data, known = model.workload.load(), fingerprint.read(options.run)
     if known and not other:

@@ -2,8 +2,6 @@
 
 from gmmae.cli.options import ExportArguments
 from gmmae.config.schema import Config
-from gmmae.system.compilation_cache import keep
-from gmmae.system.environment import update_jax
 from gmmae.system.files import claim_output, print_result
 from gmmae.training.exporting import LOADER, PLATFORMS, export
 
@@ -12,8 +10,6 @@ def command(options: ExportArguments, config: Config) -> int:
     """Exports the model, and prints the commands that load it. Returns the exit code."""
     out = options.out
     claim_output(out, LOADER.encode())
-    keep(config.compilation_cache)
-    update_jax()
     export(config, options.run, out)
     lines = [
         f"{out}  {out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",

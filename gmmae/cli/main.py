@@ -77,12 +77,11 @@ GROUPS = {
 COMMANDS = {command.name: command for commands in GROUPS.values() for command in commands}
 
 
-def help_text(prefix: str = "") -> str:
-    """Returns a line for each command whose name begins with a prefix, by group."""
-    lines = [f"usage: gmmae {prefix}COMMAND ..."]
+def help_text() -> str:
+    """Returns a line for each command, by group."""
+    lines = ["usage: gmmae COMMAND ..."]
     for group, commands in GROUPS.items():
-        if shown := [f"  {item.name:<15}  {item.summary}" for item in commands if item.name.startswith(prefix)]:
-            lines += ["", f"{group}:", *shown]
+        lines += ["", f"{group}:", *(f"  {command.name:<15}  {command.summary}" for command in commands)]
     lines += ["", "`gmmae COMMAND --help` lists a command's options.", "`gmmae --version` prints the version."]
     return "\n".join(lines) + "\n"
 
@@ -93,12 +92,11 @@ def dispatch(arguments: Sequence[str]) -> int:
         name = " ".join(arguments[:length])
         if name in COMMANDS:
             return COMMANDS[name](arguments[length:], f"gmmae {name}")
-    prefix = "data " if arguments[:1] == ["data"] else ""
-    word, *_ = [*arguments[len(prefix.split()) :], "--help"]
-    if word not in ("-h", "--help"):
-        names = dict.fromkeys(name.removeprefix(prefix).split()[0] for name in COMMANDS if name.startswith(prefix))
-        raise InputError(f"the command after {f'gmmae {prefix}'.strip()!r} must be one of {', '.join(names)}; got {word!r}")
-    print(help_text(prefix), end="")
+    words = [word for word in arguments if word not in ("-h", "--help")]
+    if words not in ([], ["data"]):
+        given = " ".join(words[:2] if words[0] == "data" else words[:1])
+        raise InputError(f"the command after 'gmmae' must be one of {', '.join(COMMANDS)}; got {given!r}")
+    print(help_text(), end="")
     return 0
 
 

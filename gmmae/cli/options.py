@@ -255,17 +255,20 @@ class SynthArguments(Options):
     compressed: bool = False  # write .zraw rather than .raw
 
 
-def _own(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[Any]]:
+Parser = Callable[[Sequence[str], str], tuple[Any, ...]]
+
+
+def _own(kind: Callable[..., Any]) -> Parser:
     """Returns a parser of a command that has options of its own only."""
     return lambda arguments, prog: (parse(kind(), arguments, prog),)
 
 
-def _on_data(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[Any]]:
+def _on_data(kind: Callable[..., Any]) -> Parser:
     """Returns a parser of a command on the data of a configuration."""
     return lambda arguments, prog: (parse(kind(data=data_section(arguments, kind().data)), arguments, prog),)
 
 
-PARSERS: Mapping[str, Callable[[Sequence[str], str], tuple[Any, ...]]] = {
+PARSERS: Mapping[str, Parser] = {
     "train": lambda arguments, prog: (*parse_train(arguments, prog), shlex.join([*prog.split(), *arguments])),
     "sweep": parse_sweep,
     "report": _own(ReportArguments),

@@ -99,6 +99,7 @@ def test_mixtures_lie_where_the_nodules_are_in_the_world_and_reconstructions_ove
     assert float(nodules[1]["loss"]) < 0.5 * float(nodules[1]["loss_before"])
     assert printed[0].startswith("2 volumes described, mean loss ")
     assert "after 60 steps, " in printed[0]
+    image = sitk.Image()
     for name, path in zip(("middle", "moved"), files[0], strict=True):
         image, volume = (sitk.ReadImage(str(file)) for file in (out / "reconstructions" / f"{name}.nii.gz", path))
         assert (image.GetSize(), image.GetSpacing()) == ((8, 8, 8), (2.5, 2.5, 2.5))

@@ -18,7 +18,7 @@ from gmmae.config.toml import to_toml
 from gmmae.generation.judging import bootstrap
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
-from gmmae.training import checkpoint, compilation
+from gmmae.training import checkpoint, compilation, fingerprint
 from gmmae.training.checkpoint import Checkpoint
 from gmmae.training.loop import run
 from gmmae.training.records import Progress
@@ -96,6 +96,14 @@ def test_a_run_whose_folder_of_data_was_ignored_can_be_opened(mixture_run, tmp_p
     assert gmmae.load(folder).record.epochs == mixture_run.record.epochs
     with pytest.raises(InputError, match=message):
         gmmae.load(folder, data__root="others")
+
+
+def test_other_data_under_the_runs_own_settings_are_refused(mixture_run, tmp_path, capsys):
+    shutil.copytree(mixture_run.folder, tmp_path / "run")
+    known = fingerprint.read(tmp_path / "run")
+    assert known is not None
+    fingerprint.write(known._replace(digests=known.digests | {"train samples": "others"}), tmp_path / "run")
+    assert 'where train samples was "others"' in refusal(capsys, "evaluate", tmp_path / "run")
 
 
 def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkeypatch):
@@ -255,7 +263,7 @@ def test_out_replaces_an_earlier_evaluation_and_no_other_file(mixture_run, tmp_p
 
 
 def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, capsys):
-    places, files = [], []
+    places, files, printed = [], [], ""
     options = [(), ("--split", "train"), ("--data.seed", 5), ("--data.seed", 6), ("--data.seed", 5, "--split", "validation")]
     for more in [*options, ("--loss", "mae")]:
         code, printed, _ = evaluate(capsys, mixture_run.folder, *more)
@@ -270,7 +278,8 @@ def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, ca
     assert (own, train) == ("evaluation.csv", "evaluation_train.csv")
     assert re.fullmatch(r"evaluation_all_synthetic_[0-9a-f]{8}\.csv", other)
     assert re.fullmatch(r"evaluation_[0-9a-f]{8}\.csv", mae)
-    assert evaluate(capsys, mixture_run.folder, "--data.seed", 5)[1].endswith(f" {places[2]}\n")  # the same question
+    _, printed, _ = evaluate(capsys, mixture_run.folder, "--data.seed", 5)
+    assert printed.endswith(f" {places[2]}\n")  # the same question
 
 
 def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_run, monkeypatch):

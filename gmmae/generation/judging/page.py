@@ -48,7 +48,8 @@ def write(
     with whole_folder(folder, mark=JSON) as place:
 
         def figure(name: str, drawing: pictures.Figure, caption: str) -> str:
-            return document.figure(name, caption, *canvas.save_both(drawing, place / "figures" / name.lower()), place)
+            png, svg = canvas.save_both(drawing, place / "figures" / name.lower())
+            return document.figure(name, caption, png, svg, place)
 
         text = [
             f"{_counts(judgement, real, generated)}.",
