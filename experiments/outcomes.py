@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments import tables
+from gmmae.plotting.tables import table
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.system.stop_reasons import TARGET_REACHED
 
@@ -18,12 +19,6 @@ OTHERS = ("weak", "linear-warmup", "linear", "sqrt", "best-batch")
 """Strategies that strong scaling is compared with."""
 
 Row = Mapping[str, str]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
 
 
 def cells(name: str) -> Sequence[Row]:
@@ -106,10 +101,10 @@ def outcomes_table(rows: Sequence[Row]) -> str:
     counts = sorted({n for _, n in found if n > 1})
     return table(
         ("strategy", *(f"n = {n}" for n in counts)),
-        (
+        [
             (STRATEGIES[scaling].label, *(outcome(found[scaling, n]) if (scaling, n) in found else "" for n in counts))
             for scaling in OTHERS
-        ),
+        ],
     )
 
 

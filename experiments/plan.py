@@ -24,9 +24,9 @@ from gmmae.config.schema import OptimConfig
 from gmmae.planner import prediction
 from gmmae.planner.prediction import Measured, Prediction
 from gmmae.planner.step_ratios import Ratios
+from gmmae.plotting.tables import text_table
 from gmmae.scaling import strategies
 from gmmae.scaling.cost import Cluster, StepTimes
-from gmmae.sweep.display import grid_table
 from gmmae.system.stop_reasons import TARGET_REACHED
 
 PLACE = Path(__file__).parent.parent / "results" / "plan"
@@ -287,7 +287,7 @@ def main() -> None:
     rows = summary(read())
     head, *below = rows
     tables.write(PLACE / "summary.csv", [dict(zip(head, row, strict=True)) for row in below])
-    print(grid_table(rows))
+    print(text_table(rows[0], rows[1:]))
 
 
 if __name__ == "__main__":

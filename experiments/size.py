@@ -29,7 +29,7 @@ from benchmarks.child import ROOT
 from benchmarks.options import Parser, guarded
 from experiments import slices, tables
 from gmmae.config.schema import Config, changed
-from gmmae.sweep.display import grid_table
+from gmmae.plotting.tables import text_table
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import INTERRUPTED, TARGET_REACHED
@@ -243,7 +243,8 @@ def main() -> None:
                     print(" ".join(f"{key} {value}" for key, value in list(found.items())[:9]), flush=True)
                     rows.append(found)
                     tables.write(file, rows)
-    print(grid_table(summary(tables.read(file))))
+    head, *lines = summary(tables.read(file))
+    print(text_table(head, lines))
 
 
 if __name__ == "__main__":

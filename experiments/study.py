@@ -31,8 +31,8 @@ from experiments.outcomes import (
     outcomes_table,
     reached,
     runs,
-    table,
 )
+from gmmae.plotting.tables import table
 
 TEMPLATE, PAGE = ROOT / "experiments" / "study.md", ROOT / "docs" / "study.md"
 GENERATED = (

@@ -24,7 +24,7 @@ from experiments.zoo.cases import CASES, Case, Point
 from gmmae.planner import stability, step_ratios
 from gmmae.planner.prediction import INTERVAL_LEVEL
 from gmmae.planner.step_ratios import INTERVAL_NORMAL, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Constants, Ratios
-from gmmae.sweep.display import grid_table
+from gmmae.plotting.tables import text_table
 
 NOISE = CASES.with_name("noise.csv")
 """The gradient's noise scale at the target of each base run; commit 0455873 has the program that measured it."""
@@ -398,7 +398,7 @@ def main() -> None:
     rows.append(("workloads, cases, cells, those above the base batch", ", ".join(map(str, counts))))
     head, *below = rows
     tables.write(CASES.with_name("summary.csv"), [dict(zip(head, row, strict=True)) for row in below])
-    print(grid_table(rows))
+    print(text_table(rows[0], rows[1:]))
     constants = {name: np.round(of_name, 4).tolist() for name, of_name in fit(of)._asdict().items()}
     CASES.with_name("constants.json").write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
 

@@ -42,7 +42,6 @@ def test_a_row_of_the_wrong_length_is_an_error(write, row):
     [
         (("1", "2.5", "NaN", "-1", "−2", "±3", "∞", "-∞", "98.20 to ∞", "–", "", "not reached"), True),
         (("1", "strong"), False),
-        (("-", "1"), False),
         (("– none", "1"), False),
         (("0.5: no difference", "0.5"), False),
     ],
@@ -57,7 +56,6 @@ def test_columns_of_numbers_are_aligned_to_the_right(cells, numeric):
         (tables.percent(9.454999), "9.45"),
         (tables.seconds(0.0), "0.00"),
         (tables.seconds(999.6), "1000"),
-        (tables.seconds(99.96), "100"),
         (tables.seconds(1_234_567), "1.23e+06"),
         (tables.seconds(0.00012345), "0.000123"),
         (tables.seconds(0.000012345), "1.23e-05"),
