@@ -93,6 +93,8 @@ def test_the_quick_files_are_the_defaults_and_a_workload_alone_has_no_target():
     assert train() == train("--config", "quickstart")
     assert sweep() == sweep("--config", "sweep_quick")
     assert train("--workload", "nodules")[0].stop.target is None
+    targets = [read_config(CONFIGS / f"{name}.toml").stop.target for name in ("quickstart", "luna16_nodules", "paper", "unet")]
+    assert targets == [0.001, 0.0016384, 0.0016384, None]
 
 
 def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(toml, tmp_path, monkeypatch):
