@@ -164,7 +164,7 @@ def test_a_killed_sweeps_jobs_are_waited_for_by_the_next_call(tmp_path):
 
 def test_a_run_whose_worker_is_killed_goes_on_in_the_same_job(tmp_path):
     root, last = tmp_path / "sweep", 20
-    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=2)
+    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__min_interval_s=0.0)
     config = SweepConfig(scaling=("weak",), devices=(2,), timing=TIMING, run=run)
     with begun(config, root) as process:
         workdir = WorkDir(root / "runs/weak-n2-seed0")

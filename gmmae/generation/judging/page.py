@@ -43,7 +43,7 @@ def write(
     """
     window, unit_name = judgement.scale.window, unit(judgement.scale)
     compared = _compared(judgement, real, generated)
-    sheet, key = pictures.contact_sheet(*(nodules.values for nodules in compared), window, seed)
+    sheet, key = pictures.contact_sheet(compared[0].values, compared[1].values, window, seed)
     remarks = [*_remarks(judgement, real, generated), *notes]
     with whole_folder(folder, mark=JSON) as place:
 
