@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from gmmae.config.toml import find
+from gmmae.plotting.tables import text_table
 from gmmae.scaling.cost import read_cluster
 from gmmae.sweep import engine
-from gmmae.sweep.display import grid_table, sweep_display
+from gmmae.sweep.display import sweep_display
 from gmmae.sweep.grid import SweepConfig, dry_run, left_out
 from gmmae.sweep.report import page
 from gmmae.training import fingerprint
@@ -22,7 +23,8 @@ def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, v
     known = fingerprint.load(config.run) if loads else None
     samples = known.samples if known else 0
     if only_print:
-        print(grid_table(dry_run(config, samples)), *left_out(config), sep="\n")
+        columns, *rows = dry_run(config, samples)
+        print(text_table(columns, rows), *left_out(config), sep="\n")
         return 0
     display = sweep_display(verbose=verbose)
     references = {cluster.reference_batch for cluster in clusters}

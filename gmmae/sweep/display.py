@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from gmmae.config.schema import LOSS
+from gmmae.plotting.tables import text_table
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import FAILED, RunRecord
 from gmmae.system import stop_reasons
@@ -189,25 +190,7 @@ def outcome_table(config: SweepConfig, records: Iterable[RunRecord]) -> str:
     metric = "loss" if stop.monitor == LOSS else stop.monitor
     shown = f"final validation {metric}" if stop.target is None else "epochs to the target"
     title = f"{shown}, by strategy and number of devices{f', of {seeds} seeds' if seeds > 1 else ''}"
-    return f"{title}\n{grid_table([head, *rows])}"
-
-
-def grid_table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Returns a table as plain text, independent of the terminal's width. The first row has the column names.
-
-    Rich would need ten seconds for 10,000 rows.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    last = len(widths) - 1
-
-    def line(row: tuple[str, ...]) -> str:
-        texts = (
-            text.ljust(width) if place in (0, last) else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        return "  ".join(texts).rstrip()
-
-    return "\n".join(map(line, rows))
+    return f"{title}\n{text_table(head, rows)}"
 
 
 def sweep_display(verbose: bool = False) -> SweepDisplay:

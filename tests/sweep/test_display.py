@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from gmmae.config.schema import changed
-from gmmae.sweep.display import SweepDisplay, grid_table, outcome_table, outcome_text
+from gmmae.sweep.display import SweepDisplay, outcome_table, outcome_text
 from gmmae.sweep.grid import RunKey, SweepConfig
 from tests.sweep.test_runs import RECORD, cell_record
 
@@ -144,13 +144,4 @@ def test_outcomes_are_a_small_table(target):
         ["scaling", "n = 1", "n = 2", "n = 4"],
         ["strong", several, f"{one} (1 of 2)", "0 of 2"],
         ["weak", "diverged", one, "–"],
-    ]
-
-
-def test_a_grid_is_a_table_with_its_first_row_as_names():
-    rows = [("run", "batch", "same path as"), ("weak-n2-seed0", "64", ""), ("strong-n2-seed0", "32", "a")]
-    assert grid_table(rows).splitlines() == [
-        "run              batch  same path as",
-        "weak-n2-seed0       64",
-        "strong-n2-seed0     32  a",
     ]
