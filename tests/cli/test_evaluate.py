@@ -263,7 +263,7 @@ def test_out_replaces_an_earlier_evaluation_and_no_other_file(mixture_run, tmp_p
 
 
 def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, capsys):
-    places, files = [], []
+    places, files, printed = [], [], ""
     options = [(), ("--split", "train"), ("--data.seed", 5), ("--data.seed", 6), ("--data.seed", 5, "--split", "validation")]
     for more in [*options, ("--loss", "mae")]:
         code, printed, _ = evaluate(capsys, mixture_run.folder, *more)
@@ -278,7 +278,8 @@ def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, ca
     assert (own, train) == ("evaluation.csv", "evaluation_train.csv")
     assert re.fullmatch(r"evaluation_all_synthetic_[0-9a-f]{8}\.csv", other)
     assert re.fullmatch(r"evaluation_[0-9a-f]{8}\.csv", mae)
-    assert evaluate(capsys, mixture_run.folder, "--data.seed", 5)[1].endswith(f" {places[2]}\n")  # the same question
+    _, printed, _ = evaluate(capsys, mixture_run.folder, "--data.seed", 5)
+    assert printed.endswith(f" {places[2]}\n")  # the same question
 
 
 def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_run, monkeypatch):
