@@ -109,7 +109,8 @@ def test_mixtures_lie_where_the_nodules_are_in_the_world_and_reconstructions_ove
     # The output is a folder of cubes for the project.
     cubes = prepare.load(DataConfig(source="cubes", root=str(out), crop="whole", shape=8, cache=str(tmp_path / "again")))
     assert cubes.names == ("reconstructions/middle.nii.gz", "reconstructions/moved.nii.gz")
-    np.testing.assert_array_equal(cubes.values[1], sitk.GetArrayFromImage(image))
+    moved = sitk.ReadImage(str(out / "reconstructions" / "moved.nii.gz"))
+    np.testing.assert_array_equal(cubes.values[1], sitk.GetArrayFromImage(moved))
     assert (out / "described.png").read_bytes().startswith(b"\x89PNG")
 
 
