@@ -184,7 +184,8 @@ def _started(words: Sequence[str]) -> None:
         case ["docker" | "apptainer" as name, verb, *rest]:
             _container(name, verb, rest)
         case ["sbatch", *rest]:
-            _launched([word.replace("%a", "0") for word in rest], "launch/slurm.sbatch")
+            file, command = ("sweep", "sweep") if "launch/sweep.sbatch" in rest else ("slurm", "train")
+            _launched([word.replace("%a", "0") for word in rest], f"launch/{file}.sbatch", command)
         case ["launch/mpirun.sh" | "launch/hosts.sh" as file, *rest]:
             _exists(file)
             _launched(rest, "--")
@@ -267,13 +268,13 @@ def _container(name: str, verb: str, words: Sequence[str]) -> None:
             raise Wrong(f"pyproject.toml has no extra {extra}")
 
 
-def _launched(words: Sequence[str], after: str) -> None:
-    """The words after one are options of `train.py`."""
+def _launched(words: Sequence[str], after: str, command: str = "train") -> None:
+    """The words after one are options of `train.py`, or of another command."""
     if after not in words:
         raise Wrong(f"{after} is missing: {' '.join(words)}")
     if after != "--":
         _exists(after)
-    main.COMMANDS["train"](words[words.index(after) + 1 :], "python train.py")
+    main.COMMANDS[command](words[words.index(after) + 1 :], f"python {command}.py")
 
 
 def _exists(file: str) -> None:
