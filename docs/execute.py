@@ -33,7 +33,7 @@ def run(path: Path) -> nbformat.NotebookNode:
                 data.pop("text/plain", None)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
+        "language_info": {"name": "python", "pygments_lexer": "ipython3"},  # with command lines
     }
     return notebook
 
