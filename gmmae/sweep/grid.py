@@ -255,15 +255,12 @@ def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
       InputError: as `read_config`.
     """
     table = toml.read_table(path)
-    base = table.pop("base", None)
-    if base is not None and not isinstance(base, str):
-        raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
-    run_table = table.get("run", {})
+    base, run_table = table.pop("base", None), table.get("run")
     run_table = run_table if isinstance(run_table, dict) else {}
     try:
         run = default(run_table, workload) if workload or "workload" in run_table or not base else None
         if base:
-            run = read_config(toml.find(base), run and run.workload)
+            run = read_config(toml.find(str(base)), run and run.workload)
     except InputError as error:
         raise InputError(f"{path}: base: {error}") from error
     assert run is not None

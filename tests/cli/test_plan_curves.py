@@ -164,7 +164,6 @@ BAD_OPTIONS = {
     "--clusters k80_1gbe k80_1gbe": "--clusters must be of different names",
     "--samples 100": "--samples must be at least the curves' largest batch, 128; got 100",
     "--samples 1000 --devices 2000": "--devices must be at most the 1000 samples; got 2000",
-    "--config quickstart": "--config",
 }
 
 
