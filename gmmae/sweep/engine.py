@@ -168,7 +168,6 @@ def _pending(
         if _cannot_resume(folder.run(name), config.run.stop):
             display.say(f"{name} starts again: its checkpoints were removed when it ended, see keep_checkpoints")
             shutil.rmtree(folder.run(name).root)
-        folder.run(name).root.mkdir(parents=True, exist_ok=True)
     for line in left_out(config):
         display.say(line)
     at_once = slurm.at_once(config.slurm, len(pending)) if config.executor == "slurm" else config.jobs
