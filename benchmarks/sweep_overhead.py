@@ -90,11 +90,10 @@ def measure_sweep(tree: Path, folder: Path, options: Sequence[str]) -> SweepTime
     began = time.time()
     first_line = _run(tree, folder, (*options, "--workdir", str(workdir)))
     ended = time.time()
-    records = {path: json.loads(path.read_text(encoding="utf-8")) for path in (workdir / "records").glob("*.json")}
-    last_record = max(path.stat().st_mtime for path in records)
-    computed = {record["path"]: record["record"] for record in records.values()}
+    computed = {path: json.loads(path.read_text(encoding="utf-8")) for path in workdir.glob("runs/*/record.json")}
+    last_record = max(path.stat().st_mtime for path in computed)
     return SweepTimes(
-        runs=len(records),
+        runs=len((workdir / "report" / "runs.csv").read_text(encoding="utf-8").splitlines()) - 1,
         computed=len(computed),
         wall_s=ended - began,
         workers_s=last_record - first_line,

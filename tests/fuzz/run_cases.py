@@ -125,6 +125,6 @@ def cases() -> Iterator[Case]:
         if number % 3 == 0 and "checkpoint" not in name:
             yield Case(f"generator: {name}", "generator", change, on("generate", expect))
     yield Case("generator: of another model", "nodules", unchanged, on("generate", refused("lattice")))
-    yield Case("run: of a segmentation", "unet", unchanged, on("describe with, generate", refused()))
+    yield Case("run: of a segmentation", "unet", unchanged, on("generate", refused()))
     for name, change, expect in _of_sweeps():
         yield Case(f"sweep: {name}", "sweep", change, on("report", expect))
