@@ -7,7 +7,6 @@ Files are in `gmmae.sweep.runs`, the grid in `gmmae.sweep.grid`. A worker is a p
 import json
 import math
 import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -161,7 +160,7 @@ def _pending(
         for name in groups:
             folder.failure(name).unlink(missing_ok=True)
     pending = {name: keys for name, keys in groups.items() if not folder.ended(name, config.run.stop)}
-    ended = [record for record in folder.read_all(config, samples) if record.path not in pending]
+    ended = [record for name in groups.keys() - pending for record in folder.records(config, name, groups[name])]
     if not config.keep_checkpoints:
         folder.remove_checkpoints({record.path for record in ended if record.outcome not in FAILED})
     for name in pending:
@@ -227,8 +226,7 @@ def _measure(
         if config.executor == "slurm":
             code = slurm.measure(config, folder, arguments, n, signals)
         else:
-            worker: dict[int, subprocess.Popen[bytes]] = {0: workers.start(folder, arguments, {CPU_DEVICES: str(n)})}
-            code = workers.wait(folder, worker, signals)
+            code = workers.wait(folder, workers.start(folder, arguments, {CPU_DEVICES: str(n)}), signals)
         if signals.reason:
             return
         display.say(f"{name}: {workers.describe(code) if code else 'measured'}, {duration(time.monotonic() - began)}")

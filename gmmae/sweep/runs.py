@@ -23,7 +23,7 @@ from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.json_files import checked
-from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, STALLED
+from gmmae.system.stop_reasons import INTERRUPTED, STALLED
 from gmmae.training.records import Record
 from gmmae.training.stopping import finished
 from gmmae.training.workdir import WorkDir
@@ -32,7 +32,6 @@ CRASHED = "crashed"
 TIMED_OUT = "timed_out"
 FAILED = (CRASHED, TIMED_OUT)
 """Outcomes of a process, not of the optimisation. `sweep --retry` computes such runs again."""
-OUTCOMES = (*EXIT_CODES, *FAILED)
 
 REPLACE = 10
 """The exit code of a worker that is to be replaced, because of its memory."""

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -151,7 +150,7 @@ def submit(config: SweepConfig, folder: SweepDir, tasks: Sequence[tuple[str, ...
         "mem": f"{slurm.mem_gb}GB" if slurm.mem_gb else "",
         "exclusive": exclusive,
     }
-    path = os.pathsep.join(os.path.abspath(path or ".") for path in sys.path)
+    variables = f"PYTHONPATH={shlex.quote(workers.import_path())} JAX_NUM_CPU_DEVICES={devices // nodes}"
     try:
         executor = SlurmExecutor(folder.jobs, max_num_timeout=slurm.timeouts)
         executor.update_parameters(
@@ -159,7 +158,7 @@ def submit(config: SweepConfig, folder: SweepDir, tasks: Sequence[tuple[str, ...
             job_name="gmmae",
             array_parallelism=len(tasks),
             signal_delay_s=GRACE_S,
-            setup=[f"export PYTHONPATH={shlex.quote(path)} JAX_NUM_CPU_DEVICES={devices // nodes}", *slurm.setup],
+            setup=[f"export {variables}", *slurm.setup],
             # One process uses all of the job's cores on a node. Since Slurm 22.05 srun does not inherit the number.
             srun_args=["--cpu-bind=none", *([f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else [])],
             additional_parameters={"requeue": True} | {key: value for key, value in additional.items() if value},

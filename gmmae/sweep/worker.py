@@ -19,14 +19,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 from gmmae.config.schema import Config
 from gmmae.multihost import launchers
 from gmmae.multihost.distributed import join_processes
 from gmmae.sweep.grid import RunKey, SweepConfig, read_sweep, run_config
 from gmmae.sweep.runs import CRASHED, REPLACE, TIMED_OUT, BusyError, Failure, SweepDir
-from gmmae.system.errors import Interrupted, StorageError
+from gmmae.system.errors import StorageError, raise_interrupted
 from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.guard import as_input_error, guarded
 from gmmae.system.null_object import IDLE
@@ -233,10 +232,6 @@ def end_with_parent() -> None:
         threading.Thread(target=wait, name="end_with_parent", daemon=True).start()
 
 
-def _stop(number: int, _: object) -> NoReturn:
-    raise Interrupted(code=128 + number)
-
-
 def main(arguments: Sequence[str], train: Train | None = None) -> int:
     """Runs one of the commands. Returns the exit code.
 
@@ -247,7 +242,7 @@ def main(arguments: Sequence[str], train: Train | None = None) -> int:
     # Slurm may send it to all processes of a job. Only the parent handles it, and then sends SIGTERM.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)  # while no run handles it
+        signal.signal(number, raise_interrupted)  # while no run handles it
     end_with_parent()
     command, root, *rest = arguments
     if command == "runs":

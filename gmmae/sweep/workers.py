@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -67,15 +68,19 @@ def start(folder: SweepDir, arguments: Sequence[str], environment: Mapping[str, 
       environment: added to this process's own.
     """
     command, *rest = arguments
-    path = os.pathsep.join(path or os.getcwd() for path in sys.path)  # it imports what this process can
     with folder.workers_log.open("ab") as log:
         return subprocess.Popen(
             (*PROGRAM, command, str(folder.root), *rest),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": path, **environment},
+            env={**os.environ, "PYTHONPATH": import_path(), **environment},
         )
+
+
+def import_path() -> str:
+    """Returns the value of PYTHONPATH with which a program imports everything that this process can."""
+    return os.pathsep.join(os.path.abspath(path or ".") for path in sys.path)
 
 
 def has_ended(worker: subprocess.Popen[bytes]) -> bool:
@@ -146,7 +151,7 @@ def keep(
       StorageError: the work directory failed.
     """
     alive: dict[int, subprocess.Popen[bytes]] = {}  # by place in `environments`
-    idle, failed_starts, said = False, 0, False
+    idle, failed_starts, say_once = False, 0, cache(say)
     with ExitStack() as held:
         held.callback(end, folder, alive, signals)
         while (names := left()) and not signals.reason:
@@ -166,22 +171,21 @@ def keep(
                     how = f"{describe(worker.returncode)}: {last_words(folder.workers_log, 1) or 'no output'}"
                     raise InputError(f"a worker must be able to begin a run; got {how} ({folder.workers_log})")
             if idle and not alive and (names := left()) and (holder := _holder(folder, names)):
-                said = said or say(f"waiting for {holder}") or True
+                say_once(f"waiting for {holder}")
                 time.sleep(WAIT_S)
             elif not alive:
                 idle = False
             time.sleep(POLL_S)
 
 
-def wait(folder: SweepDir, worker: dict[int, subprocess.Popen[bytes]], signals: Signals) -> int:
+def wait(folder: SweepDir, worker: subprocess.Popen[bytes], signals: Signals) -> int:
     """Waits for a single worker. Returns its return code. Signals end it as in `keep`."""
-    [process] = worker.values()
     try:
-        while not has_ended(process) and not signals.reason:
+        while not has_ended(worker) and not signals.reason:
             time.sleep(POLL_S)
     finally:
-        end(folder, worker, signals)
-    return process.returncode
+        end(folder, {0: worker}, signals)
+    return worker.returncode
 
 
 def _holder(folder: SweepDir, names: Collection[str]) -> str | None:

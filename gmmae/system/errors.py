@@ -7,6 +7,7 @@ the change. The command line prints that line and exits with the error's code. A
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 
 class InputError(Exception):
@@ -35,6 +36,11 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, words: str = "", code: int = SIGINT_CODE) -> None:
         super().__init__(words)
         self.code = code
+
+
+def raise_interrupted(number: int, _: object) -> NoReturn:
+    """Handles a signal as Python handles Ctrl-C."""
+    raise Interrupted(code=128 + number)
 
 
 def exit_code(error: KeyboardInterrupt) -> int:

@@ -20,10 +20,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from gmmae.system import locks
-from gmmae.system.errors import InputError, Interrupted, StorageError, exit_code
+from gmmae.system.errors import InputError, Interrupted, StorageError, exit_code, raise_interrupted
 
 ANYTHING = "."
 """The mark that all have: whatever is there is replaced."""
@@ -293,15 +293,11 @@ def _stoppable() -> Iterator[None]:
     handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
     try:
         for number in handled:
-            signal.signal(number, _stop)
+            signal.signal(number, raise_interrupted)
         yield
     finally:
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _stop(number: int, _: object) -> NoReturn:
-    raise Interrupted(code=128 + number)
 
 
 def _flush_all(folder: Path) -> None:

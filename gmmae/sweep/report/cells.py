@@ -159,7 +159,7 @@ def _history(path: Path) -> list[Epoch]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} must be a run's history; got {error!r}: delete the run's folder and its records") from error
+        raise InputError(f"{path} must be a run's history; got {error!r}: delete the run's folder") from error
 
 
 def _source(

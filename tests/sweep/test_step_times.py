@@ -1,0 +1,68 @@
+"""The step times that sweeps measure, with a small program in the place of a run."""
+
+import dataclasses
+from typing import Any
+
+from gmmae.sweep import engine, step_times
+from gmmae.sweep.engine import RUNS_FAILED
+from gmmae.sweep.grid import SweepConfig, TimingConfig
+from gmmae.sweep.runs import SweepDir
+from tests.sweep.fake_runs import grid
+
+
+def throughputs(**changes) -> SweepConfig:
+    timing = TimingConfig(device_batches=(1, 8), global_batches=(2, 16))
+    return grid(mode="throughput", jobs=1, devices=(4, 2), timing=timing, **changes)
+
+
+def test_throughput_is_measured_once_on_each_number_of_devices(fake):
+    """Weak: 1 and 8 a device. Strong: 16 in all, and 2 where that is one for each device."""
+    assert fake.sweep(throughputs())[0] == 0
+    assert fake.events("start") == ["step-times-n2", "step-times-n4"]
+    folder = fake.folder
+    rows = {n: [row.samples for row in found.train] for n in (2, 4) if (found := step_times.read(folder.step_times(n)))}
+    assert rows == {2: [2, 16], 4: [4, 16, 32]}
+    assert fake.sweep(throughputs())[0] == 0
+    assert len(fake.events("start")) == 2
+
+
+def test_throughput_on_more_devices_than_the_base_batch_has_samples(fake):
+    assert fake.sweep(dataclasses.replace(throughputs(), devices=(40,)))[0] == 0
+    assert fake.folder.step_times(40).exists()
+
+
+def test_failed_step_times_are_said_and_measured_again_by_the_next_call(fake):
+    fake.wish({"step-times-n2": "crash"})
+    code, watch = fake.sweep(throughputs())
+    assert code == RUNS_FAILED
+    log = fake.folder.log("step-times-n2")
+    assert watch.lines[-1] == f"step-times-n2 failed: RuntimeError: what it was ({log})"
+    fake.forget()
+    fake.wish({})
+    assert fake.sweep(throughputs())[0] == 0
+    assert fake.events("start") == ["step-times-n2"]
+
+
+def test_failed_step_times_of_a_virtual_sweep_leave_the_runs(fake):
+    fake.wish({"step-times-n1": "segfault"})
+    code, watch = fake.sweep(grid(devices=(1,)))
+    assert code == RUNS_FAILED
+    assert watch.lines[-1].startswith("step-times-n1 failed: no output")
+    assert [record.outcome for record in fake.records().values()] == ["max_epochs"] * 2
+
+
+def test_a_batch_that_did_not_fit_is_not_tried_again_but_a_validation_of_that_size_is(tmp_path):
+    """64 did not fit into training. That says nothing of a validation of 64."""
+    folder, row = SweepDir(tmp_path), step_times.Timing(32, 32, 1.0, 1.0, 1.0)
+    settings: dict[str, Any] = {"warmup_steps": 1, "steps": 2, "blocks": 3}
+    folder.step_times(1).parent.mkdir()
+    timings = step_times.Timings(1, "cpu", False, 1, [row], [row], {"training of 64": "why"}, settings, {}, None)
+    step_times.write(folder.step_times(1), timings)
+
+    def untimed(batches, validation, n=1, **changes):
+        config = grid(timing=TimingConfig(**settings | changes))
+        return engine._untimed(config, folder, {n: {"batches": batches, "validation": validation}})
+
+    assert untimed([32, 64], [32]) == []
+    assert untimed([32, 128], []) == untimed([], [64]) == untimed([32], [], blocks=9) == [1]
+    assert untimed([], [], n=2) == [2]
