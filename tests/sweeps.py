@@ -13,7 +13,8 @@ from gmmae.sweep.runs import CRASHED, FAILED, Failure, RunRecord, SweepDir
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.system.files import write_text
-from gmmae.training.records import Epoch, Record, to_json, write_history
+from gmmae.training.records import Epoch, Record, to_json
+from gmmae.training.run_logger import write_history
 
 TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
 

@@ -17,7 +17,7 @@ FLOORS = [
     {"models", "scaling", "plotting", "data"},
     {"multihost", "workloads"},
     {"training"},
-    {"sweep", "generation"},
+    {"sweep", "generation", "export"},
     {"planner", "classification"},
     {"cli"},
 ]
@@ -194,7 +194,7 @@ def test_what_must_work_without_jax_knows_no_jax(name):
         ),
         ("sklearn", ["gmmae.generation", "gmmae.classification.classifiers"]),
         ("SimpleITK", ["gmmae.plotting", "gmmae.data", "gmmae.generation.insertion"]),
-        ("tensorboardX", ["gmmae.training.tensorboard", "gmmae.planner.curve_files"]),
+        ("tensorboardX", ["gmmae.training.run_logger", "gmmae.sweep.report.tensorboard", "gmmae.planner.curve_files"]),
         ("orbax", ["gmmae.training.checkpoint"]),
         ("submitit", ["gmmae.sweep.slurm"]),
         ("tyro", ["gmmae.cli.arguments"]),

@@ -2,8 +2,8 @@
 
 from gmmae.cli.options import ExportArguments
 from gmmae.config.schema import Config
+from gmmae.export.model_file import LOADER, PLATFORMS, export
 from gmmae.system.files import claim_output, print_result
-from gmmae.training.exporting import LOADER, PLATFORMS, export
 
 
 def command(options: ExportArguments, config: Config) -> int:

@@ -15,8 +15,9 @@ from jaxtyping import Array
 
 from gmmae.config.schema import Config, changed
 from gmmae.scaling import schedules
-from gmmae.training import compilation, per_sample, programs
+from gmmae.training import compilation, programs
 from gmmae.training.compilation import TrainSetup
+from gmmae.workloads import contract
 from gmmae.workloads.interface import Params, Samples
 from gmmae.workloads.sources import Fetcher, take_on_host
 
@@ -83,7 +84,7 @@ def _compile_active_fractions(setup: TrainSetup, params: Params) -> Callable[[Pa
     )
 
     def shares(params: Params, samples: Samples, keys: Array) -> list[Array]:
-        gradient = jax.grad(lambda params: per_sample.losses(setup.workload, params, samples, keys).mean())(params)
+        gradient = jax.grad(lambda params: contract.losses(setup.workload, params, samples, keys).mean())(params)
         weights = [leaf for leaf in jax.tree.leaves(gradient) if leaf.ndim > 1]
         return [(jnp.abs(leaf.reshape(-1, leaf.shape[-1])).max(axis=0) > 0).mean() for leaf in weights]
 

@@ -57,6 +57,10 @@ class BatchPlan(NamedTuple):
         counts[-1] = self.samples - self.batch * (len(counts) - 1)
         return counts
 
+    def mean(self, of_steps: Float[np.ndarray, " steps"]) -> float:
+        """Returns the mean over all samples of an epoch from the means of its steps, in float64."""
+        return float(of_steps.astype(np.float64) @ self.counts / self.samples)
+
 
 class ShardedIndices(NamedTuple):
     """The samples of an epoch by device, step and slot, and their weights.
@@ -112,12 +116,12 @@ def shard_samples(order: Int32[np.ndarray, " samples"], plan: BatchPlan, dtype: 
       plan: of the batches.
       dtype: of the weights.
     """
-    counts, by_device = plan.counts, (plan.devices, plan.device_batch)
-    indices = np.zeros((len(counts), math.prod(by_device)), np.int32)
+    counts, by_device = plan.counts, (-1, plan.devices, plan.device_batch)
+    indices = np.zeros((len(counts), plan.devices * plan.device_batch), np.int32)
     weights = np.zeros(indices.shape, dtype)
     for step, count in enumerate(counts):
         first = step * plan.batch
         indices[step] = order[first]
         indices[step, :count] = order[first : first + count]
         weights[step, :count] = plan.devices / count
-    return ShardedIndices(*(array.reshape(-1, *by_device).swapaxes(0, 1).copy() for array in (indices, weights)))
+    return ShardedIndices(indices.reshape(by_device).swapaxes(0, 1).copy(), weights.reshape(by_device).swapaxes(0, 1).copy())

@@ -71,11 +71,7 @@ class Clock:
         try:
             yield
         finally:
-            self.add(name, self._now() - start)
-
-    def add(self, name: str, seconds: float) -> None:
-        """Adds seconds that were measured elsewhere to a section."""
-        self._spent[name] += seconds
+            self._spent[name] += self._now() - start
 
     def read(self) -> dict[str, float]:
         """All sections and `total_s`."""

@@ -23,7 +23,6 @@ from gmmae.scaling.batches import BatchPlan, dividing_part, plan_batches
 from gmmae.system.errors import InputError
 from gmmae.training import fingerprint, optimizers
 from gmmae.training.parallel import Devices, choose
-from gmmae.training.per_sample import values
 from gmmae.training.step import TrainState
 from gmmae.workloads import contract, registry
 from gmmae.workloads.interface import Params, Splits, Workload
@@ -233,7 +232,7 @@ def initial_state(setup: TrainSetup) -> TrainState:
         compiled = setup.cache.get(key, lambda: jax.jit(init).lower(seed).compile(compiler_options=options))
         start = cast(setup.config, jax.device_get(compiled(seed)))
     if setup.config.workload not in registry.BUILT_IN:
-        program = jax.jit(partial(values, setup.workload), compiler_options=options)
+        program = jax.jit(partial(contract.values, setup.workload), compiler_options=options)
         _require_independence(setup, program, start.params)
     return start
 

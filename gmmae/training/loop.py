@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -21,20 +20,21 @@ from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
-from gmmae.training import checkpoint, compilation, fingerprint, per_sample, programs
-from gmmae.training.checkpoint import Checkpoint, CheckpointManager
-from gmmae.training.compilation import RunCache, TrainSetup
-from gmmae.training.finetune import first_parameters, require_same_origin
-from gmmae.training.records import Epoch, Progress, Record, from_plain, plain
-from gmmae.training.run_logger import RunLogger, storage
-from gmmae.training.run_summary import (
+from gmmae.training import checkpoint, compilation, fingerprint, programs
+from gmmae.training.beginning import (
+    first_parameters,
     new_record,
     require_checkpoint,
     require_metric,
     require_same_optimization,
+    require_same_origin,
     resume_warnings,
     run_summary,
 )
+from gmmae.training.checkpoint import Checkpoint, CheckpointManager
+from gmmae.training.compilation import RunCache, TrainSetup
+from gmmae.training.records import Epoch, Progress, Record, from_plain, plain
+from gmmae.training.run_logger import RunLogger, TensorBoard, storage
 from gmmae.training.step import TrainState
 from gmmae.training.stopping import StopMonitor, finished
 from gmmae.training.terminal import Display
@@ -42,9 +42,6 @@ from gmmae.training.workdir import WorkDir, begin, claim, writable
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events
 from gmmae.workloads.sources import Fetcher
-
-if TYPE_CHECKING:
-    from gmmae.training.tensorboard import TensorBoard
 
 
 def run(config: Config, root: Path, display: Display, group: Group = ALONE, cache: RunCache | None = None) -> Record:
@@ -129,18 +126,19 @@ class Run:
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
-        self.stages = compilation.stages(setup)
         done, most = len(self.history), setup.config.stop.max_epochs
         facts = run_summary(setup, self.record, workdir.root, done)
         display.start(facts, max_epochs=most, done=done)
         with self.clock.section("compile_s"):
-            programs.epoch_values(setup, 1)  # compiles the schedule, also where the cache has the programs
+            # Compiles the schedule, also where the cache has the programs.
+            schedules.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
             # A stage that is over, or that no epoch reaches, needs no program.
-            self.train_steps = {
-                of.stage: programs.training(of, self.state, fetcher)
-                for of, after in zip(self.stages, [*self.stages[1:], None], strict=True)
+            stages = compilation.stages(setup)
+            self.stages = [
+                (of, programs.training(of, self.state, fetcher))
+                for of, after in zip(stages, [*stages[1:], None], strict=True)
                 if of.stage.first_epoch <= most and (after is None or after.stage.first_epoch > done + 1)
-            }
+            ]
             self.validate = programs.validation(setup, self.state.params, fetcher)
             self.describe = programs.description(setup, self.state.params)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
@@ -174,7 +172,7 @@ class Run:
     def train(self, interrupts: Interrupts) -> Record:
         """Trains to the end or to an interrupt, and returns the record."""
         self._write_record(None)
-        reason, _ = self._agree(self.monitor.reason(), None)
+        reason, _ = self._agree(None)
         self._show(last=reason is not None)
         if reason == stop_reasons.TARGET_REACHED and (at_target := self.monitor.at_target):
             stop, where = self.setup.config.stop, "inside" if at_target.train_loss is None else "after"
@@ -182,7 +180,7 @@ class Run:
             self.display.say(f"{reached} of {len(self.history)} earlier ones")
         while reason is None:
             self._train_epoch()
-            end, interrupt = self._agree(self.monitor.reason(), interrupts.reason)
+            end, interrupt = self._agree(interrupts.reason)
             self._show(last=end is not None)
             reason = end or interrupt
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
@@ -195,43 +193,49 @@ class Run:
         self.logger.end(record)
         return record
 
-    def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
+    def _agree(self, interrupt: str | None) -> tuple[str | None, str | None]:
         """Returns the end that the first process sees, by its clock, and the first interrupt of any process."""
-        of_each = self.group.all_gather((end, interrupt))
+        if self.group is ALONE:
+            return self.monitor.reason(), interrupt
+        of_each = self.group.all_gather((self.monitor.reason(), interrupt))
         self.group.epoch_ended()
         return of_each[0][0], next((reason for _, reason in of_each if reason), None)
 
     def _train_epoch(self) -> None:
         """Trains one epoch, with a validation after each part."""
         epoch, before = len(self.history) + 1, self.history[-1].steps if self.history else 0
-        setup = next(of for of in reversed(self.stages) if of.stage.first_epoch <= epoch)
-        train, plan, losses = self.train_steps[setup.stage], setup.train_plan, []
-        steps = plan.steps
-        rates = schedules.epoch_learning_rates(setup.schedule, epoch, steps)
+        if len(self.stages) > 1 and self.stages[1][0].stage.first_epoch == epoch:
+            self.stages.pop(0)
+        setup, train = self.stages[0]
+        plan, steps, losses = setup.train_plan, setup.train_plan.steps, []
         if epoch > 1 and epoch == setup.stage.first_epoch:
             self.display.say(f"the global batch is {plan.batch} from epoch {epoch} on")
-        for part in programs.epoch_parts(setup):
+        rates = schedules.epoch_learning_rates(setup.schedule, epoch, steps)
+        every = setup.config.stop.validate_every_steps or steps
+        for first in range(0, steps, every):
+            part = range(first, min(first + every, steps))
             with jax.transfer_guard("disallow"):  # what goes to the devices or comes back does so on purpose
                 with self.clock.section("train_s"):
                     self.state, of_part = train(self.state, epoch, part)
                 with self.clock.section("eval_s"):
                     self.validation = self.validate(self.state.params)
             losses.append(of_part)
+            metrics = dict(self.validation)
             row = Epoch(
                 epoch=epoch,
                 steps=before + part.stop,
                 samples=(epoch - 1) * plan.samples + min(part.stop * plan.batch, plan.samples),
                 lr=rates[part.stop - 1].item(),
-                train_loss=per_sample.mean_over_steps(np.concatenate(losses), plan) if part.stop == steps else None,
-                val_loss=self.validation[LOSS],
+                train_loss=plan.mean(np.concatenate(losses)) if part.stop == steps else None,
+                val_loss=metrics.pop(LOSS),
                 **self.clock.read(),
                 batch=plan.batch,
-                metrics={name: value for name, value in self.validation.items() if name != LOSS},
+                metrics=metrics,
             )
             self.monitor.add(row)
             self.logger.row(row)
         self.display.epoch(self.history[-1])
-        if self.monitor.cost(epoch) < self.monitor.cost(self.best_epoch):
+        if self.monitor.costs[epoch] < self.monitor.costs[self.best_epoch]:
             self.best, self.best_epoch = jax.device_get(self.state.params), epoch
 
     def _saves(self, reason: str | None) -> bool:
@@ -272,19 +276,17 @@ class Run:
             time_to_target_s=at_target.train_s + at_target.eval_s if at_target else None,
             clocks=self.clock.read(),
             growth=[
-                [of.stage.first_epoch, of.train_plan.batch]
-                for of in self.stages[1:]
-                if of.stage.first_epoch <= len(self.history)
+                [stage.first_epoch, stage.batch]
+                for stage in self.setup.strategy.stages[1:]
+                if stage.first_epoch <= len(self.history)
             ],
         )
         self.logger.record(self.record)
         return self.record
 
-    def _tensorboard(self) -> "TensorBoard":
+    def _tensorboard(self) -> TensorBoard:
         if not self.setup.config.log.tensorboard:
             return IDLE
-        from gmmae.training.tensorboard import TensorBoard
-
         parameters = identity_fields(self.setup.config) | {
             "stop.target": self.record.target,
             "stop.monitor": self.record.monitor,

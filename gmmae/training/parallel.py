@@ -100,7 +100,7 @@ class Devices:
         """Divides arrays along their leading axis, one entry for each device of this process, in the order of `own`."""
         if self.absent or self.processes == 1:
             return self.shard(tree)
-        sharding = self._sharding(PartitionSpec(AXIS))
+        sharding = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), PartitionSpec(AXIS))
 
         def place(leaf: np.ndarray) -> jax.Array:
             return jax.make_array_from_process_local_data(sharding, leaf, (self.count, *leaf.shape[1:]))
@@ -108,11 +108,8 @@ class Devices:
         with jax.transfer_guard("allow"):  # it is meant, unlike what the loop's guard looks for
             return jax.tree.map(place, tree)
 
-    def _sharding(self, spec: PartitionSpec) -> NamedSharding:
-        return NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
-
     def _place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
-        sharding = self._sharding(spec)
+        sharding = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
         if self.absent:
             shapes = jax.eval_shape(lambda arrays: arrays, tree)
             return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)

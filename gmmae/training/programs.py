@@ -19,9 +19,9 @@ from gmmae.models.convolutions import fast_convolutions
 from gmmae.scaling import schedules
 from gmmae.scaling.batches import BatchPlan, ShardedIndices, epoch_order, shard_samples
 from gmmae.training.compilation import TrainSetup, cast, workload_key
-from gmmae.training.per_sample import losses, summable_values, validation_means
 from gmmae.training.step import Algorithm, EpochValues, Slots, TrainState, train_steps, validate_steps
 from gmmae.workloads import registry
+from gmmae.workloads.contract import UNDEFINED, losses, summable_values
 from gmmae.workloads.interface import Params, Samples
 from gmmae.workloads.sources import CheckedSource, Fetcher, rows_of, take_on_host
 
@@ -40,22 +40,23 @@ class _Chunks:
       setup: of the run.
       split: of the data.
       plan: of its batches.
-      parts: the parts of an epoch. A chunk lies within one of them.
+      part: steps between two validations. A chunk lies within such a part.
       places: the samples of an epoch by its number.
       epochs: how many there are.
       fetcher: reads the samples of a source.
 
     Attributes:
       of_epoch: the steps of each chunk of an epoch, from 0.
+      filled: the index of each chunk's steps. The last step fills a shorter chunk; the program does not get so far.
     """
 
     def __init__(
-        self, setup: TrainSetup, split: Split, plan: BatchPlan, parts: Sequence[range],
+        self, setup: TrainSetup, split: Split, plan: BatchPlan, part: int,
         places: Callable[[int], ShardedIndices], epochs: float, fetcher: Fetcher | None,
     ) -> None:  # fmt: skip
         devices, source = setup.devices, getattr(setup.data, split)
         self._setup, self._plan, self._epochs, self.places = setup, plan, epochs, places
-        self._length, self.from_source = len(parts[0]), isinstance(source, CheckedSource)
+        self._length, self.from_source = min(part, plan.steps), isinstance(source, CheckedSource)
         if self.from_source:
             like, slots = cast(setup.config, source.first), plan.devices * plan.device_batch // devices.count
             step_bytes = len(devices.own) * slots * sum(leaf.nbytes for leaf in jax.tree.leaves(like))
@@ -68,7 +69,7 @@ class _Chunks:
             @lru_cache(maxsize=2)  # of the chunk that is computed, and of the next one
             def begin(epoch: int, steps: range) -> tuple[Int32[np.ndarray, "shards steps slots"], Callable[[], Samples]]:
                 assert fetcher is not None, "the samples of a source must be read"
-                samples, rows = rows_of(places(epoch).indices[:, self.filled(steps)], devices.count)
+                samples, rows = rows_of(places(epoch).indices[:, self.filled[steps]], devices.count)
                 return rows, fetcher.begin(source, like, samples[list(devices.own)])
 
             self._begin = begin
@@ -76,15 +77,17 @@ class _Chunks:
             key = ("data on devices", split, setup.config.precision, devices, *workload_key(setup.config))
             self._held = setup.cache.get(key, lambda: devices.replicate(cast(setup.config, source)))
         self.of_epoch = [
-            range(first, min(first + self._length, part.stop)) for part in parts for first in part[:: self._length]
+            range(first, min(first + self._length, start + part, plan.steps))
+            for start in range(0, plan.steps, part)
+            for first in range(start, min(start + part, plan.steps), self._length)
         ]
+        self.filled: dict[range, slice | Int32[np.ndarray, " length"]] = {
+            steps: slice(steps.start, steps.stop)  # without a copy
+            if len(steps) == self._length
+            else np.minimum(np.arange(steps.start, steps.start + self._length, dtype=np.int32), steps.stop - 1)
+            for steps in self.of_epoch
+        }
         self._shard_ranges = devices.shard(devices.shard_ranges(plan.devices))
-
-    def filled(self, steps: range) -> slice | Int32[np.ndarray, " length"]:
-        """Returns the index of a chunk's steps. The last step fills it; the program does not get so far."""
-        if len(steps) == self._length:
-            return slice(steps.start, steps.stop)  # without a copy
-        return np.minimum(np.arange(steps.start, steps.start + self._length, dtype=np.int32), steps.stop - 1)
 
     def arguments(self, epoch: int, steps: range, *values: PyTree, read: bool = True) -> tuple[Any, ...]:
         """Returns some values, the number of steps, the samples and the slots of a chunk, on the devices.
@@ -106,7 +109,7 @@ class _Chunks:
                     self._begin(epoch + 1, self.of_epoch[0])
                 samples = wait()
             samples = devices.shard_own(samples)
-        filled, of_epoch = self.filled(steps), self.places(epoch)
+        filled, of_epoch = self.filled[steps], self.places(epoch)
         slots = of_epoch.indices[:, filled], of_epoch.weights[:, filled], rows
         if config.parallel.deterministic:  # every device has the slots of all shards
             shape = devices.count, self._length, self._plan.devices, self._plan.device_batch
@@ -136,13 +139,6 @@ Train = Callable[..., tuple[TrainState, Float[np.ndarray, " steps"]]]
 """`(state, epoch, steps=the whole epoch) -> (state, mean loss of each step)`; takes over the state's memory."""
 Validate = Callable[[Params], dict[str, float]]
 """`params -> {name: mean over the validation samples}`: the loss and the workload's metrics."""
-
-
-def epoch_parts(setup: TrainSetup) -> list[range]:
-    """Returns the steps of each part of an epoch, from 0. There is one part if no validation is due before the epoch's end."""
-    steps = setup.train_plan.steps
-    part = setup.config.stop.validate_every_steps or steps
-    return [range(first, min(first + part, steps)) for first in range(0, steps, part)]
 
 
 def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None) -> Train:
@@ -181,17 +177,18 @@ def compile_training(
       fetcher: reads the samples of a source.
       donate: whether the program takes over the state's memory.
     """
-    config, plan = setup.config, setup.train_plan
+    config, plan, dtype = setup.config, setup.train_plan, setup.config.dtype
 
     @lru_cache(maxsize=2)  # of the epoch that is trained, and of the next one
     def places(epoch: int) -> ShardedIndices:
-        return shard_samples(epoch_order(config.seed, epoch, plan.samples), plan, config.dtype)
+        return shard_samples(epoch_order(config.seed, epoch, plan.samples), plan, dtype)
 
-    chunks = _Chunks(setup, "train", plan, epoch_parts(setup), places, config.stop.max_epochs, fetcher)
+    part = config.stop.validate_every_steps or plan.steps
+    chunks = _Chunks(setup, "train", plan, part, places, config.stop.max_epochs, fetcher)
 
     def arguments(epoch: int, steps: range, *, read: bool = True) -> tuple[Any, ...]:
-        values = epoch_values(setup, epoch)
-        values = values._replace(learning_rates=values.learning_rates[chunks.filled(steps)])
+        rates = schedules.epoch_learning_rates(setup.schedule, epoch, plan.steps).astype(dtype)[chunks.filled[steps]]
+        values = EpochValues(np.uint32(config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
         return chunks.arguments(epoch, steps, values, read=read)
 
     of_run = _fast(setup, partial(losses, setup.workload)), setup.optimizer, plan.micro_batches, config.parallel.deterministic
@@ -204,16 +201,21 @@ def compile_training(
 def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None) -> Validate:
     """Compiles a validation. Args are those of `training`, of parameters."""
     compiled, chunks = compile_validation(setup, params, fetcher)
-    numbers, of_steps = count(1), chunks.of_epoch
-    held = None if chunks.from_source else [chunks.arguments(1, steps) for steps in of_steps]
+    plan, numbers, of_steps = setup.eval_plan, count(1), chunks.of_epoch
+    held = None if chunks.from_source else {steps: chunks.arguments(1, steps) for steps in of_steps}
 
     def validate(params: Params) -> dict[str, float]:
         results, number = [], next(numbers)
-        for of_chunk in held or (chunks.arguments(number, steps) for steps in of_steps):
+        for steps in of_steps:
+            of_chunk = held[steps] if held else chunks.arguments(number, steps)
             jax.block_until_ready(results)  # one program at a time, as in training
             results.append(compiled(params, *of_chunk))
-        means = {name: _joined([result[name] for result in results], of_steps) for name in results[0]}
-        return validation_means(means, setup.eval_plan)
+        means = {name: plan.mean(_joined([result[name] for result in results], of_steps)) for name in results[0]}
+        for name in setup.data.may_be_undefined:  # its mean is over the samples that define it
+            defined = plan.samples - round(means.pop(name + UNDEFINED) * plan.samples)
+            if defined < plan.samples:
+                means[name] *= plan.samples / defined if defined else math.nan
+        return means
 
     return validate
 
@@ -224,7 +226,7 @@ def compile_validation(
     """Returns the program of a chunk of a validation, and the chunks. Args are those of `validation`."""
     plan, exact = setup.eval_plan, setup.config.parallel.deterministic
     places = shard_samples(np.arange(plan.samples, dtype=np.int32), plan, setup.config.dtype)
-    chunks = _Chunks(setup, "validation", plan, [range(plan.steps)], lambda _: places, math.inf, fetcher)
+    chunks = _Chunks(setup, "validation", plan, plan.steps, lambda _: places, math.inf, fetcher)
     values = partial(summable_values, setup.workload, setup.data.may_be_undefined)
     function = partial(validate_steps, values=values, exact=exact)
     example = chunks.arguments(1, chunks.of_epoch[0], read=False)
@@ -254,9 +256,3 @@ def description(setup: TrainSetup, params: Params) -> Callable[[Params], dict[st
         lambda: jax.jit(describe).lower(jax.device_get(params), shown).compile(),
     )
     return lambda params: jax.device_get(compiled(jax.device_get(params), shown))
-
-
-def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
-    """Returns the values of an epoch, as NumPy arrays."""
-    rates = schedules.epoch_learning_rates(setup.schedule, epoch, setup.train_plan.steps).astype(setup.config.dtype)
-    return EpochValues(np.uint32(setup.config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]

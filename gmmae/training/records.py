@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gmmae.config.schema import LOSS
-from gmmae.system.files import csv_text, write_text
 from gmmae.system.json_files import checked
 
 SCHEMA_VERSION = 1
@@ -193,16 +192,6 @@ def _number(value: object) -> object:
     if isinstance(value, dict):
         return {key: _number(entry) for key, entry in value.items()}
     return float(value) if isinstance(value, str) else value
-
-
-def write_history(path: Path, rows: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
-    """Writes a `history.csv` with a column for each metric; a run then appends to it."""
-    write_text(path, csv_text((), [*PLAIN, *(f"val_{name}" for name in metrics)]) + "".join(map(history_line, rows)))
-
-
-def history_line(row: Epoch) -> str:
-    """Returns one row as a line, every float to the last digit."""
-    return ",".join(["" if value is None else repr(value) for value in (*row[:-1], *row.metrics.values())]) + "\n"
 
 
 def read_history(path: Path) -> list[Epoch]:

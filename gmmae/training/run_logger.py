@@ -1,33 +1,156 @@
 """The files that a run writes while it goes on, besides its checkpoints: history, record, snapshots and TensorBoard's."""
 
 import hashlib
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gmmae.system.files import whole_file, write_text
-from gmmae.training.records import Epoch, Record, first_rows, history_line, to_json, write_history
+from gmmae.config.schema import LOSS
+from gmmae.system.files import csv_text, whole_file, write_text
+from gmmae.training.records import PLAIN, Epoch, Record, first_rows, to_json
 from gmmae.training.workdir import WorkDir, failed_disk
 from gmmae.workloads.interface import Events
 
-if TYPE_CHECKING:
-    from gmmae.training.tensorboard import TensorBoard
+SCALARS = {
+    "loss/train": "train_loss",
+    "loss/validation": "val_loss",
+    "optimiser/learning_rate": "lr",
+    "optimiser/global_batch": "batch",
+}
+RESULTS = {"result/time_to_target_s": "time_to_target_s", "result/epochs": "epochs", "result/best_val_loss": "best_val_loss"}
+QUEUE = 10_000
+FLUSH_S = 1
+"""Seconds between flushes of the event file."""
+TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
+
+
+def training_s(row: Epoch) -> float:
+    """Returns the seconds of training and validation up to a row, as in a time to the target."""
+    return row.train_s + row.eval_s
+
+
+class TensorBoard:
+    """Events of one run under a folder.
+
+    Events carry the run's own clock, so that TensorBoard's axis "Relative" shows seconds of training. Compiling and pauses
+    between two processes of a run are not in them. A run that is written afterwards has the times that it took.
+
+    Args:
+      folder: made when needed.
+      parameters: the run's hyperparameters by name, for the HParams tab.
+      start: the epoch to resume from. Earlier events with this number or a later one are purged, whether they count epochs or
+        steps. So all rows must be written again; those that are still there are left out.
+      metric: of the target. A workload's metric has columns of its own in the HParams tab, beside the losses.
+      times: tags of an epoch's clocks, each with its field of `Epoch`.
+      results: tags of the outcome, each with its field of `Record`.
+      clock: seconds since the start at a row; None: events carry the time at which they are written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        parameters: Mapping[str, object],
+        start: int = 0,
+        metric: str = LOSS,
+        times: Mapping[str, str] = TIMES,
+        results: Mapping[str, str] = RESULTS,
+        clock: Callable[[Epoch], float] | None = training_s,
+    ):
+        from tensorboardX import SummaryWriter  # imported where there are logs to write: it takes a quarter of a second
+        from tensorboardX.summary import hparams
+
+        self._clock, self._start, self._now = clock, _first_start(folder), None
+        self._first, self._by_step = start, False
+        own = {} if metric == LOSS else {f"result/best_{metric}": "best_value"}
+        self._epoch_tags, self._result_tags = {**SCALARS, **times}, {**results, **own}
+        # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
+        self._writer = SummaryWriter(str(folder), purge_step=start, flush_secs=FLUSH_S, max_queue=QUEUE)
+        self._next_flush = 0.0
+        # SummaryWriter.add_hparams would open a run of its own, named by the time, for the same purpose.
+        plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}
+        # A warning for each NaN: here they are results, and the record says so.
+        logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
+        assert self._writer.file_writer is not None
+        columns = [*SCALARS, *(f"metric/{metric}" for _ in own), *self._result_tags]
+        for summary in hparams(plain, dict.fromkeys(columns, 0.0)):
+            self._writer.file_writer.add_summary(summary)
+
+    def row(self, row: Epoch) -> None:
+        """Writes the scalars of a row; they are on disk about a second later.
+
+        From the first row inside an epoch on, each validation is also shown by its step, as `steps/NAME`.
+
+        Raises:
+          OSError: earlier scalars cannot be written.
+        """
+        self._now = self._start + self._clock(row) if self._clock else None
+        self._by_step |= row.train_loss is None
+        if self._by_step and row.steps >= self._first:
+            for name, value in row.validation.items():
+                self._writer.add_scalar(f"steps/{name}", value, row.steps, self._now)
+        if row.train_loss is not None and row.epoch >= self._first:
+            for tag, name in self._epoch_tags.items():
+                self._writer.add_scalar(tag, getattr(row, name), row.epoch, self._now)
+            for name, value in row.metrics.items():
+                self._writer.add_scalar(f"metric/{name}", value, row.epoch, self._now)
+        if time.monotonic() >= self._next_flush:  # it waits for the disk, longer than a short epoch takes
+            self._writer.flush()  # a full disk shows here, in the caller's thread
+            self._next_flush = time.monotonic() + FLUSH_S
+
+    def events(self, epoch: int, events: Events) -> None:
+        """Writes the workload's events after an epoch, without histograms of values that are not finite."""
+        for tag, value in events.scalars.items():
+            self._writer.add_scalar(tag, value, epoch, self._now)
+        for tag, values in events.histograms.items():
+            if values.size and np.isfinite(values).all():
+                self._writer.add_histogram(tag, values, epoch, walltime=self._now)
+        for tag, image in events.images.items():
+            self._writer.add_image(tag, image, epoch, self._now, dataformats="HW" if image.ndim == 2 else "HWC")
+
+    def result(self, record: Record) -> None:
+        """Writes the outcome of a run, for the columns of the HParams tab, without values that are None."""
+        for tag, name in self._result_tags.items():
+            value = getattr(record, name)
+            if value is not None:
+                self._writer.add_scalar(tag, value, record.epochs, self._now)
+
+    def close(self) -> None:
+        """Closes the event file."""
+        self._writer.close()
+
+
+def _first_start(folder: Path) -> float:
+    """Returns when the first process of the run began, by the names of its event files; now where there are none."""
+    names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
+    return min((float(name[1]) for name in names if name), default=time.time())
+
+
+def write_history(path: Path, rows: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
+    """Writes a `history.csv` with a column for each metric; a run then appends to it."""
+    write_text(path, csv_text((), [*PLAIN, *(f"val_{name}" for name in metrics)]) + "".join(map(history_line, rows)))
+
+
+def history_line(row: Epoch) -> str:
+    """Returns one row as a line, every float to the last digit; a row inside an epoch has no training loss."""
+    return ",".join(map(repr, (*row[:-1], *row.metrics.values()))).replace("None", "") + "\n"
 
 
 class RunLogger:
     """Writes a run's progress into its work directory; methods raise `StorageError` where it cannot be written."""
 
-    def __init__(self, workdir: WorkDir, tensorboard: "TensorBoard"):
+    def __init__(self, workdir: WorkDir, tensorboard: TensorBoard):
         self._workdir, self._tensorboard, self._sha256 = workdir, tensorboard, hashlib.sha256()
 
     def begin(self, rows: Sequence[Epoch], metrics: Sequence[str]) -> None:
         """Cuts the history after the rows so far, or begins it with a column for each of the workload's metrics."""
         history = self._workdir.history
-        with self._storage():
+        with storage(self._workdir.root):
             if rows:  # never written again: a power cut could take what a checkpoint counts on
                 os.truncate(history, len(first_rows(history, len(rows))))
             else:
@@ -39,7 +162,7 @@ class RunLogger:
     def row(self, row: Epoch) -> None:
         """Appends a row to the history."""
         line = history_line(row)
-        with self._storage():
+        with storage(self._workdir.root):
             with self._workdir.history.open("a", encoding="utf-8") as file:
                 file.write(line)
             self._sha256.update(line.encode())
@@ -47,18 +170,18 @@ class RunLogger:
 
     def sha256(self) -> str:
         """Returns the SHA-256 of the history, as a checkpoint keeps it; all of it is on the disk then."""
-        with self._storage(), self._workdir.history.open("rb") as file:
+        with storage(self._workdir.root), self._workdir.history.open("rb") as file:
             os.fsync(file.fileno())
         return self._sha256.hexdigest()
 
     def events(self, epoch: int, events: Events) -> None:
         """Writes a workload's events for TensorBoard."""
-        with self._storage():
+        with storage(self._workdir.root):
             self._tensorboard.events(epoch, events)
 
     def snapshot(self, epoch: int, val_loss: float, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes the arrays of the shown validation samples."""
-        with self._storage():
+        with storage(self._workdir.root):
             path = self._workdir.snapshots / f"epoch_{epoch:06d}.npz"
             scalars = {"epoch": np.int64(epoch), "val_loss": np.float64(val_loss)}
             with whole_file(path) as part, part.open("wb") as file:
@@ -66,17 +189,14 @@ class RunLogger:
 
     def record(self, record: Record) -> None:
         """Writes the record."""
-        with self._storage():
+        with storage(self._workdir.root):
             write_text(self._workdir.record, to_json(record))
 
     def end(self, record: Record) -> None:
         """Writes the result for TensorBoard and closes its file."""
-        with self._storage():
+        with storage(self._workdir.root):
             self._tensorboard.result(record)
             self._tensorboard.close()
-
-    def _storage(self) -> AbstractContextManager[None]:
-        return storage(self._workdir.root)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from gmmae.config.schema import StopConfig
+from gmmae.config.schema import LOSS, StopConfig
 from gmmae.system.stop_reasons import COLLAPSED, DIVERGED, INTERRUPTED, MAX_EPOCHS, STALLED, TARGET_REACHED, TIME_LIMIT
 from gmmae.training.records import Epoch, Record
 
@@ -15,6 +15,7 @@ class StopMonitor:
       rows: all of them.
       epochs: those at the ends of epochs.
       at_target: the first row at the target, or None.
+      costs: the monitored metric after each epoch as something to make small, by its number; infinite before the first one.
 
     >>> rows = [Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0, 0, 0, 0, 0, 32) for epoch, loss in enumerate((0.3, 0.2), 1)]
     >>> StopMonitor(StopConfig(target=0.2), rows).reason()
@@ -22,35 +23,29 @@ class StopMonitor:
     """
 
     def __init__(self, stop: StopConfig, rows: Iterable[Epoch] = ()):
-        self._stop = stop
+        self._stop, self._sign = stop, stop.cost(1.0)
         self._target = -math.inf if stop.target is None else stop.cost(stop.target)
         self.rows: list[Epoch] = []
         self.epochs: list[Epoch] = []
         self.at_target: Epoch | None = None
-        self._costs: list[float] = []  # after each epoch
-        self._lowest: list[float] = []  # the lowest cost up to each epoch, so that no rule walks through all of them
+        self.costs, self._costs_of_rows = [math.inf], list[float]()
+        self._lowest = [math.inf]  # the lowest cost up to each epoch, so that no rule walks through all of them
         for row in rows:
             self.add(row)
 
     def add(self, row: Epoch) -> None:
-        """Adds the next row."""
-        cost = self._cost(row)
+        """Adds the next row. An undefined metric is worse than any other."""
+        monitor = self._stop.monitor
+        cost = self._sign * (row.val_loss if monitor == LOSS else row.metrics.get(monitor, math.nan))
+        cost = math.inf if math.isnan(cost) else cost
         self.rows.append(row)
-        if self.at_target is None and math.isfinite(row.val_loss) and cost <= self._target:
+        self._costs_of_rows.append(cost if math.isfinite(row.val_loss) else math.inf)
+        if self.at_target is None and self._costs_of_rows[-1] <= self._target:
             self.at_target = row
         if row.train_loss is not None:
             self.epochs.append(row)
-            self._costs.append(cost)
-            self._lowest.append(min([*self._lowest[-1:], cost]))
-
-    def _cost(self, row: Epoch) -> float:
-        """Returns the monitored metric as something to make small. An undefined one is worse than any other."""
-        cost = self._stop.cost(row.value(self._stop.monitor))
-        return math.inf if math.isnan(cost) else cost
-
-    def cost(self, epoch: int) -> float:
-        """Returns the monitored metric after an epoch, from 1, as something to make small; infinity for epoch 0."""
-        return self._costs[epoch - 1] if epoch else math.inf
+            self.costs.append(cost)
+            self._lowest.append(min(self._lowest[-1], cost))
 
     def target_epoch(self) -> Epoch | None:
         """Returns the end of the epoch of the first row at the target."""
@@ -60,8 +55,7 @@ class StopMonitor:
         """Returns the step at which the metric crosses the target, linear between two rows; None if it does not."""
         if self.at_target is None:
             return None
-        costs = [self._cost(row) if math.isfinite(row.val_loss) else math.inf for row in self.rows]
-        return crossing([0, *(row.steps for row in self.rows)], [math.inf, *costs], self._target)
+        return crossing([0, *(row.steps for row in self.rows)], [math.inf, *self._costs_of_rows], self._target)
 
     def reason(self) -> str | None:  # noqa: PLR0911 a line for each reason
         """Returns the reason to stop after the last epoch, or None to go on, as always inside an epoch.
@@ -87,15 +81,11 @@ class StopMonitor:
         if patience and patience < done:
             before = self._lowest[-patience - 1]
             gain = stop.min_relative_improvement * abs(before) if math.isfinite(before) else 0.0
-            if min(self._costs[-patience:]) >= before - gain:
+            if min(self.costs[-patience:]) >= before - gain:
                 return STALLED
         if done >= stop.max_epochs:
             return MAX_EPOCHS
-        return TIME_LIMIT if _time_is_over(stop, last.total_s) else None
-
-
-def _time_is_over(stop: StopConfig, total_s: float) -> bool:
-    return stop.time_limit_s is not None and stop.time_limit_s <= total_s
+        return TIME_LIMIT if stop.time_limit_s is not None and stop.time_limit_s <= last.total_s else None
 
 
 def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> float:
@@ -137,4 +127,4 @@ def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bo
         return monitor.reason() == reason
     if reason == MAX_EPOCHS:
         return record.epochs >= stop.max_epochs
-    return reason != TIME_LIMIT or _time_is_over(stop, record.clocks.get("total_s", 0.0))
+    return reason != TIME_LIMIT or (stop.time_limit_s is not None and stop.time_limit_s <= record.clocks.get("total_s", 0.0))

@@ -17,13 +17,13 @@ from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.multihost.distributed import join_processes
 from gmmae.system.errors import InputError, write_error
 from gmmae.system.null_object import IDLE
-from gmmae.training import compilation, loop, per_sample, terminal
+from gmmae.training import compilation, loop, terminal
 from gmmae.training.checkpoint import named, trained
 from gmmae.training.parallel import choose
 from gmmae.training.records import Record
 from gmmae.training.step import take
 from gmmae.training.workdir import WorkDir
-from gmmae.workloads import registry, sources
+from gmmae.workloads import contract, registry, sources
 from gmmae.workloads.configuration import on_its_data, read_config, require_source
 from gmmae.workloads.interface import Params, Samples, Workload
 from gmmae.workloads.sources import CheckedSource, Fetcher
@@ -79,7 +79,7 @@ class Trained(NamedTuple):
 
     def evaluate(self, samples: Samples) -> Mapping[str, np.ndarray]:
         """Returns one value for each sample of the loss, which is the first, and of each metric."""
-        values = self._applied(partial(per_sample.values, self.workload), samples)
+        values = self._applied(partial(contract.values, self.workload), samples)
         return {LOSS: values[LOSS], **values}  # JAX puts names in order
 
     def describe(self, samples: Samples) -> Mapping[str, np.ndarray]:

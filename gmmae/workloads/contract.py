@@ -1,13 +1,13 @@
-"""The contract of a workload: parameters that can be trained and saved, and values of a sample that do not follow the others.
+"""The contract of a workload: one loss and metric a sample, parameters that can be trained, and samples that are independent.
 
-The second part takes calls. So it is checked once for a workload's file, settings and version of JAX, and an empty file in
+The last part takes calls. So it is checked once for a workload's file, settings and version of JAX, and an empty file in
 JAX's folder of compiled programs remembers it.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from gmmae.config.schema import LOSS
 from gmmae.system.errors import InputError
 from gmmae.workloads import registry
-from gmmae.workloads.interface import Params, Samples, WorkloadError
+from gmmae.workloads.interface import Params, PerSample, Samples, Workload, WorkloadError
 from gmmae.workloads.sources import count, form, one_sample, spread
 
 TOLERANCES = {r"f16\[|f8_|Precision\.(DEFAULT|HIGH)\b": 0.05, r"f32\[": 1e-4, "": 1e-10}
@@ -29,6 +30,54 @@ SAMPLES = 32
 
 TRIES = 3
 """Sets of parameters. A dependence shows with each of them, and a threshold that rounding has crossed with one."""
+
+UNDEFINED = ", undefined"
+"""Ends the name of the share of samples for which a metric is undefined."""
+
+
+def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
+    """Returns one loss for each sample, or raises a WorkloadError where the workload gives another shape or type."""
+    of_samples = workload.losses(params, samples, keys)
+    _require_one_per_sample("losses", samples, of_samples)
+    return of_samples
+
+
+def values(workload: Workload, params: Params, samples: Samples, keys: Array | None = None) -> PerSample:
+    """Returns the loss and each metric by name, one value for each sample; a validation takes their means.
+
+    With keys, as in training, there is only the loss.
+
+    Raises:
+      WorkloadError: the workload gives values of another shape or type, or a metric's name is "loss" or has several lines.
+    """
+    of_samples = losses(workload, params, samples, keys)
+    metrics = workload.metrics(params, samples) if keys is None else {}
+    for name, metric in metrics.items():
+        _require_one_per_sample(f"metrics, {name!r}", samples, metric, of_samples)
+        if name == LOSS or not name.isprintable():
+            raise WorkloadError(f"metrics of a workload must have names of one line and not {LOSS!r}; got {name!r}: rename it")
+    return {LOSS: of_samples, **{name: jnp.asarray(metric, of_samples.dtype) for name, metric in metrics.items()}}
+
+
+def summable_values(workload: Workload, may_be_undefined: Sequence[str], params: Params, samples: Samples) -> PerSample:
+    """Returns `values` with 0 for an undefined metric, and a second entry that is 1 for each sample it is undefined for."""
+    summable = dict(values(workload, params, samples))
+    for name in may_be_undefined:
+        undefined = jnp.isnan(summable[name])
+        summable[name + UNDEFINED] = undefined.astype(summable[name].dtype)
+        summable[name] = jnp.where(undefined, 0, summable[name])
+    return summable
+
+
+def _require_one_per_sample(name: str, samples: Samples, values: Array, *losses: Array) -> None:
+    """Refuses values of another shape, and of a type that is not floating, or not together with that of the losses."""
+    shape, expected = np.shape(values), (count(samples),)
+    if shape != expected or not jnp.issubdtype(jnp.result_type(values, *losses), jnp.floating):
+        dtype = getattr(values, "dtype", type(values).__name__)
+        raise WorkloadError(
+            f"{name} of a workload must be one floating-point number a sample, of shape {expected} here; got {dtype} of shape "
+            f"{shape}"
+        )
 
 
 def require_parameters(params: Params) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import gmmae
+from gmmae.export.loader import Model
 from gmmae.system.errors import InputError
 from gmmae.training import compilation
-from gmmae.training.export_loader import Model
 from gmmae.training.loop import run
 from gmmae.training.trained import named
 from gmmae.workloads import registry

@@ -11,7 +11,8 @@ from tensorboardX import SummaryWriter
 
 from docs import generate
 from gmmae.plotting import canvas, comparison
-from gmmae.training.records import Epoch, write_history
+from gmmae.training.records import Epoch
+from gmmae.training.run_logger import write_history
 from tests.commands import refusal, run_gmmae
 from tests.planner.test_curves import curve, steps_at
 

@@ -12,8 +12,8 @@ import SimpleITK as sitk
 
 from gmmae.config.schema import CheckpointConfig, LogConfig, changed
 from gmmae.config.toml import to_toml
-from gmmae.training import compilation, per_sample
-from gmmae.workloads import registry
+from gmmae.training import compilation
+from gmmae.workloads import contract, registry
 from gmmae.workloads.configuration import read_config
 from tests import volume_folders as folders
 from tests.commands import run_gmmae
@@ -69,7 +69,7 @@ def untrained_losses(path, root, **changes):
     validation = compilation.cast(config, workload.load().validation)
     keys = jax.random.split(jax.random.key(0), len(jax.tree.leaves(validation)[0]))
     params = jax.jit(workload.init)(jax.random.key(0))
-    return jax.jit(partial(per_sample.losses, workload))(params, validation, keys)
+    return jax.jit(partial(contract.losses, workload))(params, validation, keys)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from docs import generate
 from gmmae.cli import main
 from gmmae.config.schema import flatten
 from gmmae.sweep.grid import SweepConfig
-from gmmae.training.records import Epoch, write_history
+from gmmae.training.records import Epoch
+from gmmae.training.run_logger import write_history
 from gmmae.workloads.registry import BUILT_IN, configuration
 from tests.documents.programs import options
 from tests.documents.reading import NOTEBOOKS, OF_THE_SITE, ROOT, none_of

@@ -12,14 +12,15 @@ from benchmarks.device_programs import Reading, compiled, in_mode, read, topolog
 from gmmae.config.schema import Config, changed
 from gmmae.config.toml import find
 from gmmae.models import mixture
-from gmmae.training import compilation, parallel, per_sample, programs, step
+from gmmae.training import compilation, parallel, programs, step
+from gmmae.workloads import contract
 from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import Asked, Bound, faults
 from tests.small import small
 
 SMALL = small(data__augment=False)
 AMPLE = Bound(launches=1000, temporary_mb=1000.0)
-losses = per_sample.losses
+losses = contract.losses
 pmean = step.pmean
 
 

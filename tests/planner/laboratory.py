@@ -20,7 +20,8 @@ from gmmae.sweep.grid import RunKey
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.training import fingerprint, stopping
-from gmmae.training.records import Epoch, Record, to_json, write_history
+from gmmae.training.records import Epoch, Record, to_json
+from gmmae.training.run_logger import write_history
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Splits
 from tests import sweeps

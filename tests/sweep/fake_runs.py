@@ -27,7 +27,8 @@ from gmmae.sweep.runs import SweepDir
 from gmmae.sweep.step_times import Timing, Timings, settings, write
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import write_text
-from gmmae.training.records import Epoch, Record, read_history, to_json, write_history
+from gmmae.training.records import Epoch, Record, read_history, to_json
+from gmmae.training.run_logger import write_history
 
 trained = 0
 

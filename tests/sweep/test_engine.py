@@ -19,7 +19,8 @@ from gmmae.system import locks
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import write_text
 from gmmae.training.fingerprint import Fingerprint
-from gmmae.training.records import to_json, write_history
+from gmmae.training.records import to_json
+from gmmae.training.run_logger import write_history
 from gmmae.workloads.registry import configuration
 from tests.sweep.fake_runs import NAMES, PATHS, Fake, Watch, grid, without_clocks
 from tests.waiting import DEADLINE_S, locked, wait_until

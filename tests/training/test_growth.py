@@ -8,9 +8,9 @@ from gmmae.config.rules import ConfigError
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling import strategies
 from gmmae.system.errors import InputError
+from gmmae.training.beginning import require_same_optimization
 from gmmae.training.loop import run
 from gmmae.training.records import read_history
-from gmmae.training.run_summary import require_same_optimization
 from tests.small import Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
 
 # 22 training samples: batches 8, 16 and 22 have 3, 2 and 1 steps an epoch.

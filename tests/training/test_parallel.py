@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from gmmae.scaling.batches import epoch_order, shard_samples
 from gmmae.system.errors import InputError
 from gmmae.training import compilation, programs, step
 from gmmae.training.parallel import AXIS, choose
-from gmmae.training.step import Algorithm, Slots, train_steps
+from gmmae.training.step import Algorithm, EpochValues, Slots, train_steps
 from tests.small import small
 
 EPOCHS = 3
@@ -68,7 +69,8 @@ def replicas_after_an_epoch():
     steps = partial(train_steps, algorithm=Algorithm(setup.workload.losses, setup.optimizer))
     mapped = jax.pmap(steps, AXIS, in_axes=(None, None, None, None, 0), devices=list(setup.devices.devices))
     slots = Slots(samples.indices, *samples)
-    found, _ = mapped(state, programs.epoch_values(setup, 1), setup.train_plan.steps, setup.data.train, slots)
+    values = EpochValues(jnp.uint32(0), jnp.int32(1), jnp.full(setup.train_plan.steps, 0.001))
+    found, _ = mapped(state, values, setup.train_plan.steps, setup.data.train, slots)
     return jax.device_get(found.params)
 
 

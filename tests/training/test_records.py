@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmmae.training.records import Epoch, from_json, read_history, to_json, write_history
+from gmmae.training.records import Epoch, from_json, read_history, to_json
+from gmmae.training.run_logger import write_history
 from tests.sweep.test_runs import RECORD
 
 ENDED = replace(RECORD, final_train_loss=0.1 + 0.2, best_val_loss=1e-3 / 3, clocks={"train_s": 1 / 3, "total_s": 200.0})

@@ -10,8 +10,8 @@ import pytest
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.batches import epoch_order, plan_batches, shard_samples
-from gmmae.training import compilation, optimizers, per_sample, programs
-from gmmae.training.step import Algorithm, Batch, Slots, TrainState, train_step, train_steps, validate_steps
+from gmmae.training import compilation, optimizers
+from gmmae.training.step import Algorithm, Batch, EpochValues, Slots, TrainState, train_step, train_steps, validate_steps
 from tests.small import on_one_device, small
 
 # One step differs by the order of float32 sums: a few units in the last place of the gradient, which Adam, dividing by its
@@ -38,7 +38,8 @@ def test_scanned_epoch_equals_plain_loop(setup):
 
     steps = on_one_device(train_steps, algorithm=Algorithm(setup.workload.losses, setup.optimizer))
     slots = Slots(indices, indices, weights)
-    scanned, scanned_losses = steps(state, programs.epoch_values(setup, 1), len(indices), volumes, slots)
+    values = EpochValues(jnp.uint32(0), jnp.int32(1), jnp.full(len(indices), setup.config.optim.learning_rate))
+    scanned, scanned_losses = steps(state, values, len(indices), volumes, slots)
     looped, looped_losses = state, []
     for index, weight in zip(indices, weights, strict=True):
         looped, loss = step(looped, Batch(volumes[index]), weight, setup.config.optim.learning_rate)
@@ -86,7 +87,7 @@ def test_evaluation_counts_every_sample_once(setup):
         params, len(indices), volumes, Slots(indices, indices, weights)
     )
     expected = float(np.asarray(jax.jit(without_keys(setup))(params, volumes), np.float64).mean())
-    assert per_sample.mean_over_steps(np.asarray(steps["loss"]), partial_last) == pytest.approx(expected, rel=1e-6)
+    assert partial_last.mean(np.asarray(steps["loss"])) == pytest.approx(expected, rel=1e-6)
 
 
 def test_clipping_bounds_the_gradient_that_adam_sees():

@@ -5,14 +5,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorboardX
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from gmmae.system import stop_reasons
-from gmmae.training import tensorboard
+from gmmae.training import run_logger
 from gmmae.training.loop import run
 from gmmae.training.records import Epoch
-from gmmae.training.tensorboard import RESULTS, SCALARS, TIMES, TensorBoard
+from gmmae.training.run_logger import RESULTS, SCALARS, TIMES, TensorBoard
 from gmmae.workloads.nodules import events, slices
 from tests.small import Recorder, fail, finish, interrupt, small
 from tests.sweep.test_runs import RECORD
@@ -74,13 +75,13 @@ def test_an_epoch_is_on_disk_before_the_board_is_closed(tmp_path):
 
 def test_short_epochs_do_not_wait_for_the_disk_each(tmp_path, monkeypatch):
     flushed, now = [], itertools.count()
-    monkeypatch.setattr(tensorboard, "FLUSH_S", 20)
+    monkeypatch.setattr(run_logger, "FLUSH_S", 20)
     monkeypatch.setattr(
-        tensorboard, "time", SimpleNamespace(monotonic=lambda: next(now), time=time.time)
+        run_logger, "time", SimpleNamespace(monotonic=lambda: next(now), time=time.time)
     )  # read at an epoch and after a flush
     board = TensorBoard(tmp_path, {})
     with monkeypatch.context() as patched:
-        patched.setattr(tensorboard.SummaryWriter, "flush", lambda _: flushed.append(epoch))
+        patched.setattr(tensorboardX.SummaryWriter, "flush", lambda _: flushed.append(epoch))
         for epoch in range(1, 101):
             board.row(row(epoch))
     board.close()
@@ -188,9 +189,9 @@ def kill(at):
     def start(config, workdir):
         with pytest.MonkeyPatch.context() as patched:
             opened = []
-            make = tensorboard.SummaryWriter
+            make = tensorboardX.SummaryWriter
             patched.setattr(
-                tensorboard, "SummaryWriter", lambda *args, **options: opened.append(make(*args, **options)) or opened[-1]
+                tensorboardX, "SummaryWriter", lambda *args, **options: opened.append(make(*args, **options)) or opened[-1]
             )
             with pytest.raises(MemoryError):
                 run(config, workdir, Recorder(at, fail))

@@ -10,7 +10,8 @@ import pytest
 
 from gmmae.system.errors import InputError, StorageError
 from gmmae.training import checkpoint, loop
-from gmmae.training.records import Epoch, write_history
+from gmmae.training.records import Epoch
+from gmmae.training.run_logger import write_history
 from gmmae.training.workdir import WorkDir, begin, claim
 from tests.small import Recorder, small
 

@@ -1,14 +1,17 @@
 """Writes the runs of a sweep as TensorBoard logs, from their records and histories."""
 
 import math
+import time
 from collections import defaultdict
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
+from tensorboardX import SummaryWriter
+
 from gmmae.sweep.report.cells import Results
 from gmmae.system.files import ANYTHING, whole_folder
-from gmmae.training.tensorboard import RESULTS, TIMES, Point, TensorBoard, training_s, write_charts
+from gmmae.training.run_logger import RESULTS, TIMES, TensorBoard, training_s
 
 NO_TIMES = {tag: name for tag, name in RESULTS.items() if name != "time_to_target_s"}
 KINDS = {
@@ -49,17 +52,21 @@ def write(results: Results) -> Path | None:
                 board.row(row._replace(total_s=elapsed_s) if kind == "projected" else row)
             board.result(replace(record, time_to_target_s=run.time_s if run.reached else None))
             board.close()
-        lines: dict[str, dict[str, list[Point]]] = defaultdict(dict, target={})
+        lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(dict, target={})  # seconds and values
         for (scaling, n), cell in results.cells.items():
             if run := cell.median_run:
                 tag = f"compare/n{n:0{digits}}_{stop.monitor}"
-                points = [Point(at, row.value(stop.monitor)) for at, row in zip(run.elapsed_s, run.history, strict=True)]
+                points = [(at, row.value(stop.monitor)) for at, row in zip(run.elapsed_s, run.history, strict=True)]
                 # The axis "Relative" starts at a line's first event, so each line begins with NaN at time 0.
-                lines[scaling + ending][tag] = [Point(0.0, math.nan), *points]
+                lines[scaling + ending][tag] = [(0.0, math.nan), *points]
                 if stop.target is not None:
                     *_, end = lines["target"].get(tag, [points[-1]])
-                    end_s = max(end.time_s, points[-1].time_s)
-                    lines["target"][tag] = [Point(0.0, stop.target), Point(end_s, stop.target)]
-        if kind != "unknown":
-            write_charts(folder / "compare", lines)
+                    end_s = max(end[0], points[-1][0])
+                    lines["target"][tag] = [(0.0, stop.target), (end_s, stop.target)]
+        start = time.time()
+        for log, by_tag in lines.items() if kind != "unknown" else ():  # TensorBoard draws all lines of a tag in one chart
+            with SummaryWriter(str(folder / "compare" / log)) as writer:
+                for tag, points in by_tag.items():
+                    for step, (at_s, value) in enumerate(points):
+                        writer.add_scalar(tag, value, step, start + at_s)
     return place

@@ -1,7 +1,7 @@
 """The one file of `gmmae export`: a model that needs JAX alone.
 
 It is a ZIP archive. It holds `NAME.stablehlo` for each function (`jax.export`: StableHLO, for CPUs and NVIDIA GPUs),
-`params.npz` with the parameters by name, `meta.json` and `load.py`, the loader (`gmmae.training.export_loader`). JAX reads a
+`params.npz` with the parameters by name, `meta.json` and `load.py`, the loader (`gmmae.export.loader`). JAX reads a
 program for six months. With the run's `config.toml` and `record.json`, `gmmae.load` builds the model without it.
 
 The program maps over single samples. So their number stays open while all other shapes are known.
@@ -21,10 +21,11 @@ from jax.typing import ArrayLike
 
 from gmmae.config.schema import Config, changed, flatten
 from gmmae.config.toml import to_toml
+from gmmae.export import loader
 from gmmae.system.errors import InputError
 from gmmae.system.files import output_file
 from gmmae.system.provenance import versions
-from gmmae.training import compilation, export_loader
+from gmmae.training import compilation
 from gmmae.training.records import to_json
 from gmmae.training.trained import named, restore
 from gmmae.workloads.interface import Params, Samples
@@ -67,7 +68,7 @@ def export(config: Config, run: Path, out: Path) -> None:
         "config": settings,
     }
     parts = {
-        LOADER: Path(export_loader.__file__).read_text(encoding="utf-8"),
+        LOADER: Path(loader.__file__).read_text(encoding="utf-8"),
         "meta.json": json.dumps(meta, indent=1),
         "config.toml": settings,
         "record.json": to_json(model.record),

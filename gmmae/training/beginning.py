@@ -1,14 +1,17 @@
-"""The facts of a run before its first epoch: its record, the start table, and checks against an earlier part of the run."""
+"""What a run begins with: its record, its first parameters, checks against an earlier part of the run, and the start table."""
 
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 from jaxtyping import PyTree
 
-from gmmae.config.schema import Config, StopConfig
+from gmmae.config.schema import Config, StopConfig, flatten
+from gmmae.config.toml import differences, updated
+from gmmae.multihost.distributed import Group
 from gmmae.multihost.environment import default_devices
 from gmmae.scaling.batches import BatchPlan
 from gmmae.scaling.identity import run_id
@@ -17,10 +20,16 @@ from gmmae.system import nvidia
 from gmmae.system.environment import cores
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, machine, versions
-from gmmae.training.compilation import TrainSetup, parameter_count
+from gmmae.training.checkpoint import Checkpoint, OtherModelError, trained
+from gmmae.training.compilation import TrainSetup, blank_state, cast, parameter_count
 from gmmae.training.records import Record
 from gmmae.training.step import TrainState
+from gmmae.training.workdir import WorkDir
+from gmmae.workloads import sources
 from gmmae.workloads.sources import CheckedSource, one_sample
+
+SHAPES = ("data.ndim", "data.shape")
+"""Keys of the data that the parameters' shapes may depend on. The other keys may differ."""
 
 
 def new_record(setup: TrainSetup, state: TrainState) -> Record:
@@ -54,6 +63,54 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         git_commit=git_commit(),
         machine=machine(devices.kind),
     )
+
+
+def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tuple[TrainState, dict[str, Any]]:
+    """Returns the state before the first epoch and the origin of its parameters, empty where the seed drew them.
+
+    Every process reads them, and all must have read the same.
+
+    Raises:
+      InputError: `init_from` is no run with parameters of these shapes, or the processes differ.
+    """
+    if not setup.config.init_from:
+        return start, {}
+    folder = WorkDir(Path(setup.config.init_from))
+    record = folder.read_record()
+    if record is None or not folder.config.is_file():
+        raise InputError(f"init_from must be the work directory of a run; got {folder.root}, which has no {folder.record.name}")
+    checkpoint = _trained(setup, folder)
+    params = cast(setup.config, checkpoint.best)
+    digest = sources.digest(params)
+    group.assert_equal({"the parameters of init_from": digest})
+    origin = {"run": str(folder.root), "run_id": record.run_id, "epoch": checkpoint.progress.best_epoch, "sha256": digest}
+    return start._replace(params=params), origin
+
+
+def require_same_origin(origin: dict[str, Any], place: str | None) -> dict[str, Any]:
+    """Returns the origin of the parameters of a resumed run, if `init_from` still names that run. It may be moved, or gone.
+
+    Raises:
+      InputError: it names another run.
+    """
+    record = WorkDir(Path(place)).read_record() if place else None
+    if bool(place) != bool(origin) or (record and record.run_id != origin["run_id"]):
+        raise InputError(f"init_from must stay that of the run's start, {origin.get('run')}; got {place}: give another workdir")
+    return origin
+
+
+def _trained(setup: TrainSetup, folder: WorkDir) -> Checkpoint:
+    """Returns the newest checkpoint of the other run, which may have another optimiser and precision."""
+    saved = folder.read_config()
+    its = {key: saved[key] for key in ("precision", "optim.clip_norm") if key in saved}
+    try:
+        return trained(folder.checkpoints, blank_state(updated(setup.config, its), setup.workload), "init_from")
+    except OtherModelError as error:
+        settings = {key: value for key, value in flatten(setup.config.settings) if key in SHAPES or not key.startswith("data.")}
+        raise InputError(
+            f"init_from must be a run whose parameters have the shapes of this one's; got {folder.root}, where "
+            f"{differences(saved, settings) or 'the workload was another one'}"
+        ) from error
 
 
 def require_same_optimization(earlier: Record | None, now: Record) -> None:

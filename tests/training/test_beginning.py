@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from gmmae.system.errors import InputError
-from gmmae.training import compilation, loop
-from gmmae.training import run_summary as summaries
-from gmmae.training.run_summary import new_record, require_same_optimization, run_summary
+from gmmae.training import beginning, compilation, loop
+from gmmae.training.beginning import new_record, require_same_optimization, run_summary
 from tests.small import Recorder, small
 from tests.sweep.test_runs import RECORD
 
@@ -38,8 +37,8 @@ def test_the_linear_arm_on_32_devices_with_574_samples_has_their_batch_and_the_r
     [(3, "3 × cpu, one a core"), (2, "3 × cpu (virtual: they share the processor, so times are no measure of scaling)")],
 )
 def test_the_start_table_names_devices_batch_warmup_and_an_unused_gpu(monkeypatch, cores, devices):
-    monkeypatch.setattr(summaries, "cores", lambda: cores)
-    monkeypatch.setattr(summaries.nvidia, "unused", lambda platform, _: f"not used by {platform}")
+    monkeypatch.setattr(beginning, "cores", lambda: cores)
+    monkeypatch.setattr(beginning.nvidia, "unused", lambda platform, _: f"not used by {platform}")
     _, _, facts = summary(small(scaling="linear-warmup", parallel__devices=3))
     assert facts["global batch"] == "22 (capped from 24) = 3 × 8 a device, 2 of the slots padded"
     assert facts["learning rate"] == "0.00105 → 0.0028875 = 2.75 η in 5 epochs"
