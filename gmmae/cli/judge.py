@@ -11,7 +11,7 @@ from gmmae.data.extraction import cubes, opening, prepare
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging import donors, page
-from gmmae.generation.judging.judge import Scale, judge
+from gmmae.generation.judging.judge import judge
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, print_result
 
@@ -41,7 +41,7 @@ def command(options: JudgeArguments) -> int:
         donors.require_run(origin, toml.find(options.config))
     donors.require_new(origin, real, generated, training, by_split)
     count = 0 if options.count == "all" else options.count
-    judgement = judge(real, generated, training, options.seed, scale=Scale(data.window, data.hu), count=count)
+    judgement = judge(real, generated, training, options.seed, window=data.window, hu=data.hu, count=count)
     notes = []
     if options.split == "validation" and origin.runs:
         notes.append(
@@ -57,8 +57,8 @@ def command(options: JudgeArguments) -> int:
             f"GENERATED's volumes have {made} voxels and were resampled to {resampled}, which changes their texture; "
             f"--data.shape {size} compares them as they are"
         )
-    paths = page.write(options.out, judgement, real, generated, training, options.seed, notes)
-    print_result(options.out, [*page.lines(judgement, real, generated, notes), *map(str, paths)])
+    paths = page.write(options.out, judgement, options.seed, notes)
+    print_result(options.out, [*page.lines(judgement, notes), *map(str, paths)])
     return 0
 
 
