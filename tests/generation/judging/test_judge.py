@@ -35,8 +35,8 @@ def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_a
 
 
 def test_copies_are_not_new_and_flipped_ones_only_seem_to_be():
-    names = tuple(f"copy{i}" for i in range(80))
-    copies = TRAINING._replace(names=names, groups=names)
+    new = [f"copy{i}" for i in range(80)]
+    copies = TRAINING.with_columns(name=new, group=new)
     for made, plain in ((copies, False), (copies._replace(values=copies.values[:, ::-1, :, ::-1]), True)):
         found = judge(REAL, made, TRAINING)
         assert found.novelty is not None
@@ -106,10 +106,10 @@ def test_features_that_generating_copies_are_left_out_of_the_second_c2st():
 
 
 def of_patients(nodules, patients):
-    return nodules._replace(groups=tuple(f"{nodules.names[0]} {i % patients}" for i in range(len(nodules.names))))
+    return nodules.with_columns(group=[f"{nodules.names[0]} {i % patients}" for i in range(len(nodules.names))])
 
 
-HALF = REAL._replace(groups=("a",) * 30 + tuple("bcdefghijk") * 3)
+HALF = REAL.with_columns(group=["a"] * 30 + [*"bcdefghijk"] * 3)
 """Half of these nodules are one patient's."""
 
 
