@@ -56,30 +56,28 @@ def folds(labels: Shaped[np.ndarray, " samples"], groups: Groups, seed: int) -> 
 
 
 def weights(groups: Groups, seed: int, resamples: int = RESAMPLES) -> Weights:
-    """Draws the number of occurrences of each sample in each resample of the groups, with replacement.
+    """Returns ones, and below them the occurrences of each sample in each resample of the groups, with replacement.
 
-    All are NaN for fewer than `MIN_GROUPS` groups, which gives no interval.
+    Those are NaN for fewer than `MIN_GROUPS` groups, which gives no interval.
 
     >>> np.unique(weights(["a", "a", "b"], seed=0), axis=0).tolist()
     [[0.0, 0.0, 2.0], [1.0, 1.0, 1.0], [2.0, 2.0, 0.0]]
     """
     names, of = np.unique(np.asarray(groups), return_inverse=True)
-    if len(names) < MIN_GROUPS:
-        return np.full((resamples, len(of)), np.nan)
     drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), resamples)
-    return drawn[:, of].astype(np.float64)
+    return np.vstack([np.ones(len(of)), drawn[:, of] if len(names) >= MIN_GROUPS else np.full((resamples, len(of)), np.nan)])
 
 
-def estimate(value: float, resampled: Float[np.ndarray, " resamples"]) -> Estimate:
-    """Returns the value with the percentile interval of its resamples.
+def estimate(values: Float[np.ndarray, " resamples"]) -> Estimate:
+    """Returns the first value, with the percentile interval of the others, its resamples.
 
     Resamples of NaN are left out. If all are NaN, there is no interval.
     """
-    known = resampled[~np.isnan(resampled)]
-    if not len(known):
-        return Estimate(float(value))
-    low, high = np.percentile(known, [50 * (1 - CONFIDENCE_LEVEL), 50 * (1 + CONFIDENCE_LEVEL)])
-    return Estimate(float(value), float(low), float(high))
+    known = values[1:][~np.isnan(values[1:])]
+    low, high = (
+        np.percentile(known, [50 * (1 - CONFIDENCE_LEVEL), 50 * (1 + CONFIDENCE_LEVEL)]) if len(known) else (math.nan,) * 2
+    )
+    return Estimate(float(values[0]), float(low), float(high))
 
 
 def mean(values: Float[np.ndarray, " samples"], groups: Groups, seed: int = 0) -> Estimate:
@@ -91,7 +89,7 @@ def mean(values: Float[np.ndarray, " samples"], groups: Groups, seed: int = 0) -
     if not np.isfinite(values).all():
         return Estimate(float(values.mean()))
     drawn = weights(groups, seed)
-    return estimate(float(values.mean()), drawn @ values / drawn.sum(1))
+    return estimate(drawn @ values / drawn.sum(1))
 
 
 def auc(

@@ -15,6 +15,7 @@ def names(samples):
 
 def test_a_bootstrap_draws_whole_patients_and_its_interval_is_that_of_the_mean():
     drawn = grouped.weights([*"aabbcdefgh"], seed=0)
+    assert (drawn[0] == 1).all()
     assert (drawn[:, 0] == drawn[:, 1]).all()
     assert (drawn[:, 0] != drawn[:, 2]).any()
     values = np.random.default_rng(10).normal(size=200)
@@ -32,7 +33,7 @@ def test_one_group_and_what_is_not_finite_have_no_interval(values, groups):
 
 
 def test_resamples_that_say_nothing_are_left_out():
-    assert grouped.estimate(2.0, np.array([1.0, math.nan, 1.0])) == (2.0, 1.0, 1.0)
+    assert grouped.estimate(np.array([2.0, 1.0, math.nan, 1.0])) == (2.0, 1.0, 1.0)
 
 
 def test_the_auc_is_that_of_scikit_learn_with_any_weights():

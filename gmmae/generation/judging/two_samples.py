@@ -85,7 +85,7 @@ def c2st(real: Sample, other: Sample, seed: int = 0) -> Estimate:
     inputs = np.concatenate([real.features, other.features])
     labels = np.repeat([0, 1], [len(real.features), len(other.features)])
     groups = np.array([*real.groups, *other.groups])
-    weight = np.vstack([np.ones(len(labels)), grouped.weights(groups, seed)])
+    weight = grouped.weights(groups, seed)
     aucs = []
     for repetition in range(REPETITIONS):
         for train, test in grouped.folds(labels, groups, seed + repetition):
@@ -97,8 +97,7 @@ def c2st(real: Sample, other: Sample, seed: int = 0) -> Estimate:
             f"without such a division into {grouped.FOLDS} folds: add nodules of other patients"
         )
     # A resample may have only one label in a fold.
-    value, *resampled = np.ma.masked_invalid(aucs).mean(0).filled(np.nan)
-    return grouped.estimate(value, np.array(resampled))
+    return grouped.estimate(np.ma.masked_invalid(aucs).mean(0).filled(np.nan))
 
 
 def ks_tests(
