@@ -36,16 +36,15 @@ def command(options: JudgeArguments) -> int:
         real, training = real.take(held_out), real.take(fitted)
     of_generated = sources.of_generated(data, options.generated)
     generated = _load("GENERATED", of_generated, options.generated)
-    origin = donors.read(options.generated)
     if options.config is not None:
-        donors.require_run(origin, toml.find(options.config))
-    donors.require_new(origin, real, generated, training, by_split)
+        donors.require_run(generated, toml.find(options.config))
+    donors.require_new(real, generated, training, by_split)
     count = 0 if options.count == "all" else options.count
     judgement = judge(real, generated, training, options.seed, window=data.window, hu=data.hu, count=count)
     notes = []
-    if options.split == "validation" and origin.runs:
+    if options.split == "validation" and donors.cells(generated, "run"):
         notes.append(
-            "copies and novelty are favourable by construction, because `gmmae generate` rejects copies by distances of these "
+            "copies and novelty are favourable by construction, because gmmae generate rejects copies by distances of these "
             "same validation nodules: judge by nodules of a third set, with --train"
         )
     tasks = cubes.plan(of_generated).tasks

@@ -58,77 +58,67 @@ def features(
     rows = []
     for i, volume in enumerate(values):
         hu = np.clip(volume.astype(np.float32), *window)
-        low, high = np.percentile(hu, [5, 95])
+        low, _, high = percentiles = np.percentile(hu, [5, 50, 95])
         mask = hu > (low + high) / 2 if masks is None or not masks[i].any() else masks[i] > 0
         # A constant volume has no voxel above its middle.
-        mask = mask if mask.any() else np.ones_like(mask)
-        rows.append(np.concatenate([_intensity(hu, mask), _shape(mask), _texture(hu, window)]))
+        rows.append(_of_one(hu, mask if mask.any() else np.ones_like(mask), percentiles, window))
     return np.array(rows)
 
 
-def _intensity(hu: Float32[np.ndarray, "z y x"], mask: Bool[np.ndarray, "z y x"]) -> Float[np.ndarray, "14"]:
-    """Computes moments, percentiles, shares of two ranges, means of four shells, and mean and sd within the mask, in HU.
+def _of_one(
+    hu: Float32[np.ndarray, "z y x"],
+    mask: Bool[np.ndarray, "z y x"],
+    percentiles: Float[np.ndarray, "3"],
+    window: tuple[float, float],
+) -> Float[np.ndarray, " features"]:
+    """Computes the features of one volume.
 
-    A shell is an eighth of the longest edge wide.
+    - HU: moments, percentiles, shares of two ranges, means of four shells an eighth of the longest edge wide, mean and standard
+      deviation within the mask.
+    - Shape of the mask. Volume is a share of the cube. Sphericity is `π^(1/3) (6V)^(2/3) / A` (Wadell 1935). The area A follows
+      from the coarea formula, as the integral of the smoothed mask's gradient. A count of faces would give a ball 1.5 times its
+      area. The axes are roots of the eigenvalues of the second moments. Gyration is the radius of gyration over that of a ball
+      of equal volume, `√(3/5) (3V/4π)^(1/3)`. Displacement is the centroid's distance from the centre, in halves of the longest
+      edge. A ball has 1 for all except volume and displacement.
+    - Texture: mean gradient, root-mean-square Laplacian (HU per voxel), and log10 of the variance (HU²) in three bands of
+      frequency, with limits of 1/6 and 1/3 cycle per voxel. A Hann window keeps the jumps between opposite faces out of the
+      high band.
+    - Grey levels: contrast, homogeneity, correlation and entropy (nats) of the co-occurrence matrix (Haralick 1973), which has
+      8 levels and counts neighbours along all axes in both orders.
     """
-    axes = [(np.arange(n) - (n - 1) / 2) * 8 / max(hu.shape) for n in hu.shape]
-    radius = np.sqrt(sum(axis**2 for axis in np.meshgrid(*axes, indexing="ij")))
-    shell = np.minimum(radius.astype(int), 3)
-    skewness = np.mean((hu - hu.mean()) ** 3) / max(hu.std(), 1.0) ** 3
-    shares = np.mean(hu < AIR_HU), np.mean((hu >= AIR_HU) & (hu < SOLID_HU))
-    shells = [hu[shell == i].mean() for i in range(4)]
-    moments = hu.mean(), hu.std(), skewness, *np.percentile(hu, [5, 50, 95])
-    return np.array([*moments, *shares, *shells, hu[mask].mean(), hu[mask].std()])
+    shape, longest = hu.shape, max(hu.shape)
+    mean, sd = hu.mean(), hu.std()
+    from_centre = np.meshgrid(*(np.arange(n) - (n - 1) / 2 for n in shape), indexing="ij")
+    shell = np.minimum(np.linalg.norm(from_centre, axis=0) * 8 / longest, 3).astype(int)
 
-
-def _shape(mask: Bool[np.ndarray, "z y x"]) -> Float[np.ndarray, "6"]:
-    """Computes volume, sphericity, elongation, flatness, gyration and displacement.
-
-    Volume is a share of the cube. Sphericity is `π^(1/3) (6V)^(2/3) / A` (Wadell 1935). The area A follows from the coarea
-    formula, as the integral of the smoothed mask's gradient. A count of faces would give a ball 1.5 times its area. The axes
-    are roots of the eigenvalues of the second moments. Gyration is the radius of gyration over that of a ball of equal volume,
-    `√(3/5) (3V/4π)^(1/3)`. Displacement is the centroid's distance from the centre, in halves of the longest edge. A ball has
-    1 for all except volume and displacement.
-    """
-    points = np.argwhere(mask) - (np.array(mask.shape) - 1) / 2
-    count = len(points)
+    points = np.stack(from_centre, axis=-1)[mask]
     smooth = ndimage.gaussian_filter(np.pad(mask, 3).astype(np.float32), 0.5)
     area = np.sqrt(sum(slope**2 for slope in np.gradient(smooth))).sum(dtype=np.float64)
     # A voxel has the second moment 1/12 about its own centre, so a mask of one voxel is a cube, not a point.
     third, second, first = np.linalg.eigvalsh(np.cov(points.T, bias=True) + np.eye(3) / 12)
-    values = [
-        count / mask.size,
-        np.cbrt(np.pi) * (6 * count) ** (2 / 3) / area,
-        np.sqrt(second / first),
-        np.sqrt(third / first),
-        np.sqrt((first + second + third) / 0.6) / np.cbrt(3 * count / (4 * np.pi)),
-        np.linalg.norm(points.mean(0)) * 2 / max(mask.shape),
-    ]
-    return np.array(values)
 
-
-def _texture(hu: Float32[np.ndarray, "z y x"], window: tuple[float, float]) -> Float[np.ndarray, "9"]:
-    """Computes gradient and Laplacian (HU per voxel), three log energies, and four features of grey levels.
-
-    The energies are log10 of the variance (HU²) in three frequency bands, with limits of 1/6 and 1/3 cycle per voxel. A Hann
-    window keeps the jumps between opposite faces out of the high band.
-
-    The grey-level features are contrast, homogeneity, correlation and entropy (nats) of the co-occurrence matrix (Haralick
-    1973), which has 8 levels and counts neighbours along all axes in both orders.
-    """
-    gradient = np.sqrt(sum(slope**2 for slope in np.gradient(hu))).mean()
-    laplacian = np.sqrt(np.mean(np.square(ndimage.laplace(hu)[1:-1, 1:-1, 1:-1])))
-    taper = np.prod(np.meshgrid(*(np.hanning(n + 2)[1:-1] for n in hu.shape), indexing="ij"), axis=0)
-    power = np.abs(np.fft.fftn((hu - hu.mean()) * taper)) ** 2 / np.square(taper).sum() / hu.size
-    cycles = np.sqrt(sum(f**2 for f in np.meshgrid(*map(np.fft.fftfreq, hu.shape), indexing="ij")))
+    taper = np.prod(np.meshgrid(*(np.hanning(n + 2)[1:-1] for n in shape), indexing="ij"), axis=0)
+    power = np.abs(np.fft.fftn((hu - mean) * taper)) ** 2 / np.square(taper).sum() / hu.size
+    cycles = np.linalg.norm(np.meshgrid(*map(np.fft.fftfreq, shape), indexing="ij"), axis=0)
     energies = np.bincount(np.digitize(cycles, (1 / 6, 1 / 3)).ravel(), power.ravel(), minlength=3)
 
     low, high = window
     levels = np.minimum((hu - low) * (GREY_LEVELS / (high - low)), GREY_LEVELS - 1).astype(int)
     ends = [(np.delete(levels, -1, axis).ravel(), np.delete(levels, 0, axis).ravel()) for axis in range(3)]
     i, j = np.concatenate([part for pair in ends for part in (pair, pair[::-1])], axis=1)
-    correlation = np.corrcoef(i, j)[0, 1] if np.ptp(i) else 1.0
-    counts = np.bincount(i * GREY_LEVELS + j)
-    contrast, homogeneity = np.mean((i - j) ** 2), np.mean(1 / (1 + (i - j) ** 2))
-    grey = contrast, homogeneity, correlation, entropy(counts)
-    return np.array([gradient, laplacian, *np.log10(energies + 1), *grey])
+    columns = [
+        *(mean, sd, np.mean((hu - mean) ** 3) / max(sd, 1.0) ** 3, *percentiles),
+        *(np.mean(hu < AIR_HU), np.mean((hu >= AIR_HU) & (hu < SOLID_HU))),
+        *(hu[shell == i].mean() for i in range(4)),
+        *(hu[mask].mean(), hu[mask].std()),
+        *(len(points) / mask.size, np.cbrt(np.pi) * (6 * len(points)) ** (2 / 3) / area),
+        *(np.sqrt(second / first), np.sqrt(third / first)),
+        np.sqrt((first + second + third) / 0.6) / np.cbrt(3 * len(points) / (4 * np.pi)),
+        np.linalg.norm(points.mean(0)) * 2 / longest,
+        np.sqrt(sum(slope**2 for slope in np.gradient(hu))).mean(),
+        np.sqrt(np.mean(np.square(ndimage.laplace(hu)[1:-1, 1:-1, 1:-1]))),
+        *np.log10(energies + 1),
+        *(np.mean((i - j) ** 2), np.mean(1 / (1 + (i - j) ** 2))),
+        *(np.corrcoef(i, j)[0, 1] if np.ptp(i) else 1.0, entropy(np.bincount(i * GREY_LEVELS + j))),
+    ]
+    return np.array(columns, np.float64)

@@ -1,11 +1,10 @@
 """Figures of a judgement: unlabelled slices, and generated volumes above their nearest training volumes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 from jaxtyping import Real
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from scipy.ndimage import zoom
 
 from gmmae.plotting import canvas
@@ -13,7 +12,7 @@ from gmmae.plotting.canvas import VERMILION
 
 COLUMNS = 10
 ROWS = "ABCDEF"
-"""Names of the sheet's rows, for positions such as B7."""
+"""Names of a contact sheet's rows, for positions such as B7."""
 
 
 def contact_sheet(
@@ -42,10 +41,9 @@ def contact_sheet(
         images = volumes[rng.permutation(len(volumes))[:count], volumes.shape[1] // 2].astype(np.float32)
         parts.append(zoom(images, (1, *fewest / images.shape[1:]), order=1, mode="nearest", grid_mode=True))
     order = rng.permutation(2 * count)
-    names = [f"{row}{column + 1}" for row in ROWS for column in range(COLUMNS)]
-    made = [name for name, sample in zip(names, order, strict=False) if sample >= count]
-    figure = _sheet(np.concatenate(parts)[order], names, window, COLUMNS, made if labelled else ())
-    return figure, ", ".join(made)
+    made = np.flatnonzero(order >= count)
+    figure = _sheet(np.concatenate(parts)[order], window, ROWS, range(1, COLUMNS + 1), made if labelled else ())
+    return figure, ", ".join(f"{ROWS[at // COLUMNS]}{at % COLUMNS + 1}" for at in made)
 
 
 def neighbours(
@@ -54,27 +52,29 @@ def neighbours(
     titles: Sequence[str],
     window: tuple[float, float],
 ) -> Figure:
-    """Draws the central axial slice of each generated volume, with a title in it, above that of its nearest training volume."""
+    """Draws the central axial slice of each generated volume, with a title, above that of its nearest training volume."""
     middle = generated.shape[1] // 2
     slices = np.concatenate([generated[:, middle], nearest[:, middle]])
-    return _sheet(slices, [*titles, *[""] * len(titles)], window, len(titles))
+    return _sheet(slices, window, ("generated", "training"), titles)
 
 
 def _sheet(
     slices: Real[np.ndarray, "slices y x"],
-    titles: Sequence[str],
     window: tuple[float, float],
-    columns: int,
-    framed: Collection[str] = (),
+    rows: Sequence[object],
+    columns: Sequence[object],
+    framed: Container[int] = (),
 ) -> Figure:
-    rows = -(-len(slices) // columns)
-    figure = canvas.blank(canvas.WIDTH / columns * rows + 0.2, "")
-    grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
-    for axes in grid.flat:
-        axes.axis("off")
-    for axes, image, title in zip(grid.flat, slices, titles, strict=False):
-        axes.imshow(image, cmap="gray", vmin=window[0], vmax=window[1])
-        if title in framed:
-            axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, fill=False, color=VERMILION, linewidth=2))
-        axes.text(0.03, 0.97, title, transform=axes.transAxes, va="top", fontsize=5, color="white", alpha=0.8)
+    count = -(-len(slices) // len(columns))
+    figure = canvas.blank(canvas.WIDTH / (len(columns) + 1) * count + 0.3, "")
+    grid = figure.subplots(count, len(columns), squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
+    for axes, title in zip(grid[0], columns, strict=True):
+        axes.set_title(str(title), fontsize=8)
+    for axes, row in zip(grid[:, 0], rows, strict=False):
+        axes.set_ylabel(str(row), fontsize=8, rotation="horizontal", ha="right", va="center")
+    for at, axes in enumerate(grid.flat):
+        axes.set(xticks=[], yticks=[], frame_on=at in framed)
+        if at < len(slices):
+            axes.imshow(slices[at], cmap="gray", vmin=window[0], vmax=window[1])
+            axes.spines[:].set(color=VERMILION, linewidth=2)
     return figure

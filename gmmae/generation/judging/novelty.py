@@ -130,22 +130,12 @@ def measure(
     for symmetric in (False, True):
         real, new = (nearest(nodules.values, training.values, window, symmetric) for nodules in (held_out, generated))
         distances = real.distance, new.distance[compared]
-        middle, others = (_medians(*pair) for pair in zip(distances, resamples, strict=True))
-        ratios.append(estimate(others / np.where(middle > 0, middle, np.nan)))
+        medians = []
+        for values, weight in zip(distances, resamples, strict=True):
+            resampled = np.broadcast_to(values, weight[1:].shape)
+            found = np.quantile(resampled, 0.5, axis=1, weights=weight[1:], method="inverted_cdf")
+            medians.append(np.array([np.median(values), *found]))
+        ratios.append(estimate(medians[1] / np.where(medians[0] > 0, medians[0], np.nan)))
     limit = float(np.percentile(distances[0], COPY_PERCENTILE))
     by_name = dict(zip(generated.names, new.distance.round(5).tolist(), strict=True))
     return Novelty(*ratios, float(np.mean(distances[1] < limit)), limit, by_name), new
-
-
-def _medians(
-    values: Float[np.ndarray, " samples"], weight: Float[np.ndarray, "resamples samples"]
-) -> Float[np.ndarray, " resamples"]:
-    """Returns the median of all values, and that of each resample; NaN weights give NaN.
-
-    >>> _medians(np.array([1.0, 5.0, 3.0]), np.array([[1.0, 1.0, 1.0], [0.0, 3.0, 1.0]])).tolist()
-    [3.0, 5.0]
-    """
-    order = np.argsort(values)
-    reached = np.cumsum(weight[:, order], axis=1)
-    middle = np.where(np.isnan(reached[:, -1]), np.nan, values[order][np.argmax(reached >= reached[:, -1:] / 2, axis=1)])
-    return np.array([np.median(values), *middle[1:]])

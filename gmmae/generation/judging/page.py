@@ -88,7 +88,7 @@ def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
     """Returns columns and rows of the table of values: generated beside real, with perfect values."""
     both, novelty, number = (judgement.generated, judgement.real_vs_real), judgement.novelty, "{:.2f}".format
     rows = [
-        ("C2ST, AUC", *(one.c2st.text(number) for one in both), "0.5: indistinguishable"),
+        ("C2ST, AUC", *(one.c2st.text(number) for one in both), "0.5"),
         (f"C2ST without {IS_COPIED.sum()} copied features", *(one.c2st_rest.text(number) for one in both), "0.5"),
         ("features with KS p ≥ .05", *(number(one.ks_share) for one in both), "0.95"),
         ("the same, p corrected", *(number(one.ks_share_corrected) for one in both), "1"),
@@ -96,9 +96,9 @@ def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
     ]
     if novelty is not None:
         rows += [
-            ("novelty NN", novelty.nn.text(number), "1", "1 (new patients); 0 means copies"),
-            ("novelty NNsym", novelty.nn_symmetric.text(number), "1", "1 (new patients); 0 means copies"),
-            ("copies", f"{novelty.copies:.1%}", "1.0%", "1 % (new patients)"),
+            ("novelty NN", novelty.nn.text(number), "1", "1; copies: 0"),
+            ("novelty NNsym", novelty.nn_symmetric.text(number), "1", "1; copies: 0"),
+            ("copies", f"{novelty.copies:.1%}", "1.0%", "1 %"),
         ]
     count = judgement.generated.samples
     return ("value", f"generated, n = {count}", f"real, n = {count}", "perfect"), rows
