@@ -13,6 +13,7 @@ from gmmae.classification.samples import Labelled
 from gmmae.data.extraction import medmnist
 from gmmae.data.grouped import FOLDS, Estimate
 from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import own_columns
 from gmmae.plotting import tables
 from gmmae.system.files import csv_text, whole_folder, write_text
 
@@ -89,7 +90,8 @@ def write(
     Raises:
       InputError: the folder holds something else, or cannot be written.
     """
-    rows, predictions = [], []
+    rows, predictions, columns = [], [], labelled.nodules.table
+    own = own_columns(columns, ("name", "group", "label", "features", "classifier", *labelled.classes))
     for result in results:
         values = {"features": result.kind, "count": result.features, "classifier": result.method}
         for name in ("auc", "accuracy"):
@@ -97,9 +99,10 @@ def write(
             values |= zip((name, f"{name}_low", f"{name}_high", f"{name}_sd"), numbers, strict=True)
         rows.append({name: None if value != value else value for name, value in values.items()})
         for index, probabilities in zip(labelled.test, result.probabilities, strict=True):
-            sample = {name: labelled.nodules.table[name][index] for name in ("name", "group")}
+            sample = {"name": columns["name"][index], "group": columns["group"][index]}
             sample |= {"label": labelled.classes[labelled.truth[index]], "features": result.kind, "classifier": result.method}
-            predictions.append(sample | dict(zip(labelled.classes, map("{:.5f}".format, probabilities), strict=True)))
+            sample |= zip(labelled.classes, map("{:.5f}".format, probabilities), strict=True)
+            predictions.append(sample | {name: column[index] for name, column in own.items()})
     shown = tables.table(*table(results, known), "Classification of the test set", [f"{note}." for note in about["notes"]])
     rounded = [{name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items()} for row in rows]
     exact = [row | {"settings": result.settings} for row, result in zip(rows, results, strict=True)]

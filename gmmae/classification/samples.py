@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
 from gmmae.classification.features import block_means, mixture_features
 from gmmae.data import grouped, sources
-from gmmae.data.extraction import prepare
 from gmmae.data.settings import CROP_PATTERN, DataConfig
-from gmmae.data.volumes import Nodules, masses, to_density
+from gmmae.data.volumes import Nodules, masses, own_columns, to_density
 from gmmae.system.errors import InputError
 from gmmae.training.trained import Trained
 
@@ -47,17 +46,7 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
       InputError: there are no labels, or too few samples of a class.
     """
     loaded = sources.load(replace(data, augment_with=None))
-    labels = np.array(_words(loaded.nodules, data, rule))
-    if rule.at_most is not None and rule.at_least is not None:
-        try:
-            numbers = np.array([float(label or "nan") for label in labels])
-        except ValueError as error:
-            column = repr(rule.column) if rule.column else "of the categories"
-            raise InputError(
-                f"--label-at-most needs numbers in the column {column}; {error}: name another with --label-column"
-            ) from None
-        ranges = [numbers <= rule.at_most, numbers >= rule.at_least]
-        labels = np.select(ranges, [f"at most {rule.at_most:g}", f"at least {rule.at_least:g}"], "")
+    labels = _labels(loaded.nodules, rule)
     kept = np.flatnonzero(labels != "")
     classes = np.unique(labels[kept])
     if len(classes) < 2:
@@ -89,16 +78,23 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
     return Labelled(nodules, tuple(classes.tolist()), truth, train, test, folds, own_test, len(labels) - len(kept))
 
 
-def _words(nodules: Nodules, data: DataConfig, rule: LabelRule) -> list[str]:
-    """Returns the text of the label of each nodule."""
-    if rule.column is None:
-        return list(nodules.categories)
-    if data.source not in ("cubes", "luna16") or data.folder.suffix == ".npz":
-        raise InputError(f"--label-column needs a folder with a CSV; got data.source = {data.source}, {data.root}")
-    # The split depends on the categories, so it stays that of the run's own column.
-    plan = prepare.SOURCES[data.source](replace(data, category_column=rule.column))
-    word_of = {item.name: item.category for task in plan.tasks for item in task.items}
-    return [word_of[name] for name in nodules.names]
+def _labels(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]:
+    """Returns the label of each nodule, empty where there is none."""
+    words = nodules.table["category"] if rule.column is None else nodules.column(rule.column)
+    if words is None:
+        known = ", ".join(own_columns(nodules.table, ())) or "none"
+        raise InputError(f"--label-column must be one of the data's columns, {known}; got {rule.column}")
+    if rule.at_most is None or rule.at_least is None:
+        return words
+    try:
+        numbers = np.array([float(word or "nan") for word in words])
+    except ValueError as error:
+        column = repr(rule.column) if rule.column else "of the categories"
+        raise InputError(
+            f"--label-at-most needs numbers in the column {column}; {error}: name another with --label-column"
+        ) from None
+    ranges = [numbers <= rule.at_most, numbers >= rule.at_least]
+    return np.select(ranges, [f"at most {rule.at_most:g}", f"at least {rule.at_least:g}"], "")
 
 
 def inputs(model: Trained, labelled: Labelled, data: DataConfig, blocks: int) -> dict[str, np.ndarray]:

@@ -51,7 +51,8 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     groups = join(plan, {nodule.name: nodule.values for nodule in nodules})
     for line in groups.lines:
         say_on_stderr(line)
-    return tuple(nodule._replace(group=groups.names[nodule.name]) for nodule in nodules)
+    own = {item.name: dict(zip(plan.header, item.cells, strict=True)) for task in plan.tasks for item in task.items}
+    return tuple(nodule._replace(group=groups.names[nodule.name], own=own[nodule.name]) for nodule in nodules)
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder

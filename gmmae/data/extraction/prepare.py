@@ -230,8 +230,7 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
         "diameter_mm": np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in cubes]),
     }
     for place, column in enumerate(plan.header):
-        if column:
-            arrays[f"{OWN}{column}"] = np.array([cube.item.cells[place] for cube in cubes])
+        arrays[f"{OWN}{column}"] = np.array([cube.item.cells[place] for cube in cubes])
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     summary = summarise(plan, faults, cubes, config.hu, groups)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
