@@ -147,7 +147,7 @@ def test_only_distributed_starts_and_stops_jax_among_processes():
     [
         ({"ImageFileReader", "ReadImage"}, {"scan", "dicom", "writing"}),  # what was just written is read back
         ({"memmap", "fromfile"}, {"arrays"}),
-        ({"of_array", "open_array"}, {"extract", "scan", "arrays"}),
+        ({"read_stored", "open_array"}, {"extract", "scan", "arrays"}),
     ],
     ids=["ITK's reader", "NumPy's", "ours"],
 )
