@@ -13,7 +13,7 @@ from gmmae.data.extraction import cubes
 from gmmae.data.extraction.annotations import refuse
 from gmmae.data.extraction.extract import centre_mm, nodules_of
 from gmmae.data.extraction.prepare import say_on_stderr
-from gmmae.data.extraction.scan import index_of, mask_on_grid, read_mask, whole
+from gmmae.data.extraction.scan import index_of, mask_on_grid, read_mask, region
 from gmmae.data.extraction.tasks import Task, place_of
 from gmmae.data.groups import join
 from gmmae.data.settings import DataConfig
@@ -67,7 +67,7 @@ def _read_task(task: Task, least_axes: int, hu: bool) -> Iterator[NativeNodule]:
         for item, scan, source in nodules_of(task, least_axes):
             place = place_of(task, item)
             if scan.voxels is not voxels:
-                voxels, values = scan.voxels, whole(scan, hu)
+                voxels, values = scan.voxels, region(scan, hu)
                 values = np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
             centre = np.array([np.nan] * 3) if item.centre_mm is None else index_of(scan, centre_mm(item, scan))
             if source is None:
