@@ -10,10 +10,9 @@ from jaxtyping import Int
 from gmmae.classification.classifiers import Fold
 from gmmae.classification.features import block_means, mixture_features
 from gmmae.data import sources
-from gmmae.data.extraction import prepare
 from gmmae.data.settings import CROP_PATTERN, DataConfig
 from gmmae.data.splits import fold
-from gmmae.data.volumes import Nodules, masses, to_density
+from gmmae.data.volumes import Nodules, masses, own_columns, to_density
 from gmmae.system.errors import InputError
 from gmmae.training.trained import Trained
 
@@ -69,7 +68,7 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
       InputError: there are no labels, or too few samples of a class.
     """
     loaded = sources.load(replace(data, augment_with=None))
-    labels = by_numbers(_words(loaded.nodules, data, rule), rule)
+    labels = by_numbers(_words(loaded.nodules, rule), rule)
     kept = np.flatnonzero([bool(label) for label in labels])
     classes = tuple(sorted({labels[i] for i in kept.tolist()}))
     if len(classes) < 2:
@@ -117,16 +116,15 @@ def by_numbers(words: list[str], rule: LabelRule) -> list[str]:
     return labels
 
 
-def _words(nodules: Nodules, data: DataConfig, rule: LabelRule) -> list[str]:
+def _words(nodules: Nodules, rule: LabelRule) -> list[str]:
     """Returns the text of the label of each nodule."""
     if rule.column is None:
         return list(nodules.categories)
-    if data.source not in ("cubes", "luna16") or data.folder.suffix == ".npz":
-        raise InputError(f"--label-column needs a folder with a CSV; got data.source = {data.source}, {data.root}")
-    # The split depends on the categories, so it stays that of the run's own column.
-    plan = prepare.SOURCES[data.source](replace(data, category_column=rule.column))
-    word_of = {item.name: item.category for task in plan.tasks for item in task.items}
-    return [word_of[name] for name in nodules.names]
+    words = nodules.column(rule.column)
+    if words is None:
+        known = ", ".join(own_columns(nodules.table, ())) or "none"
+        raise InputError(f"--label-column must be one of the data's columns, {known}; got {rule.column}")
+    return words.tolist()
 
 
 def _require_all_classes(name: str, truth: np.ndarray, classes: tuple[str, ...], least: int) -> None:

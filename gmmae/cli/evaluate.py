@@ -34,12 +34,13 @@ COLUMNS = {
     "group": "group of the sample, such as its patient; only if the workload names groups",
     "loss": "loss of the sample",
     "NAME": "a metric of the workload, one column each",
+    "COLUMN": "a column of the data's CSV, one each; it is called csv_COLUMN where a column above has its name",
 }
 """The columns of the CSV with their meanings."""
 
 
 DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", "seed", "validation", "folds", "fold")}
-DIVISION |= {"data.category_column", "data.group_column"}
+DIVISION |= {f"data.{kind}_column" for kind in ("file", "diameter", "category", "group")}
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
 
@@ -67,6 +68,7 @@ def command(options: EvaluateArguments, config: Config) -> int:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
     unmatched = "unseen" if DIVISION.issuperset(on_data) else "unknown"
     rows: list[dict[str, Any]] = []
+    of_csv: list[dict[str, Any]] = []
     for part in [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]:
         samples = getattr(data, part)
         kinds = _kinds(known, samples, part, other, unmatched)
@@ -74,6 +76,10 @@ def command(options: EvaluateArguments, config: Config) -> int:
         columns |= {"group": data.groups[part]} if data.groups else {}
         columns |= {name: values.tolist() for name, values in model.evaluate(samples).items()}
         rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        more = {
+            f"csv_{name}" if name in columns else name: values for name, values in (data.columns or {}).get(part, {}).items()
+        }
+        of_csv += [{name: values[i] for name, values in more.items()} for i in range(len(kinds))]
     by_kind = {kind: [row for row in rows if row["split"] == kind] for kind in dict.fromkeys(row["split"] for row in rows)}
     *first, last = (f"{len(of_kind)} {kind}" for kind, of_kind in by_kind.items())
     counts = " and ".join([", ".join(first), last] if first else [last])
@@ -82,7 +88,7 @@ def command(options: EvaluateArguments, config: Config) -> int:
         print(f"{note}; they count as train")
     for kind, of_kind in by_kind.items():
         print(*[f"{kind}:"] * bool(first), *_summary(of_kind, data.may_be_undefined), sep="\n")
-    _write(options, rows, _csv_name(split, settings, changes, other))
+    _write(options, [row | more for row, more in zip(rows, of_csv, strict=True)], _csv_name(split, settings, changes, other))
     return 0
 
 

@@ -33,7 +33,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     if root.suffix == ".npz":
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
     try:
-        if cubes.looks_like_luna16(root, root / config.csv_name):
+        if cubes.looks_like_luna16(root, config.csv):
             raise DataError(
                 f"data.root must hold volumes with masks and {cubes.NODULES} for a segmentation; got {root}, which is shaped "
                 "like LUNA16 and has no masks"
@@ -50,7 +50,8 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     groups = join(plan, {nodule.name: nodule.values for nodule in nodules})
     for line in groups.lines:
         say_on_stderr(line)
-    return tuple(nodule._replace(group=groups.names[nodule.name]) for nodule in nodules)
+    own = {item.name: dict(zip(plan.header, item.cells, strict=True)) for task in plan.tasks for item in task.items}
+    return tuple(nodule._replace(group=groups.names[nodule.name], own=own[nodule.name]) for nodule in nodules)
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import Fault
+from gmmae.data.extraction.annotations import Fault, Item
 from gmmae.data.extraction.arrays import array_names, open_array
 from gmmae.data.extraction.cutting import averaged, cut, cut_mask, edge_mm
 from gmmae.data.extraction.scan import Scan, make_frame, of_array, read, read_mask
-from gmmae.data.extraction.tasks import Cube, Extracted, Item, Task, Transient, place_of, stamps
+from gmmae.data.extraction.tasks import Cube, Extracted, Task, Transient, place_of, stamps
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
 
