@@ -42,7 +42,7 @@ def data_file_or_header(path: Path) -> Path:
     """Returns `data_file`, or the header itself where it cannot be read. The extraction then reports the fault."""
     try:
         return data_file(path)
-    except (DataError, OSError):
+    except (DataError, FileNotFoundError):
         return path
 
 

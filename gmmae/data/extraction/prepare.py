@@ -1,8 +1,18 @@
-"""Loads the `Nodules` of a folder of scans or volumes. They are extracted once and kept in the cache."""
+"""Loads the `Nodules` of a folder of scans or volumes. They are extracted once and kept in the cache.
 
+The cache is a folder with an entry for each set of files and options, named by a hash of both:
+
+- `KEY/nodules.npz` has the cubes. `KEY/summary.json` is written after it, with its hash. An entry whose hash does not fit is
+  not there, and is made again. A file is replaced whole, so what a reader has begun to read stays as it was.
+- `KEY.lock` lets one process at a time make an entry. The others wait.
+- `.parts/` has the cubes of each scan of an extraction that is not finished, named by a hash of what they depend on. So another
+  CSV, or a mended scan, costs only the scans that it changes. They are removed when an entry has them.
+- What a killed process has left is removed by an extraction a month later.
+"""
+
+import hashlib
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,18 +26,18 @@ import numpy as np
 from jaxtyping import Real
 
 from gmmae.data.extraction import cubes as cube_files
-from gmmae.data.extraction import luna16, medmnist, scan_cache
+from gmmae.data.extraction import luna16, medmnist
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
-from gmmae.data.extraction.tasks import Cube, Plan, Reading, relative, sha256
+from gmmae.data.extraction.tasks import Cube, Plan, Task, relative, sha256
 from gmmae.data.groups import join
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
 from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
-from gmmae.system.files import whole_folder, writing
+from gmmae.system.files import stoppable, whole_file, write_text, writing
 
 VERSION = 6
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
@@ -44,9 +54,13 @@ SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
     "cubes": cube_files.plan,
     "medmnist": medmnist.plan,
 }
-IDENTITY_FIELDS = ("source", *scan_cache.CUT_FIELDS, "category_column", "group_column")
+CUT_FIELDS = ("volume_shape", "least_axes", "crop", "outside", "hu")
+"""Fields of the configuration on which the cubes of a scan depend."""
+IDENTITY_FIELDS = ("source", *CUT_FIELDS, "category_column", "group_column")
 """Fields of the configuration on which the cubes depend, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
+STALE_AFTER_S = 30 * 24 * 3600.0
+"""Age after which the remains of a killed process are removed."""
 
 
 class Prepared(NamedTuple):
@@ -156,63 +170,38 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
     if config.on_error == "refuse":
         refuse(plan.faults, plan.way_out)
     cache = user_cache() if config.cache == "auto" else Path(config.cache)
-    parts, entry = cache / PARTS, cache / _key(config, plan)
-
-    def make(folder: Path) -> None:
-        # SimpleITK is only needed here, and costs half a second to import.
-        from gmmae.data.extraction import readings
-
-        start = time.perf_counter()
-        if refresh:
-            scan_cache.forget(config, plan, VERSION, parts)
-        results = readings.read(config, plan, VERSION, parts, say)
-        _make(folder, config, plan, results, time.perf_counter() - start)
-
-    from_cache = _obtain(entry, make, say, refresh)
-    # A process that was killed after it finished the entry has left its parts.
-    if parts.is_dir():
-        scan_cache.forget(config, plan, VERSION, parts)
-    summary = json.loads((entry / SUMMARY).read_text())
+    entry = cache / _key([VERSION, _options(config, IDENTITY_FIELDS), plan.csv_sha256, plan.inputs, plan.faults])
+    summary = None if refresh else _whole(entry)
+    from_cache = summary is not None
+    if summary is None:
+        with stoppable(), writing("data.cache", cache, "folder"):
+            (cache / PARTS).mkdir(parents=True, exist_ok=True)
+            lock = cache / f"{entry.name}.lock"
+            with locks.held(lock, lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
+                summary = None if refresh else _whole(entry)
+                from_cache = summary is not None
+                summary = summary or _make(entry, config, plan, say, refresh)
     if config.on_error == "refuse":
         refuse([Fault(**fault) for fault in summary["faults"]], plan.way_out)
     return Prepared(entry, summary, from_cache)
 
 
-def _obtain(entry: Path, make: Callable[[Path], None], say: Say, refresh: bool) -> bool:
-    """Makes an entry, whole or not at all, where it is not there or is made again. Returns whether it was there.
-
-    One process at a time works on an entry, and the others wait. So every process of a distributed run may ask for it.
-    """
-    if not refresh and _is_whole(entry):
-        return True
-    with writing("data.cache", entry.parent, "folder"):
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        lock = entry.with_name(f"{entry.name}.lock")
-        with locks.held(lock, lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
-            if not refresh and _is_whole(entry):
-                return True
-            for left in entry.parent.glob(".*.partial"):
-                with suppress(OSError):
-                    if scan_cache.is_stale(left):
-                        shutil.rmtree(left)
-            shutil.rmtree(entry, ignore_errors=True)
-            with whole_folder(entry, "data.cache") as folder:
-                make(folder)
-    return False
+def _whole(entry: Path) -> dict[str, Any] | None:
+    """Returns the summary of an entry that has its arrays with their original bytes, or None."""
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        summary = json.loads((entry / SUMMARY).read_text())
+        if summary["arrays_sha256"] == sha256(entry / ARRAYS):
+            return summary
+    return None
 
 
-def _is_whole(entry: Path) -> bool:
-    """Returns whether an entry has its summary, and its arrays with their original bytes."""
-    try:
-        return json.loads((entry / SUMMARY).read_text())["arrays_sha256"] == sha256(entry / ARRAYS)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
+def _key(inputs: object) -> str:
+    """Returns twenty hexadecimal digits of the SHA-256 of any JSON value. A path counts by its text."""
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
 
-def _key(config: DataConfig, plan: Plan) -> str:
-    """Returns a hash of everything on which the cubes depend. The folder's path and the workers are not part of it."""
-    options = [getattr(config, name) for name in IDENTITY_FIELDS]
-    return scan_cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
+def _options(config: DataConfig, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in names}
 
 
 def _alike(cubes: Sequence[Cube]) -> list[Cube]:
@@ -227,8 +216,21 @@ def _alike(cubes: Sequence[Cube]) -> list[Cube]:
     ]
 
 
-def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Reading], elapsed_s: float) -> None:
-    """Writes the results of all scans of a plan into `folder`."""
+def _make(entry: Path, config: DataConfig, plan: Plan, say: Say, refresh: bool) -> dict[str, Any]:
+    """Reads the scans of a plan and writes their entry; returns its summary. The caller holds the entry's lock."""
+    # SimpleITK and pebble are only needed here, and cost half a second to import.
+    from gmmae.data.extraction import readings as extraction
+
+    start, parts = time.perf_counter(), entry.parent / PARTS
+    kept: dict[Task, Path] = {}
+    for task in plan.tasks:
+        cuts = [[item.centre_mm, item.diameter_mm, item.spacing_mm, item.part, item.array, item.mask] for item in task.items]
+        files = [[stamp.path.absolute(), *stamp[1:]] for stamp in task.stamps]
+        kept[task] = parts / f"{_key([VERSION, _options(config, CUT_FIELDS), cuts, files])}.npz"
+    if refresh:  # an interrupted one goes on without the option
+        for path in (entry / SUMMARY, *kept.values()):
+            path.unlink(missing_ok=True)
+    readings = extraction.read(config, plan, kept, say)
     cubes = _alike([cube for reading in readings for cube in reading.result.cubes])
     faults = [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)]
     if not cubes:
@@ -244,7 +246,7 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     faults.sort(key=lambda fault: (fault.place, fault.text))
     groups = join(plan, {cube.item.name: cube.values for cube in cubes})
     arrays = {
-        **scan_cache.cube_arrays(cubes),
+        **extraction.cube_arrays(cubes),
         "names": np.array([cube.item.name for cube in cubes]),
         "groups": np.array([groups.names[cube.item.name] for cube in cubes]),
         "categories": np.array([cube.item.category for cube in cubes]),
@@ -254,15 +256,26 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     }
     if any(cube.item.split for cube in cubes):
         arrays["splits"] = np.array([cube.item.split for cube in cubes])
-    np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
+    entry.mkdir(exist_ok=True)
+    for sheet in entry.glob("*.png"):
+        sheet.unlink()
+    with whole_file(entry / ARRAYS, durable=True) as part, part.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
     summary = summarise(plan, faults, cubes, config.hu, groups)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
     read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
-    summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
-    summary["arrays_sha256"] = sha256(folder / ARRAYS)
+    summary["seconds"] = {"total_s": time.perf_counter() - start, "read_share": read_s / busy_s if busy_s else 0.0}
+    summary["arrays_sha256"] = sha256(entry / ARRAYS)
     summary["determining"] = {
         "version": VERSION,
-        **{name: getattr(config, name) for name in IDENTITY_FIELDS},
+        **_options(config, IDENTITY_FIELDS),
         "root": os.path.realpath(config.folder),
     }
-    (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")
+    text = json.dumps(summary, indent=1)
+    write_text(entry / SUMMARY, f"{text}\n")
+    done = set(kept.values())
+    for path in (*parts.iterdir(), *entry.parent.glob("*/.*.part")):
+        with suppress(OSError):  # another process may be quicker
+            if path in done or time.time() - path.stat().st_mtime > STALE_AFTER_S:
+                path.unlink()
+    return json.loads(text)
