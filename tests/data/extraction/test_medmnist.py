@@ -10,7 +10,7 @@ import pytest
 from gmmae.config.rules import ConfigError
 from gmmae.data import sources
 from gmmae.data.extraction import cubes, geometry, medmnist
-from gmmae.data.extraction.prepare import load_known, prepare
+from gmmae.data.extraction.prepare import load_prepared, prepare
 from gmmae.data.extraction.scans import array_volume
 from gmmae.data.extraction.summary import lines
 from gmmae.data.settings import DataConfig
@@ -48,7 +48,7 @@ def test_the_split_depends_on_no_option_and_is_kept_in_the_cache(config):
         np.testing.assert_array_equal(one, other)
     prepared = prepare(config)
     assert prepared.from_cache
-    assert load_known(prepared).splits.count("test") == 16
+    assert load_prepared(prepared).splits.count("test") == 16
     said = lines(prepared.summary)
     assert said[1] == "divided by the file itself, which names no patient: 24 train, 12 validation, 16 test"
     assert any(line.startswith("values: 1 % below ") for line in said)

@@ -178,7 +178,7 @@ def test_a_script_without_a_main_guard_may_load_data(luna_folder, tmp_path):
     script = tmp_path / "plain_script.py"
     script.write_text(
         "import sys\nfrom gmmae.data.settings import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
-        f"nodules = load(DataConfig('luna16', {config.root!r}, cache={config.cache!r}, workers=2))\nprint(len(nodules.values))\n"
+        f"data = load(DataConfig('luna16', {config.root!r}, cache={config.cache!r}, workers=2))\nprint(len(data.values))\n"
         f"load(DataConfig('luna16', {config.root!r}, cache={config.cache!r}))\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
