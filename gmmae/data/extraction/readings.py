@@ -15,12 +15,12 @@ import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, suppress
+from itertools import islice
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from types import ModuleType
 
 import numpy as np
@@ -30,20 +30,14 @@ from gmmae.data.extraction.annotations import refuse
 from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.extraction.tasks import Cube, Extracted, Plan, Reading, Task, Transient
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import TransientError
+from gmmae.data.volumes import TransientError, central_section
 from gmmae.system.environment import cores
 from gmmae.system.files import whole_file
 
 PAUSES_S = (1.0, 5.0)
 """Seconds before each repetition."""
 MAX_FAILURES_IN_A_ROW = 8
-"""Consecutive failures after which the extraction ends. With more workers than this, their number counts."""
-MAX_SCANS_NAMED = 5
-"""Largest number of scans in the error. Earlier lines name all of them."""
-POOL_CHECK_S = 1.0
-"""Longest wait for an answer before a look whether the pool still works."""
-PR_SET_PDEATHSIG = 1
-"""Of Linux' `prctl`: the signal that a process gets when its parent ends."""
+"""Failures one after the other with which the extraction ends. With more workers than this, their number counts."""
 
 
 def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) -> list[Reading]:
@@ -59,13 +53,13 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
       DataError: a scan is broken and `data.on_error` is "refuse".
       TransientError: scans failed at every attempt, or too many failed one after the other.
     """
-    found = {task: _load(kept[task], task) for task in plan.tasks}
-    readings = [Reading(task, result, ()) for task, result in found.items() if result]
-    left = [task for task, result in found.items() if not result]
-    if readings:
-        say(f"{len(readings)} of {len(plan.tasks)} scans were read before, {len(left)} are left")
+    readings = [reading for task in plan.tasks if (reading := _load(kept[task], task))]
+    done = {reading.task for reading in readings}
+    left = [task for task in plan.tasks if task not in done]
+    if done:
+        say(f"{len(done)} of {len(plan.tasks)} scans were read before, {len(left)} are left")
     with closing(_read_all(left, config, say)) as results:
-        for reading in progress(results, len(left), "scans", say):
+        for reading in results:
             task, result, _ = reading
             if config.on_error == "refuse":
                 refuse(result.faults, plan.way_out)
@@ -77,75 +71,67 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
 
 
 def cube_arrays(cubes: Sequence[Cube]) -> dict[str, np.ndarray]:
-    """Returns the fields of cubes as arrays. `masked` says which have a mask; the others get zeros."""
-    fields = ("values", "centre_mm", "edge_mm", "filled")
-    return {name: np.array([getattr(cube, name) for cube in cubes]) for name in fields} | {
-        "masked": np.array([cube.mask is not None for cube in cubes]),
-        "masks": np.array([np.zeros(cube.values.shape, np.uint8) if cube.mask is None else cube.mask for cube in cubes]),
+    """Returns the fields of cubes as arrays. `masked` says which have a mask; the others get zeros.
+
+    Beside images, only the central slice of a volume is usable.
+    """
+    _, values, masks, *fields = zip(*cubes, strict=True)
+    axes = min(array.ndim for array in values)
+    outlines = [np.zeros_like(array, np.uint8) if mask is None else mask for array, mask in zip(values, masks, strict=True)]
+    return {
+        "values": np.concatenate([central_section(array[None], axes) for array in values]),
+        "masks": np.concatenate([central_section(array[None], axes) for array in outlines]),
+        "masked": np.array([mask is not None for mask in masks]),
+        **dict(zip(Cube._fields[3:], map(np.array, fields), strict=True)),
     }
 
 
-def _load(path: Path, task: Task) -> Extracted | None:
+def _load(path: Path, task: Task) -> Reading | None:
     """Returns the kept result of a scan with the task's present items, or None where it cannot be read."""
-    try:
-        # NumPy leaves a damaged file open if it opens it itself.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            arrays: dict[str, np.ndarray] = dict(content)
-        cubes = tuple(
-            Cube(
-                item,
-                arrays["values"][i],
-                arrays["masks"][i] if arrays["masked"][i] else None,
-                tuple(arrays["centre_mm"][i].tolist()),
-                float(arrays["edge_mm"][i]),
-                float(arrays["filled"][i]),
-            )
-            for i, item in enumerate(task.items)
-        )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-    return Extracted(cubes, ())
+    damages = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile)
+    # NumPy leaves a damaged file open if it opens it itself.
+    with suppress(*damages), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+        arrays = zip(task.items, *dict(content).values(), strict=True)
+        cubes = [Cube(item, values, mask if masked else None, *fields) for item, values, mask, masked, *fields in arrays]
+        return Reading(task, Extracted(tuple(cubes), ()), ())
+    return None
 
 
-def _read_all(tasks: Sequence[Task], config: DataConfig, say: Say) -> Generator[Reading, None, None]:
+def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[Reading, None, None]:
     """Yields the reading of each task in the order in which they finish. Repeated ones come last."""
-    # Only another process can be killed. Without a time limit, one worker may as well be this process.
-    wanted = cores() if config.workers == "auto" else config.workers
-    workers = 0 if config.workers == 1 and config.scan_time_limit_s is None else wanted
-    failures = defaultdict[Task, list[str]](list)
-    left, untried = list(tasks), 0
+    workers = cores() if config.workers == "auto" else config.workers
+    if workers == 1 and config.scan_time_limit_s is None:
+        workers = 0  # only another process can be killed
+    failures, in_a_row, most = defaultdict[Task, list[str]](list), 0, max(MAX_FAILURES_IN_A_ROW, workers)
     for pause_s in (0.0, *PAUSES_S):
+        if not left or in_a_row == most:
+            break
         time.sleep(pause_s)
         if failures:
             say(f"scans that are read again, one at a time: {len(left)}; the first: {left[0].label}: {failures[left[0]][-1]}")
-        failed: list[Task] = []
-        in_a_row = 0
-        with closing(_extract_all(left, config, min(workers, 1) if failures else workers)) as answers:
-            for tried, (task, answer) in enumerate(answers, start=1):
+            workers = min(workers, 1)
+        failed, in_a_row = list[Task](), 0
+        with closing(_extract_all(left, config, workers)) as answers:
+            for task, answer in progress(answers, len(left), "scans", say):
                 if isinstance(answer, Extracted):
                     in_a_row = 0
                     yield Reading(task, answer, tuple(failures[task]))
                     continue
-                failures[task].append(answer.text)
                 failed.append(task)
+                failures[task].append(answer.text)
                 in_a_row += 1
-                if in_a_row == max(MAX_FAILURES_IN_A_ROW, workers) and (untried := len(left) - tried):
+                if in_a_row == most:
                     break
         left = failed
-        if not left:
-            return
-        if untried:
-            break
     lines = [f"{task.label}: {failures[task][-1]}" for task in left]
     for line in lines:
         say(f"not read: {line}")
-    more = f"; and {len(lines) - MAX_SCANS_NAMED} more" if len(lines) > MAX_SCANS_NAMED else ""
-    rest = f", {untried} more were not tried" if untried else ""
-    raise TransientError(
-        f"every scan must be read, or be broken itself; {len(lines)} failed for transient reasons{rest}: "
-        f"{'; '.join(lines[:MAX_SCANS_NAMED])}{more}; run the same command again (without --refresh): it reads only what is "
-        "missing; to do without a scan, take its rows out of the CSV"
-    )
+    if lines:
+        raise TransientError(
+            f"every scan must be read, or be broken itself; {len(lines)} failed for transient reasons, the first: {lines[0]}: "
+            "run the same command again (without --refresh), which reads only what is missing; to do without a scan, take its "
+            "rows out of the CSV"
+        )
 
 
 def _extract_all(
@@ -155,34 +141,34 @@ def _extract_all(
     if workers == 0:
         yield from ((task, _extract(task, config)) for task in tasks)
         return
-    left = {task: (config.scan_time_limit_s or 0.0) * task.volumes for task in tasks}
-    finished = SimpleQueue[tuple[Task, "Future[Extracted | Transient]"]]()
-    pool, broken = ProcessPool(min(workers, len(tasks)), initializer=_begin, context=_Context()), False
+    waiting, running = iter(tasks), dict[Future[Extracted | Transient], Task]()
+    pool = ProcessPool(min(workers, len(tasks)), initializer=_begin, context=_Context())
     try:
-        try:
-            for task, limit_s in left.items():
-                future = pool.schedule(_extract, (task, config), timeout=limit_s)
-                future.add_done_callback(lambda future, task=task: finished.put((task, future)))
-        except RuntimeError:  # as where the system starts no process
-            broken = True
-        while left and not (broken and finished.empty()):
-            try:
-                task, future = finished.get(timeout=POOL_CHECK_S)
-            except Empty:
-                broken = not pool.active
-                continue
-            limit_s = left.pop(task)
-            try:
-                answer = future.result()
-            except TimeoutError:
-                answer = Transient(f"it was not read within {limit_s:g} s (data.scan_time_limit_s is for each volume)")
-            except (OSError, BrokenProcessPool) as error:
-                how = f"status {error.exitcode}" if isinstance(error, ProcessExpired) else error
-                why = "killed, too little memory, or a file that breaks its decoder"
-                answer = Transient(f"the process reading it died ({how}): {why}")
-            yield task, answer
-        # Of these a broken pool says nothing.
-        yield from ((task, Transient("no process to read it could be started")) for task in left)
+        while pool.active:
+            for task in islice(waiting, 2 * workers - len(running)):
+                limit_s = (config.scan_time_limit_s or 0.0) * task.volumes
+                running[pool.schedule(_extract, (task, config), timeout=limit_s)] = task
+            if not running:
+                return
+            # A pool that breaks may leave some without an answer.
+            for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                task = running.pop(future)
+                try:
+                    answer = future.result()
+                except TimeoutError:
+                    answer = Transient(
+                        f"it was not read within data.scan_time_limit_s = {config.scan_time_limit_s} for each volume"
+                    )
+                except ProcessExpired as error:
+                    why = "killed, too little memory, or a file that breaks its decoder"
+                    answer = Transient(f"the process reading it died (status {error.exitcode}): {why}")
+                yield task, answer
+        raise BrokenProcessPool("they end at once")
+    except BrokenProcessPool as error:
+        raise TransientError(
+            f"processes must start to read the scans; it failed ({error}): run the same command again, perhaps with fewer "
+            "data.workers"
+        ) from error
     finally:
         pool.stop()
         pool.join()
@@ -212,12 +198,11 @@ def _begin() -> None:
     """Prepares a worker. Imports do not count for the time limit of its first scan."""
     import gmmae.data.extraction.extract  # noqa: F401
 
-    # The kernel kills it with its parent, even in a decoder that hangs.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # PR_SET_PDEATHSIG: the kernel kills it with its parent, even in a decoder that hangs.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     # What native libraries print would get between the lines of the command.
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)
-    os.dup2(silence, 2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
 
 
 def _extract(task: Task, config: DataConfig) -> Extracted | Transient:

@@ -91,7 +91,7 @@ def test_a_bug_in_a_worker_is_raised(luna_folder, fails):
 
 def test_workers_that_cannot_start_end_the_extraction(luna_folder, monkeypatch):
     monkeypatch.setattr(readings, "_begin", failing.die)
-    with pytest.raises(TransientError, match=r"\b2 failed .*process"):
+    with pytest.raises(TransientError, match=r"processes must start"):
         load(luna_folder("ab", workers=2))
 
 
@@ -128,7 +128,7 @@ def test_an_end_in_the_middle_leaves_no_process_and_loses_no_scan(luna_folder, f
 def test_when_nothing_can_be_read_any_more_it_does_not_go_on_trying(luna_folder, monkeypatch):
     config = luna_folder("abcdefghijkl")
     read = read_by(monkeypatch, lambda task: DISK_ERROR)
-    with pytest.raises(TransientError, match=r"\b8 failed .*\b4 more .*; and 3 more; "):
+    with pytest.raises(TransientError, match=r"\b8 failed "):
         load(config)
     assert len(read) == readings.MAX_FAILURES_IN_A_ROW
 
