@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.data.extraction import extract, readings
+from gmmae.data.extraction import arrays, extract, readings
 from gmmae.data.extraction.prepare import PARTS, SUMMARY, load, prepare
 from gmmae.data.extraction.tasks import Transient
-from gmmae.data.volumes import TransientError
+from gmmae.data.volumes import DataError, TransientError
 from tests.data.extraction import failing
 from tests.interrupting import moments
 from tests.waiting import wait_until
@@ -196,6 +196,17 @@ def test_workers_do_not_import_jax_and_a_cached_load_not_even_simpleitk(luna_fol
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.stdout == "\nFalse\n", done.stderr
+
+
+@pytest.mark.parametrize(("kind", "error"), [(OSError, errno.EIO), (DataError, None), (DataError, errno.EINVAL)])
+def test_an_array_that_cannot_be_read_is_broken_only_if_the_system_did_not_fail(tmp_path, monkeypatch, kind, error):
+    def fails(file):
+        raise OSError(*([error, os.strerror(error)] if error else ["Invalid data stream"]))  # as bz2 says it
+
+    np.save(tmp_path / "a.npy", np.zeros((4, 4, 4)))
+    monkeypatch.setattr(arrays, "_header", fails)
+    with pytest.raises(kind):
+        arrays.open_array(tmp_path / "a.npy")
 
 
 def disk_error() -> OSError:
