@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
-from gmmae.data.settings import DataConfig
+from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.data.volumes import DataError, Nodules, central_section, joined
@@ -75,8 +75,8 @@ def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
     The CSV and its columns are the folder's own. The unit is that of the real nodules: the default window marks cubes in HU.
     """
     window = DataConfig.window if config.hu else config.window
-    config = replace(config, category_column=DataConfig.category_column, group_column="auto", augment_with=None)
-    return replace(config, source="cubes", root=str(root), csv="auto", window=window)
+    usual = {name: getattr(DataConfig, name) for name in ("csv", "augment_with", *COLUMNS)}
+    return replace(config, source="cubes", root=str(root), window=window, **usual)
 
 
 def divide(nodules: Nodules, config: DataConfig) -> Split:

@@ -30,8 +30,8 @@ from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
 from gmmae.data.extraction.tasks import Plan, Task, relative, sha256
 from gmmae.data.groups import join
-from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, Nodules, unreadable_root
+from gmmae.data.settings import COLUMNS, DataConfig
+from gmmae.data.volumes import OWN, DataError, Nodules, unreadable_root
 from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
 from gmmae.system.files import stoppable, whole_file, write_text, writing
@@ -52,7 +52,7 @@ SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
     "cubes": cube_files.plan,
     "medmnist": medmnist.plan,
 }
-IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", "category_column", "group_column")
+IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", *COLUMNS)
 """Fields of the configuration on which the cubes depend, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 STALE_AFTER_S = 30 * 24 * 3600.0
@@ -167,7 +167,7 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
     start, parts = time.perf_counter(), entry.parent / PARTS
     kept: dict[Task, Path] = {}
     for task in plan.tasks:
-        items = [{**item._asdict(), "name": "", "place": ""} for item in task.items]
+        items = [{**item._asdict(), "name": "", "place": "", "number": 0} for item in task.items]
         kept[task] = parts / f"{_key([VERSION, options, items, task.stamps])}.npz"
     readings = extraction.read(config, plan, kept, say)
     # Workers finish in any order; the result must not depend on it.
@@ -183,6 +183,8 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
         )
     table = extraction.cube_arrays(cubes)
     table |= {name: np.array([getattr(cube.item, name) for cube in cubes]) for name in ("name", "category", "split", "place")}
+    own = [(place, column) for place, column in enumerate(plan.header) if column]
+    table |= {f"{OWN}{column}": np.array([cube.item.cells[place] for cube in cubes]) for place, column in own}
     table["diameter_mm"] = np.array([cube.item.diameter_mm for cube in cubes], float)
     names, files = table["name"].tolist(), {item.name: task.file for task in plan.tasks for item in task.items}
     root = config.folder if config.folder.is_dir() else config.folder.parent

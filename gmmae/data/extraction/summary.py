@@ -29,9 +29,8 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
     kinds = Counter(fault.kind for fault in faults)
     values, masked, filled, diameter_mm = (table[name] for name in ("values", "masked", "filled", "diameter_mm"))
     low = np.percentile(values.reshape(len(values), -1), 1, axis=1)
-    unread = [f"nothing reads {', '.join(plan.unread)}: the split follows from data.validation and data.seed"] * bool(
-        plan.unread
-    )
+    unused = [column for column in plan.header if column not in plan.used.values()]
+    unread = ["nothing reads split: the split follows from data.validation and data.seed"] if "split" in unused else []
     return {
         "annotations": plan.annotations,
         "nodules": len(values),
@@ -41,6 +40,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
         "groups": len({*table["group"].tolist()}),
         "split_by": groups.by,
         "grouping": [*groups.lines, *unread],
+        "columns": {"used": dict(plan.used), "unused": unused},
         "bad_rows": kinds["row"],
         "missing_scans": kinds["missing"],
         "unreadable_scans": kinds["unreadable"],
@@ -80,6 +80,10 @@ def lines(summary: dict[str, Any]) -> list[str]:
     ]
     if diameter:
         text.append("diameters: {min:.1f} to {max:.1f} mm, median {median:.1f}, mean {mean:.1f}".format(**diameter))
+    if columns := summary["columns"]["used"]:
+        used = ", ".join(name if name == column else f"{name} (as {column})" for name, column in columns.items())
+        unused = ", ".join(summary["columns"]["unused"])
+        text.append(f"columns that are used: {used}; that are only kept: {unused or 'none'}")
     if repeated := summary["repeated"]:
         text.append(f"readings that failed and were repeated: {len(repeated)}; the first: {repeated[0]}")
     return text + fault_lines(summary, "summary.json")
