@@ -41,8 +41,8 @@ def copy_paste(training: Nodules, count: int, seed: int) -> Nodules:
         turns = list(symmetries(pair))
         turned.append(turns[rng.integers(len(turns))])
     values, masks = np.moveaxis(np.stack(turned), 1, 0)
-    names = tuple(f"copy_{i}" for i in range(count))
-    return training.take(donors)._replace(names=names, values=values.astype(np.int16), masks=masks.astype(np.uint8))
+    copies = training.take(donors).with_columns(name=[f"copy_{i}" for i in range(count)])
+    return copies._replace(values=values.astype(np.int16), masks=masks.astype(np.uint8))
 
 
 def rows(made: dict[str, Nodules], training: Nodules, judged: Nodules, seed: int) -> dict[str, dict[str, list[float]]]:

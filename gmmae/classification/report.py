@@ -155,8 +155,7 @@ def _predictions(labelled: Labelled, results: Sequence[Result]) -> tuple[list[di
     columns = ["name", "group", "label", "features", "classifier", *labelled.classes]
     rows = [
         {
-            "name": labelled.nodules.names[index],
-            "group": labelled.nodules.groups[index],
+            **{column: labelled.nodules.table[column][index] for column in ("name", "group")},
             "label": labelled.classes[labelled.truth[index]],
             "features": result.kind,
             "classifier": result.method,

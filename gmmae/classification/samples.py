@@ -167,9 +167,8 @@ def inputs(model: Trained, labelled: Labelled, data: DataConfig, blocks: int) ->
         "voxels": block_means(nodules.values, data.window, blocks),
     }
     kinds["all three"] = np.column_stack(list(kinds.values()))
-    diameter = None if nodules.details is None else nodules.details.diameter_mm
     crop = CROP_PATTERN.fullmatch(data.crop)
-    if diameter is not None and crop is not None and crop["unit"] == "x" and not np.isnan(diameter).any():
-        sizes = np.array([[math.log(mm)] for mm in diameter.tolist()])
+    if crop is not None and crop["unit"] == "x" and not np.isnan(nodules.diameter_mm).any():
+        sizes = np.array([[math.log(mm)] for mm in nodules.diameter_mm.tolist()])
         kinds |= {"diameter": sizes, "all three and diameter": np.column_stack([kinds["all three"], sizes])}
     return kinds

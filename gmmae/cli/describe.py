@@ -84,7 +84,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     Raises:
       DataError: a volume has no mass.
     """
-    names, details = _file_names(cubes.known.names), cubes.known.details
+    table, names = cubes.table, _file_names(cubes.table["name"].tolist())
     batch = compilation.EVAL_DEVICE_BATCH
     max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.shape)))
     shown = set(np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round().astype(int).tolist())
@@ -99,7 +99,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         stored = np.rint(reconstructed).clip(-32768, 32767).astype(np.int16) if data.hu else reconstructed.astype(np.float32)
         in_world = []
         for n, i in enumerate(range(first, first + len(values))):
-            name, centre, edge, diameter = names[i], cubes.centres_mm[i], float(details.edge_mm[i]), details.diameter_mm[i]
+            name, centre, edge, diameter = names[i], cubes.centres_mm[i], float(table["edge_mm"][i]), table["diameter_mm"][i]
             world_coordinates.write(out / FOLDER / f"{name}.nii.gz", stored[n], centre, edge)
             mixture = results["means"][n], results["covariances"][n]
             in_world.append(world_coordinates.mixture_mm(*mixture, cubes.shape, centre, edge))
@@ -113,7 +113,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     kept = ("weights", "means_mm", "covariances_mm2", "mass", "loss", "loss_before", "seconds")
     found = {name: np.concatenate([part[name] for part in parts]) for name in kept}
     seconds = found.pop("seconds")
-    places = {"paths": np.array(cubes.paths), "centre_mm": np.array(cubes.centres_mm), "edge_mm": details.edge_mm}
+    places = {"paths": np.array(cubes.paths), "centre_mm": np.array(cubes.centres_mm), "edge_mm": table["edge_mm"]}
     np.savez(out / NPZ, allow_pickle=False, names=np.array(names), **places, **found)
     axes = "xyz"[: found["means_mm"].shape[-1]]
     pairs = [(i, j) for i in range(len(axes)) for j in range(i, len(axes))]
@@ -127,13 +127,13 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     nodules = [
         {
             "file": f"{FOLDER}/{name}.nii.gz",
-            "category": cubes.known.categories[i],
+            "category": table["category"][i],
             "diameter_mm": "" if math.isnan(diameter) else f"{diameter:.6g}",
-            "described": cubes.known.names[i],
+            "described": table["name"][i],
             "path": cubes.paths[i],
             **{column: f"{found[column][i]:.6g}" for column in ("mass", "loss", "loss_before")},
         }
-        for i, (name, diameter) in enumerate(zip(names, details.diameter_mm, strict=True))
+        for i, (name, diameter) in enumerate(zip(names, table["diameter_mm"], strict=True))
     ]
     for file, rows in ((CSV, components), (TABLE, nodules)):
         write_text(out / file, csv_text(rows, rows[0]))

@@ -39,7 +39,7 @@ COLUMNS = {
 
 
 DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", "seed", "validation", "folds", "fold")}
-DIVISION |= {"data.category_column", "data.group_column"}
+DIVISION |= {f"data.{kind}_column" for kind in ("file", "diameter", "category", "group")}
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
 

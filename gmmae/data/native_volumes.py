@@ -34,7 +34,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     if root.suffix == ".npz":
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
     try:
-        if cubes.looks_like_luna16(root, root / config.csv_name):
+        if cubes.looks_like_luna16(root, config.csv):
             raise DataError(
                 f"data.root must hold volumes with masks and {cubes.NODULES} for a segmentation; got {root}, which is shaped "
                 "like LUNA16 and has no masks"

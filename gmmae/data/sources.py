@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
-from gmmae.data.settings import DataConfig
+from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.data.volumes import DataError, Nodules, central_section, joined
@@ -52,7 +52,7 @@ def load(config: DataConfig) -> SplitNodules:
     if config.augment_with:
         more = _sections(prepare.load(of_generated(config, config.augment_with)), config.ndim)
         _require_apart(nodules.take(divided.validation), more, config)
-        divided = divided._replace(train=np.concatenate([divided.train, len(nodules.names) + np.arange(len(more.names))]))
+        divided = divided._replace(train=np.concatenate([divided.train, len(nodules.values) + np.arange(len(more.values))]))
         nodules = joined(nodules, more)
     return SplitNodules(nodules, divided)
 
@@ -60,11 +60,12 @@ def load(config: DataConfig) -> SplitNodules:
 def _require_apart(held_out: Nodules, more: Nodules, config: DataConfig) -> None:
     """Refuses further training nodules that belong to those for validation, by patient or voxel for voxel."""
     known = {*held_out.groups, *(volume.tobytes() for volume in held_out.values)}
-    shared = [i for i, volume in enumerate(more.values) if known & {more.groups[i], volume.tobytes()}]
+    of_each = zip(more.names, more.groups, more.values, strict=True)
+    shared = [name for name, group, volume in of_each if known & {group, volume.tobytes()}]
     if shared and not config.allow_seen:
         raise DataError(
-            f"nodules of data.augment_with must belong to no validation nodule; {len(shared)} of {len(more.names)} do, such as "
-            f"{more.names[shared[0]]}, by patient or voxels: leave them out, or set data.allow_seen"
+            f"nodules of data.augment_with must belong to no validation nodule; {len(shared)} of {len(more.values)} do, such "
+            f"as {shared[0]}, by patient or voxels: leave them out, or set data.allow_seen"
         )
 
 
@@ -74,8 +75,8 @@ def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
     The CSV and its columns are the folder's own. The unit is that of the real nodules: the default window marks cubes in HU.
     """
     window = DataConfig.window if config.hu else config.window
-    config = replace(config, category_column=DataConfig.category_column, group_column="auto", augment_with=None)
-    return replace(config, source="cubes", root=str(root), csv="auto", window=window)
+    usual = {name: getattr(DataConfig, name) for name in ("csv", "augment_with", *COLUMNS)}
+    return replace(config, source="cubes", root=str(root), window=window, **usual)
 
 
 def divide(nodules: Nodules, config: DataConfig) -> Split:
@@ -91,7 +92,7 @@ def divide(nodules: Nodules, config: DataConfig) -> Split:
 
 def _part(nodules: Nodules, name: str) -> Int64[np.ndarray, " part"]:
     """Returns the indices of a part of data that are divided already; none of other data."""
-    return np.flatnonzero(np.array(nodules.splits) == name)
+    return np.flatnonzero(nodules.table["split"] == name)
 
 
 def _sections(nodules: Nodules, ndim: int) -> Nodules:

@@ -32,18 +32,18 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
       seed: seed of the sample.
     """
     nodules = generated.nodules
-    assert nodules.details is not None
     volumes = {"images": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
     for folder in volumes:
         (out / folder).mkdir(parents=True, exist_ok=True)
     rows = []
+    groups, categories = nodules.groups, nodules.categories
     for i, name in enumerate(nodules.names):
         file = f"{name}.nii.gz"
         for folder, values in volumes.items():
-            world_coordinates.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.details.edge_mm[i]))
+            world_coordinates.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
-        known = (nodules.categories[i], f"{nodules.details.diameter_mm[i]:.6f}", run, seed)
+        known = (categories[i], f"{nodules.diameter_mm[i]:.6f}", run, seed)
         origin = (generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors)
-        rows.append([file, nodules.groups[i], *known, *origin])
+        rows.append([file, groups[i], *known, *origin])
     with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])

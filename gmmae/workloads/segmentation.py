@@ -42,17 +42,8 @@ def load_volumes(data: PatchConfig) -> tuple[NativeNodule, ...]:
     """
     if data.source == "synthetic":
         return native_nodules(data.samples, data.shape + 2 * data.jitter, data.seed)
-    return native_volumes.read(
-        DataConfig(
-            source="cubes",
-            root=data.root,
-            csv=data.csv,
-            ndim=data.ndim,
-            window=data.window,
-            category_column=data.category_column,
-            group_column=data.group_column,
-        )
-    )
+    same = ("source", "root", "csv", "ndim", "window", "file_column", "diameter_column", "category_column", "group_column")
+    return native_volumes.read(DataConfig(**{name: getattr(data, name) for name in same}))
 
 
 def split_volumes(volumes: Sequence[NativeNodule], data: PatchConfig) -> Split:

@@ -79,8 +79,8 @@ def test_what_differs_beside_the_figures_is_told(files, tmp_path, capsys, no_pag
     """Shapes without masks, shares of categories, the size of volumes, few patients, and the window of the data."""
     *_, options = files
     few = tuple(f"patient{i % 5}" for i in range(60))
-    real = stored(tmp_path / "few.npz", balls(0, 60)._replace(groups=few))
-    made = balls(1, 30, "new", size=12)._replace(categories=("solid",) * 20 + ("part-solid",) * 10, masks=None)
+    real = stored(tmp_path / "few.npz", balls(0, 60).with_columns(group=few))
+    made = balls(1, 30, "new", size=12).with_columns(category=["solid"] * 20 + ["part-solid"] * 10)._replace(masks=None)
     said = " ".join(lines_of(capsys, "judge", real, stored(tmp_path / "made.npz", made), "--train", files[2], *options))
     for words in (
         "shapes follow from intensity",
@@ -126,7 +126,7 @@ def test_what_is_wrong_is_told_in_a_line(files, tmp_path, capsys, words, message
     real, made, train, options = files
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    few = stored(tmp_path / "few.npz", balls(0, 60)._replace(groups=tuple(f"patient{i % 9}" for i in range(60))))
+    few = stored(tmp_path / "few.npz", balls(0, 60).with_columns(group=[f"patient{i % 9}" for i in range(60)]))
     known = {"REAL": real, "MADE": made, "TRAIN": train, "MINE": tmp_path / "mine", "FEW": few}
     assert message in last_refusal(capsys, "judge", *options, *(known.get(word, word) for word in words.split()))
     assert not (tmp_path / "out").exists()
@@ -216,7 +216,7 @@ def test_real_nodules_among_the_generated_ones_are_refused(traced, tmp_path, cap
     real, _, options = traced
     options = (*options, "--train", folder(tmp_path / "train", balls(2, 60, "trained")))
     made = balls(1, 30, "new")
-    named = folder(tmp_path / "named", made._replace(names=(*made.names[:28], "real3", "real5")))
+    named = folder(tmp_path / "named", made.with_columns(name=[*made.names[:28], "real3", "real5"]))
     words = "GENERATED must hold new nodules; 2 of its 30 have names of REAL's, such as real3.npy, real5.npy: take"
     assert words in last_refusal(capsys, "judge", real, named, *options)
     voxels = made.values.copy()

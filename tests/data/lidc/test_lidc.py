@@ -138,9 +138,8 @@ def test_the_source_cubes_reads_the_folder(capsys, known, tmp_path):
     nodules = load(DataConfig(source="cubes", root=str(tmp_path / "cubes"), **own), [].append)  # pyright: ignore[reportArgumentType]
     assert nodules.names == ("LIDC-IDRI-0001_1.nii.gz", "LIDC-IDRI-0001_2.nii.gz")
     assert set(nodules.groups) == {"LIDC-IDRI-0001"}
-    assert nodules.details is not None
     assert nodules.masks is not None
-    assert nodules.details.filled.max() == 0
+    assert nodules.filled.max() == 0
     for values, mask in zip(nodules.values, nodules.masks, strict=True):
         assert values[mask == 1].mean() > -150
         assert values[mask == 0].mean() < -600

@@ -37,7 +37,8 @@ def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_a
 
 
 def test_copies_are_not_new_and_flipped_ones_only_seem_to_be():
-    copies = TRAINING._replace(names=tuple(f"copy{i}" for i in range(80)), groups=tuple(f"copy{i}" for i in range(80)))
+    new = [f"copy{i}" for i in range(80)]
+    copies = TRAINING.with_columns(name=new, group=new)
     found = judge(REAL, copies, TRAINING).novelty
     assert found is not None
     assert found.plain.value == 0
@@ -105,7 +106,7 @@ def test_a_unit_of_their_own_changes_no_figure():
 
 
 def test_real_nodules_that_the_training_set_holds_are_no_measure():
-    repeated = REAL._replace(groups=tuple(f"other{name}" for name in REAL.groups))
+    repeated = REAL.with_columns(group=[f"other{name}" for name in REAL.groups])
     flipped = repeated._replace(values=repeated.values[:, ::-1])
     for training in (repeated, flipped):
         with pytest.raises(InputError, match="REAL must share no nodule with --train; 60 of its 60"):
@@ -133,7 +134,7 @@ def test_features_that_generating_copies_are_left_out_of_the_second_c2st():
 
 
 def of_patients(nodules, patients):
-    return nodules._replace(groups=tuple(f"{nodules.names[0]} {i % patients}" for i in range(len(nodules.names))))
+    return nodules.with_columns(group=[f"{nodules.names[0]} {i % patients}" for i in range(len(nodules.names))])
 
 
 def needed(name, got, nodules=25, patients=5):
@@ -142,7 +143,7 @@ def needed(name, got, nodules=25, patients=5):
 
 
 OR_TRAIN = ", or name the training set with --train"
-WIDOW = balls(0, 60)._replace(groups=("a",) * 30 + tuple("bcdefghijk") * 3)
+WIDOW = balls(0, 60).with_columns(group=["a"] * 30 + list("bcdefghijk") * 3)
 """Half of these nodules are one patient's."""
 
 
