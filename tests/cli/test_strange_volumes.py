@@ -24,7 +24,16 @@ def config():
 def train(config, tmp_path):
     """The words that train a tiny U-Net for one epoch on a folder."""
     (tmp_path / "unet.toml").write_text(to_toml(config))
-    return lambda root, *more: ("train", "--config", tmp_path / "unet.toml", "--data.root", root, "--workdir", tmp_path / "run", *more)
+    return lambda root, *more: (
+        "train",
+        "--config",
+        tmp_path / "unet.toml",
+        "--data.root",
+        root,
+        "--workdir",
+        tmp_path / "run",
+        *more,
+    )
 
 
 def untrained_losses(config, root):

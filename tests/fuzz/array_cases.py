@@ -80,6 +80,7 @@ CASES = [
             "an array larger than its file": archive("volumes.npy", _huge()),
             "Python objects": lambda folder: np.savez(folder / NAME, volumes=np.array([None] * 6)),
             "Python objects for names": only(names=lambda n: n.astype(object)),
+            "--data.source medmnist: a file of MedMNIST": lambda folder: medmnist_files.write(folder / NAME),
             "no volumes": only(volumes=lambda _: None),
             "volumes under another name": with_arrays(lambda arrays: {"volumes": None, "images": arrays["volumes"]}),
             "no sample": with_arrays(lambda arrays: {name: array[:0] for name, array in arrays.items()}),
@@ -110,7 +111,9 @@ CASES = [
         refused(),
         {
             "diameter_mm: as words": only(diameter_mm=lambda d: np.char.add(d.astype(str), " mm")),
-            "diameter_mm: nothing but volumes": with_arrays(lambda arrays: dict.fromkeys(arrays) | {"volumes": arrays["volumes"]}),
+            "diameter_mm: nothing but volumes": with_arrays(
+                lambda arrays: dict.fromkeys(arrays) | {"volumes": arrays["volumes"]}
+            ),
             "volumes[0]: truth values": only(volumes=lambda v: v > -400),
             **{f"volumes[0]: {what}": only(volumes=WRONG_VOXELS[what]) for what in SHARES},
             **{f"the type {kind}": only(volumes=lambda v, kind=kind: v.astype(kind)) for kind in ("complex", "str", "M8[s]")},
@@ -185,3 +188,5 @@ CASES += table(
         "--data.source cubes: volumes": lambda folder: np.savez(folder / MEDMNIST, volumes=np.zeros((3, 4, 4, 4))),
     },
 )
+for root in ("{folder}", "{folder}/gone.npz"):
+    CASES += table("medmnist", "medmnist", "prepare", refused("medmnist"), {f"the path {root}": unchanged}, root=root)

@@ -142,7 +142,9 @@ def without_row(number=3):
 
 def without_columns(*names):
     """Removes columns of the CSV."""
-    return rows(lambda cells: [[text for name, text in zip(cells[0], line, strict=True) if name not in names] for line in cells])
+    return rows(
+        lambda cells: [[text for name, text in zip(cells[0], line, strict=True) if name not in names] for line in cells]
+    )
 
 
 def image(name, array, grid=GRID, compressed=False):

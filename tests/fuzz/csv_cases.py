@@ -143,7 +143,9 @@ CASES = [
         },
     ),
     *with_diameters(left_out(GONE, LINE), cells(WRONG_CELLS)),
-    *cubes(left_out(GONE, LINE)._replace(reads=cell("category", "")), {"a row without its last cell": row(lambda old: old[:6])}),
+    *cubes(
+        left_out(GONE, LINE)._replace(reads=cell("category", "")), {"a row without its last cell": row(lambda old: old[:6])}
+    ),
     *with_diameters(
         left_out(GONE),
         {

@@ -5,7 +5,20 @@ from functools import partial
 from pathlib import Path
 
 from tests.fuzz.cases import Expect, either, left_out, reads, refused, table
-from tests.fuzz.changes import APPLE_DOUBLE, both, cell, content, gone, image, instead, linked, loop, moved, unchanged, without_row
+from tests.fuzz.changes import (
+    APPLE_DOUBLE,
+    both,
+    cell,
+    content,
+    gone,
+    image,
+    instead,
+    linked,
+    loop,
+    moved,
+    unchanged,
+    without_row,
+)
 from tests.volume_folders import CSV, NODULES
 
 READERS = "prepare, segment|describe|evaluate|sweep"
@@ -28,7 +41,11 @@ def renamed(row, name, listed=None):
 
 names = partial(table, "cubes", "name", READERS, renamed=True)
 NAMES = [
-    *(case for row, odd in ODD_NAMES.items() for case in names(reads(), {name[:20]: renamed(row, name) for name in odd.split("/")})),
+    *(
+        case
+        for row, odd in ODD_NAMES.items()
+        for case in names(reads(), {name[:20]: renamed(row, name) for name in odd.split("/")})
+    ),
     *names(
         Expect(unchanged, without_row(FIRST), ("b.nii.gz",)),
         {repr(name): renamed(FIRST, name) for name in MAY_BE_REFUSED.split("/")},
@@ -64,8 +81,12 @@ for place in ODD_FOLDERS.split("/"):
 beside = partial(table, "cubes", "beside", "prepare, segment|describe", reads())
 BESIDE = beside(
     {
-        "._ files of macOS": both(*(content(name, APPLE_DOUBLE) for name in ("images/._n0.nii.gz", "masks/._n0.nii.gz", f"._{CSV}"))),
-        ".DS_Store and Thumbs.db": both(*(content(name, APPLE_DOUBLE) for name in ("images/.DS_Store", ".DS_Store", "images/Thumbs.db"))),
+        "._ files of macOS": both(
+            *(content(name, APPLE_DOUBLE) for name in ("images/._n0.nii.gz", "masks/._n0.nii.gz", f"._{CSV}"))
+        ),
+        ".DS_Store and Thumbs.db": both(
+            *(content(name, APPLE_DOUBLE) for name in ("images/.DS_Store", ".DS_Store", "images/Thumbs.db"))
+        ),
         "a volume that is not listed": content("images/n9.nii.gz", ""),
         "a mask without a volume": content("masks/n9.nii.gz", ""),
         "another CSV": both(content("nodules (1).csv", "x,y\n1,2\n"), content(f"{CSV}~", "file\n")),
@@ -102,7 +123,11 @@ ROOTS = {
     "10,000 characters": ("{folder}/" + "x" * 10_000, refused("xxx")),
 }
 PATHS = [
-    *(case for base, commands in COMMANDS_ON.items() for case in table(base, f"{base}, the folder", commands, refused("data"), WRONG)),
+    *(
+        case
+        for base, commands in COMMANDS_ON.items()
+        for case in table(base, f"{base}, the folder", commands, refused("data"), WRONG)
+    ),
     *table(
         "cubes",
         "the folder",
@@ -127,6 +152,11 @@ LISTS = [
     *lists(READERS, refused("n0.nii.gz"), {"a volume": unchanged}, options={"data.csv": "images/n0.nii.gz"}),
     *lists(READERS, refused("/dev/null"), {"/dev/null": unchanged}, options={"data.csv": "/dev/null"}),
 ]
+
+for column in ("category_column", "group_column"):
+    LISTS += lists(
+        READERS.replace("|describe", ""), refused(CSV, "kind"), {f"no {column}": unchanged}, options={f"data.{column}": "kind"}
+    )
 
 MINE = content("../out", "mine\n")
 UNWRITABLE = {
@@ -159,5 +189,7 @@ CASES = [
     *OTHERS("cubes", commands="insert", changes=THESIS),
     *OTHERS("generator", commands="generate", changes=THESIS),
     *table("cubes", "--out", "prepare", reads(), {"odd": unchanged}, options={"out": "{folder}/../a new [folder] ü"}),
-    *table("cubes", "the path", "prepare, describe", either("data.npz"), {"an .npz that is a folder": unchanged}, place="data.npz"),
+    *table(
+        "cubes", "the path", "prepare, describe", either("data.npz"), {"an .npz that is a folder": unchanged}, place="data.npz"
+    ),
 ]

@@ -125,7 +125,8 @@ CASES = [
     ),
     *sweeps(
         reads(),
-        texts(f"{CELL}/._{RECORD}", {"beside": APPLE_DOUBLE}) | texts("runs/strong-n64-seed0/record.json", {"not in the grid": "{}"}),
+        texts(f"{CELL}/._{RECORD}", {"beside": APPLE_DOUBLE})
+        | texts("runs/strong-n64-seed0/record.json", {"not in the grid": "{}"}),
     ),
 ]
 for name in (f"{CELL}/{RECORD}", "runs", "step_times"):

@@ -8,7 +8,27 @@ import numpy as np
 import SimpleITK as sitk
 
 from tests.fuzz.cases import either, left_out, reads, refused, table
-from tests.fuzz.changes import apple_double, both, cell, content, copied, decimal_commas, gone, image, instead, line, loop, moved, replaced, rows, stored, unchanged, volume, voxels, without_row
+from tests.fuzz.changes import (
+    apple_double,
+    both,
+    cell,
+    content,
+    copied,
+    decimal_commas,
+    gone,
+    image,
+    instead,
+    line,
+    loop,
+    moved,
+    replaced,
+    rows,
+    stored,
+    unchanged,
+    volume,
+    voxels,
+    without_row,
+)
 from tests.fuzz.csv_cases import WRONG_CELLS, cells, dialects
 from tests.fuzz.volume_cases import TURNED, TYPES, WRONG_VOXELS, halved
 from tests.volume_folders import ANNOTATIONS, CSV, NODULES, SCAN_GRID
@@ -118,7 +138,9 @@ SCANS = [
         },
     ),
     *scans(left_out(unchanged, UID), {"twice": both(*(copied(name, f"subset0/{Path(name).name}") for name in (SCAN, RAW)))}),
-    *scans(LOST, {"missing": moved(SCAN, "x.txt"), "a folder": instead(SCAN, Path.mkdir), "a link to itself": instead(SCAN, loop)}),
+    *scans(
+        LOST, {"missing": moved(SCAN, "x.txt"), "a folder": instead(SCAN, Path.mkdir), "a link to itself": instead(SCAN, loop)}
+    ),
     *scans(
         reads(),
         {
@@ -132,7 +154,9 @@ SCANS = [
 annotated = partial(table, "luna16", "annotations", "prepare, evaluate|sweep")
 ROWS = [
     *dialects(annotated, ANNOTATIONS),
-    *annotated(either(ANNOTATIONS, "seriesuid"), {"SeriesInstanceUID for seriesuid": replaced("seriesuid", "SeriesInstanceUID")}),
+    *annotated(
+        either(ANNOTATIONS, "seriesuid"), {"SeriesInstanceUID for seriesuid": replaced("seriesuid", "SeriesInstanceUID")}
+    ),
     *annotated(either(f"{ANNOTATIONS} line 7"), {"a row twice": rows(lambda rows: [*rows, rows[3]])}),
     *annotated(
         left_out(GONE, "line 4"),
@@ -145,7 +169,9 @@ ROWS = [
         },
     ),
     *annotated(left_out(GONE, "9.9.9"), {"a scan that is not there": cell("seriesuid", "9.9.9")}),
-    *annotated(PERHAPS, {"a UID with .mhd": cell("seriesuid", f"{UID}.mhd"), "a UID with a path": cell("seriesuid", f"subset1/{UID}")}),
+    *annotated(
+        PERHAPS, {"a UID with .mhd": cell("seriesuid", f"{UID}.mhd"), "a UID with a path": cell("seriesuid", f"subset1/{UID}")}
+    ),
     *annotated(
         refused(ANNOTATIONS),
         {"UIDs as numbers of a spreadsheet": cell("seriesuid", "1.28E+00", None), "missing": gone(ANNOTATIONS)},
@@ -168,7 +194,9 @@ GENERATED = [
     *generated(ALL, NEW_LOST, {"a volume missing": gone(NEW_IMAGE)}),
     *generated(BOTH, NEW_LOST, {"a volume of 0 bytes": content(NEW_IMAGE, "")}),
     *generated(BOTH, NEW_LOST, {"a volume cut": stored(NEW_IMAGE, halved), "a mask cut": stored(NEW_MASK, halved)}),
-    *generated(ALL, NEW_LOST, {f"voxels, {what}": voxels(NEW_IMAGE, WRONG_VOXELS[what]) for what in ("NaN in the middle", "0 to 1")}),
+    *generated(
+        ALL, NEW_LOST, {f"voxels, {what}": voxels(NEW_IMAGE, WRONG_VOXELS[what]) for what in ("NaN in the middle", "0 to 1")}
+    ),
     *generated("insert", refused("generated-0-00002"), {"a mask missing": gone(NEW_MASK)}),
     *generated("insert", refused("masks"), {"no masks": gone("masks")}),
     *generated(BOTH, reads(), {"._ files of macOS": copied(CSV, f"images/._{NEW}")}),

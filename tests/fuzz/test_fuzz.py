@@ -100,36 +100,44 @@ def shared(tmp_path_factory):
     return Shared()
 
 
+QUICK = {id(call) for call in CALLS[::31] if call[1] in ("segment", "sweep")}
 PARAMS = [
-    pytest.param(case, command, id=f"{case.name} × {command}", marks=() if command == "prepare" or n % 31 == 0 and command in ("segment", "sweep") else pytest.mark.slow)
-    for n, (case, command) in enumerate(CALLS)
+    pytest.param(
+        *one, id=f"{one[0].name} × {one[1]}", marks=() if one[1] == "prepare" or id(one) in QUICK else pytest.mark.slow
+    )
+    for one in CALLS
 ]
+
+
+@pytest.fixture(autouse=True)
+def limited():
+    """A call that takes too long is interrupted, as by Ctrl-C."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize(("case", "command"), PARAMS)
 def test_a_command_reads_rightly_or_names_the_place(case, command, shared, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(os, "_exit", sys.exit)  # as after an error of the disk
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)  # a call that takes too long is interrupted
     expect = case.expect
-    try:
-        code, out, err, found = call(case, command, tmp_path / "case", shared, capfd)
-        if code:
-            *_, last = lines = [line for line in err.splitlines() if line.strip()] or [""]
-            assert (code, last[:7]) == (expect.code, "error: "), err
-            assert sum(line.startswith("error: ") for line in lines) == 1, err
-            assert expect.names is not None, f"must be read, but {last}"
-            assert all(name in last for name in expect.names), f"{expect.names} must be in {last}"
-            assert not any(noise in err for noise in ("Warning: ", "WARNING: In", "Traceback")), err
-            return
-        faults = []
-        for like, says in ((expect.reads, ()), (expect.rest, expect.names)):
-            if like is not None:
-                key = case.base, command, like, case.renamed
-                if key not in shared:
-                    clean = Case(case.base, "", like, reads(), [], renamed=case.renamed)
-                    shared[key] = call(clean, command, tmp_path / f"clean{len(faults)}", shared, capfd)
-                    assert shared[key][0] == 0, shared[key][2]
-                faults.append(difference(found, shared[key][3], expect.near) or " ".join(name for name in says if name not in out + err))
-        assert "" in faults, f"read silently: {faults}"
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    code, out, err, found = call(case, command, tmp_path / "case", shared, capfd)
+    if code:
+        *_, last = lines = [line for line in err.splitlines() if line.strip()] or [""]
+        assert (code, last[:7]) == (expect.code, "error: "), err
+        assert sum(line.startswith("error: ") for line in lines) == 1, err
+        assert expect.names is not None, f"must be read: {last}"
+        assert all(name in last for name in expect.names), f"{expect.names} must be in {last}"
+        assert not any(noise in err for noise in ("Warning: ", "WARNING: In", "Traceback")), err
+        return
+    faults = []
+    for like, says in ((expect.reads, ()), (expect.rest, expect.names)):
+        if like is not None:
+            key = case.base, command, like, case.renamed
+            if key not in shared:
+                clean = Case(case.base, "", like, reads(), [], renamed=case.renamed)
+                shared[key] = call(clean, command, tmp_path / f"clean{len(faults)}", shared, capfd)
+                assert shared[key][0] == 0, shared[key][2]
+            unsaid = [name for name in says if name not in out + err]
+            faults.append(difference(found, shared[key][3], expect.near) or " ".join(unsaid))
+    assert "" in faults, f"read silently: {faults}"

@@ -9,7 +9,28 @@ import numpy as np
 import SimpleITK as sitk
 
 from tests.fuzz.cases import either, left_out, reads, refused, table
-from tests.fuzz.changes import both, cell, content, extended, fields, gone, image, in_unit, instead, linked, loop, moved, nifti, other_byte_order, stored, unchanged, version_2, volume, voxels, without_row
+from tests.fuzz.changes import (
+    both,
+    cell,
+    content,
+    extended,
+    fields,
+    gone,
+    image,
+    in_unit,
+    instead,
+    linked,
+    loop,
+    moved,
+    nifti,
+    other_byte_order,
+    stored,
+    unchanged,
+    version_2,
+    volume,
+    voxels,
+    without_row,
+)
 from tests.volume_folders import CENTRE, CSV, GRID, NODULES, Grid, write_image
 
 NAME = "n2.nii.gz"
@@ -150,22 +171,22 @@ ODD_HEADERS = {
     "a negative spacing": "80 f -0.8; 254 h 0",
     "8 bits said of 16": "72 h 8",
     "voxels before the header's end": "108 f -5",
-    "slope NaN": "112 2f nan nan",
-    "slope NaN, and 0 more": "112 2f nan 0",
 }
+NO_SCALING = {"slope 0": "112 2f 0 0", "slope NaN": "112 2f nan nan", "slope NaN, and 0 more": "112 2f nan 0"}
+WATER = voxels(IMAGE, lambda v: v * 0)
 LOWEST = voxels(IMAGE, lambda v: np.where(BALL, v, -32768).astype(np.int16))
 AIR = voxels(IMAGE, lambda v: v * 0 - 1000)
 VOLUMES = [
     *volumes(LOST, {what: instead(IMAGE, make) for what, make in MISSING.items()}),
     *volumes(LOST, {f"header with {what}": fields(IMAGE, text) for what, text in LOST_HEADERS.items()}),
     *volumes(PERHAPS, {f"header with {what}": fields(IMAGE, text) for what, text in ODD_HEADERS.items()}),
+    *volumes(reads(), {f"header with {what}": fields(IMAGE, text) for what, text in NO_SCALING.items()}),
     *volumes(PERHAPS, {"NIfTI-2": nifti(IMAGE, version_2)}),
     *volumes(NEARLY, {"the unit metre": in_unit(IMAGE, 1, 1e-3), "the unit micrometre": in_unit(IMAGE, 3, 1e3)}),
     *volumes(
         reads(),
         {
             "no unit": fields(IMAGE, "123 B 0"),
-            "slope 0": fields(IMAGE, "112 2f 0 0"),
             "the other byte order": nifti(IMAGE, other_byte_order),
             "an extension": nifti(IMAGE, extended),
             "unsigned, and the header takes 2048 off": both(
@@ -185,10 +206,11 @@ VOLUMES = [
         },
     ),
     *volumes(
-        PERHAPS,
+        reads(),
         {"values of NaN far off": voxels(IMAGE, lambda v: np.where(np.indices(v.shape).sum(0), v, np.float32("nan")))},
     ),
     *volumes(reads(LOWEST), {"values of -32768 outside": LOWEST}),
+    *volumes(reads(WATER), {"values of water": WATER}),
     *table("cubes", "values", "prepare, segment", either(NAME, like=AIR), {"air alone": AIR}),
     *table("cubes", "values", "evaluate, describe, train", refused(NAME), {"air alone": AIR}),
 ]
@@ -288,7 +310,11 @@ ODD_LABELS = {
     "of logits": lambda v: np.where(v, 3.0, -3.0),
     "with NaN": lambda v: np.where(v, 1, np.nan),
 }
-LABELS = {"of 255": lambda v: 255 * v, "of the label 7": lambda v: 7 * v, "the type int16": lambda v: v.astype(np.int16)} | TYPES
+LABELS = {
+    "of 255": lambda v: 255 * v,
+    "of the label 7": lambda v: 7 * v,
+    "the type int16": lambda v: v.astype(np.int16),
+} | TYPES
 OTHER_MASKS = {
     "but missing": "masks/o.nii.gz",
     "but a folder": "masks",
@@ -298,14 +324,17 @@ OTHER_MASKS = {
 MASKS = [
     *masks(LOST._replace(reads=gone(MASK)), {"a folder": instead(MASK, Path.mkdir)}),
     *masks(
-        PERHAPS,
+        reads(),
         {
             "a part of the volume's grid": _mask(BALL[2:-2, 3:-3, 3:-3], origin=(12.4, -17.3, 33.0)),
             "turned, at the same place": _mask(BALL[:, ::-1, ::-1], direction=TURNED, origin=(20.4, -6.5, 30.0)),
         },
     ),
-    *masks(PERHAPS._replace(reads=_mask(np.roll(BALL, 2, 2))), {"two voxels beside": _mask(BALL, origin=(11.6, -20.0, 30.0))}),
-    *masks(NEARLY, {"half a voxel beside": _ball(GRID._replace(origin=(10.4, -20.0, 30.0))), "of half the spacing": _ball(FINER)}),
+    *masks(reads(_mask(np.roll(BALL, 2, 2))), {"two voxels beside": _mask(BALL, origin=(11.6, -20.0, 30.0))}),
+    *masks(
+        reads(near=True),
+        {"half a voxel beside": _ball(GRID._replace(origin=(10.4, -20.0, 30.0))), "of half the spacing": _ball(FINER)},
+    ),
     *masks(
         LOST,
         {
@@ -323,7 +352,7 @@ MASKS = [
         },
     ),
     *masks(reads(), {what: voxels(MASK, function) for what, function in LABELS.items() if what != "the type int64"}),
-    *masks(PERHAPS, {what: voxels(MASK, function) for what, function in ODD_LABELS.items()}),
+    *masks(LOST, {what: voxels(MASK, function) for what, function in ODD_LABELS.items()}),
     *masks(reads(FULL), {"everywhere": FULL}),
     *masks(reads(FEW), {"of few voxels": FEW}),
     *masks(reads(), {"named by a column": both(cell("mask", "masks/o.nii.gz"), moved(MASK, "masks/o.nii.gz"))}),

@@ -11,7 +11,7 @@ from gmmae.data import sources
 from gmmae.data.extraction.prepare import load, prepare
 from gmmae.data.extraction.summary import lines
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import central_section
+from gmmae.data.volumes import DataError, central_section
 from tests.volume_folders import write_image, write_rows
 
 RANDOM = np.random.default_rng(0).integers(-1000, 400, (5, 16, 16, 16)).astype(np.int16)
@@ -87,7 +87,8 @@ def test_a_compressed_volume_of_some_megabytes(config, folder):
     write_image(folder / "b.mhd", voxels, compressed=True)
     listed(folder, "file", "a.nii.gz", "b.mhd")
     first, second = load(config).values
-    np.testing.assert_array_equal(first, second)
+    # NIfTI keeps its affine in single precision.
+    np.testing.assert_allclose(first, second, atol=1)
     assert first.std() > 100
 
 
@@ -100,7 +101,7 @@ def test_masks_are_found_beside_their_volumes_or_by_their_column(config, folder)
     listed(folder, "file mask", "a.nii.gz ", "b.nii.gz other/b_mask.nrrd", "c.nii.gz ")
     nodules = load(replace(config, crop="8mm"))
     assert [bool(mask.any()) for mask in nodules.masks] == [True, True, False]
-    np.testing.assert_array_equal(nodules.masks[:2], nodules.values[:2] > -400)
+    assert (nodules.masks[:2] != (nodules.values[:2] > -400)).mean() < 0.001  # a voxel may be at one half
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
@@ -111,7 +112,7 @@ def test_of_data_with_more_axes_than_asked_for_the_central_section_is_taken(npz,
     shape = {1: (16,), 2: (12, 16), 3: (8, 12, 16)}[ndim]
     config = replace(npz(volumes=volumes, masks=volumes > 0.5), ndim=ndim, shape=shape, validation=2, **OWN)
     if axes < ndim:
-        with pytest.raises(ValueError, match=r"all.npz.*volumes.*data\.ndim"):
+        with pytest.raises(DataError, match=r"all.npz.*volumes.*data\.ndim"):
             load(config)
         return
     nodules = load(config)
