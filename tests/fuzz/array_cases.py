@@ -8,7 +8,7 @@ import numpy as np
 
 from tests import medmnist_files, volume_folders
 from tests.fuzz.cases import either, left_out, reads, refused, table
-from tests.fuzz.changes import content, moved, stored, unchanged
+from tests.fuzz.changes import content, each, moved, stored, unchanged
 from tests.fuzz.volume_cases import TYPES, WRONG_VOXELS, halved
 
 NAME, MEDMNIST = "all.npz", "nodulemnist3d.npz"
@@ -74,7 +74,7 @@ CASES = [
     *cubes(
         refused(NAME),
         {
-            **{what: stored(NAME, function) for what, function in BROKEN.items()},
+            **each(stored, NAME, BROKEN),
             "an archive without arrays": archive("readme.txt", b"x"),
             "an array that is none": archive("volumes.npy", b"\x93NUMPYxxxx"),
             "an array larger than its file": archive("volumes.npy", _huge()),

@@ -97,7 +97,8 @@ def columns(path):
             return dict(arrays)
     if path.suffix == ".csv":
         cells = rows(path)
-        return {name: [row[name] for row in cells] for name in cells[0]}
+        # Under another window a nodule cannot be recognised, even where its density is the same.
+        return {name: [row[name].replace("unknown", "unseen") for row in cells] for name in cells[0]}
     return {
         "": path.read_text().splitlines() if path.suffix in (".md", ".json") else sitk.GetArrayFromImage(sitk.ReadImage(path))
     }

@@ -27,6 +27,11 @@ def both(*changes):
     return lambda folder: [change(folder) for change in changes]
 
 
+def each(change, name, values):
+    """Returns a change of a file for each of some values, by their names."""
+    return {what: change(name, value) for what, value in values.items()}
+
+
 def content(name, data):
     """Writes bytes or text to a file, and makes the folders that it lies in."""
 

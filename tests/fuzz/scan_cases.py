@@ -15,6 +15,7 @@ from tests.fuzz.changes import (
     content,
     copied,
     decimal_commas,
+    each,
     gone,
     image,
     instead,
@@ -75,7 +76,7 @@ def broken(scan, raw):
             for key, values in WRONG_VALUES.items()
             for value in values.split("|")
         },
-        **{f"voxels, {what}": voxels(scan, function) for what, function in WRONG_VOXELS.items()},
+        **each(voxels, scan, WRONG_VOXELS),
         "colours": volume(scan, lambda image: sitk.Compose([image] * 3)),
     }
 
@@ -204,14 +205,16 @@ GENERATED = [
 
 HOST_LOST = left_out(gone("subset1"), "b.mhd")
 AIR = voxels(HOST, lambda v: v * 0 - 1000)
-BAD_ROWS = [cell("coordX", "x", 1), cell("diameter_mm", "nan", 1)]
+BAD_ROWS = {"coordX x": cell("coordX", "x", 1), "diameter_mm nan": cell("diameter_mm", "nan", 1)}
 HOSTS = [
     *hosts(HOST_LOST, broken(HOST, HOST_RAW)),
     *hosts(HOST_LOST._replace(reads=AIR), {"air alone": AIR}),
     *hosts(reads(), {"._ files of macOS": apple_double, "other files": content("subset0/Thumbs.db", "x")}),
     *dialects(hosts, ANNOTATIONS),
     *hosts(reads(gone(ANNOTATIONS)), {"annotations missing": gone(ANNOTATIONS)}),
-    *(case for bad in BAD_ROWS for case in hosts(left_out(bad, "line 2"), {"a bad row": bad})),  # which stays in the table
+    *(
+        case for what, bad in BAD_ROWS.items() for case in hosts(left_out(bad, "line 2"), {what: bad})
+    ),  # which stays in the table
     *hosts(refused(ANNOTATIONS), {"a folder for the annotations": instead(ANNOTATIONS, Path.mkdir)}),
 ]
 CASES = [*SCANS, *ROWS, *GENERATED, *HOSTS]
