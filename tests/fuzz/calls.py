@@ -133,7 +133,7 @@ def difference(found, right, near):
             if x.shape != y.shape or "f" not in x.dtype.kind + y.dtype.kind:
                 same = np.array_equal(x, y)
             elif near and (name == "masks" or "dice" in one):
-                same = name == "dice" or np.abs(x - y).mean() <= 0.15 * np.abs(y).mean()
+                same = name == "dice" or not np.abs(x - y).mean() > 0.15 * np.abs(y).mean()
             else:
                 same = np.allclose(x, y, *((0.03, 3 * (name == "values") + 1e-6) if near else (1e-5, 1e-6)), equal_nan=True)
             if not same:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.fuzz.changes import Change, unchanged
 
@@ -17,24 +17,28 @@ class Expect(NamedTuple):
     code: int = 2  # the exit code of a refusal
 
 
-def reads(like: Change = unchanged, near: bool = False) -> Expect:
-    """The folder must be read, as one with another change is."""
+def reads(like=unchanged, near=False):
+    """The folder must be read, as one with another change is; `itself`: it must only be read."""
     return Expect(like, near=near)
 
 
-def refused(*names: str) -> Expect:
+def refused(*names):
     """The folder must be refused."""
     return Expect(names=names)
 
 
-def either(*names: str, like: Change = unchanged, near: bool = False) -> Expect:
+def either(*names, like=unchanged, near=False):
     """The folder may be read or refused."""
     return Expect(like, None, names, near)
 
 
-def left_out(rest: Change, *names: str) -> Expect:
+def left_out(rest, *names):
     """A part of the folder cannot be used: the command names it and reads the rest, or names it and refuses the folder."""
     return Expect(None, rest, names)
+
+
+def itself(folder):
+    """Stands for the change of the case."""
 
 
 class Case(NamedTuple):
@@ -54,14 +58,15 @@ class Case(NamedTuple):
 TURN = count()
 
 
-def table(base: str, name: str, commands: str, expect: Expect, changes: Mapping[str, Change], **more: Any) -> list[Case]:
+def table(base, name, commands, expect, changes, **more):
     """Returns the cases of changes after which commands must end alike. Commands that are divided by bars take turns.
 
     What stands before a colon in a change's name is a place that the error line, or the output, must name too.
     """
-    cases = []
+    cases: list[Case] = []
     for n, (what, change) in zip(TURN, changes.items(), strict=False):
         words = [group.split("|")[n % (group.count("|") + 1)] for group in commands.split(", ")]
         names = None if expect.names is None else (*expect.names, *what.split(": ")[:-1])
-        cases.append(Case(base, f"{name}: {what}", change, expect._replace(names=names), words, **more))
+        likes = [change if like is itself else like for like in expect[:2]]
+        cases.append(Case(base, f"{name}: {what}", change, Expect(*likes, names, *expect[3:]), words, **more))
     return cases

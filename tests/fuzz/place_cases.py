@@ -4,7 +4,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from tests.fuzz.cases import Expect, either, left_out, reads, refused, table
+from tests.fuzz.cases import Expect, either, itself, left_out, reads, refused, table
 from tests.fuzz.changes import (
     APPLE_DOUBLE,
     both,
@@ -67,7 +67,7 @@ NAMES = [
 TEXTS = {"a line end": "a\nb", "emoji": "🫁", "1,000 characters": "x" * 1000, "a formula": "=1+1"}
 for column in ("patient", "category"):
     for what, text in TEXTS.items():
-        NAMES += table("cubes", column, "prepare, evaluate|describe", reads(cell(column, text)), {what: cell(column, text)})
+        NAMES += table("cubes", column, "prepare, evaluate|describe", reads(itself), {what: cell(column, text)})
 
 ODD_FOLDERS = 'my data (1)/it\'s "mine"/a,b/a=b/-data/🫁 结节 ü/a\nb/100%s{0}/[bold]/*/.data/data.npz/data.nii.gz/' + "d" * 200
 """Odd names of folders, divided by slashes."""
@@ -105,7 +105,8 @@ WRONG = {
     "a pipe": instead(".", os.mkfifo),
 }
 COMMANDS_ON = {
-    "cubes": "prepare, inspect, evaluate, segment, train, train unet, augment, describe, sweep, plan, insert, judge, judge real",
+    "cubes": "prepare, inspect, evaluate, segment, train, train unet, augment, describe, sweep, plan, insert, "
+    "judge, judge real",
     "chest": "insert into, generate into",
     "luna16": "prepare, evaluate",
     "nodules": "evaluate run, describe with, export, generate, report",
@@ -170,15 +171,17 @@ UNWRITABLE = {
 }
 OUTS = []
 for what, (change, place) in UNWRITABLE.items():
-    expect, full = refused(place.rpartition("/")[2][:20]), 74 if what == "/dev/full" else 2  # a file can be there, and is full
+    expect = refused(place.rpartition("/")[2][:20])
+    of_a_file = expect._replace(code=74 if what == "/dev/full" else 2)  # a file can be there, and is full
     out = partial(table, name="--out", changes={what: change}, options={"out": place})
     OUTS += out("cubes", commands="prepare, describe, insert", expect=expect)
     OUTS += out("generator", commands="generate", expect=expect)
     if what != "a file":  # which `evaluate` and `export` replace
-        OUTS += out("cubes", commands="evaluate", expect=expect._replace(code=full))
-        OUTS += out("nodules", commands="export", expect=expect._replace(code=full))
-OTHERS = partial(table, name="--out", expect=refused("out"), options={"out": "{folder}/../out"})
+        OUTS += out("cubes", commands="evaluate", expect=of_a_file)
+        OUTS += out("nodules", commands="export", expect=of_a_file)
 THESIS = {"a folder with another file": content("../out/thesis.tex", "mine\n")}
+for base, command in {"cubes": "insert", "generator": "generate"}.items():
+    OUTS += table(base, "--out", command, refused("out"), THESIS, options={"out": "{folder}/../out"})
 CASES = [
     *NAMES,
     *FOLDERS,
@@ -186,8 +189,6 @@ CASES = [
     *PATHS,
     *LISTS,
     *OUTS,
-    *OTHERS("cubes", commands="insert", changes=THESIS),
-    *OTHERS("generator", commands="generate", changes=THESIS),
     *table("cubes", "--out", "prepare", reads(), {"odd": unchanged}, options={"out": "{folder}/../a new [folder] ü"}),
     *table(
         "cubes", "the path", "prepare, describe", either("data.npz"), {"an .npz that is a folder": unchanged}, place="data.npz"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk
 
-from tests.fuzz.cases import either, left_out, reads, refused, table
+from tests.fuzz.cases import either, itself, left_out, reads, refused, table
 from tests.fuzz.changes import (
     both,
     cell,
@@ -174,9 +174,7 @@ ODD_HEADERS = {
     "voxels before the header's end": "108 f -5",
 }
 NO_SCALING = {"slope 0": "112 2f 0 0", "slope NaN": "112 2f nan nan", "slope NaN, and 0 more": "112 2f nan 0"}
-WATER = voxels(IMAGE, lambda v: v * 0)
-LOWEST = voxels(IMAGE, lambda v: np.where(BALL, v, -32768).astype(np.int16))
-AIR = voxels(IMAGE, lambda v: v * 0 - 1000)
+AIR = {"air alone": voxels(IMAGE, lambda v: v * 0 - 1000)}
 VOLUMES = [
     *volumes(LOST, each(instead, IMAGE, MISSING)),
     *volumes(LOST, each(fields, IMAGE, LOST_HEADERS)),
@@ -210,10 +208,15 @@ VOLUMES = [
         reads(),
         {"NaN far off": voxels(IMAGE, lambda v: np.where(np.indices(v.shape).sum(0), v, np.float32("nan")))},
     ),
-    *volumes(reads(LOWEST), {"-32768 outside": LOWEST}),
-    *volumes(reads(WATER), {"water": WATER}),
-    *table("cubes", "values", "prepare, segment", either(NAME, like=AIR), {"air alone": AIR}),
-    *table("cubes", "values", "evaluate, describe, train", refused(NAME), {"air alone": AIR}),
+    *volumes(
+        reads(itself),
+        {
+            "water": voxels(IMAGE, lambda v: v * 0),
+            "-32768 outside": voxels(IMAGE, lambda v: np.where(BALL, v, -32768).astype(np.int16)),
+        },
+    ),
+    *table("cubes", "values", "prepare, segment", either(NAME, like=itself), AIR),
+    *table("cubes", "values", "evaluate, describe, train", refused(NAME), AIR),
 ]
 
 TURNED = (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 1.0)
@@ -302,8 +305,7 @@ def _ball(grid):
 
 
 FINER = Grid((20, 32, 28), (0.4, 0.45, 0.75), (9.8, -20.225, 29.625))
-FULL, EMPTY = voxels(MASK, np.ones_like), voxels(MASK, np.zeros_like)
-FEW = voxels(MASK, lambda v: np.where(np.indices(v.shape).sum(0) == 20, v, 0))
+EMPTY = {"without a voxel": voxels(MASK, np.zeros_like)}
 ODD_LABELS = {
     "of several labels": lambda v: v * (1 + np.arange(v.size).reshape(v.shape) % 3).astype(np.uint8),
     "of probabilities": lambda v: np.where(v, 0.9, 0.1),
@@ -354,15 +356,20 @@ MASKS = [
     ),
     *masks(reads(), each(voxels, MASK, LABELS)),
     *masks(LOST, each(voxels, MASK, ODD_LABELS)),
-    *masks(reads(FULL), {"everywhere": FULL}),
-    *masks(reads(FEW), {"of few voxels": FEW}),
+    *masks(
+        reads(itself),
+        {
+            "everywhere": voxels(MASK, np.ones_like),
+            "of few voxels": voxels(MASK, lambda v: np.where(np.indices(v.shape).sum(0) == 20, v, 0)),
+        },
+    ),
     *masks(reads(), {"named by a column": both(cell("mask", "masks/o.nii.gz"), moved(MASK, "masks/o.nii.gz"))}),
     *masks(
         left_out(GONE, f"{CSV} line 4"),
         each(cell, "mask", OTHER_MASKS),
     ),
-    *table("cubes", "mask", "prepare", LOST._replace(reads=EMPTY), {"without a voxel": EMPTY}),
-    *table("cubes", "mask", "segment, train unet, insert", refused("n2"), {"without a voxel": EMPTY}),
+    *table("cubes", "mask", "prepare", LOST._replace(reads=itself), EMPTY),
+    *table("cubes", "mask", "segment, train unet, insert", refused("n2"), EMPTY),
 ]
 MOVED = {
     "missing": gone(MASK),
