@@ -129,6 +129,11 @@ class Nodules(NamedTuple):
         """Shares of the cubes that lie outside of the scans."""
         return self.table["filled"]
 
+    def column(self, name: str) -> Shaped[np.ndarray, " samples"] | None:
+        """Returns a column of the user's CSV as text, whatever the case and signs of its name; None where there is none."""
+        alike = (key for key in self.table if key.startswith(OWN) and letters(key.removeprefix(OWN)) == letters(name))
+        return self.table.get(f"{OWN}{name}", self.table.get(next(alike, "")))
+
     def take(self, index: Shaped[np.ndarray, " taken"]) -> "Nodules":
         """Returns some of them, in this order."""
         masks = None if self.masks is None else self.masks[index]
@@ -181,6 +186,7 @@ class NativeNodule(NamedTuple):
     spacing_mm: tuple[float, float, float]
     diameter_mm: float
     place: str = ""
+    own: Mapping[str, str] = {}  # the columns of the user's CSV
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:

@@ -139,6 +139,10 @@ def build(config: Config) -> Workload:
             names={name: [_patch_name(volumes, patches, i, data.ndim) for i in part] for name, part in parts.items()},
             groups={name: [volumes[volume].group for volume in patches.volumes[part]] for name, part in parts.items()},
             may_be_undefined=() if all_visible else ("dice",),
+            columns={
+                name: {key: [volumes[volume].own[key] for volume in patches.volumes[part]] for key in volumes[0].own}
+                for name, part in parts.items()
+            },
         )
 
     return Workload(load, init, losses, metrics, describe, cpu_samples=max(1, CPU_BATCH_PIXELS // data.shape**data.ndim))

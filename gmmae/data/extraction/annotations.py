@@ -176,14 +176,15 @@ def table_of(
         except DataError as error:
             faults.append(Fault("row", place, str(error), 1))
             continue
-        row = row._replace(number=number, place=place, cells=cells)
+        named = tuple(cell for column, cell in zip(header, cells, strict=True) if column)
+        row = row._replace(number=number, place=place, cells=named)
         earlier = rows.setdefault((row.file, row.centre_mm), row)
-        if earlier._replace(number=number, place=place, cells=cells) != row:
+        if earlier._replace(number=number, place=place, cells=named) != row:
             text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
             faults.append(Fault("row", place, text, 1))
         elif earlier is not row:
             faults.append(Fault("duplicate", place, f"repeats line {earlier.number}, which is kept", 0))
-    return Table([*rows.values()], faults, tuple(columns), tuple(lines), header, used)
+    return Table([*rows.values()], faults, tuple(columns), tuple(lines), tuple(filter(None, header)), used)
 
 
 def _recognised(
