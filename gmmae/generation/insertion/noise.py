@@ -9,10 +9,10 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Real
+from jaxtyping import Float, Real
 from scipy import ndimage
 
-from gmmae.generation.insertion.hosts import Host
+from gmmae.generation.insertion.geometry import Mask, Volume, Voxels
 from gmmae.generation.insertion.lungs import Lungs
 
 MIN_PLEURA_MM = 5.0
@@ -30,58 +30,51 @@ MAD = 1.4826
 class Noise(NamedTuple):
     """Standard deviation of the noise in HU, and of the Gaussian that correlates neighbours in a slice, in pixels."""
 
-    hu: float
+    sd_hu: float
     reach_pixels: float
 
 
-def measure(host: Host, lungs: Lungs) -> Noise:
+def measure(voxels: Voxels, lungs: Lungs) -> Noise:
     """Measures the noise of a scan's lungs, away from the pleura. It is zero if there is too little lung."""
     deep = lungs.depth_mm > MIN_PLEURA_MM
-    slices = np.flatnonzero(deep.any(axis=(1, 2)))
-    chosen = slices[np.unique(np.linspace(0, len(slices) - 1, min(MAX_SLICES, len(slices))).round().astype(int))]
+    slices = np.flatnonzero(deep.any((1, 2)))
     z, y, x = lungs.step
-    residuals: list[np.ndarray] = []
-    neighbours: list[np.ndarray] = []
-    for block in chosen:
-        pixels = host.voxels[block * z].astype(float)
-        mask = np.zeros(pixels.shape, bool)
-        upsampled = deep[block].repeat(y, 0).repeat(x, 1)
-        rows, columns = (min(pair) for pair in zip(upsampled.shape, pixels.shape, strict=True))
-        mask[:rows, :columns] = upsampled[:rows, :columns]
-        residual = _residual(pixels)
+    residuals: list[np.ndarray] = [np.empty(0)]
+    pairs: list[np.ndarray] = [np.empty((2, 0))]
+    for block in slices[:: len(slices) // MAX_SLICES + 1]:
+        mask = deep[block].repeat(y, 0).repeat(x, 1)
+        rows, columns = mask.shape
+        residual = _residual(voxels[block * z, :rows, :columns])
         residuals.append(residual[mask])
-        neighbours.append(np.stack([residual[:, :-1], residual[:, 1:]])[:, mask[:, :-1] & mask[:, 1:]])
-    if sum(map(len, residuals)) < MIN_VOXELS:
+        pairs.append(np.stack([residual[:, :-1], residual[:, 1:]])[:, mask[:, :-1] & mask[:, 1:]])
+    values = np.concatenate(residuals)
+    deviation = _robust_deviation(values) if len(values) >= MIN_VOXELS else 0.0
+    if not deviation:
         return Noise(0.0, REACHES[0])
-    deviation = _robust_deviation(np.concatenate(residuals))
-    pairs = np.clip(np.concatenate(neighbours, axis=1), -2.5 * deviation, 2.5 * deviation)
-    correlation = float(np.corrcoef(pairs)[0, 1]) if deviation > 0 and pairs.shape[1] > 1 else 0.0
-    kept, correlations = _simulated()
-    reach = float(np.interp(correlation, correlations, REACHES))
+    neighbours = np.clip(np.concatenate(pairs, axis=1), -2.5 * deviation, 2.5 * deviation)
+    _, kept, correlations = _simulated()
+    reach = float(np.interp(np.corrcoef(neighbours)[0, 1], correlations, REACHES))
     return Noise(deviation / float(np.interp(reach, REACHES, kept)), reach)
 
 
-def within(values: Float[np.ndarray, "z y x"], inner: Bool[np.ndarray, "z y x"], reach_pixels: float) -> float | None:
+def measure_inside(values: Volume, inner: Mask, reach_pixels: float) -> float | None:
     """Measures the noise in a nodule's inner voxels, given its reach; returns its standard deviation in HU.
 
     The result is None for too few voxels.
     """
     if inner.sum() < MIN_VOXELS:
         return None
-    residual = np.stack([_residual(plane) for plane in values])
-    kept, _ = _simulated()
-    return _robust_deviation(residual[inner]) / float(np.interp(reach_pixels, REACHES, kept))
+    return _robust_deviation(_residual(values)[inner]) / float(np.interp(reach_pixels, REACHES, _simulated()[1]))
 
 
-def draw(rng: np.random.Generator, noise: Noise, shape: tuple[int, ...]) -> Float[np.ndarray, "z y x"]:
+def draw(rng: np.random.Generator, noise: Noise, shape: tuple[int, ...]) -> Volume:
     """Draws noise of a strength and reach."""
-    white = rng.standard_normal(shape)
-    field = ndimage.gaussian_filter(white, (0, noise.reach_pixels, noise.reach_pixels), mode="wrap")
-    return field * (noise.hu / _gain(noise.reach_pixels))
+    field = ndimage.gaussian_filter(rng.standard_normal(shape), noise.reach_pixels, axes=(1, 2), mode="wrap")
+    return field * (noise.sd_hu / np.interp(noise.reach_pixels, REACHES, _simulated()[0]))
 
 
-def _residual(pixels: Real[np.ndarray, "y x"]) -> Float[np.ndarray, "y x"]:
-    return pixels - ndimage.gaussian_filter(pixels, FILTER_PIXELS, mode="nearest")
+def _residual(values: Real[np.ndarray, "*slices y x"]) -> Float[np.ndarray, "*slices y x"]:
+    return values - ndimage.gaussian_filter(values.astype(float), FILTER_PIXELS, axes=(-2, -1), mode="nearest")
 
 
 def _robust_deviation(values: Float[np.ndarray, " n"]) -> float:
@@ -89,20 +82,13 @@ def _robust_deviation(values: Float[np.ndarray, " n"]) -> float:
 
 
 @cache
-def _gain(reach_pixels: float) -> float:
-    """Returns the standard deviation of white noise after the Gaussian of a reach."""
-    impulse = np.zeros((25, 25))
-    impulse[12, 12] = 1
-    return float(np.sqrt(np.square(ndimage.gaussian_filter(impulse, reach_pixels)).sum()))
-
-
-@cache
-def _simulated() -> tuple[list[float], list[float]]:
-    """Returns, for each reach, the share of the noise after the filter and the correlation of neighbours."""
+def _simulated() -> Float[np.ndarray, "3 reaches"]:
+    """Returns, for each reach, the noise's standard deviation, its share after the filter, and the neighbours' correlation."""
     white = np.random.default_rng(0).standard_normal((192, 192))
-    kept, correlations = [], []
+    found = []
     for reach in REACHES:
-        residual = _residual(ndimage.gaussian_filter(white, reach, mode="wrap") / _gain(reach))
-        kept.append(float(residual.std()))
-        correlations.append(float(np.corrcoef(residual[:, :-1].ravel(), residual[:, 1:].ravel())[0, 1]))
-    return kept, correlations
+        noise = ndimage.gaussian_filter(white, reach, mode="wrap")
+        residual = _residual(noise)
+        correlation = np.corrcoef(residual[:, :-1].ravel(), residual[:, 1:].ravel())[0, 1]
+        found.append((noise.std(), residual.std() / noise.std(), correlation))
+    return np.transpose(found)
