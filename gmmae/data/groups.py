@@ -14,7 +14,7 @@ import numpy as np
 
 from gmmae.data.extraction.annotations import patient_key
 from gmmae.data.extraction.arrays import stream
-from gmmae.data.extraction.integrity import data_file_or_header
+from gmmae.data.extraction.headers import data_file_or_header
 from gmmae.data.extraction.tasks import Plan, Task
 
 

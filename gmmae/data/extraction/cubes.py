@@ -28,8 +28,7 @@ import numpy as np
 
 from gmmae.data.extraction.annotations import Fault, Table, patient_key, read_table, rows_by_volume
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, stream
-from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
-from gmmae.data.extraction.integrity import SUFFIXES
+from gmmae.data.extraction.headers import SUFFIXES, as_number, require_diameter, require_spacing
 from gmmae.data.extraction.luna16 import ANNOTATIONS, NODULES, find_scans
 from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, item_of, plan_of, task
 from gmmae.data.settings import DataConfig

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Real, UInt8
 
 from gmmae.data.extraction.annotations import SKIP, Fault, Row, Table
-from gmmae.data.extraction.integrity import data_file_or_header
+from gmmae.data.extraction.headers import data_file_or_header
 from gmmae.data.volumes import Point
 
 SAMPLE_BYTES = 2**16

@@ -9,8 +9,8 @@ from jaxtyping import UInt16
 
 from gmmae.data.extraction.annotations import Row
 from gmmae.data.extraction.luna16 import ANNOTATIONS
-from gmmae.data.extraction.opening import read_scan
 from gmmae.data.extraction.progress import Say, progress
+from gmmae.data.extraction.scan import read_scan
 from gmmae.data.volumes import DataError, Nodules
 from gmmae.data.writing import write_image
 from gmmae.generation.insertion import noise as noises

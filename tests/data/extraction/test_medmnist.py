@@ -9,9 +9,9 @@ import pytest
 
 from gmmae.config.rules import ConfigError
 from gmmae.data import sources
-from gmmae.data.extraction import cubes, geometry, medmnist
+from gmmae.data.extraction import cubes, cutting, medmnist
 from gmmae.data.extraction.prepare import load_prepared, prepare
-from gmmae.data.extraction.scans import array_volume
+from gmmae.data.extraction.scan import of_array
 from gmmae.data.extraction.summary import lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
@@ -156,7 +156,7 @@ def test_more_voxels_than_the_file_has_are_interpolated(config):
 @pytest.mark.parametrize(("size", "edge"), [(28, 16), (64, 16), (28, 28), (32, 16)])
 def test_each_voxel_is_the_mean_of_the_part_that_it_covers(size, edge):
     values = np.random.default_rng(0).uniform(0, 255, (size,) * 3).astype(np.float32)
-    fewer = geometry.averaged(array_volume(values, (1.0, 1.0, 1.0)), (edge,) * 3, hu=False)
+    fewer = cutting.averaged(of_array(values), (edge,) * 3, hu=False)
     # Voxels that are divided until whole ones fit into each of the fewer.
     parts = math.lcm(size, edge) // size
     width = size * parts // edge
@@ -170,7 +170,7 @@ def test_each_voxel_is_the_mean_of_the_part_that_it_covers(size, edge):
 def test_the_finest_pattern_is_not_aliased():
     planes = np.zeros((64,) * 3, np.float32)
     planes[::2] = 255  # interpolation between two planes of four would depend on their place
-    fewer = geometry.averaged(array_volume(planes, (1.0, 1.0, 1.0)), (16,) * 3, hu=False)
+    fewer = cutting.averaged(of_array(planes), (16,) * 3, hu=False)
     np.testing.assert_allclose(fewer, 127.5)
 
 

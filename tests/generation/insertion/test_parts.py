@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gmmae.data.extraction.opening import read_scan
+from gmmae.data.extraction.scan import read_scan
 from gmmae.generation.insertion import noise
 from gmmae.generation.insertion.blending import dense, poisson
 from gmmae.generation.insertion.cubes import TURNS, as_nodule, resample
