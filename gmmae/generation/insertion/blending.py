@@ -47,7 +47,7 @@ def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, s
     screening = (distance_mm[support] < 0) / SCREENING_MM**2
     matrix = inner.T @ inner + sparse.diags_array(screening)
     right = inner.T @ (between * (gradient @ difference.ravel())) + screening * difference[support]
-    change, failed = cg(matrix, right, rtol=1e-6, maxiter=10 * len(right), M=sparse.diags_array(1 / matrix.diagonal()))
+    change, failed = cg(matrix, right, rtol=1e-6, M=sparse.diags_array(1 / matrix.diagonal()))
     assert not failed, "the matrix is symmetric and positive"
     blended = host.copy()
     blended[support] += change

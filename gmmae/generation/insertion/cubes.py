@@ -29,7 +29,7 @@ MAX_SAMPLES = 8
 
 Turn = Float[np.ndarray, "3 3"]
 
-TURNS: Float[np.ndarray, "16 3 3"] = np.stack(
+TURNS = np.stack(
     [np.diag(signs) @ np.eye(3)[list(order)] for order in ((0, 1, 2), (0, 2, 1)) for signs in product((1, -1), repeat=3)]
 )
 """The 16 symmetries of a cube that keep its slices, as matrices for directions along z, y, x. The first is the identity."""

@@ -21,8 +21,7 @@ from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.geometry import Vector
 from gmmae.system.files import csv_text, write_text
 
-INSERTED = "inserted"
-MASKS, DETECTION, RECORD, PICTURE = "masks", "detection.json", "insertions.csv", "insertions.png"
+MASKS = "masks"
 
 
 def read_scans(root: Path) -> tuple[dict[str, Path], Table, list[str]]:
@@ -98,7 +97,7 @@ class Written(NamedTuple):
 
 def write_tables(folder: Path, table: Table, scans: Mapping[str, Written]) -> None:
     """Writes the annotations, the boxes and the record of the scans. All lines of the old table are kept."""
-    columns = (*table.columns, *(column for column in ("category", "patient", INSERTED) if column not in table.columns))
+    columns = (*table.columns, *(column for column in ("category", "patient", "inserted") if column not in table.columns))
     lines: list[Mapping[str, object]] = []
     images: list[dict[str, object]] = []
     cells: list[Mapping[str, object]] = []
@@ -110,10 +109,10 @@ def write_tables(folder: Path, table: Table, scans: Mapping[str, Written]) -> No
             texts = {name: " ".join(f"{mm:.4f}" for mm in known[name]) for name in ("box_mm", "spacing_mm")}
             cells.append(known | texts)
             lines.append(
-                {name: known[name] for name in ("seriesuid", *COLUMNS, "category", "patient")} | {INSERTED: record.nodule}
+                {name: known[name] for name in ("seriesuid", *COLUMNS, "category", "patient")} | {"inserted": record.nodule}
             )
             boxes.append(list(record.box_mm))
         images.append({"image": path.as_posix(), "box": boxes, "label": [0] * len(boxes)})
     write_text(folder / ANNOTATIONS, csv_text(lines, columns))
-    write_text(folder / RECORD, csv_text(cells, InsertionRecord._fields))
-    (folder / DETECTION).write_text(json.dumps({"training": images}, indent=1) + "\n")
+    write_text(folder / "insertions.csv", csv_text(cells, InsertionRecord._fields))
+    (folder / "detection.json").write_text(json.dumps({"training": images}, indent=1) + "\n")

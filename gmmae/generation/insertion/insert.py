@@ -4,19 +4,18 @@ import math
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk
 from jaxtyping import UInt16
 
-from gmmae.data.extraction.annotations import Row
+from gmmae.data.extraction.annotations import Table
 from gmmae.data.extraction.luna16 import ANNOTATIONS
 from gmmae.data.extraction.progress import Say, progress
-from gmmae.data.extraction.scan import read_scan
+from gmmae.data.extraction.scan import as_image, read_scan
 from gmmae.data.volumes import DataError, Nodules
 from gmmae.data.writing import write_image
 from gmmae.generation.insertion import noise as noises
 from gmmae.generation.insertion.blending import dense, poisson
 from gmmae.generation.insertion.cubes import as_nodule, band_mm, turn_name
-from gmmae.generation.insertion.folder import MASKS, PICTURE, InsertionRecord, Written, read_scans, write_tables
+from gmmae.generation.insertion.folder import MASKS, InsertionRecord, Written, read_scans, write_tables
 from gmmae.generation.insertion.geometry import matrix_mm, spacing_mm, to_index, to_world
 from gmmae.generation.insertion.lungs import find_lungs
 from gmmae.generation.insertion.placing import Target, find_placement
@@ -27,14 +26,9 @@ SHOWN = 6
 """Number of nodules in the picture, from as many scans as possible."""
 
 SHOWN_EDGE_MM = 50.0
-MAX_LINES = 20
-"""Maximum number of messages of each kind in the summary."""
 
 EXTRA_TRIES = 4
 """Number of nodules that may fail in a scan before it gets fewer than planned. They are tried again in the next scan."""
-
-EDGE_MM = 1.0
-"""Width of a nodule's edge, which is left out when its own noise is measured."""
 
 MIN_ANNOTATED = 20
 """Minimum number of annotated nodules for measured distances to the pleura."""
@@ -72,83 +66,70 @@ def insert(
       InputError: the output folder is not empty, or cannot be written.
     """
     headers, table, faults = read_scans(scans)
-    _require_masks(nodules)
+    if nodules.masks is None:
+        raise DataError("nodules to insert must have masks; got none: add FOLDER/masks or a column mask")
+    for name, mask in zip(nodules.names, nodules.masks, strict=True):
+        if not mask.any():
+            raise DataError(f"the mask of a nodule to insert must have voxels; that of {name} has none")
     waiting = dict.fromkeys(np.random.default_rng(seed).permutation(len(nodules.names)).tolist(), "")
     enough = sum(row.file in headers for row in table.rows) >= MIN_ANNOTATED
-    gaps_mm: list[float] = []
+    free_mm: list[float] = []
     written: dict[str, Written] = {}
-    unreadable: list[str] = []
     views: list[InsertionView] = []
+    unreadable = 0
     with whole_folder(out) as folder:
         (folder / MASKS).mkdir()
         for number, (uid, header) in enumerate(progress(headers.items(), len(headers), "scans", say)):
             if not waiting:
                 break
             try:
-                target, outside = _read(uid, header, [row for row in table.rows if row.file == uid])
+                target = _read(uid, header, table, faults)
             except (DataError, OSError) as error:
-                unreadable.append(f"{header.name}: {error}")
+                faults.append(f"{header.name}: {error}")
+                unreadable += 1
                 continue
-            faults += outside
-            old, frame = list(target.occupied), target.frame
-            gaps_mm += [float(target.lungs.depth_at(to_index(frame, centre))) - radius for centre, radius in old]
-            free_mm = [gap for gap in gaps_mm if enough and gap > AT_PLEURA_MM]
+            (_, scan, lungs, _, _), old = target, list(target.occupied)
+            gaps_mm = [float(lungs.depth_at(to_index(scan.frame, centre))) - radius for centre, radius in old]
+            free_mm += [gap for gap in gaps_mm if enough and gap > AT_PLEURA_MM]
             records, labels, shown = _fill(nodules, waiting, target, free_mm, per_scan, [seed, number])
             if records:
                 written[uid] = Written(header.relative_to(scans), old, records)
                 (folder / written[uid].path).parent.mkdir(exist_ok=True)
-                for path, values in ((written[uid].path, target.voxels), (Path(MASKS, f"{uid}.nii.gz"), labels)):
-                    image = sitk.GetImageFromArray(values)
-                    image.SetOrigin(frame.GetOrigin())
-                    image.SetSpacing(frame.GetSpacing())
-                    image.SetDirection(frame.GetDirection())
-                    write_image(image, folder / path)
+                write_image(as_image(scan.voxels, scan, np.zeros(3, int)), folder / written[uid].path)
+                write_image(as_image(labels, scan, np.zeros(3, int)), folder / MASKS / f"{uid}.nii.gz")
                 views += shown[: max(1, SHOWN // len(headers))]
         unplaced = [f"{nodules.names[number]} found no place: {reason}" for number, reason in waiting.items() if reason]
         if not written:
-            raise DataError(f"a nodule must find a place in {scans}; got none: {(unplaced + unreadable)[0]}")
+            raise DataError(f"a nodule must find a place in {scans}; got none: {(unplaced + faults)[0]}")
         write_tables(folder, table, written)
-        draw_insertions(folder / PICTURE, views[:SHOWN])
+        draw_insertions(folder / "insertions.png", views[:SHOWN])
     places = "anywhere in the lung (too few annotated nodules to measure)"
-    if enough and (free_mm := [gap for gap in gaps_mm if gap > AT_PLEURA_MM]):
-        median = f"median {np.median(free_mm):.0f} mm for those off the pleura"
-        places = f"distances to the pleura of the {len(gaps_mm)} annotated nodules ({median})"
-    inserted = [record for scan in written.values() for record in scan.records]
-    empty, unused = len(headers) - len(unreadable) - len(written), len(waiting) - len(unplaced)
+    if free_mm:
+        places = f"as deep as {len(free_mm)} annotated nodules that lie off the pleura (median {np.median(free_mm):.0f} mm)"
+    inserted = [record for one in written.values() for record in one.records]
+    empty, unused = len(headers) - unreadable - len(written), len(waiting) - len(unplaced)
     lines = [
         f"{len(inserted)} nodules in {len(written)} scans: {out}",
         f"places: {places}, nodules with solid tissue at their cube's border at the pleura",
         f"{empty} scans got no nodule and are not in the folder" if empty else "",
         f"{unused} nodules were not needed: give more scans, or raise --per-scan" if unused else "",
     ]
-    for messages in (faults + unreadable, unplaced):
-        lines += messages[:MAX_LINES]
-        lines.append(f"and {len(messages) - MAX_LINES} more" if len(messages) > MAX_LINES else "")
-    return inserted, [*filter(None, lines), f"--data.source luna16 --data.root {out} uses them"]
+    lines += [*faults, *unplaced, f"--data.source luna16 --data.root {out} uses them"]
+    return inserted, [line for line in lines if line]
 
 
-def _read(uid: str, header: Path, rows: list[Row]) -> tuple[Target, list[str]]:
-    """Reads a scan in HU, and returns it with a message for each of its annotations that lies outside."""
+def _read(uid: str, header: Path, table: Table, faults: list[str]) -> Target:
+    """Reads a scan in HU, and adds a message to the faults for each of its annotations that lies outside."""
     scan, voxels = read_scan(header)
     lungs = find_lungs(voxels, scan.frame)
-    target, outside = Target(uid, voxels, scan.frame, lungs, noises.measure(voxels, lungs), []), []
-    for row in rows:
+    target = Target(uid, scan._replace(voxels=voxels), lungs, noises.measure(voxels, lungs), [])
+    for row in (row for row in table.rows if row.file == uid):
         index = to_index(scan.frame, centre := np.array(row.centre_mm))
         if ((index >= -0.5) & (index <= np.array(voxels.shape) - 0.5)).all():
             target.occupied.append((centre, (row.diameter_mm or 0.0) / 2))
         else:
-            outside.append(f"{ANNOTATIONS} line {row.number}: the nodule lies outside the scan {header.name}")
-    return target, outside
-
-
-def _require_masks(nodules: Nodules) -> None:
-    if nodules.masks is None:
-        raise DataError("nodules to insert must have masks; got none: add FOLDER/masks or a column mask")
-    if nodules.values.ndim != 4:
-        raise DataError(f"nodules to insert must have 3 axes; got {nodules.values.ndim - 1}")
-    for name, mask in zip(nodules.names, nodules.masks, strict=True):
-        if not mask.any():
-            raise DataError(f"the mask of a nodule to insert must have voxels; that of {name} has none")
+            faults.append(f"{ANNOTATIONS} line {row.number}: the nodule lies outside the scan {header.name}")
+    return target
 
 
 def _fill(
@@ -164,7 +145,7 @@ def _fill(
     A nodule without a place goes to the end of those that wait, with the reason. Voxels farther from a nodule's surface than
     the band stay unchanged.
     """
-    uid, voxels, frame, _, noise, occupied = target
+    uid, (voxels, frame, *_), _, noise, occupied = target
     width, spacing, rng = band_mm(frame), spacing_mm(frame), np.random.default_rng(seed)
     count = int(rng.integers(*per_scan, endpoint=True))
     records: list[InsertionRecord] = []
@@ -187,10 +168,9 @@ def _fill(
         z, y, x = map(slice, start, middle + half + 1)
         shown, before = voxels[z, y, x].copy(), voxels[region].astype(float)
         # A nodule gets the noise that it lacks, and none if its own cannot be measured.
-        found = (noises.measure_inside(hu, distance_mm < edge, noise.reach_pixels) for edge in (-EDGE_MM, 0))
-        own = next((sd_hu for sd_hu in found if sd_hu is not None), noise.sd_hu)
-        added = math.sqrt(max(noise.sd_hu**2 - own**2, 0.0))
-        hu = hu + noises.draw(rng, noise._replace(sd_hu=added), hu.shape)
+        own = noises.measure_inside(hu, distance_mm, noise.reach_pixels)
+        added = 0.0 if own is None else math.sqrt(max(noise.sd_hu**2 - own**2, 0.0))
+        hu = hu + added * noises.draw(rng, noise.reach_pixels, hu.shape)
         hu += dense(before, hu) * (before - hu)
         after = poisson(before, hu, distance_mm, width, spacing)
         shift_hu = (after - hu)[inside].mean()
@@ -209,7 +189,7 @@ def _fill(
             label,
             *np.round(centre, 6).tolist(),
             diameter_mm=round(nodule.diameter_mm, 4),
-            box_mm=(*((low + high) / 2).tolist(), *(high - low).tolist()),
+            box_mm=tuple(np.concatenate([(low + high) / 2, high - low]).tolist()),
             voxels=len(indices),
             spacing_mm=frame.GetSpacing(),
             seed=seed[0],

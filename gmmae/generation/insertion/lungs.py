@@ -8,7 +8,7 @@ from jaxtyping import Float, Float32, Int
 from scipy import ndimage
 
 from gmmae.generation.distance import signed_distance
-from gmmae.generation.insertion.geometry import Points, Vector, Voxels, spacing_mm
+from gmmae.generation.insertion.geometry import Points, Voxels, spacing_mm
 
 STEP_MM = 2.5
 """Approximate width of the blocks of voxels on which lungs are found. They take a tenth of the time and average out noise."""
@@ -39,11 +39,6 @@ class Lungs(NamedTuple):
         blocks = (np.atleast_2d(index) + 0.5) / self.step - 0.5
         depth = ndimage.map_coordinates(self.depth_mm, np.moveaxis(blocks, -1, 0), order=1, mode="nearest")
         return np.reshape(depth, index.shape[:-1])
-
-    def outward(self, index: Vector) -> Vector:
-        """Returns the direction to the pleura: the negative gradient of the distance, in mm per voxel along z, y, x."""
-        ends = np.stack([-np.eye(3), np.eye(3)]) * self.step
-        return -np.diff(self.depth_at(index + ends), axis=0)[0] / (2 * self.step)
 
 
 def find_lungs(voxels: Voxels, frame: sitk.Image) -> Lungs:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Real
 from scipy import ndimage
 
-from gmmae.generation.insertion.geometry import Mask, Volume, Voxels
+from gmmae.generation.insertion.geometry import Volume, Voxels
 from gmmae.generation.insertion.lungs import Lungs
 
 MIN_PLEURA_MM = 5.0
@@ -23,6 +23,9 @@ MIN_VOXELS = 30
 FILTER_PIXELS = 1.5
 REACHES = (0.01, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4)
 """Standard deviations, in pixels, of the Gaussian that turns white noise into a scan's noise."""
+
+EDGE_MM = 1.0
+"""Width of a nodule's edge, which is left out when its own noise is measured."""
 
 MAD = 1.4826
 
@@ -38,39 +41,33 @@ def measure(voxels: Voxels, lungs: Lungs) -> Noise:
     """Measures the noise of a scan's lungs, away from the pleura. It is zero if there is too little lung."""
     deep = lungs.depth_mm > MIN_PLEURA_MM
     slices = np.flatnonzero(deep.any((1, 2)))
-    z, y, x = lungs.step
-    residuals: list[np.ndarray] = [np.empty(0)]
-    pairs: list[np.ndarray] = [np.empty((2, 0))]
-    for block in slices[:: len(slices) // MAX_SLICES + 1]:
-        mask = deep[block].repeat(y, 0).repeat(x, 1)
-        rows, columns = mask.shape
-        residual = _residual(voxels[block * z, :rows, :columns])
-        residuals.append(residual[mask])
-        pairs.append(np.stack([residual[:, :-1], residual[:, 1:]])[:, mask[:, :-1] & mask[:, 1:]])
-    values = np.concatenate(residuals)
-    deviation = _robust_deviation(values) if len(values) >= MIN_VOXELS else 0.0
-    if not deviation:
+    chosen, (z, y, x) = slices[:: len(slices) // MAX_SLICES + 1], lungs.step
+    mask = deep[chosen].repeat(y, 1).repeat(x, 2)
+    pairs = mask[..., :-1] & mask[..., 1:]
+    residual = _residual(voxels[chosen * z, : mask.shape[1], : mask.shape[2]])
+    if pairs.sum() < MIN_VOXELS or not (deviation := _robust_deviation(residual[mask])):
         return Noise(0.0, REACHES[0])
-    neighbours = np.clip(np.concatenate(pairs, axis=1), -2.5 * deviation, 2.5 * deviation)
+    neighbours = np.clip([residual[..., :-1][pairs], residual[..., 1:][pairs]], -2.5 * deviation, 2.5 * deviation)
     _, kept, correlations = _simulated()
     reach = float(np.interp(np.corrcoef(neighbours)[0, 1], correlations, REACHES))
     return Noise(deviation / float(np.interp(reach, REACHES, kept)), reach)
 
 
-def measure_inside(values: Volume, inner: Mask, reach_pixels: float) -> float | None:
-    """Measures the noise in a nodule's inner voxels, given its reach; returns its standard deviation in HU.
+def measure_inside(hu: Volume, distance_mm: Volume, reach_pixels: float) -> float | None:
+    """Measures the noise in a nodule, given its reach, and returns the standard deviation in HU.
 
-    The result is None for too few voxels.
+    A nodule's edge is left out where enough voxels are within it. The result is None for too few voxels.
     """
-    if inner.sum() < MIN_VOXELS:
-        return None
-    return _robust_deviation(_residual(values)[inner]) / float(np.interp(reach_pixels, REACHES, _simulated()[1]))
+    for inner in (distance_mm < -EDGE_MM, distance_mm < 0):
+        if inner.sum() >= MIN_VOXELS:
+            return _robust_deviation(_residual(hu)[inner]) / float(np.interp(reach_pixels, REACHES, _simulated()[1]))
+    return None
 
 
-def draw(rng: np.random.Generator, noise: Noise, shape: tuple[int, ...]) -> Volume:
-    """Draws noise of a strength and reach."""
-    field = ndimage.gaussian_filter(rng.standard_normal(shape), noise.reach_pixels, axes=(1, 2), mode="wrap")
-    return field * (noise.sd_hu / np.interp(noise.reach_pixels, REACHES, _simulated()[0]))
+def draw(rng: np.random.Generator, reach_pixels: float, shape: tuple[int, ...]) -> Volume:
+    """Draws noise of a reach, with a standard deviation of 1."""
+    field = ndimage.gaussian_filter(rng.standard_normal(shape), reach_pixels, axes=(1, 2), mode="wrap")
+    return field / np.interp(reach_pixels, REACHES, _simulated()[0])
 
 
 def _residual(values: Real[np.ndarray, "*slices y x"]) -> Float[np.ndarray, "*slices y x"]:

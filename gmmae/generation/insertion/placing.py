@@ -9,12 +9,12 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-import SimpleITK as sitk
 
+from gmmae.data.extraction.scan import Scan
 from gmmae.generation.insertion.blending import dense
 from gmmae.generation.insertion.cubes import TURNS, Nodule, Turn, band_mm, resample
-from gmmae.generation.insertion.geometry import Mask, Points, Vector, Volume, Voxels, matrix_mm, to_index, to_world
-from gmmae.generation.insertion.lungs import AIR_HU, TISSUE_HU, Lungs
+from gmmae.generation.insertion.geometry import Mask, Points, Vector, Volume, to_index, to_world
+from gmmae.generation.insertion.lungs import AIR_HU, STEP_MM, TISSUE_HU, Lungs
 from gmmae.generation.insertion.noise import Noise
 
 MAX_TRIES = 60
@@ -47,8 +47,7 @@ class Target(NamedTuple):
     """A scan in HU with its lungs, its noise, and the centre (world mm) and radius (mm) of each nodule in it."""
 
     uid: str
-    voxels: Voxels
-    frame: sitk.Image
+    scan: Scan
     lungs: Lungs
     noise: Noise
     occupied: list[tuple[Vector, float]]
@@ -100,11 +99,12 @@ def _place(rng: np.random.Generator, nodule: Nodule, inside_mm: Points, target: 
 
     `inside_mm` are the nodule's voxels, in mm from its cube's centre along z, y, x.
     """
-    _, voxels, frame, lungs, _, occupied = target
+    _, (voxels, frame, *_), lungs, _, occupied = target
     turn, centre, kind = TURNS[0], to_world(frame, index), "free"
     if nodule.wall is not None:
         kind = "attached"
-        outward = (np.linalg.inv(matrix_mm(frame).T) @ lungs.outward(index)[::-1])[::-1]  # mm per mm, along z, y, x
+        ends = to_index(frame, centre + np.stack([-np.eye(3), np.eye(3)]) * STEP_MM)
+        outward = -np.diff(lungs.depth_at(ends), axis=0)[0, ::-1] / (2 * STEP_MM)  # mm per mm, along z, y, x
         slope = float(np.linalg.norm(outward))
         outward /= max(slope, MIN_SLOPE)
         fits = TURNS @ nodule.wall @ outward

@@ -9,7 +9,6 @@ from gmmae.generation.insertion.blending import dense, poisson
 from gmmae.generation.insertion.cubes import TURNS, as_nodule, resample
 from gmmae.generation.insertion.geometry import spacing_mm, to_index, to_world
 from gmmae.generation.insertion.lungs import find_lungs
-from gmmae.generation.insertion.noise import Noise
 from tests.generation.chests import tissue_balls, write_chest
 
 BALL = as_nodule(tissue_balls(1), 0)
@@ -47,15 +46,15 @@ def test_what_is_much_denser_than_the_nodule_stays():
 def test_measured_noise_is_the_noise_that_was_drawn(tmp_path):
     scan, voxels = read_scan(write_chest(tmp_path / "a.mhd"))
     lungs = find_lungs(voxels, scan.frame)
-    deep = lungs.depth_at(np.moveaxis(np.indices(voxels.shape), 0, -1)) > 5
+    depth = lungs.depth_at(np.moveaxis(np.indices(voxels.shape), 0, -1))
     for strength, reach in ((15.0, 0.5), (40.0, 1.0)):
-        drawn = noise.draw(np.random.default_rng(1), Noise(strength, reach), voxels.shape)
+        drawn = strength * noise.draw(np.random.default_rng(1), reach, voxels.shape)
         assert drawn.std() == pytest.approx(strength, rel=0.03)
         measured = noise.measure(drawn - 850, lungs)
         assert measured.sd_hu == pytest.approx(strength, rel=0.08)
         assert measured.reach_pixels == pytest.approx(reach, abs=0.08)
-        assert noise.measure_inside(drawn - 850, deep, reach) == pytest.approx(strength, rel=0.08)
-    assert noise.measure_inside(drawn, np.zeros(voxels.shape, bool), 0.5) is None
+        assert noise.measure_inside(drawn - 850, 4 - depth, reach) == pytest.approx(strength, rel=0.08)
+    assert noise.measure_inside(drawn, np.ones(voxels.shape), 0.5) is None
 
 
 def test_lungs_are_found_where_a_scan_crops_them_and_nothing_else_is(tmp_path):
