@@ -12,9 +12,10 @@ from gmmae.cli.arguments import data_of
 from gmmae.cli.options import DescribeArguments
 from gmmae.config.schema import Config
 from gmmae.data.extraction import world_coordinates
+from gmmae.data.extraction.annotations import COORDINATES, SPACINGS
 from gmmae.data.given import Cubes, cut
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import from_density, masses, to_density
+from gmmae.data.volumes import from_density, masses, own_columns, to_density
 from gmmae.plotting.slices import described_volumes
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, csv_text, print_result, whole_folder, write_text
@@ -56,8 +57,12 @@ NODULE_COLUMNS = {
     "mass": "integral of the windowed volume over [-1, 1]^3, by which its density was divided",
     "loss": "loss of the mixture, after `--refine`",
     "loss_before": "loss of the network's mixture",
+    "COLUMN": "a column of the data's CSV, one each; called csv_COLUMN if its name is one of these, or that of a mask or place",
 }
 """The columns of `nodules.csv`."""
+
+TAKEN = ("mask", *COORDINATES, *SPACINGS)
+"""Columns that would say how the reconstruction is read."""
 
 
 def command(options: DescribeArguments, config: Config) -> int:
@@ -124,6 +129,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         for n, name in enumerate(names)
         for k, weight in enumerate(found["weights"][n])
     ]
+    own = own_columns(table, (*NODULE_COLUMNS, *TAKEN))
     nodules = [
         {
             "file": f"{FOLDER}/{name}.nii.gz",
@@ -132,6 +138,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
             "described": table["name"][i],
             "path": cubes.paths[i],
             **{column: f"{found[column][i]:.6g}" for column in ("mass", "loss", "loss_before")},
+            **{column: values[i] for column, values in own.items()},
         }
         for i, (name, diameter) in enumerate(zip(names, table["diameter_mm"], strict=True))
     ]

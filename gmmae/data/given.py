@@ -49,13 +49,14 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     Raises:
       InputError: a file is missing, or cannot be read or cut.
     """
-    place, source = (files[0], "cubes") if files else (config.folder, config.source)
-    if len(files) == 1:  # a folder of scans has no nodules.csv, or is named so by the options
-        source = cubes.source_of(place, place / replace(config, source="cubes").csv_name)
-        if config.source == "luna16" and config.csv != DataConfig.csv and place.is_dir():
-            source = "luna16"
-    # Any folder is read as generated ones are. The run's own window applies later, when volumes become densities.
-    config = replace(of_generated(config, place), source=source, csv=config.csv)
+    place = config.folder
+    if files:
+        place, source = files[0], "cubes"
+        if len(files) == 1:  # a folder of scans has no nodules.csv, or is named so by the options
+            named = config.source == "luna16" and config.csv != DataConfig.csv and place.is_dir()
+            source = "luna16" if named else cubes.source_of(place, config.csv)
+        # Any folder is read as generated ones are. The run's own window applies later, when volumes become densities.
+        config = replace(of_generated(config, place), source=source, csv=config.csv)
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))
     prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=cubes.plan_files(files))

@@ -13,7 +13,7 @@ from gmmae.data.extraction import cubes
 from gmmae.data.extraction.annotations import refuse
 from gmmae.data.extraction.extract import centre_mm, nodules_of
 from gmmae.data.extraction.prepare import say_on_stderr
-from gmmae.data.extraction.scan import index_of, mask_on_grid, read_mask, whole
+from gmmae.data.extraction.scan import index_of, mask_on_grid, read_mask, region
 from gmmae.data.extraction.tasks import Task, place_of
 from gmmae.data.groups import join
 from gmmae.data.settings import DataConfig
@@ -33,7 +33,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     if root.suffix == ".npz":
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
     try:
-        if cubes.looks_like_luna16(root, root / config.csv_name):
+        if cubes.looks_like_luna16(root, config.csv):
             raise DataError(
                 f"data.root must hold volumes with masks and {cubes.NODULES} for a segmentation; got {root}, which is shaped "
                 "like LUNA16 and has no masks"
@@ -50,7 +50,8 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     groups = join(plan, {nodule.name: nodule.values for nodule in nodules})
     for line in groups.lines:
         say_on_stderr(line)
-    return tuple(nodule._replace(group=groups.names[nodule.name]) for nodule in nodules)
+    own = {item.name: dict(zip(plan.header, item.cells, strict=True)) for task in plan.tasks for item in task.items}
+    return tuple(nodule._replace(group=groups.names[nodule.name], own=own[nodule.name]) for nodule in nodules)
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
@@ -67,7 +68,7 @@ def _read_task(task: Task, least_axes: int, hu: bool) -> Iterator[NativeNodule]:
         for item, scan, source in nodules_of(task, least_axes):
             place = place_of(task, item)
             if scan.voxels is not voxels:
-                voxels, values = scan.voxels, whole(scan, hu)
+                voxels, values = scan.voxels, region(scan, hu)
                 values = np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
             centre = np.array([np.nan] * 3) if item.centre_mm is None else index_of(scan, centre_mm(item, scan))
             if source is None:

@@ -5,13 +5,17 @@ Array axes are z, y, x. A volume has `size` samples along each axis; voxel centr
 """
 
 import errno
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Real, Shaped, UInt8
 
 from gmmae.system.errors import InputError, printable
+
+OWN = "csv."
+"""Before the names of the user's columns in a table."""
 
 Point = tuple[float, float, float]
 """A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""
@@ -38,6 +42,15 @@ def error_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def letters(name: str) -> str:
+    """Returns what all spellings of a column's name share.
+
+    >>> letters("Patient ID") == letters("patient_id")
+    True
+    """
+    return re.sub(r"[\W_]", "", name).casefold()
+
+
 def unreadable_root(error: OSError) -> DataError:
     """Returns the error for a folder that cannot be listed. Only some reasons are transient."""
     text = f"data.root must be a folder that can be read; got {error}"
@@ -56,6 +69,7 @@ class Nodules(NamedTuple):
     - `category`: empty where none is known. `split`: train, validation or test where the data are divided already, or empty.
     - `centre_mm` (samples × 3: x, y, z in the world) and `edge_mm` of the cube; `filled`, its share outside of the scan.
     - `diameter_mm`: NaN where not known.
+    - each column of the user's CSV, as text, with `OWN` before its name.
 
     Attributes:
       values: int16 in HU, or float32 in a unit of their own.
@@ -115,6 +129,11 @@ class Nodules(NamedTuple):
         """Shares of the cubes that lie outside of the scans."""
         return self.table["filled"]
 
+    def column(self, name: str) -> Shaped[np.ndarray, " samples"] | None:
+        """Returns a column of the user's CSV as text, whatever the case and signs of its name; None where there is none."""
+        alike = (key for key in self.table if key.startswith(OWN) and letters(key.removeprefix(OWN)) == letters(name))
+        return self.table.get(f"{OWN}{name}", self.table.get(next(alike, "")))
+
     def take(self, index: Shaped[np.ndarray, " taken"]) -> "Nodules":
         """Returns some of them, in this order."""
         masks = None if self.masks is None else self.masks[index]
@@ -123,6 +142,18 @@ class Nodules(NamedTuple):
     def with_columns(self, **columns: Sequence[Any] | np.ndarray) -> "Nodules":
         """Returns them with some columns replaced, or added."""
         return self._replace(table={**self.table, **{name: np.asarray(column) for name, column in columns.items()}})
+
+
+def own_columns(table: Mapping[str, np.ndarray], taken: Iterable[str]) -> dict[str, np.ndarray]:
+    """Returns the user's columns for an output, with `csv_` before names that the output has itself."""
+    own: dict[str, np.ndarray] = {}
+    for key in table:
+        if key.startswith(OWN):
+            name = key.removeprefix(OWN)
+            while name in own or name in taken:
+                name = f"csv_{name}"
+            own[name] = table[key]
+    return own
 
 
 def make_table(names: Sequence[str], **columns: Sequence[Any] | np.ndarray) -> dict[str, np.ndarray]:
@@ -155,6 +186,7 @@ class NativeNodule(NamedTuple):
     spacing_mm: tuple[float, float, float]
     diameter_mm: float
     place: str = ""
+    own: Mapping[str, str] = {}  # the columns of the user's CSV
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:

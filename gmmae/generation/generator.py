@@ -3,14 +3,12 @@
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
-from gmmae.data.extraction.prepare import SOURCES
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules, from_density, make_table, masses, to_density, windowed
 from gmmae.generation import prior as priors
@@ -310,18 +308,15 @@ def _shown(limits: Range) -> str:
     return f"{limits[0]:g} to {limits[1]:g}"
 
 
-def malignancy(data: DataConfig, training: Nodules) -> Float[np.ndarray, " samples"] | None:
+def malignancy(training: Nodules) -> Float[np.ndarray, " samples"] | None:
     """Returns the readers' scores of training nodules, NaN where there is none; None where the data have no such column.
 
     Raises:
       InputError: the column has other words than numbers.
     """
-    if data.source not in SOURCES or data.folder.suffix == ".npz":
-        return None
-    plan = SOURCES[data.source](replace(data, category_column=MALIGNANCY))
-    words = {item.name: item.category for task in plan.tasks for item in task.items}
+    words = training.column(MALIGNANCY)
     try:
-        return np.array([float(words[name] or "nan") for name in training.names])
+        return None if words is None else np.where(words == "", "nan", words).astype(float)
     except ValueError as error:
         raise InputError(f"--malignancy needs numbers in the training CSV's column {MALIGNANCY}; {error}") from error
 

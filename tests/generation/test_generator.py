@@ -182,7 +182,7 @@ def test_a_model_without_a_decoder_and_nodules_without_diameters_are_refused(mod
 
 def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
     found = generator.sample(5, seed=6)
-    folder.write(found, tmp_path / "made", "run0", 6)
+    folder.write(found, generator.training, tmp_path / "made", "run0", 6)
     back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), shape=8, cache=str(tmp_path / "cache")), print)
     order = [back.names.index(f"{name}.nii.gz") for name in found.nodules.names]
     np.testing.assert_array_equal(back.values[order], found.nodules.values)
@@ -195,7 +195,7 @@ def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
 
 
 def test_generated_cubes_join_the_training_set_and_leave_validation_alone(generator, tmp_path):
-    folder.write(generator.sample(5, seed=7), tmp_path / "made", "run0", 7)
+    folder.write(generator.sample(5, seed=7), generator.training, tmp_path / "made", "run0", 7)
     # Columns that the real nodules have are none of the folder's, and so is a window of HU that is not CT's.
     columns = {"category_column": "malignancy", "group_column": "subject", "window": (-1000.0, 300.0)}
     config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"), **columns)

@@ -115,17 +115,6 @@ def array_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
         return shape, kind
 
 
-def check_array(path: Path, key: str) -> None:
-    """Reads an array in a `.npz` to its end, where the checksum is, and keeps nothing.
-
-    Raises:
-      DataError: damaged.
-    """
-    with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
-        while file.read(CHUNK_BYTES):
-            pass
-
-
 def stream(path: Path, key: str, whole: bool = False) -> Iterator[Shaped[np.ndarray, "..."]]:
     """Yields the parts of an array in a `.npz` along the first axis, or the whole array as the only part."""
     with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:

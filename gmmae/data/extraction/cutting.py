@@ -14,7 +14,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Bool, Float, Real, UInt8
 
-from gmmae.data.extraction.scan import Scan, as_image, index_of, mask_region, region, whole
+from gmmae.data.extraction.scan import Scan, as_image, index_of, mask_region, region
 from gmmae.data.settings import CROP_PATTERN
 from gmmae.data.volumes import DataError, Point
 
@@ -88,7 +88,7 @@ def averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]:
       shape: voxels along each axis.
       hu: as in `cut`.
     """
-    values = whole(scan, hu).astype(np.float64)
+    values = region(scan, hu).astype(np.float64)
     for axis, count in enumerate(_in_three_axes(shape)):
         size = values.shape[axis]
         starts, ends = np.arange(count)[:, None] * size / count, np.arange(1, count + 1)[:, None] * size / count
@@ -112,13 +112,13 @@ def _sample(
     """
     if not (math.isfinite(edge_mm) and edge_mm > 0):
         raise DataError(f"a cube's edge must be positive and finite; got {edge_mm:g} mm")
-    # The map from points to indices is affine: the middle and three more points give it all.
-    corners = np.array(centre_mm) + np.vstack([np.zeros(3), np.eye(3)])
-    middle, *ends = (np.array(scan.frame.TransformPhysicalPointToContinuousIndex(corner)) for corner in corners.tolist())
     spacing, sizes = edge_mm / max(shape), _in_three_axes(shape)
     offsets = [(np.arange(n) - (n - 1) / 2) * edge_mm / max(shape) for n in sizes]
-    dz, dy, dx = np.meshgrid(*offsets, indexing="ij")
-    indices = middle + np.stack([dx, dy, dz], -1) @ (np.stack(ends) - middle)
+    points = np.stack(np.meshgrid(*offsets, indexing="ij")[::-1], -1)  # x, y, z, as seen from the centre
+    # The map from points to indices is affine: the middle and three more points give it all.
+    corners = (np.array(centre_mm) + np.eye(4, 3, -1)).tolist()
+    middle, *ends = np.array([scan.frame.TransformPhysicalPointToContinuousIndex(corner) for corner in corners])
+    indices = middle + points @ (np.stack(ends) - middle)
     first, last = np.floor(indices.min((0, 1, 2))), np.ceil(indices.max((0, 1, 2)))
     covered = float(np.prod(last - first + 1))
     if not covered <= MAX_REGION_VOXELS:  # a NaN is refused too
@@ -126,12 +126,12 @@ def _sample(
             f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
             "are diameter, data.crop and spacing in mm?"
         )
-    end = np.array(scan.size) - 1
-    lower, upper = np.maximum(-first, 0).astype(int), np.maximum(last - end, 0).astype(int)
-    first, last = (np.clip(corner.astype(int), 0, end) for corner in (first, last))
-    part = mask_region(scan, first, last).astype(np.float32) if hu is None else region(scan, first, last, hu)
+    first, last, end = first.astype(int), last.astype(int), np.array(scan.size) - 1
+    inner = np.clip([first, last], 0, end)
+    part = mask_region(scan, *inner).astype(np.float32) if hu is None else region(scan, hu, *inner)
     # The outermost voxels are repeated out to the cube, so that interpolation beyond the scan continues its faces.
-    image = as_image(np.pad(part, np.stack([lower, upper], 1)[::-1], "edge"), scan, first - lower)
+    lower, upper = np.maximum(-first, 0), np.maximum(last - end, 0)
+    image = as_image(np.pad(part, np.stack([lower, upper], 1)[::-1], "edge"), scan, (inner[0] - lower).tolist())
     origin = [c - (n - 1) / 2 * spacing for c, n in zip(centre_mm, sizes[::-1], strict=True)]
     grid = (origin, [spacing] * 3, np.eye(3).ravel().tolist())
     values = sitk.Resample(image, sizes[::-1], sitk.Transform(), sitk.sitkLinear, *grid, 0.0, sitk.sitkFloat64)

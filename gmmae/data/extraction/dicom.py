@@ -19,7 +19,7 @@ from jaxtyping import Float, Real
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.headers import require_spacing
 from gmmae.data.extraction.progress import Say, progress
-from gmmae.data.extraction.scan import Scan, as_image, itk_reason, make_frame, whole
+from gmmae.data.extraction.scan import Scan, as_image, itk_reason, make_frame, region
 from gmmae.data.volumes import DataError, Point
 from gmmae.system.errors import InputError
 
@@ -279,7 +279,7 @@ def read_region(stack: Stack, start: Index, size: Index) -> sitk.Image:
     (i, j, k), (nx, ny, nz) = start, size
     voxels = np.stack([_pixels(item)[j : j + ny, i : i + nx] for item in stack.slices[k : k + nz]])
     scan = Scan(voxels, stack.volume.frame)
-    return as_image(np.rint(whole(scan, hu=True)).astype(np.int16), scan, np.array(start))
+    return as_image(np.rint(region(scan, hu=True)).astype(np.int16), scan, start)
 
 
 def ask_itk(call: Callable[[], T], path: Path) -> T:

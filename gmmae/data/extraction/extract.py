@@ -2,16 +2,15 @@
 
 import time
 from collections.abc import Iterator
-from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import Fault
-from gmmae.data.extraction.arrays import array_names, check_array, open_array, stream
+from gmmae.data.extraction.annotations import Fault, Item
+from gmmae.data.extraction.arrays import array_names, open_array
 from gmmae.data.extraction.cutting import averaged, cut, cut_mask, edge_mm
 from gmmae.data.extraction.scan import Scan, make_frame, of_array, read, read_mask
-from gmmae.data.extraction.tasks import Cube, Extracted, Item, Task, Transient, place_of, stamps
+from gmmae.data.extraction.tasks import Cube, Extracted, Task, Transient, place_of, stamps
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
 
@@ -56,18 +55,13 @@ def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path |
       OSError: the system failed, not the file.
     """
     path, names = task.file, array_names(task.file) if task.file.suffix == ".npz" else ()
-    if task.items[0].part is None:
-        volume = read(path)
-        inner = open_array(path, "mask") if "mask" in names else None
-        found = ((item, volume, item.mask or inner) for item in task.items)
-    else:
-        wanted, volumes = {item.part: item for item in task.items}, task.items[0].array
-        for name in {volumes, "masks"}.intersection(names):
-            check_array(path, name)
-        masks = stream(path, "masks") if "masks" in names else repeat(None)
-        pairs = enumerate(zip(stream(path, volumes), masks, strict=False))
-        found = ((wanted[i], of_array(array), mask) for i, (array, mask) in pairs if i in wanted)
-    for item, scan, mask in found:
+    stack = task.items[0].part is not None
+    volumes = open_array(path, task.items[0].array) if stack else read(path)
+    inner = "masks" if stack else "mask"
+    masks = open_array(path, inner) if inner in names else None
+    for item in task.items:
+        scan = volumes if isinstance(volumes, Scan) else of_array(volumes[item.part])
+        mask = masks[item.part] if stack and masks is not None else item.mask or masks
         if scan.axes < least_axes:
             raise DataError(f"a volume must have at least data.ndim = {least_axes} axes; this one has {scan.axes}")
         if scan.bare and item.spacing_mm is not None:

@@ -10,6 +10,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,22 +36,19 @@ of one field, so these must agree."""
 META_FIXED = {"ElementToIntensityFunctionSlope": 1, "ElementToIntensityFunctionOffset": 0}
 """Fields of a MetaImage that rescale its voxels, and the values at which they change nothing."""
 
-NIFTI_TYPES = {
-    **{2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"},
-}
+NIFTI_TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}
 """Types of voxels by their code in a NIfTI header. Others have several components."""
-NIFTI_HEADER = np.dtype(
-    {
-        "names": [
-            *("dim", "datatype", "pixdim", "vox_offset", "scl_slope", "scl_inter"),
-            *("qform_code", "sform_code", "quatern", "qoffset", "sform", "magic"),
-        ],
-        "formats": ["8i2", "i2", "8f4", "f4", "f4", "f4", "i2", "i2", "3f4", "3f4", "(3,4)f4", "S4"],
-        "offsets": [40, 70, 76, 108, 112, 116, 252, 254, 256, 268, 280, 344],
-        "itemsize": 348,
-    }
-)
-"""The fields of a NIfTI header that are read. Their names are those of the format."""
+NIFTI_FIELDS = {
+    **{"dim": ("8i2", 40), "datatype": ("i2", 70), "pixdim": ("8f4", 76), "vox_offset": ("f4", 108), "scaling": ("2f4", 112)},
+    **{
+        "codes": ("2i2", 252),
+        "quatern": ("3f4", 256),
+        "qoffset": ("3f4", 268),
+        "sform": ("(3,4)f4", 280),
+        "magic": ("S4", 344),
+    },
+}
+"""The fields of a NIfTI header that are read: their types, and their first bytes."""
 FIRST_VOXEL = 352
 """First byte that voxels of a NIfTI file may have."""
 
@@ -86,28 +84,12 @@ def read_layout(path: Path) -> Layout:
 
 
 def data_file(path: Path) -> Path:
-    """Returns the file with the voxels: the one that a `.mhd` header names, otherwise the file itself.
-
-    Raises:
-      DataError: the header names no file, or one outside its own folder.
-    """
-    if path.suffix not in (".mhd", ".mha"):
-        return path
-    name = _fields(path, "=")[0].get("ElementDataFile")
-    if name is None:
-        raise DataError("the header is no MetaImage header: it has no ElementDataFile")
-    data = Path(os.path.normpath(path.parent / name))
-    if not data.is_relative_to(os.path.normpath(path.parent)):
-        raise DataError(f"the data must lie beside the header; ElementDataFile is {name!r}")
-    return path if name.upper() == "LOCAL" else data
-
-
-def data_file_or_header(path: Path) -> Path:
-    """Returns `data_file`, or the header itself where it cannot be read. The extraction then reports the fault."""
-    try:
-        return data_file(path)
-    except (DataError, OSError):
-        return path
+    """Returns the file with the voxels: the one that a `.mhd` header names, otherwise the file itself."""
+    name = "LOCAL"
+    if path.suffix in (".mhd", ".mha"):
+        with suppress(OSError):  # whoever reads it will say so
+            name = _fields(path, "=")[0].get("ElementDataFile", name)
+    return path if name.upper() == "LOCAL" else Path(os.path.normpath(path.parent / name))
 
 
 def _fields(path: Path, separator: str) -> tuple[dict[str, str], int]:
@@ -123,10 +105,13 @@ def _fields(path: Path, separator: str) -> tuple[dict[str, str], int]:
 
 
 def _read_meta(path: Path) -> Layout:
-    data = data_file(path)
+    data, (fields, end) = data_file(path), _fields(path, "=")
+    if "ElementDataFile" not in fields:
+        raise DataError("the header is no MetaImage header: it has no ElementDataFile")
+    if not data.is_relative_to(os.path.normpath(path.parent)):
+        raise DataError(f"the data must lie beside the header; ElementDataFile is {fields['ElementDataFile']!r}")
     if not data.is_file():
         raise DataError(f"the header has no data: {data.name}, which it names, is not there")
-    fields, end = _fields(path, "=")
     _check_meta(fields)
     big = fields.get("BinaryDataByteOrderMSB", fields.get("ElementByteOrderMSB", "")).lower() == "true"
     compressed = fields.get("CompressedData", "").lower() == "true"
@@ -191,12 +176,14 @@ def _read_nifti(path: Path) -> Layout:
     order = {b"\x5c\x01\0\0": "<", b"\0\0\x01\x5c": ">"}.get(start[:4])
     if start[4:7] == b"n+2":
         raise DataError("a NIfTI file must be of version 1; this one is of version 2: save it as version 1")
-    if order is None or len(start) < NIFTI_HEADER.itemsize:
+    if order is None or len(start) < FIRST_VOXEL:
         raise DataError("the header is no NIfTI header")
-    fields = np.frombuffer(start, NIFTI_HEADER.newbyteorder(order), 1)[0]
-    header = {name: fields[name].tolist() for name in NIFTI_HEADER.names or ()}
+    header = {
+        name: np.ndarray((), np.dtype(kind).newbyteorder(order), start, place).tolist()
+        for name, (kind, place) in NIFTI_FIELDS.items()
+    }
     _check_nifti(header)
-    first, slope, intercept = int(header["vox_offset"]), header["scl_slope"], header["scl_inter"]
+    first, (slope, intercept) = int(header["vox_offset"]), header["scaling"]
     if all(value == 0 or math.isnan(value) for value in (slope, intercept)):  # which all readers take for no scaling
         slope, intercept = 1.0, 0.0
     if not (math.isfinite(slope) and math.isfinite(intercept)) or slope == 0:
@@ -221,18 +208,19 @@ def _check_nifti(header: dict[str, Any]) -> None:
     first = header["vox_offset"]
     if not (math.isfinite(first) and first >= FIRST_VOXEL):
         raise DataError(f"the voxels must begin at byte {FIRST_VOXEL} or later; vox_offset in the header is {first:g}")
-    if header["sform_code"] <= 0:
+    qform_code, sform_code = header["codes"]
+    if sform_code <= 0:
         return
     sform = np.array(header["sform"])
     lengths = np.linalg.norm(sform[:, : len(spacing)], axis=0).tolist()
     if any(abs(length / mm - 1) > SPACING_TOLERANCE for length, mm in zip(lengths, spacing, strict=True)):
         raise DataError(f"the header must have one spacing; pixdim says {listed(spacing)}, the sform matrix {listed(lengths)}")
-    if header["qform_code"] > 0 and len(spacing) == 3:
+    if qform_code > 0 and len(spacing) == 3:
         vector = np.array(header["quatern"])
         cross = np.cross(vector, np.eye(3)).T
         rotation = np.eye(3) + 2 * (math.sqrt(max(1 - vector @ vector, 0)) * cross + cross @ cross)
-        flip = -1 if header["pixdim"][0] < 0 else 1
-        qform = np.column_stack([rotation * spacing * (1, 1, flip), header["qoffset"]])
+        rotation[:, 2] *= -1 if header["pixdim"][0] < 0 else 1
+        qform = np.column_stack([rotation * spacing, header["qoffset"]])
         apart = (np.abs(qform - sform) @ [*header["dim"][1:4], 1]).max()
         if not apart <= FORM_TOLERANCE_MM:
             raise DataError(

@@ -23,8 +23,8 @@ from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
 from gmmae.data.extraction.tasks import Cube, Plan, Reading, relative, sha256
 from gmmae.data.groups import join
-from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, Nodules, central_section, unreadable_root
+from gmmae.data.settings import COLUMNS, DataConfig
+from gmmae.data.volumes import OWN, DataError, Nodules, central_section, unreadable_root
 from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
 from gmmae.system.files import whole_folder, writing
@@ -45,7 +45,7 @@ SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
     "cubes": cube_files.plan,
     "medmnist": medmnist.plan,
 }
-IDENTITY_FIELDS = ("source", *scan_cache.CUT_FIELDS, "category_column", "group_column")
+IDENTITY_FIELDS = ("source", *scan_cache.CUT_FIELDS, *COLUMNS)
 """Fields of the configuration on which the cubes depend, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 
@@ -229,6 +229,8 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
         "path": np.array([files[cube.item.name] for cube in cubes]),
         "diameter_mm": np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in cubes]),
     }
+    for place, column in enumerate(plan.header):
+        arrays[f"{OWN}{column}"] = np.array([cube.item.cells[place] for cube in cubes])
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     summary = summarise(plan, faults, cubes, config.hu, groups)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)

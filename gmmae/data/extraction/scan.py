@@ -9,13 +9,14 @@ without an error, and 0 for NaN in NIfTI.
 
 import math
 import re
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import SimpleITK as sitk
-from jaxtyping import Bool, Float, Real, Shaped, UInt8
+from jaxtyping import Bool, Float, Integer, Real, Shaped, UInt8
 
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, VOLUMES_ARRAY, array_header, array_names, inflated, mapped, open_array
 from gmmae.data.extraction.headers import SUFFIXES, listed, read_layout, require_spacing
@@ -24,7 +25,7 @@ from gmmae.data.volumes import DataError, Point
 MAX_DIRECTION_ERROR = 0.01
 """Largest difference between the identity and a direction matrix times its transpose. Headers are rounded."""
 MAX_GRID_DISTANCE = 0.1
-"""Largest distance between the points of two equal grids, in voxels. Headers are rounded."""
+"""Largest distance of a nodule's centre from its mask, in voxels. Headers are rounded."""
 HU_RANGE = (-32768, 32767)
 """Range of 16-bit integers."""
 MIN_LARGEST_HU = 10
@@ -125,7 +126,7 @@ def read_scan(path: Path) -> tuple[Scan, Real[np.ndarray, "z y x"]]:
       OSError: the system failed, not the file.
     """
     scan = read_stored(path)
-    return scan, np.require(whole(scan, hu=True), requirements="W")
+    return scan, np.require(region(scan, hu=True), requirements="W")
 
 
 def shape(path: Path) -> tuple[int, ...]:
@@ -200,59 +201,61 @@ def _beyond(scan: Scan, point_mm: Point) -> tuple[Float[np.ndarray, " 3"], Float
     return index, np.maximum(-0.5 - index, index - (np.array(scan.size) - 0.5))
 
 
-def region(scan: Scan, first: Shaped[np.ndarray, " 3"], last: Shaped[np.ndarray, " 3"], hu: bool) -> Real[np.ndarray, "z y x"]:
+def region(
+    scan: Scan, hu: bool, first: Integer[np.ndarray, " 3"] | None = None, last: Integer[np.ndarray, " 3"] | None = None
+) -> Real[np.ndarray, "z y x"]:
     """Reads the voxels from a first index to a last, both x, y, z, and checks them.
 
     Args:
       scan: the scan; only these voxels are read of a file that is not compressed.
-      first: the first index.
-      last: the last index, which is included.
       hu: whether voxels must be HU. Otherwise they may have any unit.
+      first: the first index; None: that of the scan.
+      last: the last index, which is included; None: that of the scan.
 
     Raises:
       DataError: voxels are not finite, or cannot be HU, or 32 bits cannot hold them.
     """
-    part = scan.voxels[tuple(slice(a, b + 1) for a, b in zip(first[::-1], last[::-1], strict=True))]
+    part = scan.voxels
+    if first is not None and last is not None:
+        part = part[tuple(slice(a, b + 1) for a, b in zip(first[::-1], last[::-1], strict=True))]
     values = np.asarray(part, part.dtype.newbyteorder("="), "C")
     low, high = values.min(), values.max()
-    if values.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high)):
+    floating = values.dtype.kind == "f"
+    if not (np.isfinite(low) and np.isfinite(high)):
         wrong = np.count_nonzero(~np.isfinite(values))
         raise DataError(f"voxels must be finite numbers; {wrong} of the {values.size} read are NaN or infinite")
-    if values.dtype.kind == "f" and max(-low, high) > np.finfo(np.float32).max:
+    if floating and max(-low, high) > np.finfo(np.float32).max:
         raise DataError(f"voxels must be numbers that 32 bits can hold; got {max(-low, high):g}")
+    if not hu:
+        return values
     other = "if they have another unit, give data.window in it"
-    if hu and values.dtype.itemsize == 1:
+    if values.dtype.itemsize == 1:
         raise DataError(f"voxels must be HU, which 8 bits cannot hold; got {values.dtype}: {other}, such as 0 255")
-    if hu and (low < HU_RANGE[0] or high > HU_RANGE[1]):
+    if low < HU_RANGE[0] or high > HU_RANGE[1]:
         raise DataError(f"voxels must be HU between {HU_RANGE[0]} and {HU_RANGE[1]}; got {low:g} to {high:g}: {other}")
-    scaled = low >= -MIN_LARGEST_HU and high <= MIN_LARGEST_HU and (low < high or values.dtype.kind == "f")
-    if hu and scaled:
+    if low >= -MIN_LARGEST_HU and high <= MIN_LARGEST_HU and (low < high or floating):
         looks, window = ("windowed already", "0 1") if low >= 0 and high <= 1 else ("scaled already", "-1 1")
         raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks {looks}: {other}, such as {window}")
     return values
 
 
-def whole(scan: Scan, hu: bool) -> Real[np.ndarray, "z y x"]:
-    """Reads all voxels of a scan, and checks them as `region` does."""
-    return region(scan, np.zeros(3, int), np.array(scan.size) - 1, hu)
-
-
-def mask_region(mask: Scan, first: Shaped[np.ndarray, " 3"], last: Shaped[np.ndarray, " 3"]) -> Bool[np.ndarray, "z y x"]:
-    """Reads a region of a mask, which is true in the nodule. Arguments are those of `region`.
+def mask_region(mask: Scan, *ends: Integer[np.ndarray, " 3"]) -> Bool[np.ndarray, "z y x"]:
+    """Reads a region of a mask, which is true in the nodule. `ends` are those of `region`.
 
     Raises:
       DataError: voxels are not finite, or have several values besides 0.
     """
     try:
-        values = region(mask, first, last, hu=False)
+        values = region(mask, False, *ends)
     except DataError as error:
         raise DataError(f"the mask's {error}") from error
     inside = values[values != 0]
     if inside.size and inside.min() != inside.max():
-        labels = np.unique(inside)
-        more = ", …" if len(labels) > MAX_LABELS_NAMED else ""
-        named = ", ".join(f"{label:g}" for label in labels[:MAX_LABELS_NAMED]) + more
-        raise DataError(f"the mask must hold 0 and one other value; got {named}: keep the voxels of the nodule only")
+        labels = np.unique(inside).tolist()
+        more = f" and {len(labels) - MAX_LABELS_NAMED} more" * (len(labels) > MAX_LABELS_NAMED)
+        raise DataError(
+            f"the mask must hold 0 and one other value; got {listed(labels[:MAX_LABELS_NAMED])}{more}: keep the nodule only"
+        )
     return values != 0
 
 
@@ -274,15 +277,27 @@ def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: P
             mask = mask._replace(frame=scan.frame)
         if mask.axes != scan.axes:
             raise DataError(f"must have the {scan.axes} axes of its volume; it has {mask.axes}")
-        corners = _corners(mask, scan)  # the box around them, along the scan's axes, must reach into it
+        # The box around its corners, along the scan's axes, must reach into the scan.
+        corners = np.array([_beyond(scan, corner)[0] for corner in _corners(mask)])
         if not ((corners.min(0) < np.array(scan.size) - 0.5) & (corners.max(0) > -0.5)).all():
-            raise DataError(f"must overlap its volume, which covers {_extent(scan)} mm; it covers {_extent(mask)} mm")
+            raise DataError(f"must overlap its volume, which covers {_extent(scan)}; it covers {_extent(mask)}")
         if centre_mm is not None and not (_beyond(mask, centre_mm)[1] <= MAX_GRID_DISTANCE).all():
-            point = ", ".join(f"{mm:g}" for mm in centre_mm)
-            raise DataError(f"must hold its nodule's centre, ({point}) mm; it covers {_extent(mask)} mm")
+            raise DataError(f"must hold its nodule's centre, ({listed(centre_mm)}) mm; it covers {_extent(mask)}")
     except DataError as error:
         raise DataError(f"the mask{f' {source.name}' if isinstance(source, Path) else ''}: {error}") from error
     return mask
+
+
+def _corners(scan: Scan) -> list[Point]:
+    """Returns the outer corners of a scan in the world."""
+    ends = product(*((-0.5, n - 0.5) for n in scan.size))
+    return [scan.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
+
+
+def _extent(scan: Scan) -> str:
+    """Returns the box that a scan covers in the world."""
+    corners = np.array(_corners(scan)).round()
+    return f"({listed(corners.min(0).tolist())}) to ({listed(corners.max(0).tolist())}) mm"
 
 
 def mask_on_grid(mask: Scan, scan: Scan) -> UInt8[np.ndarray, "z y x"]:
@@ -291,33 +306,15 @@ def mask_on_grid(mask: Scan, scan: Scan) -> UInt8[np.ndarray, "z y x"]:
     Raises:
       DataError: as `mask_region`.
     """
-    values = mask_region(mask, np.zeros(3, int), np.array(mask.size) - 1).astype(np.uint8)
-    if mask.size == scan.size and np.abs(_corners(mask, scan) - _corners(scan, scan)).max() < MAX_GRID_DISTANCE:
-        return values
-    image, frame = as_image(values, mask, np.zeros(3, int)), scan.frame
+    image, frame = as_image(mask_region(mask).astype(np.uint8), mask), scan.frame
     grid = (frame.GetOrigin(), frame.GetSpacing(), frame.GetDirection())
     return sitk.GetArrayFromImage(sitk.Resample(image, scan.size, sitk.Transform(), sitk.sitkNearestNeighbor, *grid))
 
 
-def as_image(values: Real[np.ndarray, "z y x"], scan: Scan, first: Shaped[np.ndarray, " 3"]) -> sitk.Image:
+def as_image(values: Real[np.ndarray, "z y x"], scan: Scan, first: Sequence[int] = (0, 0, 0)) -> sitk.Image:
     """Returns a part of a scan that begins at an index x, y, z, as an image with its geometry."""
     image = sitk.GetImageFromArray(values)
-    image.SetSpacing(scan.frame.GetSpacing())
-    image.SetOrigin(scan.frame.TransformIndexToPhysicalPoint(first.tolist()))
+    image.SetSpacing(scan.spacing_mm)
+    image.SetOrigin(scan.frame.TransformIndexToPhysicalPoint(first))
     image.SetDirection(scan.frame.GetDirection())
     return image
-
-
-def _corners(one: Scan, other: Scan | None = None) -> Float[np.ndarray, "8 3"]:
-    """Returns the outer corners of a scan in the world, or as indices of another's voxels."""
-    ends = product(*((-0.5, n - 0.5) for n in one.size))
-    points = [one.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
-    return np.array(points if other is None else [other.frame.TransformPhysicalPointToContinuousIndex(p) for p in points])
-
-
-def _extent(scan: Scan) -> str:
-    """Returns the box that a scan covers in the world."""
-    points = _corners(scan)
-    return ", ".join(
-        f"{axis} {low:.0f} to {high:.0f}" for axis, low, high in zip("xyz", points.min(0), points.max(0), strict=True)
-    )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import SimpleITK as sitk
 
-from gmmae.data.extraction.annotations import Row, read_table
+from gmmae.data.extraction.annotations import Item, read_table
 from gmmae.data.extraction.dicom import Slice, Stack, find_series, read_region, reading, stacks
 from gmmae.data.extraction.luna16 import COLUMNS
 from gmmae.data.extraction.progress import Say, progress
@@ -137,8 +137,8 @@ def cut_folder(root: Path, out: Path, options: Options, say: Say) -> Tally:
     return tally
 
 
-def _annotations(path: Path | None, tally: Tally) -> dict[str, list[Row]]:
-    rows: dict[str, list[Row]] = defaultdict(list)
+def _annotations(path: Path | None, tally: Tally) -> dict[str, list[Item]]:
+    rows: dict[str, list[Item]] = defaultdict(list)
     if path is not None and not path.is_file():
         raise DataError(f"--annotations must be a CSV with the columns seriesuid, {', '.join(COLUMNS)}; {path} is no file")
     if path is not None:
@@ -245,9 +245,9 @@ def _nodules(uid: str, slices: Sequence[Slice], message: Message, options: Optio
     return nodules
 
 
-def _matched(uid: str, nodules: Sequence[Nodule], rows: Sequence[Row], tally: Tally) -> list[Row | None]:
+def _matched(uid: str, nodules: Sequence[Nodule], rows: Sequence[Item], tally: Tally) -> list[Item | None]:
     """Returns the annotation of each nodule. The nearest pairs are matched first, within the larger of both radii."""
-    matched: list[Row | None] = [None] * len(nodules)
+    matched: list[Item | None] = [None] * len(nodules)
     left = list(rows)
     pairs = sorted(
         (float(np.linalg.norm(np.subtract(nodule.agreed.centre_mm, _point(row)))), i, row.number, row)
@@ -285,7 +285,7 @@ def _index(zyx: np.ndarray) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _cells(name: str, patient: str, uid: str, agreed: Consensus, row: Row | None) -> dict[str, object]:
+def _cells(name: str, patient: str, uid: str, agreed: Consensus, row: Item | None) -> dict[str, object]:
     centre = agreed.centre_mm if row is None else _point(row)
     diameter = agreed.diameter_mm if row is None else row.diameter_mm
     scores = {column: f"{agreed.scores[score]:g}" for score, column in SCORE_COLUMNS.items() if score in agreed.scores}
@@ -301,7 +301,7 @@ def _cells(name: str, patient: str, uid: str, agreed: Consensus, row: Row | None
     }
 
 
-def _point(row: Row) -> Point:
+def _point(row: Item) -> Point:
     assert row.centre_mm is not None, "the columns are required"
     x, y, z = row.centre_mm
     return x, y, z

@@ -115,7 +115,7 @@ TWO = np.zeros((2, 16, 16, 16))
         ({"images": TWO}, "array volumes; .* images"),
         ({"volumes": TWO[0]}, r"axes N, z, y, x; got the shape \(16, 16, 16\)"),
         ({"volumes": TWO, "groups": ["a"]}, r"groups must have the shape \(2,\).*; got \(1,\)"),
-        ({"volumes": TWO, "masks": np.zeros((2, 4, 4, 4))}, "masks must have the shape of volumes"),
+        ({"volumes": TWO, "masks": np.zeros((2, 4, 4, 4))}, "masks must have the shape"),
         ({"volumes": TWO, "names": ["a", "a"]}, "names must differ .*; 1 "),
         ({"volumes": np.array([None, 1])}, "Python objects"),
     ],
