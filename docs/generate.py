@@ -20,7 +20,8 @@ from gmmae.config.rules import FINGERPRINTED, INLINE, marked
 from gmmae.config.schema import Config, leaves
 from gmmae.generation import folder as generated_folder
 from gmmae.generation.insertion.folder import InsertionRecord
-from gmmae.generation.judging.judge import Comparison, Novelty
+from gmmae.generation.judging.novelty import Novelty
+from gmmae.generation.judging.two_samples import Comparison
 from gmmae.planner import prediction
 from gmmae.scaling.cost import Cluster
 from gmmae.scaling.identity import identity_fields

@@ -27,8 +27,8 @@ def prepare(options: PrepareArguments) -> int:
     other = f"_{low:g}_{high:g}" if config.window != DataConfig.window else ""
     sheet = prepared.folder / f"contact_sheet{other}.png"  # the cache does not vouch for it
     if not sheet.exists():
-        nodules, details = load_prepared(prepared)
-        contact_sheet(sheet, nodules.values, details.filled, config.window, "HU" if config.hu else "")
+        nodules = load_prepared(prepared)
+        contact_sheet(sheet, nodules.values, nodules.filled, config.window, "HU" if config.hu else "")
     paths = [prepared.folder / SUMMARY, sheet]
     if options.out is not None:
         with writing("--out", options.out, "folder"):
@@ -47,10 +47,10 @@ def prepare(options: PrepareArguments) -> int:
 def inspect(options: InspectArguments) -> int:
     """Prints the properties of one nodule, and draws its central slices. Returns the exit code."""
     claim_output(options.out, MARK.encode())
-    nodules, details = load_prepared(extraction.prepare(options.data, say_on_stderr))
+    nodules = load_prepared(extraction.prepare(options.data, say_on_stderr))
     i, hu, window = _find(nodules.names, options.which), options.data.hu, options.data.window
     values, mask = nodules.values[i], None if nodules.masks is None else nodules.masks[i]
-    edge_mm, diameter, shape = float(details.edge_mm[i]), float(details.diameter_mm[i]), values.shape
+    edge_mm, diameter, shape = float(nodules.edge_mm[i]), float(nodules.diameter_mm[i]), values.shape
     with writing("--out", options.out, "file"):
         nodule_slices(options.out, values, mask, window, edge_mm, f"{nodules.names[i]} {nodules.categories[i]}")
     size = f"{' × '.join(map(str, shape))} voxels of {edge_mm / max(shape):.2f} mm"
@@ -61,11 +61,11 @@ def inspect(options: InspectArguments) -> int:
         "nodule": f"{i}  {nodules.names[i]}",
         "group": nodules.groups[i],
         "category": nodules.categories[i] or "none given",
-        "from": details.places[i],
-        "centre": "({:.2f}, {:.2f}, {:.2f}) mm, world x, y, z".format(*details.centre_mm[i]),
+        "from": nodules.table["place"][i],
+        "centre": "({:.2f}, {:.2f}, {:.2f}) mm, world x, y, z".format(*nodules.centre_mm[i]),
         "diameter": "none given" if math.isnan(diameter) else f"{diameter:.2f} mm",
         "cube": size,
-        "filled": f"{details.filled[i]:.1%} of the voxels lie outside the scan",
+        "filled": f"{nodules.filled[i]:.1%} of the voxels lie outside the scan",
         "HU" if hu else "values": f"{values.min():g} to {values.max():g}, mean {values.mean():.4g}, centre {centre:g}",
         "mask": "" if mask is None else f"{int(mask.sum())} voxels",
         "picture": str(options.out),

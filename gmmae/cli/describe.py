@@ -12,9 +12,10 @@ from gmmae.cli.arguments import data_of
 from gmmae.cli.options import DescribeArguments
 from gmmae.config.schema import Config
 from gmmae.data.extraction import world_coordinates
+from gmmae.data.extraction.annotations import COORDINATES, SPACINGS
 from gmmae.data.given import Cubes, cut
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import from_density, masses, to_density
+from gmmae.data.volumes import from_density, masses, own_columns, to_density
 from gmmae.plotting.slices import described_volumes
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, csv_text, print_result, whole_folder, write_text
@@ -56,8 +57,12 @@ NODULE_COLUMNS = {
     "mass": "integral of the windowed volume over [-1, 1]^3, by which its density was divided",
     "loss": "loss of the mixture, after `--refine`",
     "loss_before": "loss of the network's mixture",
+    "COLUMN": "a column of the data's CSV, one each; called csv_COLUMN if its name is one of these, or that of a mask or place",
 }
 """The columns of `nodules.csv`."""
+
+TAKEN = ("mask", *COORDINATES, *SPACINGS)
+"""Columns that would say how the reconstruction is read."""
 
 
 def command(options: DescribeArguments, config: Config) -> int:
@@ -84,7 +89,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     Raises:
       DataError: a volume has no mass.
     """
-    names, details = _file_names(cubes.known.names), cubes.known.details
+    table, names = cubes.table, _file_names(cubes.table["name"].tolist())
     batch = compilation.EVAL_DEVICE_BATCH
     max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.shape)))
     shown = set(np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round().astype(int).tolist())
@@ -99,7 +104,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         stored = np.rint(reconstructed).clip(-32768, 32767).astype(np.int16) if data.hu else reconstructed.astype(np.float32)
         in_world = []
         for n, i in enumerate(range(first, first + len(values))):
-            name, centre, edge, diameter = names[i], cubes.centres_mm[i], float(details.edge_mm[i]), details.diameter_mm[i]
+            name, centre, edge, diameter = names[i], cubes.centres_mm[i], float(table["edge_mm"][i]), table["diameter_mm"][i]
             world_coordinates.write(out / FOLDER / f"{name}.nii.gz", stored[n], centre, edge)
             mixture = results["means"][n], results["covariances"][n]
             in_world.append(world_coordinates.mixture_mm(*mixture, cubes.shape, centre, edge))
@@ -113,7 +118,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     kept = ("weights", "means_mm", "covariances_mm2", "mass", "loss", "loss_before", "seconds")
     found = {name: np.concatenate([part[name] for part in parts]) for name in kept}
     seconds = found.pop("seconds")
-    places = {"paths": np.array(cubes.paths), "centre_mm": np.array(cubes.centres_mm), "edge_mm": details.edge_mm}
+    places = {"paths": np.array(cubes.paths), "centre_mm": np.array(cubes.centres_mm), "edge_mm": table["edge_mm"]}
     np.savez(out / NPZ, allow_pickle=False, names=np.array(names), **places, **found)
     axes = "xyz"[: found["means_mm"].shape[-1]]
     pairs = [(i, j) for i in range(len(axes)) for j in range(i, len(axes))]
@@ -124,16 +129,18 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         for n, name in enumerate(names)
         for k, weight in enumerate(found["weights"][n])
     ]
+    own = own_columns(table, (*NODULE_COLUMNS, *TAKEN))
     nodules = [
         {
             "file": f"{FOLDER}/{name}.nii.gz",
-            "category": cubes.known.categories[i],
+            "category": table["category"][i],
             "diameter_mm": "" if math.isnan(diameter) else f"{diameter:.6g}",
-            "described": cubes.known.names[i],
+            "described": table["name"][i],
             "path": cubes.paths[i],
             **{column: f"{found[column][i]:.6g}" for column in ("mass", "loss", "loss_before")},
+            **{column: values[i] for column, values in own.items()},
         }
-        for i, (name, diameter) in enumerate(zip(names, details.diameter_mm, strict=True))
+        for i, (name, diameter) in enumerate(zip(names, table["diameter_mm"], strict=True))
     ]
     for file, rows in ((CSV, components), (TABLE, nodules)):
         write_text(out / file, csv_text(rows, rows[0]))

@@ -45,7 +45,7 @@ def command(options: GenerateArguments) -> int:
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
     wanted = Wanted(options.category, options.diameter_mm, options.malignancy)
-    malignancy = None if options.malignancy is None else generators.malignancy(data, training)
+    malignancy = None if options.malignancy is None else generators.malignancy(training)
     generators.fitting(wanted, training, malignancy)  # what is asked for in vain is said at once
     generator = generators.fit(trained, training, validation, malignancy)
     made = generator.sample(
@@ -53,7 +53,7 @@ def command(options: GenerateArguments) -> int:
     )
     inserted = []
     with whole_folder(options.out) as place:
-        folder.write(made, place, trained.record.run_id, options.seed)
+        folder.write(made, training, place, trained.record.run_id, options.seed)
         fingerprint.write(known, place)
         for name, labelled in SHEETS.items():  # of real held-out nodules and generated ones, in random order
             volumes = validation.values, made.nodules.values
@@ -66,6 +66,6 @@ def command(options: GenerateArguments) -> int:
         lines.append(f"{unused} latent units of {options.run} are unused, so the nodules vary less")
     took = f"{options.count} nodule{s} in {time.perf_counter() - start:.1f} s"
     lines.append(f"{took}; {made.rejected} too similar to a training nodule were drawn again")
-    lines += [str(options.out / name) for name in ("nodules.csv", *SHEETS)]
+    lines += [str(options.out / name) for name in ("nodules.csv", folder.DONORS, *SHEETS)]
     print_result(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
     return 0

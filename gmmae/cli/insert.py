@@ -22,7 +22,6 @@ def command(options: InsertArguments) -> int:
         cache=options.cache,
     )
     prepared = prepare(config, say_on_stderr)
-    nodules, _ = load_prepared(prepared)
-    summary = insert(nodules, options.scans, options.out, options.seed, say_on_stderr, options.per_scan)
+    summary = insert(load_prepared(prepared), options.scans, options.out, options.seed, say_on_stderr, options.per_scan)
     print_result(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
     return 0

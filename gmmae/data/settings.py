@@ -23,6 +23,9 @@ from gmmae.config.schema import Place
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 """Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
 
+COLUMNS = ("file_column", "diameter_column", "category_column", "group_column")
+"""Fields that name columns of the CSV."""
+
 AIR_HU = -1000.0
 
 BYTES = (0.0, 255.0)
@@ -65,7 +68,7 @@ class DataConfig(Section, name="data"):
 
     source: Literal["synthetic", "luna16", "cubes", "medmnist"] = "synthetic"  # where the nodules come from
     root: Place = None  # luna16, cubes: the folder of the scans or volumes; cubes, medmnist: or one .npz file
-    csv: Csv = "auto"  # luna16, cubes: the CSV file, looked for in root; auto: annotations.csv (luna16), nodules.csv (cubes)
+    csv: Csv = "auto"  # luna16, cubes: the CSV in root; auto: annotations.csv (luna16), nodules.csv (cubes), or the only one
     ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for arrays [y, x], or volumes' central slices; 1 for [x], or central lines
     shape: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
@@ -75,6 +78,8 @@ class DataConfig(Section, name="data"):
     crop: Crop = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (medmnist: always whole)
     padding: Literal["air", "replicate"] = "air"  # what lies outside: -1000 HU (else the window's low), or the outermost voxels
     category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one
+    file_column: Text = "auto"  # luna16, cubes: the column of the volumes; auto: file, image, image_path or path; or seriesuid
+    diameter_column: Text = "auto"  # luna16, cubes: the column of diameters; auto: diameter_mm, size_mm or diameter, in mm
     group_column: Text = "auto"  # luna16, cubes: a further column no split divides, beside patient and scan
     on_error: Annotated[OnError, MAY_CHANGE_ON_RESUME] = "skip"  # luna16, cubes: report a broken scan or row, or stop at it
     workers: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: processes that read scans
@@ -118,11 +123,6 @@ class DataConfig(Section, name="data"):
     def folder(self) -> Path:
         """The folder or file of `root`; an empty path without one."""
         return Path(self.root or "")
-
-    @property
-    def csv_name(self) -> str:
-        """The CSV file's path, relative to `root`."""
-        return (ANNOTATIONS if self.source == "luna16" else NODULES) if self.csv == "auto" else self.csv
 
     @property
     def volume_shape(self) -> tuple[int, int, int]:

@@ -3,16 +3,14 @@
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
-from gmmae.data.extraction.prepare import SOURCES
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import Details, Nodules, from_density, masses, to_density, windowed
+from gmmae.data.volumes import Nodules, from_density, make_table, masses, to_density, windowed
 from gmmae.generation import prior as priors
 from gmmae.generation.grain import spectra, with_spectra
 from gmmae.generation.judging.novelty import REJECTION_PERCENTILE, nearest, symmetries
@@ -236,17 +234,16 @@ class Generator(NamedTuple):
             added, outline = (_resampled(drawn[name], shape) for name in ("texture", "outline"))
             shares = from_density(density, drawn["mass"], (0.0, 1.0)) + added
             values = to_hu(shares, window_of(self.model))
-        names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
-        groups = tuple(self.training.groups[i] for i in drawn["shape_donors"][:, 0])  # siblings stay on one side of a split
-        name_of = np.array(self.training.names)
-        count = len(names)
-        details = Details(names, np.zeros((count, 3)), drawn["edge_mm"], drawn["diameter_mm"], np.zeros(count))
+        names = [f"generated-{seed}-{i:05d}" for i in range(len(values))]
+        name_of = self.training.table["name"]
+        group = self.training.table["group"][drawn["shape_donors"][:, 0]]  # siblings stay on one side of a split
+        table = make_table(names, group=group, **{name: drawn[name] for name in ("category", "edge_mm", "diameter_mm")})
         masks = None if self.training.masks is None else (outline > 0).astype(np.uint8)
         return Generated(
-            Nodules(values, names, groups, tuple(drawn["category"].tolist()), masks, details),
+            Nodules(values, masks, table),
             tuple(name_of[drawn["nearest"]].tolist()),
             drawn["distance"],
-            np.zeros(count, np.int64),
+            np.zeros(len(names), np.int64),
             name_of[drawn["shape_donors"]],
             name_of[drawn["texture_donors"]],
             rejected,
@@ -263,15 +260,15 @@ def fit(
 
     Args:
       model: a model trained on them.
-      training: the training nodules, with details for their diameters.
+      training: the training nodules, with their diameters.
       held_out: real nodules of other patients. Their distances from the training set give the threshold for copies.
       malignancy: malignancy of the training nodules, if there are labels.
 
     Raises:
       InputError: the model cannot encode and decode latent vectors, or a training nodule has no diameter.
     """
-    details, window = training.details, window_of(model)
-    if details is None or not np.isfinite(details.diameter_mm).all():
+    window = window_of(model)
+    if not np.isfinite(training.diameter_mm).all():
         raise InputError("every training nodule must have a diameter; got some without: fill the CSV's column diameter_mm")
     latent = encode(model, training)
     decoded, mass = decode(model, latent), masses(training.values, window)
@@ -280,7 +277,7 @@ def fit(
     mask_residuals = np.zeros_like(residuals)
     if training.masks is not None:
         mask_residuals = (signed_distances(training.masks) - signed_distances(decoded["mask"] > 0.5)).astype(np.float32)
-    sizes = np.log(np.stack([mass, details.diameter_mm, details.edge_mm / details.diameter_mm], 1))
+    sizes = np.log(np.stack([mass, training.diameter_mm, training.edge_mm / training.diameter_mm], 1))
     held_out_distances = nearest(held_out.values, training.values, window, symmetric=True).distance
     deviations = latent.std(0)
     inactive_units = int((deviations <= INACTIVE_SHARE * deviations.max()).sum())
@@ -310,18 +307,15 @@ def _shown(limits: Range) -> str:
     return f"{limits[0]:g} to {limits[1]:g}"
 
 
-def malignancy(data: DataConfig, training: Nodules) -> Float[np.ndarray, " samples"] | None:
+def malignancy(training: Nodules) -> Float[np.ndarray, " samples"] | None:
     """Returns the readers' scores of training nodules, NaN where there is none; None where the data have no such column.
 
     Raises:
       InputError: the column has other words than numbers.
     """
-    if data.source not in SOURCES or data.folder.suffix == ".npz":
-        return None
-    plan = SOURCES[data.source](replace(data, category_column=MALIGNANCY))
-    words = {item.name: item.category for task in plan.tasks for item in task.items}
+    words = training.column(MALIGNANCY)
     try:
-        return np.array([float(words[name] or "nan") for name in training.names])
+        return None if words is None else np.where(words == "", "nan", words).astype(float)
     except ValueError as error:
         raise InputError(f"--malignancy needs numbers in the training CSV's column {MALIGNANCY}; {error}") from error
 
@@ -352,14 +346,14 @@ def fitting(
     Raises:
       InputError: there is none, or the data do not say.
     """
-    kinds, details = np.array(training.categories), training.details
-    known = sorted({*training.categories} - {""})
+    kinds = training.table["category"]
+    known = sorted({*kinds.tolist()} - {""})
     if wanted.category is not None and not known:
         raise InputError("training nodules must have categories for --category; got none: leave --category out")
     if wanted.category is not None and wanted.category not in known:
         raise InputError(f"--category must be one of {', '.join(known)}; got {wanted.category!r}")
     shapes = {
-        "--diameter-mm": (wanted.diameter_mm, None if details is None else details.diameter_mm),
+        "--diameter-mm": (wanted.diameter_mm, training.diameter_mm),
         "--malignancy": (wanted.malignancy, malignancy),
     }
     everyone = np.ones(len(kinds), bool)

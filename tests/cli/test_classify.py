@@ -116,7 +116,7 @@ def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patient
     assert held_out < {row["name"] for row in rows(folder / "evaluation.csv")}
     for wrong, message in (
         (labels[:4], "must be given together"),
-        (("--label-column", "nothing"), "must have the column nothing; it has file, patient"),
+        (("--label-column", "nothing"), "--label-column must be one of the data's columns, file, patient"),
         ((), "the column 'category' gives none"),
         (("--label-column", "patient", *labels[2:]), "needs numbers in the column 'patient'; got 'p"),
         (("--label-column", "score", "--label-at-most", 4, "--label-at-least", 2), "must be below --label-at-least"),
@@ -154,7 +154,7 @@ def test_runs_and_labels_that_do_not_fit_are_refused(medmnist_runs, tmp_path, ca
         ((tmp_path / "data",), 'where train samples was "others"'),
         ((tmp_path / "settings",), "model.components otherwise in"),
         ((other, one), f"each run must be given once, because results are means over all runs; got {one} twice"),
-        (("--label-column", "score"), "--label-column needs a folder with a CSV; got data.source = medmnist"),
+        (("--label-column", "score"), "--label-column must be one of the data's columns, none; got score"),
         (("--label-at-most", 2, "--label-at-least", 4), "needs numbers in the column of the categories; got 'benign': name"),
         (("--out", tmp_path / "mine"), "which holds something else"),
     ):

@@ -6,7 +6,7 @@ import numpy as np
 import SimpleITK as sitk
 
 from gmmae.data.extraction.luna16 import COLUMNS
-from gmmae.data.volumes import Details, Nodules
+from gmmae.data.volumes import Nodules, make_table
 from gmmae.generation.insertion.noise import Noise, draw
 from tests.volume_folders import write_rows
 
@@ -56,6 +56,5 @@ def tissue_balls(count=6, diameter_mm=8.0, size=16, wall=False) -> Nodules:
     if wall:
         values[y > 0.45 * diameter_mm] = 50
     stack, masks = (np.repeat(array[None], count, 0) for array in (values.astype(np.int16), mask.astype(np.uint8)))
-    names = tuple(f"n{i}" for i in range(count))
-    details = Details(names, np.zeros((count, 3)), np.full(count, edge), np.full(count, diameter_mm), np.zeros(count))
-    return Nodules(stack, names, names, ("solid",) * count, masks, details)
+    sizes = {"edge_mm": np.full(count, edge), "diameter_mm": np.full(count, diameter_mm)}
+    return Nodules(stack, masks, make_table([f"n{i}" for i in range(count)], category=["solid"] * count, **sizes))

@@ -82,11 +82,9 @@ def test_a_category_is_that_of_all_and_must_be_known(generator):
 
 
 def test_diameters_and_scores_are_as_asked_or_no_training_nodule_is(generator, cohorts):
-    assert cohorts[0].details is not None
-    middle = tuple(np.percentile(cohorts[0].details.diameter_mm, [30, 70]).tolist())
+    middle = tuple(np.percentile(cohorts[0].diameter_mm, [30, 70]).tolist())
     found = generator.sample(12, Wanted(diameter_mm=middle)).nodules
-    assert found.details is not None
-    assert ((found.details.diameter_mm >= middle[0]) & (found.details.diameter_mm <= middle[1])).all()
+    assert ((found.diameter_mm >= middle[0]) & (found.diameter_mm <= middle[1])).all()
     scores = np.where(np.arange(len(cohorts[0].names)) % 2, 5.0, np.nan)
     scored = generator._replace(malignancy=scores)
     donors = scored.sample(12, Wanted(malignancy=(4.0, 5.0))).shape_donors[:, 0]
@@ -97,9 +95,9 @@ def test_diameters_and_scores_are_as_asked_or_no_training_nodule_is(generator, c
         InputError, match=r"--malignancy must hold a training nodule .*; got 1 to 2, and those .* have 5 to 5: widen"
     ):
         scored.sample(4, Wanted(malignancy=(1.0, 2.0)))
-    smallest = cohorts[0].details.diameter_mm.argmin()
+    smallest = cohorts[0].diameter_mm.argmin()
     alone = generator._replace(malignancy=np.where(np.arange(len(scores)) == smallest, 5.0, np.nan))
-    above = (cohorts[0].details.diameter_mm[smallest] + 0.001, 900.0)
+    above = (cohorts[0].diameter_mm[smallest] + 0.001, 900.0)
     with pytest.raises(InputError, match=r"--malignancy must hold .*, and none has one: widen it or the others"):
         alone.sample(4, Wanted(diameter_mm=above, malignancy=(4.0, 5.0)))
     with pytest.raises(InputError, match=r"--diameter-mm must hold a training nodule that fits the other options too"):
@@ -179,12 +177,12 @@ def test_a_model_without_a_decoder_and_nodules_without_diameters_are_refused(mod
     with pytest.raises(InputError, match="a workload must have `decode`"):
         generators.fit(model._replace(workload=model.workload._replace(decode=None)), *cohorts)
     with pytest.raises(InputError, match="training nodule must have a diameter"):
-        generators.fit(model, cohorts[0]._replace(details=None), cohorts[1])
+        generators.fit(model, cohorts[0].with_columns(diameter_mm=np.full(len(cohorts[0].names), np.nan)), cohorts[1])
 
 
 def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
     found = generator.sample(5, seed=6)
-    folder.write(found, tmp_path / "made", "run0", 6)
+    folder.write(found, generator.training, tmp_path / "made", "run0", 6)
     back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), shape=8, cache=str(tmp_path / "cache")), print)
     order = [back.names.index(f"{name}.nii.gz") for name in found.nodules.names]
     np.testing.assert_array_equal(back.values[order], found.nodules.values)
@@ -197,7 +195,7 @@ def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
 
 
 def test_generated_cubes_join_the_training_set_and_leave_validation_alone(generator, tmp_path):
-    folder.write(generator.sample(5, seed=7), tmp_path / "made", "run0", 7)
+    folder.write(generator.sample(5, seed=7), generator.training, tmp_path / "made", "run0", 7)
     # Columns that the real nodules have are none of the folder's, and so is a window of HU that is not CT's.
     columns = {"category_column": "malignancy", "group_column": "subject", "window": (-1000.0, 300.0)}
     config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"), **columns)

@@ -23,15 +23,16 @@ from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
 from gmmae.data.extraction.tasks import Cube, Plan, Reading, relative, sha256
 from gmmae.data.groups import join
-from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
+from gmmae.data.settings import COLUMNS, DataConfig
+from gmmae.data.volumes import OWN, DataError, Nodules, central_section, unreadable_root
 from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
 from gmmae.system.files import whole_folder, writing
 
-VERSION = 6
+VERSION = 7
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
 
+7: the arrays of an entry are the columns of one table.
 6: groups are joined by patient, scan and voxels. Volumes have one orientation. Files count by their content too.
 5: columns are known in any case. Scaled voxels, masks that do not reach their nodule and files that are too long are faults.
 4: NaN in NIfTI, masks of several labels or elsewhere, and headers that ITK repairs are faults. An entry names the files.
@@ -44,7 +45,7 @@ SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
     "cubes": cube_files.plan,
     "medmnist": medmnist.plan,
 }
-IDENTITY_FIELDS = ("source", *scan_cache.CUT_FIELDS, "category_column", "group_column")
+IDENTITY_FIELDS = ("source", *scan_cache.CUT_FIELDS, *COLUMNS)
 """Fields of the configuration on which the cubes depend, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 
@@ -83,45 +84,20 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
         )
     for line in cautions(prepared.summary):
         say(line)
-    return load_prepared(prepared)[0]
+    return load_prepared(prepared)
 
 
-class Known(NamedTuple):
-    """The content of a cache entry without the voxels.
-
-    Attributes:
-      names, groups, categories: as in `Nodules`.
-      files: the volumes of the cubes, relative to `data.root` where they lie in it.
-      details: where they were cut.
-      splits: as in `Nodules`.
-    """
-
-    names: tuple[str, ...]
-    groups: tuple[str, ...]
-    categories: tuple[str, ...]
-    files: tuple[str, ...]
-    details: Details
-    splits: tuple[str, ...] = ()
-
-
-def load_known(prepared: Prepared) -> Known:
-    """Loads a cache entry without the voxels."""
+def load_prepared(prepared: Prepared) -> Nodules:
+    """Loads the nodules of a cache entry."""
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
-        columns = (arrays[name] for name in ("centre_mm", "edge_mm", "diameter_mm", "filled"))
-        details = Details(tuple(arrays["places"].tolist()), *columns)
-        names, groups, categories, files = (tuple(arrays[name].tolist()) for name in ("names", "groups", "categories", "files"))
-        splits = tuple(arrays["splits"].tolist()) if "splits" in arrays.files else ()
-        return Known(names, groups, categories, files, details, splits)
-
-
-def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
-    """Loads the arrays of a cache entry."""
-    known = load_known(prepared)
-    with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
-        of_each = (known.names, known.groups, known.categories)
         masks = arrays["masks"] if arrays["masked"].any() else None
-        nodules = Nodules(arrays["values"], *of_each, masks, known.details, known.splits, prepared.summary["split_by"])
-    return nodules, known.details
+        return Nodules(arrays["values"], masks, load_table(prepared), prepared.summary["split_by"])
+
+
+def load_table(prepared: Prepared) -> dict[str, np.ndarray]:
+    """Loads the table of a cache entry's `Nodules`, without the voxels."""
+    with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files if name not in ("values", "masks", "masked")}
 
 
 def stream_prepared(prepared: Prepared, most: int) -> Iterator[Real[np.ndarray, "part *volume"]]:
@@ -245,15 +221,16 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     groups = join(plan, {cube.item.name: cube.values for cube in cubes})
     arrays = {
         **scan_cache.cube_arrays(cubes),
-        "names": np.array([cube.item.name for cube in cubes]),
-        "groups": np.array([groups.names[cube.item.name] for cube in cubes]),
-        "categories": np.array([cube.item.category for cube in cubes]),
-        "places": np.array([cube.item.place for cube in cubes]),
-        "files": np.array([files[cube.item.name] for cube in cubes]),
+        "name": np.array([cube.item.name for cube in cubes]),
+        "group": np.array([groups.names[cube.item.name] for cube in cubes]),
+        "category": np.array([cube.item.category for cube in cubes]),
+        "split": np.array([cube.item.split for cube in cubes]),
+        "place": np.array([cube.item.place for cube in cubes]),
+        "path": np.array([files[cube.item.name] for cube in cubes]),
         "diameter_mm": np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in cubes]),
     }
-    if any(cube.item.split for cube in cubes):
-        arrays["splits"] = np.array([cube.item.split for cube in cubes])
+    for place, column in enumerate(plan.header):
+        arrays[f"{OWN}{column}"] = np.array([cube.item.cells[place] for cube in cubes])
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     summary = summarise(plan, faults, cubes, config.hu, groups)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)

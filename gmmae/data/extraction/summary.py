@@ -38,8 +38,8 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
     masks = [cube.mask for cube in cubes if cube.mask is not None]
     percentiles = np.percentile(values, list(PERCENTILES.values())).tolist()
     edges = HU_EDGES if hu else np.linspace(values.min(), values.max(), HISTOGRAM_BINS + 1).tolist()
-    names = ", ".join(plan.unread)
-    unread = [f"nothing reads {names}: the split follows from data.validation and data.seed"] if names else []
+    unused = [column for column in plan.header if column not in plan.used.values()]
+    unread = ["nothing reads split: the split follows from data.validation and data.seed"] if "split" in unused else []
     return {
         "annotations": plan.annotations,
         "nodules": len(cubes),
@@ -49,6 +49,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
         "groups": len({groups.names[cube.item.name] for cube in cubes}),
         "split_by": groups.by,
         "grouping": [*groups.lines, *unread],
+        "columns": {"used": dict(plan.used), "unused": unused},
         "bad_rows": kinds["row"],
         "missing_scans": kinds["missing"],
         "unreadable_scans": kinds["unreadable"],
@@ -89,6 +90,10 @@ def lines(summary: dict[str, Any]) -> list[str]:
             f"diameters: {diameter['min']:.1f} to {diameter['max']:.1f} mm, median {diameter['median']:.1f}, "
             f"mean {diameter['mean']:.1f}"
         )
+    if columns := summary["columns"]["used"]:
+        used = ", ".join(name if name == column else f"{name} (as {column})" for name, column in columns.items())
+        unused = ", ".join(summary["columns"]["unused"])
+        text.append(f"columns that are used: {used}; that are only kept: {unused or 'none'}")
     if summary["repeated"]:
         text.append(f"readings that failed and were repeated: {len(summary['repeated'])}; the first: {summary['repeated'][0]}")
     return text + fault_lines(summary, "summary.json")

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float64
 
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, interpolate, paint
 from gmmae.data.synthetic.phantom import Phantom, draw_phantom
-from gmmae.data.volumes import Details, NativeNodule, Nodules
+from gmmae.data.volumes import NativeNodule, Nodules, make_table
 
 Shape = tuple[int, int, int]
 
@@ -130,6 +130,6 @@ def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
         hu[index] = np.rint(np.clip(cube, -1024, 3071))
         categories.append(phantom.category)
         diameter_mm[index] = phantom.diameter_mm
-    names = tuple(f"synthetic-{index:06d}" for index in range(samples))
-    details = Details(names, np.zeros((samples, 3)), EDGE_DIAMETERS * diameter_mm, diameter_mm, np.zeros(samples))
-    return Nodules(hu, names, names, tuple(categories), masks, details)
+    names = [f"synthetic-{index:06d}" for index in range(samples)]
+    sizes = {"diameter_mm": diameter_mm, "edge_mm": EDGE_DIAMETERS * diameter_mm}
+    return Nodules(hu, masks, make_table(names, category=categories, **sizes))

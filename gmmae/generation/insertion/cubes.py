@@ -89,13 +89,12 @@ def as_nodule(nodules: Nodules, index: int) -> Nodule:
     """Returns one of the nodules, padded. Without an annotated diameter it has that of a ball of equal volume.
 
     Args:
-      nodules: cubes with three axes, details, and masks that have voxels.
+      nodules: cubes with three axes, and masks that have voxels.
       index: number of the nodule.
     """
     assert nodules.masks is not None
-    assert nodules.details is not None
     values, inside = nodules.values[index], nodules.masks[index] > 0
-    diameter_mm, voxel_mm = nodules.details.diameter_mm[index], float(nodules.details.edge_mm[index]) / max(values.shape)
+    diameter_mm, voxel_mm = nodules.diameter_mm[index], float(nodules.edge_mm[index]) / max(values.shape)
     border = np.ones(values.shape, bool)
     border[1:-1, 1:-1, 1:-1] = False
     solid = border & ~inside & (values > SOLID_HU)
@@ -108,8 +107,8 @@ def as_nodule(nodules: Nodules, index: int) -> Nodule:
     pad = int(np.ceil((BAND_MM[1] + 2.0) / voxel_mm))
     extended = np.pad(values.astype(float), pad, mode="edge")
     distance_mm = _distance(inside, pad, voxel_mm)
-    words = (nodules.names[index], nodules.groups[index], nodules.categories[index])
-    return Nodule(*words, extended, distance_mm, voxel_mm, float(diameter_mm), wall)
+    name, group, category = (str(nodules.table[column][index]) for column in ("name", "group", "category"))
+    return Nodule(name, group, category, extended, distance_mm, voxel_mm, float(diameter_mm), wall)
 
 
 def _distance(inside: Bool[np.ndarray, "z y x"], pad: int, voxel_mm: float) -> Float[np.ndarray, "z y x"]:

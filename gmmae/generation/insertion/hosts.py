@@ -9,9 +9,9 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Float, Real
 
-from gmmae.data.extraction.annotations import Row, read_table
+from gmmae.data.extraction.annotations import Item, read_table
 from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS, find_scans
-from gmmae.data.extraction.opening import read_scan
+from gmmae.data.extraction.scan import read_scan
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
@@ -28,7 +28,7 @@ class Annotations(NamedTuple):
 
     columns: tuple[str, ...]
     lines: dict[str, list[dict[str, str]]]
-    rows: dict[str, list[Row]]
+    rows: dict[str, list[Item]]
     faults: tuple[str, ...] = ()
 
 
@@ -103,7 +103,7 @@ def read_annotations(root: Path) -> Annotations:
     """
     path = root / ANNOTATIONS
     lines: dict[str, list[dict[str, str]]] = defaultdict(list)
-    rows: dict[str, list[Row]] = defaultdict(list)
+    rows: dict[str, list[Item]] = defaultdict(list)
     if not os.path.lexists(path):
         return Annotations(("seriesuid", *COLUMNS), lines, rows)
     table = read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS)
@@ -131,17 +131,17 @@ def read_host(uid: str, path: Path) -> Host:
     return Host(uid, path, voxels, Grid(origin, np.stack(columns, axis=1), voxels.shape), volume.frame)
 
 
-def annotated(rows: list[Row]) -> list[tuple[Float[np.ndarray, "3"], float]]:
+def annotated(rows: list[Item]) -> list[tuple[Float[np.ndarray, "3"], float]]:
     """Returns centre (world mm) and diameter (mm) of a scan's annotated nodules."""
     return [(np.array(row.centre_mm), row.diameter_mm) for row in rows if row.centre_mm and row.diameter_mm]
 
 
-def rows_in_scan(host: Host, rows: list[Row]) -> list[Row]:
+def rows_in_scan(host: Host, rows: list[Item]) -> list[Item]:
     """Returns the rows with a centre in the scan, or without a centre."""
     return [row for row in rows if not row.centre_mm or host.grid.holds(np.array(row.centre_mm))]
 
 
-def outside(host: Host, rows: list[Row]) -> list[str]:
+def outside(host: Host, rows: list[Item]) -> list[str]:
     """Returns a message for each row with a centre outside the scan."""
     kept = rows_in_scan(host, rows)
     return [

@@ -118,7 +118,7 @@ def insert(
     A nodule gets the noise that it lacks of the scan's. It keeps its own blur.
 
     Args:
-      nodules: cubes in HU along the world's axes, with masks, and with details for their edges and diameters.
+      nodules: cubes in HU along the world's axes, with masks, edges and diameters.
       scans: folder of the scans, which stays unchanged.
       out: output folder, empty or new. It appears when the insertion is complete.
       seed: seed of places, symmetries and noise.

@@ -85,7 +85,7 @@ def test_one_npz_of_arrays(config, folder):
     nodules = load(dataclasses.replace(config, root=str(path)))
     np.testing.assert_array_equal(nodules.values, volumes)
     np.testing.assert_array_equal(nodules.masks, masks)
-    assert nodules[1:4] == (tuple("abcd"), ("3", "3", "4", "5"), tuple("xyxy"))
+    assert (nodules.names, nodules.groups, nodules.categories) == (tuple("abcd"), ("3", "3", "4", "5"), tuple("xyxy"))
 
 
 def test_one_npz_of_larger_arrays_is_resampled(config, folder):
@@ -95,11 +95,11 @@ def test_one_npz_of_larger_arrays_is_resampled(config, folder):
     path = folder / "all.npz"
     np.savez(path, volumes=np.asfortranarray(volumes), diameter_mm=[8.0, -1.0, 8.0], spacing_mm=np.ones((3, 3)))
     prepared = prepare(dataclasses.replace(config, root=str(path), crop="2x"))
-    nodules, details = load_prepared(prepared)
+    nodules = load_prepared(prepared)
     np.testing.assert_array_equal(nodules.values[0], volumes[0, 7:23, 12:28, 17:33])
     assert nodules.names == ("all_00000",)
-    assert details.places == ("volumes[0]",)
-    assert details.edge_mm.tolist() == [16]
+    assert nodules.table["place"].tolist() == ["volumes[0]"]
+    assert nodules.edge_mm.tolist() == [16]
     assert [(f["kind"], f["place"]) for f in prepared.summary["faults"]] == [
         ("nodule", "all.npz (volumes[2])"),
         ("row", "all.npz volumes[1]"),
@@ -115,7 +115,7 @@ TWO = np.zeros((2, 16, 16, 16))
         ({"images": TWO}, "array volumes; .* images"),
         ({"volumes": TWO[0]}, r"axes N, z, y, x; got the shape \(16, 16, 16\)"),
         ({"volumes": TWO, "groups": ["a"]}, r"groups must have the shape \(2,\).*; got \(1,\)"),
-        ({"volumes": TWO, "masks": np.zeros((2, 4, 4, 4))}, "masks must have the shape of volumes"),
+        ({"volumes": TWO, "masks": np.zeros((2, 4, 4, 4))}, "masks must have the shape"),
         ({"volumes": TWO, "names": ["a", "a"]}, "names must differ .*; 1 "),
         ({"volumes": np.array([None, 1])}, "Python objects"),
     ],
@@ -137,7 +137,7 @@ def test_masks_are_found_beside_their_volumes(config, folder, blob_scan, write_s
     rows = [("a.nii.gz", *POINT, ""), ("b.nii.gz", *POINT, "other/b_mask.nrrd"), ("c.nii.gz", *POINT, "")]
     write_csv(folder / "nodules.csv", rows, ("file", "coordX", "coordY", "coordZ", "mask"))
     prepared = prepare(config)
-    nodules, _ = load_prepared(prepared)
+    nodules = load_prepared(prepared)
     assert prepared.summary["masks"] == 2
     assert nodules.masks is not None
     np.testing.assert_array_equal(nodules.masks[0], nodules.masks[1])
@@ -200,7 +200,7 @@ def test_a_mask_that_is_missing_or_broken_costs_its_nodule_only(config, folder, 
     rows = [("a.npy", "gone.npy"), ("b.npy", "small.npy"), ("c.npy", "broken.nrrd"), ("d.npy", "")]
     write_csv(folder / "nodules.csv", rows, ("file", "mask"))
     prepared = prepare(config)
-    assert load_prepared(prepared)[0].names == ("d.npy",)
+    assert load_prepared(prepared).names == ("d.npy",)
     assert [fault["kind"] for fault in prepared.summary["faults"]] == ["nodule"] * 3
     texts = [fault["text"] for fault in prepared.summary["faults"]]
     assert re.fullmatch(r"the mask small.npy: .*\(20, 20, 20\); got \(4, 4, 4\)", texts[0])
@@ -240,11 +240,11 @@ def test_images_from_arrays(config, folder, write_csv):
     np.save(folder / "mask.npy", pixels > 99)
     write_csv(folder / "nodules.csv", [("image.npy", 21.5, 11.5, "mask.npy")], ("file", "coordX", "coordY", "mask"))
     config = dataclasses.replace(config, ndim=2, shape=(8, 16), crop="16mm", window=(0.0, 255.0))
-    nodules, details = load_prepared(prepare(config))
+    nodules = load_prepared(prepare(config))
     np.testing.assert_array_equal(nodules.values, pixels[None, 8:16, 14:30])
     np.testing.assert_array_equal(nodules.masks, pixels[None, 8:16, 14:30] > 99)
-    assert details.centre_mm.tolist() == [[21.5, 11.5, 0]]
-    assert details.filled.tolist() == [0]
+    assert nodules.centre_mm.tolist() == [[21.5, 11.5, 0]]
+    assert nodules.filled.tolist() == [0]
 
 
 def test_signals_from_arrays(config, folder, write_csv):
@@ -310,9 +310,9 @@ def test_voxels_are_cubic_where_edges_differ(config, folder, write_csv):
 def test_the_whole_volume_fits_into_the_box(config, folder, write_csv, size, edge):
     np.save(folder / "a.npy", np.zeros((20, 30, 40), np.int16))
     write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
-    _, details = load_prepared(prepare(dataclasses.replace(config, shape=size, crop="whole")))
-    assert details.edge_mm.tolist() == [pytest.approx(edge)]
-    assert (details.filled[0] == 0) == (size == (10, 15, 20))
+    nodules = load_prepared(prepare(dataclasses.replace(config, shape=size, crop="whole")))
+    assert nodules.edge_mm.tolist() == [pytest.approx(edge)]
+    assert (nodules.filled[0] == 0) == (size == (10, 15, 20))
 
 
 def test_values_in_their_own_unit_are_not_rounded_and_nan_is_refused(config, folder):
@@ -323,7 +323,7 @@ def test_values_in_their_own_unit_are_not_rounded_and_nan_is_refused(config, fol
     with pytest.raises(DataError, match=r"windowed already: .*data\.window"):
         prepare(config)
     prepared = prepare(dataclasses.replace(config, **OWN))
-    np.testing.assert_array_equal(load_prepared(prepared)[0].values, volumes[:2].astype(np.float32))
+    np.testing.assert_array_equal(load_prepared(prepared).values, volumes[:2].astype(np.float32))
     (fault,) = prepared.summary["faults"]
     assert "1 of the 4096" in fault["text"]
     assert sum(prepared.summary["values"]["counts"]) == 2 * 16**3
@@ -361,7 +361,7 @@ def test_the_real_nodules(shared_data, tmp_path):
     (root / "nodules.csv").write_text("".join([rows[0], *rows[1::24]]))
     config = DataConfig(root=str(root), cache=str(tmp_path), padding="replicate", **SERIAL)
     prepared = prepare(config)
-    nodules, _ = load_prepared(prepared)
+    nodules = load_prepared(prepared)
     assert len(nodules.values) == len(rows[1::24])
     assert not prepared.summary["faults"]
     assert nodules.masks is not None

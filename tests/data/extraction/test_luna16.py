@@ -166,10 +166,10 @@ def test_a_scan_that_is_there_twice_is_reported(luna_folder, write_scan, blob_sc
 def test_nodules_at_the_border_are_padded_with_air_and_counted(luna_folder):
     config = luna_folder("ab", [("a", 10, -20, 30, 8), ("b", 10, -20, 45, 8)], crop="30mm")
     prepared = prepare(config)
-    nodules, details = load_prepared(prepared)
+    nodules = load_prepared(prepared)
     # In z the blob lies at slice 24.71 of 40, 1.25 mm each, so the scan ends 18.49 mm above it: 3.49 mm above the second
     # nodule, whose voxels lie 0.94, 2.81, 4.69, ... mm above its centre. Six of the sixteen layers are outside.
-    assert details.filled.tolist() == [0, 6 / 16]
+    assert nodules.filled.tolist() == [0, 6 / 16]
     assert prepared.summary["border_padded"] == 1
     assert (nodules.values[1, 10:] == -1000).all()
     assert (nodules.values[1, :10] > -1000).any((1, 2)).all()
@@ -212,10 +212,10 @@ def test_the_cropped_real_scan(shared_data, tmp_path):
         source="luna16", root=str(shared_data / "mini_luna16"), cache=str(tmp_path), workers=1, scan_time_limit_s=None
     )
     prepared = prepare(config)
-    nodules, details = load_prepared(prepared)
+    nodules = load_prepared(prepared)
     assert len(nodules.values) == 2
     assert prepared.summary["faults"] == []
-    assert (details.filled == 0).all()
+    assert (nodules.filled == 0).all()
     # Tissue within half a diameter of the centre, lung beyond: the second is solid, the first a ring around a cavity.
     steps = (np.arange(16) + 0.5) / 16 - 0.5
     radius = 1.25 * np.sqrt((np.stack(np.meshgrid(steps, steps, steps)) ** 2).sum(0))

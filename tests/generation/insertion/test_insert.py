@@ -41,7 +41,7 @@ PATIENTS = {f"n{i}": f"source{i // 2}" for i in range(6)}
 
 def of_patients():
     """Six balls, two of each patient."""
-    return tissue_balls()._replace(groups=tuple(PATIENTS.values()))
+    return tissue_balls().with_columns(group=list(PATIENTS.values()))
 
 
 def silent(line):
@@ -86,7 +86,7 @@ def test_prepare_finds_each_nodule_where_its_voxels_changed(done, tmp_path):
     config = DataConfig(source="luna16", root=str(out), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=None)
     prepared = prepare(config, silent)
     assert prepared.summary["faults"] == []
-    nodules, details = load_prepared(prepared)
+    nodules = load_prepared(prepared)
     assert len(nodules.names) == 5
     headers = {"a": "subset0/a.mhd", "turned": "subset1/turned.mhd"}
     for row in summary.records:
@@ -96,10 +96,10 @@ def test_prepare_finds_each_nodule_where_its_voxels_changed(done, tmp_path):
         places = [
             new.TransformContinuousIndexToPhysicalPoint([float(i) for i in index[::-1]]) for index in np.argwhere(changed)
         ]
-        distances = np.linalg.norm(details.centre_mm - np.mean(places, axis=0), axis=1)
+        distances = np.linalg.norm(nodules.centre_mm - np.mean(places, axis=0), axis=1)
         found = int(np.argmin(distances))
         assert distances[found] < 0.5
-        assert details.diameter_mm[found] == 8.0
+        assert nodules.diameter_mm[found] == 8.0
         assert nodules.values[found][6:10, 6:10, 6:10].mean() > -200  # and tissue is there
 
 
@@ -184,7 +184,7 @@ def test_turns_that_fit_as_well_are_drawn_by_lot(scans, tmp_path):
 
 
 def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, tmp_path):
-    large = tissue_balls(1, diameter_mm=90.0)._replace(names=("large",))
+    large = tissue_balls(1, diameter_mm=90.0).with_columns(name=["large"])
     summary = insert(joined(tissue_balls(2), large), scans, tmp_path / "out", 0, silent)
     assert len(summary.records) == 2
     assert len(summary.unplaced) == 1
@@ -256,7 +256,7 @@ def cubes(folder, nodules):
         (folder / kind).mkdir(parents=True)
         for name, array in zip(nodules.names, arrays, strict=True):
             image = sitk.GetImageFromArray(array)
-            image.SetSpacing([float(nodules.details.edge_mm[0]) / 16] * 3)
+            image.SetSpacing([float(nodules.edge_mm[0]) / 16] * 3)
             sitk.WriteImage(image, str(folder / kind / f"{name}.nii.gz"))
     lines = ["file,category,diameter_mm", *(f"{name}.nii.gz,solid,8" for name in nodules.names)]
     (folder / "nodules.csv").write_text("\n".join(lines) + "\n")
