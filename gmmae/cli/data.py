@@ -100,9 +100,9 @@ def synth(options: SynthArguments) -> int:
     """Writes a folder of synthetic scans in LUNA16's shape. Returns the exit code."""
     pixels = options.pixels
     frame = Frame((options.slices, pixels, pixels), np.array([2.5, 360 / pixels, 360 / pixels]))
-    rows = write_luna16_folder(options.root, options.scans, options.nodules, options.seed, frame, options.compressed)
+    nodules = write_luna16_folder(options.root, options.scans, options.nodules, options.seed, frame, options.compressed)
     size = sum(path.stat().st_size for path in options.root.rglob("*") if path.is_file())
     voxels = f"{options.slices} × {pixels} × {pixels} voxels"
-    print(f"{options.scans} scans of {voxels} with {len(rows)} nodules, {size / 1e6:.0f} MB: {options.root}")
+    print(f"{options.scans} scans of {voxels} with {nodules} nodules, {size / 1e6:.0f} MB: {options.root}")
     print(f"--data.source luna16 --data.root {options.root} uses them")
     return 0
