@@ -107,8 +107,8 @@ def measure(
     generated: Nodules,
     training: Nodules,
     window: tuple[float, float],
-    seed: int = 0,
-    compared: Int[np.ndarray, " compared"] | slice = slice(None),
+    seed: int,
+    compared: Int[np.ndarray, " compared"],
 ) -> tuple[Novelty, Nearest]:
     """Measures distances of generated nodules to the training set, relative to those of held-out real ones.
 
