@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import SimpleITK as sitk
 
-from gmmae.data.extraction.grids import Volume, frame
+from gmmae.data.extraction.scan import Scan, make_frame
 
 SHAPE = (5, 16, 16)
 SPACING = (0.7, 0.8, 2.0)
@@ -35,10 +35,10 @@ def image(values: np.ndarray, origin=ORIGIN, spacing=SPACING, direction=None) ->
     return image
 
 
-def volume_of(image: sitk.Image) -> Volume:
-    """Returns an image as a volume that has not been read."""
-    geometry = frame(image.GetSpacing(), image.GetOrigin(), image.GetDirection())
-    return Volume(geometry, image.GetSize(), lambda start, size: sitk.RegionOfInterest(image, size, start))
+def scan_of(image: sitk.Image) -> Scan:
+    """Returns an image as a scan."""
+    frame = make_frame(image.GetSpacing(), image.GetOrigin(), image.GetDirection())
+    return Scan(sitk.GetArrayFromImage(image), frame)
 
 
 def world(index_zyx: Sequence[float]) -> tuple[float, ...]:

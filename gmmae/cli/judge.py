@@ -7,7 +7,7 @@ from pathlib import Path
 from gmmae.cli.options import JudgeArguments
 from gmmae.config import toml
 from gmmae.data import sources
-from gmmae.data.extraction import cubes, opening, prepare
+from gmmae.data.extraction import cubes, prepare, scan
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging import donors, page
@@ -48,7 +48,7 @@ def command(options: JudgeArguments) -> int:
             "same validation nodules: judge by nodules of a third set, with --train"
         )
     tasks = cubes.plan(of_generated).tasks
-    first, last = (opening.shape(task.file) for task in (tasks[0], tasks[-1]))
+    first, last = (scan.shape(task.file) for task in (tasks[0], tasks[-1]))
     if first == last != data.volume_shape:
         size = " ".join(map(str, first[:1] if len(set(first)) == 1 else first))
         made, resampled = (" × ".join(map(str, shape)) for shape in (first, data.volume_shape))

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction import cubes, opening, world_coordinates
+from gmmae.data.extraction import cubes, world_coordinates
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_names
-from gmmae.data.extraction.integrity import SUFFIXES
+from gmmae.data.extraction.headers import SUFFIXES
 from gmmae.data.extraction.prepare import SUMMARY, load_table, prepare, stream_prepared
+from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.sources import of_generated
@@ -63,7 +64,8 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     edges_mm = table["edge_mm"].tolist()
     notes, large = fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), []
     for file, edge_mm in zip(() if whole else files, edges_mm, strict=not whole):
-        sides_mm = opening.edges_mm(file) if file.name.endswith(SUFFIXES) else [0]
+        scan = read(file) if file.name.endswith(SUFFIXES) else None
+        sides_mm = np.multiply(scan.size, scan.spacing_mm).tolist() if scan else [0]
         if min(sides_mm) > LARGE_VOLUME * edge_mm:
             large.append(f"{file} of {' × '.join(f'{side:.0f}' for side in sides_mm)} mm (cube: {edge_mm:.0f} mm)")
     if large:

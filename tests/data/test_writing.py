@@ -7,7 +7,7 @@ import pytest
 import SimpleITK as sitk
 
 from gmmae.data import writing
-from gmmae.data.extraction.scans import open_scan
+from gmmae.data.extraction.scan import read
 from gmmae.data.writing import write_image
 from gmmae.system.errors import StorageError
 from gmmae.system.files import whole_folder
@@ -29,8 +29,7 @@ really = sitk.WriteImage
 @pytest.mark.parametrize("values", [VALUES, np.full((2, 3, 4), np.nan, np.float32)], ids=["int16", "NaN"])
 def test_an_image_is_read_back_as_it_was(tmp_path, name, values):
     write_image(sitk.GetImageFromArray(values), tmp_path / name)
-    volume = open_scan(tmp_path / name)
-    np.testing.assert_array_equal(sitk.GetArrayFromImage(volume.read((0, 0, 0), volume.size)).ravel(), values.ravel())
+    np.testing.assert_array_equal(read(tmp_path / name).voxels.ravel(), values.ravel())
 
 
 @pytest.mark.parametrize("name", ["a.nii.gz", "a.nii", "a.mha"])

@@ -28,7 +28,7 @@ import numpy as np
 
 from gmmae.data.extraction.annotations import SPACINGS, Fault, Item, Table, find_csv, read_table, table_of
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, stream
-from gmmae.data.extraction.integrity import SUFFIXES
+from gmmae.data.extraction.headers import SUFFIXES
 from gmmae.data.extraction.luna16 import ANNOTATIONS, NODULES, find_scans
 from gmmae.data.extraction.tasks import Plan, Task, by_volume, fingerprint, plan_of, task
 from gmmae.data.settings import DataConfig

@@ -5,24 +5,21 @@ World coordinates are x, y, z in mm, LPS as in DICOM and ITK; arrays are z, y, x
 and applies RescaleSlope and RescaleIntercept.
 """
 
-import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Float, Real
 
-from gmmae.data.extraction import voxels
 from gmmae.data.extraction.annotations import Fault
-from gmmae.data.extraction.grids import Index, Volume, frame
 from gmmae.data.extraction.headers import require_spacing
 from gmmae.data.extraction.progress import Say, progress
-from gmmae.data.extraction.scans import ask_itk, itk_reason
+from gmmae.data.extraction.scan import Scan, as_image, itk_reason, make_frame, region
 from gmmae.data.volumes import DataError, Point
 from gmmae.system.errors import InputError
 
@@ -37,8 +34,9 @@ MAX_SHIFT_PIXELS = 0.5
 """Largest shift of a slice within its plane."""
 SAME_DIRECTION = 1e-3
 """Largest difference between the directions of two slices of one series."""
-CACHED_SLICES = 64
-"""Slices of a series that stay in memory."""
+
+Index = tuple[int, int, int]
+T = TypeVar("T")
 
 
 class Slice(NamedTuple):
@@ -80,6 +78,13 @@ class Found(NamedTuple):
     series: dict[str, list[Slice]]
     others: Counter[str]
     faults: list[Fault]
+
+
+class Volume(NamedTuple):
+    """The geometry of a stack: an image of one voxel that carries it, and the voxels along x, y, z."""
+
+    frame: sitk.Image
+    size: Index
 
 
 class Stack(NamedTuple):
@@ -255,18 +260,8 @@ def _stack(slices: Sequence[Slice], usual_gap_mm: float) -> Stack:
     gap = (slices[-1].height_mm - first.height_mm) / (len(slices) - 1) if len(slices) > 1 else usual_gap_mm
     spacing = (*first.spacing_mm, gap)
     require_spacing(spacing)
-    geometry = frame(spacing, first.origin_mm, first.direction)
-    pixels: Callable[[int], Real[np.ndarray, "y x"]] = functools.lru_cache(CACHED_SLICES)(lambda k: _pixels(slices[k]))
-
-    def read(start: Index, shape: Index) -> sitk.Image:
-        (i, j, k), (nx, ny, nz) = start, shape
-        image = sitk.GetImageFromArray(np.stack([pixels(n)[j : j + ny, i : i + nx] for n in range(k, k + nz)]))
-        image.SetSpacing(spacing)
-        image.SetOrigin(geometry.TransformIndexToPhysicalPoint(start))
-        image.SetDirection(first.direction)
-        return image
-
-    return Stack(Volume(geometry, (*first.size, len(slices)), read), tuple(slices))
+    geometry = make_frame(spacing, first.origin_mm, first.direction)
+    return Stack(Volume(geometry, (*first.size, len(slices))), tuple(slices))
 
 
 def read_region(stack: Stack, start: Index, size: Index) -> sitk.Image:
@@ -281,10 +276,21 @@ def read_region(stack: Stack, start: Index, size: Index) -> sitk.Image:
       DataError: voxels cannot be read, or cannot be HU.
       InputError: the disk failed, or a file may not be read.
     """
-    region = voxels.read(stack.volume, start, size, hu=True)
-    image = sitk.GetImageFromArray(np.rint(sitk.GetArrayViewFromImage(region)).astype(np.int16))
-    image.CopyInformation(region)
-    return image
+    (i, j, k), (nx, ny, nz) = start, size
+    voxels = np.stack([_pixels(item)[j : j + ny, i : i + nx] for item in stack.slices[k : k + nz]])
+    scan = Scan(voxels, stack.volume.frame)
+    return as_image(np.rint(region(scan, hu=True)).astype(np.int16), scan, start)
+
+
+def ask_itk(call: Callable[[], T], path: Path) -> T:
+    """Calls ITK, and repeats the call when it fails: its error is the same for a broken file and for a failing disk."""
+    try:
+        return call()
+    except RuntimeError as error:
+        if "Failed to allocate memory" in str(error):
+            raise MemoryError("ITK had too little memory") from error
+        path.read_bytes()  # raises the disk's own error
+        return call()
 
 
 def heights_mm(stack: Stack) -> Float[np.ndarray, " slices"]:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Real, UInt8
 
 from gmmae.data.extraction.annotations import SKIP, Fault, Item, Table
-from gmmae.data.extraction.integrity import data_file_or_header
+from gmmae.data.extraction.headers import data_file
 from gmmae.data.volumes import Point
 
 SAMPLE_BYTES = 2**16
@@ -97,7 +97,7 @@ class Plan(NamedTuple):
 def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:
     """Returns a task with the stamps of its files as they are now."""
     masks = [item.mask for item in items if item.mask is not None]
-    return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file_or_header(named))]))
+    return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file(named))]))
 
 
 def by_volume(table: Table) -> dict[str, list[Item]]:

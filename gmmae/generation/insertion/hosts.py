@@ -11,7 +11,7 @@ from jaxtyping import Float, Real
 
 from gmmae.data.extraction.annotations import Item, read_table
 from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS, find_scans
-from gmmae.data.extraction.opening import read_scan
+from gmmae.data.extraction.scan import read_scan
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 

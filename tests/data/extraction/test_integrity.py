@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.data.extraction.integrity import CHUNK_BYTES
-from gmmae.data.extraction.scans import array_volume, open_scan
+from gmmae.data.extraction.arrays import CHUNK_BYTES
+from gmmae.data.extraction.scan import of_array, read
 from gmmae.data.volumes import DataError
 from tests import volume_folders as folders
 
@@ -33,12 +33,8 @@ FORMATS = {**RAW, **PACKED}
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_sound_files_give_the_region_asked_for(write, name):
-    volume = open_scan(write(name, name in PACKED))
-    assert volume.size == (50, 60, 20)
-    assert volume.one_pass == (name in PACKED)
-    region = sitk.GetArrayFromImage(volume.read((10, 20, 5), (7, 6, 4)))
-    np.testing.assert_array_equal(region, VOXELS[5:9, 20:26, 10:17])
+def test_sound_files_are_read(write, name):
+    np.testing.assert_array_equal(read(write(name, name in PACKED)).voxels, VOXELS)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -46,7 +42,7 @@ def test_a_truncated_file_is_called_that_with_both_lengths(write, name):
     path, data = write(name, name in PACKED), FORMATS[name]
     os.truncate(path.parent / data, (path.parent / data).stat().st_size // 2)
     with pytest.raises(DataError, match=rf"truncated \.\w+.* \d+ .*bytes, {data} (has|decompresses to) \d+$"):
-        open_scan(path)
+        read(path)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -66,25 +62,25 @@ def test_a_header_that_promises_less_than_there_is_is_refused(write, name):
         (path.parent / data).write_bytes((path.parent / f"more_{data}").read_bytes())
         path.write_text("".join(line for line in path.read_text().splitlines(True) if "CompressedDataSize" not in line))
     with pytest.raises(DataError, match=r"must hold the \d+ bytes .* (has|decompresses to) \d+$"):
-        open_scan(path)
+        read(path)
 
 
 def test_one_missing_byte_is_noticed(write):
     path = write("scan.mhd", False)
     os.truncate(path.with_suffix(".raw"), BYTES - 1)
     with pytest.raises(DataError, match=rf"truncated .raw: .* {BYTES} bytes, scan.raw has {BYTES - 1}"):
-        open_scan(path)
+        read(path)
 
 
 def test_a_truncated_zraw_without_a_compressed_size_says_what_it_decompresses_to(write):
     path = write("packed.mhd", True)
     lines = [line for line in path.read_text().splitlines(True) if "CompressedDataSize" not in line]
     path.write_text("".join(lines))
-    assert open_scan(path).size == (50, 60, 20)
+    assert read(path).size == (50, 60, 20)
     data = path.with_suffix(".zraw")
     os.truncate(data, data.stat().st_size // 2)
     with pytest.raises(DataError, match=rf"truncated .zraw: .* {BYTES} bytes, packed.zraw decompresses to \d+$"):
-        open_scan(path)
+        read(path)
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -95,13 +91,13 @@ def test_damage_that_itk_reads_over_is_noticed(write, name):
     content[middle : middle + 20] = bytes(20)
     data.write_bytes(content)
     with pytest.raises(DataError, match=rf"(damaged|truncated) \.[\w.]+: .*{data.name}"):
-        open_scan(data.parent / name)
+        read(data.parent / name)
 
 
 def test_a_stream_longer_than_a_chunk_and_highly_compressible_is_sound(write):
     voxels = np.zeros((4, 600, 600), np.int16)
     assert voxels.nbytes > 2 * CHUNK_BYTES
-    assert open_scan(write("zeros.mhd", True, voxels)).size == (600, 600, 4)
+    assert read(write("zeros.mhd", True, voxels)).size == (600, 600, 4)
 
 
 def test_gzip_in_several_members_is_sound(write):
@@ -109,14 +105,13 @@ def test_gzip_in_several_members_is_sound(write):
     content = path.read_bytes()
     packed = path.with_suffix(".nii.gz")
     packed.write_bytes(gzip.compress(content[:1000]) + gzip.compress(content[1000:]))
-    assert open_scan(packed).size == (50, 60, 20)
+    assert read(packed).size == (50, 60, 20)
 
 
 def test_nifti_that_rescales_is_measured_by_its_type_on_disk(write):
     path = write("scan.nii", False)
     folders.patch(path, "<ff", 112, 2.0, -5.0)  # scl_slope, scl_inter
-    region = sitk.GetArrayFromImage(open_scan(path).read((0, 0, 0), (50, 60, 20)))
-    np.testing.assert_allclose(region, 2.0 * VOXELS - 5.0)
+    np.testing.assert_allclose(read(path).voxels, 2.0 * VOXELS - 5.0)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +123,7 @@ def test_nifti_that_rescales_is_measured_by_its_type_on_disk(write):
         ("ElementDataFile = scan.raw", "", "no ElementDataFile"),
         ("DimSize = 50 60 20", "DimSize = 50 60 -20", "truncated .raw"),
         ("DimSize = 50 60 20", "DimSize = 50000 60000 20000", "truncated .raw: .* 120000000000000 bytes"),
-        ("Matrix = 1 0 0 0 1 0 0 0 1", "Matrix = 0 0 0 0 0 0 0 0 0", "determinant is 0"),
+        ("Matrix = 1 0 0 0 1 0 0 0 1", "Matrix = 0 0 0 0 0 0 0 0 0", "right angles"),
     ],
 )
 def test_what_is_wrong_with_a_header_is_said(write, old, new, message):
@@ -136,7 +131,7 @@ def test_what_is_wrong_with_a_header_is_said(write, old, new, message):
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(DataError, match=message) as error:
-        open_scan(path)
+        read(path)
     assert "\n" not in str(error.value)
 
 
@@ -152,27 +147,19 @@ def test_what_is_wrong_with_a_header_is_said(write, old, new, message):
 def test_colour_images_and_films_are_refused(tmp_path, name, image, message):
     sitk.WriteImage(image, str(tmp_path / name))
     with pytest.raises(DataError, match=message):
-        open_scan(tmp_path / name)
+        read(tmp_path / name)
 
 
 def test_other_files_are_no_volumes(tmp_path):
     with pytest.raises(DataError, match=r"there is no such file"):
-        open_scan(tmp_path / "gone.mhd")
+        read(tmp_path / "gone.mhd")
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(DataError, match=r"must end in \.mhd, \.mha, \.nii, \.nii\.gz, \.nrrd"):
-        open_scan(tmp_path / "notes.txt")
+        read(tmp_path / "notes.txt")
     for name in ("empty.nii", "empty.nrrd", "empty.mhd", "empty.nii.gz"):
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(DataError, match=r"header"):
-            open_scan(tmp_path / name)
-
-
-def test_arrays_lie_at_the_origin_with_their_spacing():
-    volume = array_volume(VOXELS, (0.7, 0.8, 2.5))
-    assert volume.size == (50, 60, 20)
-    image = volume.read((10, 20, 5), (7, 6, 4))
-    np.testing.assert_allclose(image.GetOrigin(), (7.0, 16.0, 12.5))
-    np.testing.assert_array_equal(sitk.GetArrayFromImage(image), VOXELS[5:9, 20:26, 10:17])
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -181,4 +168,4 @@ def test_arrays_lie_at_the_origin_with_their_spacing():
 )
 def test_arrays_that_are_no_volume(voxels, message):
     with pytest.raises(DataError, match=message):
-        array_volume(voxels, (1.0, 1.0, 1.0))
+        of_array(voxels)

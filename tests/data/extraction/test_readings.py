@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.data.extraction import arrays, extract, integrity, luna16, prepare, processes, readings, scan_cache, scans
+from gmmae.data.extraction import arrays, extract, luna16, prepare, processes, readings, scan, scan_cache
 from gmmae.data.extraction.prepare import PARTS, load
 from gmmae.data.extraction.tasks import Extracted, Transient
 from gmmae.data.volumes import DataError, TransientError
@@ -75,15 +75,14 @@ def test_one_that_is_always_killed_is_named_and_read_by_the_same_command_later(l
 def test_an_error_of_the_disk_is_no_fault_of_the_scan(luna_folder, monkeypatch):
     config = luna_folder("abc", compressed=True)
     failing = [1]
-    real = integrity._check_stream
 
-    def check(data, promised, offset):
+    def inflated(data, promised, begin):
         if data.name == "b.zraw" and failing:
             failing.pop()
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(data))
-        real(data, promised, offset)
+        return arrays.inflated(data, promised, begin)
 
-    monkeypatch.setattr(integrity, "_check_stream", check)
+    monkeypatch.setattr(scan, "inflated", inflated)
     prepared = prepare.prepare(config)
     assert (prepared.summary["nodules"], prepared.summary["faults"]) == (3, [])
     assert "Input/output error" in prepared.summary["repeated"][0]
@@ -91,45 +90,6 @@ def test_an_error_of_the_disk_is_no_fault_of_the_scan(luna_folder, monkeypatch):
     with pytest.raises(TransientError, match=r"b.mhd: \[Errno 5\] Input/output error"):
         prepare.prepare(config, refresh=True)
     assert entries(config) == []
-
-
-class FailingReader:
-    """ITK's reader, whose first readings of voxels fail as they do when the disk does: with the error of a broken file."""
-
-    left = 0
-
-    def __init__(self):
-        self.real = REAL_READER()
-
-    def __getattr__(self, name):
-        return getattr(self.real, name)
-
-    def Execute(self):
-        if FailingReader.left:
-            FailingReader.left -= 1
-            raise RuntimeError("Exception: ITK ERROR: MetaImageIO(0x1): File cannot be read: b.mhd for reading.")
-        return self.real.Execute()
-
-
-REAL_READER = scans.sitk.ImageFileReader
-
-
-@pytest.mark.parametrize(("failures", "nodules"), [(1, 2), (2, 1)])
-def test_itk_is_asked_twice_before_it_is_believed(luna_folder, monkeypatch, failures, nodules):
-    monkeypatch.setattr(scans.sitk, "ImageFileReader", FailingReader)
-    monkeypatch.setattr(FailingReader, "left", failures)
-    assert prepare.prepare(luna_folder("ab")).summary["nodules"] == nodules
-
-
-def test_where_the_disk_still_fails_itk_is_not_believed(luna_folder, monkeypatch):
-    def fails(path):
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-    monkeypatch.setattr(scans.sitk, "ImageFileReader", FailingReader)
-    monkeypatch.setattr(FailingReader, "left", 99)
-    monkeypatch.setattr(scans, "read_through", fails)
-    with pytest.raises(TransientError, match=r"\b2 failed .*Input/output error"):
-        load(luna_folder("ab"))
 
 
 @pytest.mark.parametrize(("kind", "error"), [(OSError, errno.EIO), (DataError, None), (DataError, errno.EINVAL)])

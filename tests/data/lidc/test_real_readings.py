@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.data.extraction.dicom import Slice, Stack, stacks
-from gmmae.data.extraction.grids import Volume, frame
+from gmmae.data.extraction.dicom import Slice, Stack, Volume, stacks
+from gmmae.data.extraction.scan import make_frame
 from gmmae.data.lidc.consensus import consensus, match
 from gmmae.data.lidc.masks import draw
 from gmmae.data.lidc.messages import Message, read_message
@@ -26,8 +26,8 @@ def agreed(share):
     places = sorted({line.z_mm: line.uid for line in lines}.items())
     assert np.allclose(np.diff([z for z, _ in places]), SPACING[2])
     slices = tuple(Slice(Path(), uid, "", (512, 512), SPACING[:2], (0.0, 0.0, z), DIRECTION) for z, uid in places)
-    geometry = frame(SPACING, slices[0].origin_mm, DIRECTION)
-    stack = Stack(Volume(geometry, (512, 512, len(slices)), lambda start, size: sitk.Image()), slices)
+    geometry = make_frame(SPACING, slices[0].origin_mm, DIRECTION)
+    stack = Stack(Volume(geometry, (512, 512, len(slices))), slices)
     (group,) = match([draw(nodule, [stack]) for nodule in message.nodules], [stack])
     return consensus(group, [stack], share)
 
