@@ -107,7 +107,7 @@ def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patient
         (labels[:4], "must be given together"),
         (("--label-column", "nothing"), "must be one of the data's columns, file, patient"),
         ((), "the column 'category' gives none"),
-        (("--label-column", "patient", *labels[2:]), "needs numbers in the column 'patient'"),
+        (("--label-column", "patient", *labels[2:]), "needs numbers in patient"),
         (("--label-column", "score", "--label-at-most", 4, "--label-at-least", 2), "must be below --label-at-least"),
         ((*labels, "--data.seed", 3), "got data.seed otherwise in"),
     ):

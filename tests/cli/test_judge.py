@@ -50,10 +50,9 @@ def no_page(monkeypatch):
 def test_a_judgement_is_a_page_plain_data_and_a_dozen_lines(sets, tmp_path, capsys):
     real, generated, _, options = sets
     out = tmp_path / "out"
-    for _ in range(2):
-        said = lines_of(capsys, "judge", real, generated, "--split", "validation", *options)
-        assert not (out / "stale").exists()
-        (out / "stale").write_text("")  # the folder of an earlier judgement is replaced
+    out.mkdir()
+    (out / page.JSON).write_text("of an earlier judgement, which is replaced")
+    said = lines_of(capsys, "judge", real, generated, "--split", "validation", *options)
     found = json.loads((out / "judgement.json").read_text())
     assert said[0].startswith("30 generated and 26 real nodules; compared: 26 generated and 26 other real nodules")
     assert "generated, n = 26" in said[1]

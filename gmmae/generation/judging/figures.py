@@ -8,14 +8,13 @@ from matplotlib.figure import Figure
 from scipy.ndimage import zoom
 
 from gmmae.plotting import canvas
-from gmmae.plotting.canvas import VERMILION
 
 COLUMNS = 10
 ROWS = "ABCDEF"
 """Names of a contact sheet's rows, for positions such as B7."""
 
 
-def contactsheet(
+def contact_sheet(
     real: Real[np.ndarray, "real z y x"],
     generated: Real[np.ndarray, "generated depth height width"],
     window: tuple[float, float],
@@ -65,5 +64,5 @@ def sheet(
         axes.set(xticks=[], yticks=[], frame_on=at in framed)
         if at < len(slices):
             axes.imshow(slices[at], cmap="gray", vmin=window[0], vmax=window[1])
-            axes.spines[:].set(color=VERMILION, linewidth=2)
+            axes.spines[:].set(color=canvas.VERMILION, linewidth=2)
     return figure

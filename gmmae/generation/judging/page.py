@@ -32,11 +32,14 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
     """
     unit = "HU" if judgement.hu else "the data's unit"
     low, high = judgement.window
-    sheet, key = figures.contact_sheet(*(nodules.values for nodules in judgement.compared), judgement.window, seed)
+    one, two = judgement.compared
+    sheet, key = figures.contact_sheet(one.values, two.values, judgement.window, seed)
     remarks = [f"- {literal(remark[0].upper() + remark[1:])}." for remark in (*_remarks(judgement), *notes)]
-    means = [features.mean(0) for features in judgement.features]
     worst = sorted(judgement.generated.ks.items(), key=lambda item: -item[1][0])[:WORST]
-    rows = [(name, f"{d:.2f}", f"{p:.2g}", *(f"{mean[NAMES.index(name)]:.3g}" for mean in means)) for name, (d, p) in worst]
+    rows = [
+        (name, f"{d:.2f}", f"{p:.2g}", *(f"{of[:, NAMES.index(name)].mean():.3g}" for of in judgement.features))
+        for name, (d, p) in worst
+    ]
     with whole_folder(folder, mark=JSON) as place:
 
         def figure(name: str, drawing: figures.Figure, caption: str) -> str:

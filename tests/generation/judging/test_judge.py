@@ -13,20 +13,20 @@ from tests.generation.nodules import balls
 
 WINDOW = (-1000.0, 400.0)
 REAL, TRAINING, NEW = balls(0, 60), balls(1, 80, "trained"), balls(2, 60, "new")
-judge = partial(judge, window=WINDOW)
+judged = partial(judge, window=WINDOW)
 
 pytestmark = pytest.mark.usefixtures("few_divisions")
 
 
 def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_are_found():
-    same = judge(REAL, NEW, TRAINING)
+    same = judged(REAL, NEW, TRAINING)
     # Sixty against sixty: the standard deviation of the AUC is about .07, of the ratio of the medians of distances a few per
     # cents.
     assert (same.real_vs_real.c2st.value, same.generated.c2st.value) == pytest.approx((0.5, 0.5), abs=0.15)
     assert same.novelty is not None
     assert (same.novelty.nn.value, same.novelty.nn_symmetric.value) == pytest.approx((1, 1), abs=0.1)
     assert same.novelty.copies < 0.2
-    shifted = judge(REAL, balls(2, 60, "new", shift=80), TRAINING)
+    shifted = judged(REAL, balls(2, 60, "new", shift=80), TRAINING)
     assert shifted.generated.c2st.value > 0.9
     assert shifted.generated.ks_share < same.generated.ks_share
     assert shifted.real_vs_real == same.real_vs_real
@@ -34,24 +34,24 @@ def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_a
 
 @pytest.mark.parametrize("flip", [1, -1])
 def test_copies_are_not_new_and_flipped_ones_only_seem_to_be(flip):
-    found = judge(REAL, NEW._replace(values=TRAINING.values[:60, ::flip, :, ::flip]), TRAINING)
+    found = judged(REAL, NEW._replace(values=TRAINING.values[:60, ::flip, :, ::flip]), TRAINING)
     assert found.novelty is not None
     assert (found.novelty.nn.value > 0.7) is (flip == -1)
     assert (found.novelty.nn_symmetric.value, found.novelty.copies) == (0, 1)
 
 
 def test_without_a_training_set_two_halves_of_other_patients_are_compared_and_novelty_is_unknown():
-    found = judge(REAL, balls(2, 300, "new"))
+    found = judged(REAL, balls(2, 300, "new"))
     assert found.novelty is None
     assert found.generated.samples == found.real_vs_real.samples == 30
     assert found.real_vs_real.patients == (15, 15)  # of two nodules each, of 30 patients in all
 
 
 def test_both_columns_compare_as_many_with_the_same_real_nodules():
-    found = judge(balls(0, 120), balls(2, 40, "new"), TRAINING)
+    found = judged(balls(0, 120), balls(2, 40, "new"), TRAINING)
     assert [len(set(nodules.names)) for nodules in found.compared] == [40, 40]
     # More generated nodules change nothing in the real column, where as many are compared.
-    many = judge(balls(0, 120), balls(2, 200, "new"), TRAINING, count=40)
+    many = judged(balls(0, 120), balls(2, 200, "new"), TRAINING, count=40)
     assert many.real_vs_real == found.real_vs_real
     assert many.novelty is not None
     assert len(many.novelty.nearest_distance) == 200  # those that are not compared have their nearest too
@@ -92,10 +92,10 @@ COPIED = NEW._replace(values=np.concatenate([NEW.values[1:], REAL.values[9:10].s
 )
 def test_what_cannot_be_judged_is_told(sets, message):
     with pytest.raises(InputError, match=message):
-        judge(*sets)
+        judged(*sets)
 
 
 @pytest.mark.parametrize(("patients", "training"), [(5, TRAINING), (10, None)])
 def test_as_many_patients_as_are_needed_give_finite_figures(patients, training):
-    found = judge(of_patients(REAL, patients), NEW, training)
+    found = judged(of_patients(REAL, patients), NEW, training)
     assert np.isfinite([(*one.c2st, *one.coverage) for one in (found.generated, found.real_vs_real)]).all()
