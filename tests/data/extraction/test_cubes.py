@@ -326,7 +326,6 @@ def test_values_in_their_own_unit_are_not_rounded_and_nan_is_refused(config, fol
     np.testing.assert_array_equal(load_prepared(prepared).values, volumes[:2].astype(np.float32))
     (fault,) = prepared.summary["faults"]
     assert "1 of the 4096" in fault["text"]
-    assert sum(prepared.summary["values"]["counts"]) == 2 * 16**3
     (line,) = [line for line in lines(prepared.summary) if line.startswith("values: 1 % below 0.0")]
     assert ", median 0." in line
 
