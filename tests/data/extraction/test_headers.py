@@ -42,7 +42,7 @@ META = [
     ("TransformMatrix", "2 0 0 0 2 0 0 0 2", "axes must be at right angles*"),
     ("Position", "-21 12 -150", "Offset, Position, Origin, or equal ones*"),
     ("ElementSpacing", "0.0007 0.0007 0.001", "between 0.05 and 20 mm; * 0.0007 0.0007 0.001"),
-    ("BinaryData", "False", "must be binary; BinaryData * False"),
+    ("BinaryData", "False", "BinaryData * must be True*; * False"),
     ("ElementToIntensityFunctionOffset", "-1024", "ElementToIntensityFunctionOffset * must be 0*; * -1024"),
 ]
 
