@@ -95,5 +95,5 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
     values, filled = cut(scan, centre, edge, shape, config.outside, config.hu)
     if mask is None:
         return Cube(item, values, None, centre, edge, filled)
-    place = None if item.centre_mm is None else centre
-    return Cube(item, values, cut_mask(read_mask(mask, scan, place), centre, edge, shape), centre, edge, filled)
+    inside = read_mask(mask, scan, None if item.centre_mm is None else centre)
+    return Cube(item, values, cut_mask(inside, centre, edge, shape), centre, edge, filled)
