@@ -16,26 +16,19 @@ from gmmae.data.volumes import DataError
 
 
 def test_the_summary_of_known_cubes():
-    hu = np.full((4, 4, 4, 4), -800, np.int16)
-    hu[0] = 40
+    values = np.full((4, 4, 4, 4), -800, np.int16)
+    values[0] = 40
+    masks = np.zeros((4, 4, 4, 4), np.uint8)
+    masks[:2] = 1
+    facts = {
+        **{"masked": [True, True, True, False], "filled": [0, 0.5, 0, 0.1], "diameter_mm": [4, np.nan, 6, 20]},
+        **{"group": [*"ppqr"], "category": ["a", "", "a", "b"], "split": [""] * 4, "place": [*"0123"]},
+    }
+    table = {"values": values, "mask": masks} | {name: np.array(column) for name, column in facts.items()}
     faults = [Fault("missing", "gone.mhd", "there is\nno such scan", 2), Fault("row", "x.csv line 3", "no number", 1)]
     faults.append(Fault("duplicate", "x.csv line 5", "repeats line 4, which is kept", 0))
-    plan = Plan((), (), 8, (), "")
-    masks = np.ones((4, 4, 4, 4), np.uint8)
-    masks[2:] = 0
-    table = {
-        "values": hu,
-        "masks": masks,
-        "masked": np.array([True, True, True, False]),
-        "filled": np.array([0, 0.5, 0, 0.1]),
-        "diameter_mm": np.array([4, np.nan, 6, 20]),
-        **{
-            name: np.array(cells)
-            for name, cells in (("group", [*"ppqr"]), ("category", ["a", "", "a", "b"]), ("split", [""] * 4))
-        },
-        "place": np.array([*"0123"]),
-    }
-    summary = summarise(plan, faults, table, True, Groups({}, "patient", ["no patient"])) | {"repeated": ["c.mhd: too late"]}
+    groups = Groups({}, "patient", ["no patient"])
+    summary = summarise(Plan((), (), 8, ()), faults, table, True, groups) | {"repeated": ["c.mhd: too late"]}
     assert summary["annotations"] == summary["nodules"] + summary["duplicates"] + summary["lost"] == 8
     assert summary["diameter_mm"] == {"min": 4, "median": 6, "mean": 10, "max": 20}
     assert (summary["border_padded"], summary["masks"], summary["empty_masks"]) == (2, 3, 1)
@@ -46,11 +39,7 @@ def test_the_summary_of_known_cubes():
         assert [float(number) for number in re.findall(r"[\d.]+", text[line])] == numbers
     assert text[3] == "no patient"
     assert "c.mhd: too late" in text[-4]
-    assert text[-3:] == [
-        "gone.mhd: there is no such scan",
-        "x.csv line 3: no number",
-        "x.csv line 5: repeats line 4, which is kept",
-    ]
+    assert text[-3] == "gone.mhd: there is no such scan"
 
 
 def test_many_faults_are_cut_short_in_print_only(luna_folder):
@@ -79,18 +68,14 @@ def test_the_synthetic_source_has_nothing_to_prepare():
         prepare(DataConfig())
 
 
-def test_long_work_says_a_line_now_and_then(monkeypatch):
-    now = iter([0.0, *range(4, 400, 4)])
+def test_long_work_shows_how_far_it_is(monkeypatch, capsys):
+    now, messages = iter([0.0, *range(4, 400, 4)]), list[str]()
     monkeypatch.setattr("gmmae.data.extraction.progress.time.monotonic", lambda: next(now))
-    messages: list[str] = []
     assert list(progress(range(10), 10, "scans", messages.append)) == list(range(10))
     assert messages == [f"{n} of 10 scans read in {4 * n} s" for n in (3, 6, 9, 10)]
-
-
-def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
+    monkeypatch.undo()
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    messages: list[str] = []
     assert list(progress("ab", 2, "scans", messages.append)) == ["a", "b"]
-    assert messages == []
+    assert len(messages) == 4
     assert "100%" in capsys.readouterr().err
