@@ -95,8 +95,8 @@ def insert(
             if records:
                 written[uid] = Written(header.relative_to(scans), old, records)
                 (folder / written[uid].path).parent.mkdir(exist_ok=True)
-                write_image(as_image(scan.voxels, scan, np.zeros(3, int)), folder / written[uid].path)
-                write_image(as_image(labels, scan, np.zeros(3, int)), folder / MASKS / f"{uid}.nii.gz")
+                write_image(as_image(scan.voxels, scan), folder / written[uid].path)
+                write_image(as_image(labels, scan), folder / MASKS / f"{uid}.nii.gz")
                 views += shown[: max(1, SHOWN // len(headers))]
         unplaced = [f"{nodules.names[number]} found no place: {reason}" for number, reason in waiting.items() if reason]
         if not written:
