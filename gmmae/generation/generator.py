@@ -70,7 +70,7 @@ class Generated(NamedTuple):
     """New nodules, with the record of each draw."""
 
     nodules: Nodules  # in HU (int16) at the world's origin, each in the group of its first donor
-    nearest: tuple[str, ...]  # names of the nearest training nodules, in any symmetry
+    nearest: Shaped[np.ndarray, " samples"]  # names of the nearest training nodules, in any symmetry
     distance: Float[np.ndarray, " samples"]  # from these, by `gmmae.generation.judging.novelty.nearest`
     turn: Int[np.ndarray, " samples"]  # index of the symmetry among `judging.novelty.symmetries`; 0 is the identity
     shape_donors: Shaped[np.ndarray, "samples bands"]  # names of the training nodules behind the prior's bands
@@ -90,6 +90,7 @@ class Generator(NamedTuple):
     spectra: Float[np.ndarray, "samples bands"]  # of the windowed nodules, by `gmmae.generation.grain.spectra`
     mask_voxels: Int[np.ndarray, " samples"]  # number of voxels in each mask; 0 without one
     min_distance: float  # of a sample from the training set in any symmetry; a nearer one is a copy
+    window: Range  # of the model's volumes, in their unit
     inactive_units: int  # number of latent units that carry no information
 
     def sample(self, count: int, seed: int = 0, options: Options = DEFAULTS) -> Generated:
@@ -121,18 +122,48 @@ class Generator(NamedTuple):
             # Samples of the faintest donors stay near some training nodule, so other donors follow.
             donors = donors[~keep] if attempt < SAME_DONOR_ROUNDS else rng.choice(allowed, int((~keep).sum()))
             if not len(donors):
-                order = rng.permutation(count)  # otherwise samples accepted early would come first
-                samples = {name: np.concatenate([part[name] for part in accepted])[order] for name in drawn}
-                return self._finished(samples, copies, seed, shape, rng)
-        samples = copies + wrong_size + count - len(donors)
-        if wrong_size > copies:
+                break
+        else:
             raise InputError(
-                f"generated nodules must have a diameter of {low:g} to {high:g} mm; got {wrong_size} of another in {samples} "
-                "samples: widen --diameter-mm, or draw with less noise (--bandwidth)"
+                f"generated nodules must differ by at least {self.min_distance:.3g} from all of the training set, and be as "
+                f"wide as asked; got {copies} copies and {wrong_size} of another width in {MAX_ROUNDS} rounds: change the "
+                "noise (--bandwidth), widen --diameter-mm, or train on more nodules"
             )
-        raise InputError(
-            f"generated nodules must differ by at least {self.min_distance:.3g} from all of the training set; got {copies} "
-            f"copies in {samples} samples: draw with more noise (--bandwidth), or train on more nodules"
+        order = rng.permutation(count)  # otherwise samples accepted early would come first
+        drawn = {name: np.concatenate([part[name] for part in accepted])[order] for name in drawn}
+        values, outline = drawn["values"], drawn["outline"]
+        old = np.array(values.shape[1:])
+        if shape != values.shape[1:]:
+            # Voxels stay cubic, so the other axes are rounded, and their lengths differ a little from the old ones.
+            step = old.max() / max(shape)
+            stretch = np.array(shape) * step / old
+            density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
+            # Texture is interpolated. A spectrum on the model's voxels is none on finer ones. Grey levels inside and outside of
+            # a finer outline would leave a line along it.
+            first, scale = (old - 1) / 2 - (np.array(shape) - 1) / 2 * step, np.full(len(shape), step)
+            texture, outline = (
+                np.stack([ndimage.affine_transform(v, scale, first, shape, order=1, mode="nearest") for v in drawn[name]])
+                for name in ("texture", "outline")
+            )
+            values = to_hu(from_density(density, drawn["mass"], (0.0, 1.0)) + texture, self.window)
+        turn = rng.integers(len(list(symmetries(values))), size=count)
+        values, outline = (
+            np.stack([list(symmetries(volume[None]))[k][0] for volume, k in zip(volumes, turn, strict=True)])
+            for volumes in (values, outline)
+        )
+        known, first = self.training.table, drawn["shape_donors"][:, 0]
+        # Siblings are in one group, so they stay on one side of a split.
+        columns = {name: known[name][first] for name in ("group", "category")}
+        columns |= {name: drawn[name] for name in ("edge_mm", "diameter_mm")}
+        table = make_table([f"generated-{seed}-{i:05d}" for i in range(count)], **columns)
+        return Generated(
+            Nodules(values, None if self.training.masks is None else (outline > 0).astype(np.uint8), table),
+            known["name"][drawn["nearest"]],
+            drawn["distance"],
+            turn,
+            known["name"][drawn["shape_donors"]],
+            known["name"][drawn["texture_donors"]],
+            copies,
         )
 
     def _draw(self, donors: Int[np.ndarray, " count"], rng: np.random.Generator, options: Options) -> dict[str, np.ndarray]:
@@ -141,20 +172,27 @@ class Generator(NamedTuple):
         decoded = decode(self.model, points[:, :-3].astype(np.float32))
         mass, diameter_mm, edges = np.exp(points[:, -3:].T)
         components = self.prior.components.transform(points - self.prior.means[donors])
-        shape, window = self.training.values.shape[1:], window_of(self.model)
+        shape = self.training.values.shape[1:]
         patches = priors.random_neighbours(self.prior.points, components, NEIGHBOURS, BLOCKS ** len(shape), rng)
         weights = block_weights(shape, BLOCKS)
         outline = np.stack([signed_distance(mask) for mask in decoded["mask"] > 0.5])
         outline += MASK_STRENGTH * blend_residual_blocks(self.mask_residuals, patches, weights)
-        outline = _shift_to_volume(outline, self.mask_voxels[donors])
+        # Decoded masks have nearly one size, because a mean of outlines is rounder than each. So they get that of their donor.
+        flat, voxels, each = (
+            np.sort(-outline.reshape(len(donors), -1), axis=1),
+            self.mask_voxels[donors],
+            np.arange(len(donors)),
+        )
+        place = np.clip(voxels, 1, flat.shape[1] - 1)
+        outline += (flat[each, place - 1] + flat[each, place]).reshape(-1, *[1] * len(shape)) / 2
         smooth = from_density(decoded["density"], mass, (0.0, 1.0))
         shares = smooth + options.texture * blend_residual_blocks(self.residuals, patches, weights)
-        levels, inside = self.grey_levels[donors], deepest_voxels(outline, self.mask_voxels[donors])
+        levels, inside = self.grey_levels[donors], deepest_voxels(outline, voxels)
         shares = with_grey_levels(shares, levels, inside)
         if options.texture > 0:
             shares = with_spectra(shares, self.spectra[donors], levels, inside)
-        values = to_hu(shares, window)
-        neighbours = nearest(values, self.training.values, window, symmetric=True)
+        values = to_hu(shares, self.window)
+        neighbours = nearest(values, self.training.values, self.window, symmetric=True)
         return {
             **decoded,
             "values": values,
@@ -169,45 +207,6 @@ class Generator(NamedTuple):
             "texture_donors": patches,
         }
 
-    def _finished(
-        self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> Generated:
-        """Returns samples in their final resolution, each rotated or reflected by a symmetry drawn at random."""
-        values, outline, count = drawn["values"], drawn["outline"], len(drawn["values"])
-        old = np.array(values.shape[1:])
-        if shape != values.shape[1:]:
-            # Voxels stay cubic, so the other axes are rounded, and their lengths differ a little from the old ones.
-            step = old.max() / max(shape)
-            stretch = np.array(shape) * step / old
-            density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
-            # Texture is interpolated. A spectrum on the model's voxels is none on finer ones. Grey levels inside and outside of
-            # a finer outline would leave a line along it.
-            first, scale = (old - 1) / 2 - (np.array(shape) - 1) / 2 * step, np.full(len(shape), step)
-            texture, outline = (
-                np.stack([ndimage.affine_transform(v, scale, first, shape, order=1, mode="nearest") for v in drawn[name]])
-                for name in ("texture", "outline")
-            )
-            values = to_hu(from_density(density, drawn["mass"], (0.0, 1.0)) + texture, window_of(self.model))
-        turn = rng.integers(len(list(symmetries(values))), size=count)
-        values, outline = (
-            np.stack([list(symmetries(volume[None]))[k][0] for volume, k in zip(volumes, turn, strict=True)])
-            for volumes in (values, outline)
-        )
-        known, first = self.training.table, drawn["shape_donors"][:, 0]
-        # Siblings are in one group, so they stay on one side of a split.
-        columns = {"group": known["group"][first], "category": known["category"][first]}
-        columns |= {name: drawn[name] for name in ("edge_mm", "diameter_mm")}
-        table = make_table([f"generated-{seed}-{i:05d}" for i in range(count)], **columns)
-        return Generated(
-            Nodules(values, None if self.training.masks is None else (outline > 0).astype(np.uint8), table),
-            tuple(known["name"][drawn["nearest"]].tolist()),
-            drawn["distance"],
-            turn,
-            known["name"][drawn["shape_donors"]],
-            known["name"][drawn["texture_donors"]],
-            rejected,
-        )
-
 
 def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
     """Fits a generator to training nodules.
@@ -220,7 +219,9 @@ def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
     Raises:
       InputError: the model cannot encode and decode latent vectors, or a training nodule has no diameter.
     """
-    window = window_of(model)
+    data = getattr(model.config.settings, "data", None)
+    assert isinstance(data, DataConfig)
+    window = data.window
     if not np.isfinite(training.diameter_mm).all():
         raise InputError("every training nodule must have a diameter; got some without: fill the CSV's column diameter_mm")
     latent = model.encode(to_density(training.values, window))
@@ -245,6 +246,7 @@ def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
         spectra(shares),
         mask_voxels=masks.reshape(len(masks), -1).sum(1),
         min_distance=float(np.percentile(held_out_distances, REJECTION_PERCENTILE)),
+        window=window,
         inactive_units=int((deviations <= INACTIVE_SHARE * deviations.max()).sum()),
     )
 
@@ -304,24 +306,6 @@ def candidates(training: Nodules, options: Options) -> Int[np.ndarray, " allowed
     return np.flatnonzero(fits)
 
 
-def _shift_to_volume(outline: Volumes, voxels: Int[np.ndarray, " samples"]) -> Volumes:
-    """Shifts signed distances so that about as many voxels lie inside as are asked for.
-
-    Decoded masks have nearly one size, because a mean of outlines is rounder than each of them.
-    """
-    flat = np.sort(outline.reshape(len(outline), -1), axis=1)[:, ::-1]
-    place, each = np.clip(voxels, 1, flat.shape[1] - 1), np.arange(len(flat))
-    level = (flat[each, place - 1] + flat[each, place]) / 2
-    return outline - level.reshape(-1, *[1] * (outline.ndim - 1))
-
-
-def window_of(model: Trained) -> Range:
-    """Returns the window of a model's volumes, in their unit."""
-    data = getattr(model.config.settings, "data", None)
-    assert isinstance(data, DataConfig)
-    return data.window
-
-
 def to_hu(shares: Volumes, window: Range) -> Int16[np.ndarray, "samples *volume"]:
     """Converts shares of the window to HU, clipped to the window."""
     low, high = window
@@ -354,8 +338,7 @@ def resized(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
     """
     new = tuple(round(edge * size / max(shape)) for edge in shape) if size else shape
     if min(new) < MIN_VOXELS:
-        old_text, new_text = (" × ".join(map(str, axes)) for axes in (shape, new))
         raise InputError(
-            f"--size must leave at least {MIN_VOXELS} voxels along each axis; got {size}, which makes {new_text} of {old_text}"
+            f"--size must leave at least {MIN_VOXELS} voxels along each axis; got {size}, which leaves {min(new)}: raise it"
         )
     return new

@@ -30,12 +30,6 @@ def test_samples_have_the_mean_and_the_spread_of_their_category(monkeypatch, ban
         np.testing.assert_allclose(found.std(0), spread, rtol=0.3)
 
 
-def test_without_noise_and_with_one_band_samples_are_training_points(monkeypatch):
-    training = points(40)
-    _, found, donors = drawn(monkeypatch, training, (0,), np.arange(40), 0.0)
-    np.testing.assert_allclose(found, training[0][donors[:, 0]], atol=1e-8)
-
-
 def test_the_donor_of_a_later_band_is_near_in_the_bands_before(monkeypatch):
     monkeypatch.setattr(priors, "NEIGHBOURS", 3)
     prior, _, donors = drawn(monkeypatch, points(), (0, 2), np.arange(200), 0.0)

@@ -5,13 +5,7 @@ from scipy import ndimage
 
 from gmmae.generation import grain
 from gmmae.generation.distance import signed_distance
-from gmmae.generation.texture import blend_residual_blocks, block_weights, deepest_voxels, grey_levels, with_grey_levels
-
-
-def test_where_a_block_is_alone_its_donor_s_residual_stands():
-    residuals = np.stack([np.full((6, 6), 1.0), np.full((6, 6), 5.0)])
-    found = blend_residual_blocks(residuals, np.array([[0, 1, 0, 1]]), block_weights((6, 6), 2))[0]
-    np.testing.assert_allclose((found[0, 0], found[0, 5], found[5, 0]), (1.0, 5.0, 1.0))
+from gmmae.generation.texture import blend_residual_blocks, block_weights, grey_levels, with_grey_levels
 
 
 def test_the_variance_of_independent_residuals_is_kept():
@@ -29,12 +23,6 @@ def test_voxels_get_the_grey_levels_and_keep_their_order_inside_and_outside():
     levels = grey_levels(np.array([[[1.0, 8.0], [9.0, 2.0]]]), np.array([[[False, True], [True, False]]]))
     np.testing.assert_array_equal(levels, [[1, 2, 8, 9]])
     np.testing.assert_array_equal(with_grey_levels(values, levels, left), [[[9, 2], [8, 1]]])
-
-
-def test_the_deepest_voxels_are_as_many_as_asked_for():
-    found = deepest_voxels(np.array([[-1.0, 0.5, 0.5, 2.0]] * 3), np.array([0, 2, 4]))
-    assert found.sum(1).tolist() == [0, 2, 4]
-    assert found[1, 3]
 
 
 def test_signed_distances_by_hand():
