@@ -40,7 +40,7 @@ def write(generated: Generated, training: Nodules, out: Path, run: str, seed: in
     nodules = generated.nodules
     volumes = {"images": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
     for folder in volumes:
-        (out / folder).mkdir(parents=True, exist_ok=True)
+        (out / folder).mkdir(parents=True)
     rows = []
     groups, categories = nodules.groups, nodules.categories
     for i, name in enumerate(nodules.names):

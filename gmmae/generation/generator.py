@@ -30,8 +30,6 @@ from gmmae.workloads.lattice import density_at
 
 INACTIVE_SHARE = 1e-3
 """Largest standard deviation of an inactive latent unit over the training set, as a share of the largest one."""
-MALIGNANCY = "malignancy"
-"""Column of the training CSV with the readers' score of malignancy."""
 VOXEL_BYTES = 50
 """Bytes of memory for each voxel of a nodule in the making."""
 DENSITY_VOXEL_BYTES = 450
@@ -281,11 +279,11 @@ def candidates(training: Nodules, options: Options) -> Int[np.ndarray, " allowed
                 f"{options.category!r}: name another, or leave --category out"
             )
         fits = training.table["category"] == options.category
-    words, asked = training.column(MALIGNANCY), options.malignancy
+    words, asked = training.column("malignancy"), options.malignancy
     try:
         scores = None if asked is None or words is None else np.where(words == "", "nan", words).astype(float)
     except ValueError as error:
-        raise InputError(f"--malignancy needs numbers in the training CSV's column {MALIGNANCY}; {error}") from error
+        raise InputError(f"--malignancy needs numbers in the training CSV's column malignancy; {error}") from error
     columns = {"--diameter-mm": (options.diameter_mm, training.diameter_mm), "--malignancy": (asked, scores)}
     for option, (limits, values) in columns.items():
         if limits is None:
