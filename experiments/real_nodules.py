@@ -26,8 +26,7 @@ from zipfile import BadZipFile
 
 from benchmarks.options import Parser, guarded
 from gmmae.data.extraction.annotations import COORDINATES
-from gmmae.data.extraction.grids import index_of
-from gmmae.data.extraction.scans import open_scan
+from gmmae.data.extraction.scan import index_of, read
 from gmmae.data.lidc.consensus import category
 from gmmae.data.settings import NODULES
 from gmmae.data.volumes import DataError
@@ -91,7 +90,7 @@ def choose(rows: Sequence[Mapping[str, Any]], clone: Path, last_patient: int | N
             continue
         try:
             x, y, z = (float(row[name]) for name in COORDINATES)
-            index_of(open_scan(image), (x, y, z))
+            index_of(read(image), (x, y, z))
         except DataError as error:
             choice.left_out[f"{name}: {error}"] += 1
             continue

@@ -145,34 +145,31 @@ def test_only_distributed_starts_and_stops_jax_among_processes():
 @pytest.mark.parametrize(
     ("words", "places"),
     [
-        (
-            {"ImageFileReader", "ReadImage"},
-            {"extraction.scans", "extraction.dicom", "writing"},
-        ),  # what was just written is read back
-        ({"memmap", "fromfile"}, {"extraction.arrays", "extraction.integrity"}),
-        ({"open_scan", "array_volume", "open_array"}, {"extraction.opening", "extraction.scans", "extraction.arrays"}),
+        ({"ImageFileReader", "ReadImage"}, {"scan", "dicom", "writing"}),  # what was just written is read back
+        ({"memmap", "fromfile"}, {"arrays"}),
+        ({"read_stored", "open_array"}, {"extract", "scan", "arrays"}),
     ],
     ids=["ITK's reader", "NumPy's", "ours"],
 )
 def test_voxels_are_read_in_one_way(words, places):
     """A second reader would have fewer checks."""
     named = {name for name in MODULES if words & {*identifiers(name), *functions(name)}}
-    assert named == {f"gmmae.data.{place}" for place in places}
+    assert {name.rpartition(".")[2] for name in named} == places
 
 
 def functions(name):
     return {node.name for node in ast.walk(TREES[name]) if isinstance(node, ast.FunctionDef)}
 
 
-def test_only_checked_voxels_of_a_volume_are_used():
-    """`Volume.read` gives voxels as they are; around it are the checks."""
-    calls = {
+def test_only_checked_voxels_of_a_scan_are_used():
+    """`Scan.voxels` are as they are in the file; `scan.region` checks them."""
+    taken = {
         name
         for name in MODULES
         for node in ast.walk(TREES[name])
-        if isinstance(node, ast.Attribute) and node.attr == "read" and ast.unparse(node.value) in ("volume", "mask")
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) in ("scan.voxels", "mask.voxels", "volume.voxels")
     }
-    assert calls == {f"gmmae.data.extraction.{name}" for name in ("voxels", "geometry")}
+    assert taken == {"gmmae.data.extraction.scan"}
 
 
 @pytest.mark.parametrize("name", ["gmmae.config.schema"])

@@ -12,9 +12,10 @@ from gmmae.cli.arguments import data_of
 from gmmae.cli.options import DescribeArguments
 from gmmae.config.schema import Config
 from gmmae.data.extraction import world_coordinates
+from gmmae.data.extraction.annotations import COORDINATES, SPACINGS
 from gmmae.data.given import Cubes, cut
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import from_density, masses, to_density
+from gmmae.data.volumes import from_density, masses, own_columns, to_density
 from gmmae.plotting.slices import described_volumes
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, csv_text, print_result, whole_folder, write_text
@@ -25,7 +26,7 @@ from gmmae.workloads.configuration import on_its_data, without_own_csv
 NPZ, CSV, TABLE, FOLDER, PICTURE = "mixtures.npz", "mixtures.csv", "nodules.csv", "reconstructions", "described.png"
 
 MAX_VOXELS = 2**21
-"""Maximum voxels of the sections in memory. With all intermediate results they take some hundred megabytes."""
+"""Maximum voxels of the sections that are described at once. With all intermediate results they take some hundred megabytes."""
 
 MAX_NAME_BYTES = 200
 """Maximum bytes of a name before a number and an ending are added. File systems allow 255."""
@@ -56,8 +57,12 @@ NODULE_COLUMNS = {
     "mass": "integral of the windowed volume over [-1, 1]^3, by which its density was divided",
     "loss": "loss of the mixture, after `--refine`",
     "loss_before": "loss of the network's mixture",
+    "COLUMN": "a column of the data's CSV, one each; called csv_COLUMN if its name is one of these, or that of a mask or place",
 }
 """The columns of `nodules.csv`."""
+
+TAKEN = ("mask", *COORDINATES, *SPACINGS)
+"""Columns that would say how the reconstruction is read."""
 
 
 def command(options: DescribeArguments, config: Config) -> int:
@@ -84,13 +89,14 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     Raises:
       DataError: a volume has no mass.
     """
-    names, details = _file_names(cubes.known.names), cubes.known.details
+    table, names = cubes.table, _file_names(cubes.table["name"].tolist())
     batch = compilation.EVAL_DEVICE_BATCH
-    max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.shape)))
+    max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.sections.shape[1:])))
     shown = set(np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round().astype(int).tolist())
-    pictured, parts, first = [], [], 0
+    pictured, parts = [], []
     (out / FOLDER).mkdir()
-    for values in cubes.sections(max_count):
+    for first in range(0, len(names), max_count):
+        values = cubes.sections[first : first + max_count]
         mass = masses(values, data.window, cubes.paths[first : first + len(values)])
         # A smaller last part would need another compiled program, which may round differently.
         padded = np.concatenate([values, np.repeat(values[-1:], max(batch - len(values), 0) if first else 0, 0)])
@@ -99,21 +105,20 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         stored = np.rint(reconstructed).clip(-32768, 32767).astype(np.int16) if data.hu else reconstructed.astype(np.float32)
         in_world = []
         for n, i in enumerate(range(first, first + len(values))):
-            name, centre, edge, diameter = names[i], cubes.centres_mm[i], float(details.edge_mm[i]), details.diameter_mm[i]
+            name, centre, edge, diameter = names[i], cubes.centres_mm[i], float(table["edge_mm"][i]), table["diameter_mm"][i]
             world_coordinates.write(out / FOLDER / f"{name}.nii.gz", stored[n], centre, edge)
             mixture = results["means"][n], results["covariances"][n]
-            in_world.append(world_coordinates.mixture_mm(*mixture, cubes.shape, centre, edge))
+            in_world.append(world_coordinates.mixture_mm(*mixture, values.shape[1:], centre, edge))
             if i in shown:  # of a long name, such as a scan's UID, the end tells nodules apart
                 short = name if len(name) <= MAX_TITLE_NAME else f"…{name[1 - MAX_TITLE_NAME :]}"
                 size = f", {diameter:.1f} mm" if math.isfinite(diameter) else ""
                 pictured.append((values[n], reconstructed[n], f"{short}{size}, loss {results['loss'][n]:.2g}"))
         means, covariances = map(np.stack, zip(*in_world, strict=True))
         parts.append(results | {"mass": mass, "means_mm": means, "covariances_mm2": covariances})
-        first += len(values)
     kept = ("weights", "means_mm", "covariances_mm2", "mass", "loss", "loss_before", "seconds")
     found = {name: np.concatenate([part[name] for part in parts]) for name in kept}
     seconds = found.pop("seconds")
-    places = {"paths": np.array(cubes.paths), "centre_mm": np.array(cubes.centres_mm), "edge_mm": details.edge_mm}
+    places = {"paths": np.array(cubes.paths), "centre_mm": np.array(cubes.centres_mm), "edge_mm": table["edge_mm"]}
     np.savez(out / NPZ, allow_pickle=False, names=np.array(names), **places, **found)
     axes = "xyz"[: found["means_mm"].shape[-1]]
     pairs = [(i, j) for i in range(len(axes)) for j in range(i, len(axes))]
@@ -124,16 +129,18 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         for n, name in enumerate(names)
         for k, weight in enumerate(found["weights"][n])
     ]
+    own = own_columns(table, (*NODULE_COLUMNS, *TAKEN))
     nodules = [
         {
             "file": f"{FOLDER}/{name}.nii.gz",
-            "category": cubes.known.categories[i],
+            "category": table["category"][i],
             "diameter_mm": "" if math.isnan(diameter) else f"{diameter:.6g}",
-            "described": cubes.known.names[i],
+            "described": table["name"][i],
             "path": cubes.paths[i],
             **{column: f"{found[column][i]:.6g}" for column in ("mass", "loss", "loss_before")},
+            **{column: values[i] for column, values in own.items()},
         }
-        for i, (name, diameter) in enumerate(zip(names, details.diameter_mm, strict=True))
+        for i, (name, diameter) in enumerate(zip(names, table["diameter_mm"], strict=True))
     ]
     for file, rows in ((CSV, components), (TABLE, nodules)):
         write_text(out / file, csv_text(rows, rows[0]))

@@ -11,9 +11,9 @@ import numpy as np
 
 from gmmae.cli.options import EvaluateArguments
 from gmmae.config.schema import Config, changed
+from gmmae.data import grouped
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
-from gmmae.generation.judging import bootstrap
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training import fingerprint
@@ -34,12 +34,13 @@ COLUMNS = {
     "group": "group of the sample, such as its patient; only if the workload names groups",
     "loss": "loss of the sample",
     "NAME": "a metric of the workload, one column each",
+    "COLUMN": "a column of the data's CSV, one each; it is called csv_COLUMN where a column above has its name",
 }
 """The columns of the CSV with their meanings."""
 
 
 DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", "seed", "validation", "folds", "fold")}
-DIVISION |= {"data.category_column", "data.group_column"}
+DIVISION |= {f"data.{kind}_column" for kind in ("file", "diameter", "category", "group")}
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
 
@@ -67,6 +68,7 @@ def command(options: EvaluateArguments, config: Config) -> int:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
     unmatched = "unseen" if DIVISION.issuperset(on_data) else "unknown"
     rows: list[dict[str, Any]] = []
+    of_csv: list[dict[str, Any]] = []
     for part in [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]:
         samples = getattr(data, part)
         kinds = _kinds(known, samples, part, other, unmatched)
@@ -74,6 +76,10 @@ def command(options: EvaluateArguments, config: Config) -> int:
         columns |= {"group": data.groups[part]} if data.groups else {}
         columns |= {name: values.tolist() for name, values in model.evaluate(samples).items()}
         rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        more = {
+            f"csv_{name}" if name in columns else name: values for name, values in (data.columns or {}).get(part, {}).items()
+        }
+        of_csv += [{name: values[i] for name, values in more.items()} for i in range(len(kinds))]
     by_kind = {kind: [row for row in rows if row["split"] == kind] for kind in dict.fromkeys(row["split"] for row in rows)}
     *first, last = (f"{len(of_kind)} {kind}" for kind, of_kind in by_kind.items())
     counts = " and ".join([", ".join(first), last] if first else [last])
@@ -82,7 +88,7 @@ def command(options: EvaluateArguments, config: Config) -> int:
         print(f"{note}; they count as train")
     for kind, of_kind in by_kind.items():
         print(*[f"{kind}:"] * bool(first), *_summary(of_kind, data.may_be_undefined), sep="\n")
-    _write(options, rows, _csv_name(split, settings, changes, other))
+    _write(options, [row | more for row, more in zip(rows, of_csv, strict=True)], _csv_name(split, settings, changes, other))
     return 0
 
 
@@ -137,7 +143,7 @@ def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str])
     >>> _summary([{"group": "a", "loss": 1.0, "dice": 0.5}, {"group": "a", "loss": 2.0, "dice": np.nan}], ["dice"])[1]
     'dice         0.5; undefined for 1 of 2 samples'
     """
-    samples, named, percent = len(rows), "group" in rows[0], f"{100 * bootstrap.CONFIDENCE_LEVEL:g} %"
+    samples, named, percent = len(rows), "group" in rows[0], f"{100 * grouped.CONFIDENCE_LEVEL:g} %"
     groups = np.array([row["group"] if named else str(number) for number, row in enumerate(rows)])
     lines = []
     for name in (name for name in rows[0] if name not in ("name", "split", "group")):
@@ -146,16 +152,15 @@ def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str])
         if not defined.any():
             lines.append(f"{name:<12} undefined for all {samples} samples")
             continue
-        mean = bootstrap.mean(values[defined], groups[defined], seed=0)
-        text = ""
+        text = grouped.mean(values[defined], groups[defined]).text("{:.6g}".format)
         if wrong := int((~np.isfinite(values[defined])).sum()):
-            text = f" ({wrong} of {defined.sum()} values {'is' if wrong == 1 else 'are'} not finite)"
-        elif mean.low <= mean.high:
-            text = f" ({percent} interval {mean.low:.4g} to {mean.high:.4g})"
+            text = (
+                f"{values[defined].mean():.6g} ({wrong} of {defined.sum()} values {'is' if wrong == 1 else 'are'} not finite)"
+            )
         left_out = f"; undefined for {samples - defined.sum()} of {samples} samples" if not defined.all() else ""
-        lines.append(f"{name:<12} {mean.value:.6g}{text}{left_out}")
-    number, least, kind = len(set(groups.tolist())), bootstrap.MIN_GROUPS, "groups" if named else "samples"
-    few = f"; so few {kind} make them too narrow" if number < bootstrap.FEW_GROUPS else ""
+        lines.append(f"{name:<12} {text}{left_out}")
+    number, least, kind = len(set(groups.tolist())), grouped.MIN_GROUPS, "groups" if named else "samples"
+    few = f"; so few {kind} make them too narrow" if number < grouped.FEW_GROUPS else ""
     if number < least:
         one = f" ({GROUPS}); the {samples} samples are of one" if named else ""
         return [*lines, f"no intervals: they need at least {least} {kind}{one}"]

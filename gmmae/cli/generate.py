@@ -9,8 +9,8 @@ from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.settings import DataConfig
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
-from gmmae.generation.generator import Wanted
-from gmmae.generation.insertion.hosts import require_scans
+from gmmae.generation.generator import Options
+from gmmae.generation.insertion.folder import read_scans
 from gmmae.generation.insertion.insert import insert
 from gmmae.generation.judging.figures import contact_sheet
 from gmmae.plotting import canvas
@@ -32,40 +32,37 @@ def command(options: GenerateArguments) -> int:
     """Generates, writes, draws, and prints where everything is. Returns the exit code."""
     start = time.perf_counter()
     data, size = getattr(run_config(options.run).settings, "data", None), 0 if options.size == "auto" else options.size
+    wanted = Options(options.category, options.diameter_mm, options.malignancy, size, options.bandwidth, options.texture)
     if not isinstance(data, DataConfig) or data.ndim != 3:
         raise InputError(NO_GENERATOR)
     claim_output(options.out)
     generators.require_memory(options.count, data.sample_shape, size)
     if options.insert_into is not None:
-        require_scans(options.insert_into)
+        read_scans(options.insert_into)
     trained = load(options.run)
     if trained.workload.decode is None:
         raise InputError(NO_GENERATOR)
     known = fingerprint.checked(options.run, fingerprint.load(trained.config))
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    wanted = Wanted(options.category, options.diameter_mm, options.malignancy)
-    malignancy = None if options.malignancy is None else generators.malignancy(data, training)
-    generators.fitting(wanted, training, malignancy)  # what is asked for in vain is said at once
-    generator = generators.fit(trained, training, validation, malignancy)
-    made = generator.sample(
-        options.count, wanted, options.seed, size=size, bandwidth=options.bandwidth, texture=options.texture
-    )
+    generators.candidates(training, wanted)  # what is asked for in vain is said at once
+    generator = generators.fit(trained, training, validation)
+    made = generator.sample(options.count, options.seed, wanted)
     inserted = []
     with whole_folder(options.out) as place:
-        folder.write(made, place, trained.record.run_id, options.seed)
+        folder.write(made, training, place, trained.record.run_id, options.seed)
         fingerprint.write(known, place)
         for name, labelled in SHEETS.items():  # of real held-out nodules and generated ones, in random order
             volumes = validation.values, made.nodules.values
             canvas.save(contact_sheet(*volumes, data.window, options.seed, labelled)[0], place / name)
         if options.insert_into is not None:
-            summary = insert(made.nodules, options.insert_into, place / SCANS, options.seed, say_on_stderr)
-            inserted = summary._replace(out=options.out / SCANS).lines()
+            _, lines = insert(made.nodules, options.insert_into, place / SCANS, options.seed, say_on_stderr)
+            inserted = [line.replace(str(place), str(options.out)) for line in lines]
     lines, unused, s = [], generator.inactive_units, "s" * (options.count > 1)
     if unused:
         lines.append(f"{unused} latent units of {options.run} are unused, so the nodules vary less")
     took = f"{options.count} nodule{s} in {time.perf_counter() - start:.1f} s"
     lines.append(f"{took}; {made.rejected} too similar to a training nodule were drawn again")
-    lines += [str(options.out / name) for name in ("nodules.csv", *SHEETS)]
+    lines += [str(options.out / name) for name in ("nodules.csv", folder.DONORS, *SHEETS)]
     print_result(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
     return 0

@@ -1,16 +1,17 @@
 """The volumes that a user names to be described: files, an array of volumes, a folder, or the data of a configuration."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction import cubes, opening, world_coordinates
+from gmmae.data.extraction import cubes, world_coordinates
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_names
-from gmmae.data.extraction.integrity import SUFFIXES
-from gmmae.data.extraction.prepare import SUMMARY, Known, load_known, prepare, stream_prepared
+from gmmae.data.extraction.headers import SUFFIXES
+from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare
+from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.sources import of_generated
@@ -24,19 +25,17 @@ class Cubes(NamedTuple):
     """Cut volumes, and the sections of them that the model takes.
 
     Attributes:
-      known: names, positions and other properties of the cubes.
+      table: of the cubes' `gmmae.data.volumes.Nodules`.
       paths: files that the cubes were cut from.
-      shape: voxels of a section.
       centres_mm: centres of the sections.
-      sections: takes a maximum number, and yields the sections in parts of that size, in HU or a unit of their own.
+      sections: their voxels, in HU or a unit of their own.
       notes: a line for each volume or row that is left out, and one where most of a volume is not described.
     """
 
-    known: Known
+    table: Mapping[str, np.ndarray]
     paths: tuple[str, ...]
-    shape: tuple[int, ...]
     centres_mm: list[Point]
-    sections: Callable[[int], Iterator[np.ndarray]]
+    sections: np.ndarray
     notes: list[str]
 
 
@@ -48,21 +47,23 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     Raises:
       InputError: a file is missing, or cannot be read or cut.
     """
-    place, source = (files[0], "cubes") if files else (config.folder, config.source)
-    if len(files) == 1:  # a folder of scans has no nodules.csv, or is named so by the options
-        source = cubes.source_of(place, place / replace(config, source="cubes").csv_name)
-        if config.source == "luna16" and config.csv != DataConfig.csv and place.is_dir():
-            source = "luna16"
-    # Any folder is read as generated ones are. The run's own window applies later, when volumes become densities.
-    config = replace(of_generated(config, place), source=source, csv=config.csv)
+    place = config.folder
+    if files:
+        place, source = files[0], "cubes"
+        if len(files) == 1:  # a folder of scans has no nodules.csv, or is named so by the options
+            named = config.source == "luna16" and config.csv != DataConfig.csv and place.is_dir()
+            source = "luna16" if named else cubes.source_of(place, config.csv)
+        # Any folder is read as generated ones are. The run's own window applies later, when volumes become densities.
+        config = replace(of_generated(config, place), source=source, csv=config.csv)
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))
     prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=cubes.plan_files(files))
-    known = load_known(prepared)
-    edges_mm = known.details.edge_mm.tolist()
+    nodules = load_prepared(prepared)
+    edges_mm = nodules.edge_mm.tolist()
     notes, large = fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), []
     for file, edge_mm in zip(() if whole else files, edges_mm, strict=not whole):
-        sides_mm = opening.edges_mm(file) if file.name.endswith(SUFFIXES) else [0]
+        scan = read(file) if file.name.endswith(SUFFIXES) else None
+        sides_mm = np.multiply(scan.size, scan.spacing_mm).tolist() if scan else [0]
         if min(sides_mm) > LARGE_VOLUME * edge_mm:
             large.append(f"{file} of {' × '.join(f'{side:.0f}' for side in sides_mm)} mm (cube: {edge_mm:.0f} mm)")
     if large:
@@ -70,12 +71,10 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         remedy = "For nodules in other places give a folder with an annotations.csv"
         notes.append(f"described is only the middle of {large[0]}{others}. {remedy}")
 
-    def sections(max_count: int) -> Iterator[np.ndarray]:
-        return (central_section(part, config.ndim) for part in stream_prepared(prepared, max_count))
-
-    shape = next(stream_prepared(prepared, 1)).shape[1:]
-    places_mm = zip(known.details.centre_mm.tolist(), edges_mm, strict=True)
+    values = central_section(nodules.values, config.ndim)
+    places_mm = zip(nodules.centre_mm.tolist(), edges_mm, strict=True)
+    shape = nodules.values.shape[1:]
     centres = [world_coordinates.section_mm(shape, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
     folder = place if place.is_dir() else place.parent
-    paths = tuple(str(folder / file) for file in known.files)
-    return Cubes(known, paths, next(sections(1)).shape[1:], centres, sections, notes)
+    paths = tuple(str(folder / file) for file in nodules.table["path"].tolist())
+    return Cubes(nodules.table, paths, centres, values, notes)

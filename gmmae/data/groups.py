@@ -14,7 +14,7 @@ import numpy as np
 
 from gmmae.data.extraction.annotations import patient_key
 from gmmae.data.extraction.arrays import stream
-from gmmae.data.extraction.integrity import data_file_or_header
+from gmmae.data.extraction.headers import data_file
 from gmmae.data.extraction.tasks import Plan, Task
 
 
@@ -75,7 +75,7 @@ def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, s
     """Yields what each nodule shares with others: its name, the kind, and a text that is equal for those of one group."""
     stack = task.items[0].part is not None
     volumes = [_digest(array) for array in stream(task.file, task.items[0].array)] if stack else []
-    data = data_file_or_header(task.file)
+    data = data_file(task.file)
     scan = "" if stack else next(stamp.sample for stamp in task.stamps if stamp.path == data)
     for item in task.items:
         name, volume = item.name, volumes[item.part or 0] if stack else ""

@@ -11,11 +11,10 @@ import numpy as np
 
 from gmmae.data.extraction import cubes
 from gmmae.data.extraction.annotations import refuse
-from gmmae.data.extraction.grids import index_of
-from gmmae.data.extraction.opening import Opened, at, centre_mm, open_all, with_mask
+from gmmae.data.extraction.extract import centre_mm, nodules_of
 from gmmae.data.extraction.prepare import say_on_stderr
+from gmmae.data.extraction.scan import index_of, mask_on_grid, read_mask, region
 from gmmae.data.extraction.tasks import Task, place_of
-from gmmae.data.extraction.voxels import mask_on_grid, read_whole
 from gmmae.data.groups import join
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, NativeNodule, TransientError, error_line, masses, unreadable_root
@@ -34,7 +33,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     if root.suffix == ".npz":
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
     try:
-        if cubes.looks_like_luna16(root, root / config.csv_name):
+        if cubes.looks_like_luna16(root, config.csv):
             raise DataError(
                 f"data.root must hold volumes with masks and {cubes.NODULES} for a segmentation; got {root}, which is shaped "
                 "like LUNA16 and has no masks"
@@ -51,7 +50,8 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     groups = join(plan, {nodule.name: nodule.values for nodule in nodules})
     for line in groups.lines:
         say_on_stderr(line)
-    return tuple(nodule._replace(group=groups.names[nodule.name]) for nodule in nodules)
+    own = {item.name: dict(zip(plan.header, item.cells, strict=True)) for task in plan.tasks for item in task.items}
+    return tuple(nodule._replace(group=groups.names[nodule.name], own=own[nodule.name]) for nodule in nodules)
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
@@ -62,35 +62,28 @@ def _read_all(tasks: tuple[Task, ...], least_axes: int, hu: bool, inputs: object
 
 
 def _read_task(task: Task, least_axes: int, hu: bool) -> Iterator[NativeNodule]:
-    """Yields the nodules of one file. Its voxels are read once."""
-    volume, values = None, np.empty(0)
-    nodules = open_all(task, least_axes)
+    """Yields the nodules of one file. Its voxels are checked once."""
+    place, voxels, values = task.label, None, np.empty(0)
     try:
-        while True:
-            with at(task.label):
-                opened = next(nodules, None)
-            if opened is None:
-                return
-            place = place_of(task, opened.item)
-            with at(place):
-                if opened.volume is not volume:
-                    volume, voxels = opened.volume, read_whole(opened.volume, hu)
-                    values = np.rint(voxels).astype(np.int16) if hu else voxels.astype(np.float32)
-                nodule = _nodule(opened, values, place)
-            yield nodule
+        for item, scan, source in nodules_of(task, least_axes):
+            place = place_of(task, item)
+            if scan.voxels is not voxels:
+                voxels, values = scan.voxels, region(scan, hu)
+                values = np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
+            centre = None if item.centre_mm is None else centre_mm(item, scan)
+            index = None if centre is None else index_of(scan, centre)[::-1]
+            if source is None:
+                raise DataError(f"a volume must have a mask to be segmented; add {Path(item.name).name} to masks/")
+            mask = mask_on_grid(read_mask(source, scan, centre), scan)
+            if not mask.any():
+                raise DataError("the mask must hold voxels of its volume; got no voxel at all")
+            z, y, x = (np.argwhere(mask).mean(0) if index is None else index).tolist()
+            sx, sy, sz = scan.spacing_mm
+            diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
+            facts = (item.name, item.group, item.category, values, mask, (z, y, x), (sz, sy, sx), diameter_mm, place)
+            yield NativeNodule(*facts)
+            place = task.label
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
     except (OSError, MemoryError) as error:
         raise TransientError(f"{task.label}: {error_line(error)}") from error
-
-
-def _nodule(opened: Opened, values: np.ndarray, place: str) -> NativeNodule:
-    item, volume = opened.item, opened.volume
-    mask = with_mask(opened, lambda mask: mask_on_grid(mask, volume))
-    if mask is None:
-        raise DataError(f"a volume must have a mask to be segmented; add {Path(item.name).name} to masks/")
-    if not mask.any():
-        raise DataError(f"{opened.mask_name}: must hold voxels of its volume; got no voxel at all")
-    z, y, x = np.argwhere(mask).mean(0) if item.centre_mm is None else index_of(volume, centre_mm(opened))[::-1]
-    sz, sy, sx = volume.frame.GetSpacing()[::-1]
-    diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
-    centre = (float(z), float(y), float(x))
-    return NativeNodule(item.name, item.group, item.category, values, mask, centre, (sz, sy, sx), diameter_mm, place)

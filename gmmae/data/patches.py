@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Real, UInt8
+from jaxtyping import Int32, Integer, Real, UInt8
 
 from gmmae.data.synthetic.painting import interpolate
 from gmmae.data.volumes import DataError, NativeNodule
@@ -101,20 +101,23 @@ def slices(
 
 def _slices_of(number: int, volume: NativeNodule, edge: int, neighbours: int, empty: bool) -> tuple[np.ndarray, ...]:
     corner = [round(centre) - edge // 2 for centre in volume.centre[1:]]
-    (inside_y, y), (inside_x, x) = (_along(first, edge, n) for first, n in zip(corner, volume.values.shape[1:], strict=True))
     chosen = np.arange(len(volume.mask)) if empty else np.flatnonzero(volume.mask.any((1, 2)))
-    window = volume.values[:, y][:, :, x]
-    beside = [np.clip(chosen + step, 0, len(window) - 1) for step in range(-neighbours, neighbours + 1)]
-    values = np.stack([window[z] for z in beside], axis=-1)
-    labels = np.where(inside_y[:, None] & inside_x, volume.mask[:, y][:, :, x][chosen], np.uint8(OUTSIDE))
+    y, x = (np.arange(first, first + edge) for first in corner)
+    # Beyond the volume its outermost voxels go on, and its outermost slices for neighbours.
+    steps = [(chosen + step, y, x) for step in range(-neighbours, neighbours + 1)]
+    values = np.stack([_nearest(volume.values, *places) for places in steps], axis=-1)
     corners = np.column_stack([chosen, np.full((len(chosen), 2), corner)]).astype(np.int32)
-    return values, labels, np.full(len(chosen), number, np.int32), corners
+    return values, _labels(volume, chosen, y, x), np.full(len(chosen), number, np.int32), corners
 
 
-def _along(first: int, edge: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns for each position of a patch along an axis whether it is in the volume, and its nearest voxel."""
-    places = np.arange(first, first + edge)
-    return (places >= 0) & (places < n), np.clip(places, 0, n - 1)
+def _nearest(values: Real[np.ndarray, "z y x"], *places: Integer[np.ndarray, " _"]) -> Real[np.ndarray, "_ _ _"]:
+    """Returns the voxels at these places along each axis; beyond the volume, the nearest ones."""
+    return values[np.ix_(*(np.clip(place, 0, n - 1) for place, n in zip(places, values.shape, strict=True)))]
+
+
+def _labels(volume: NativeNodule, *places: Integer[np.ndarray, " _"]) -> UInt8[np.ndarray, "_ _ _"]:
+    """Returns the labels at these places along each axis."""
+    return _nearest(np.pad(volume.mask, 1, constant_values=OUTSIDE), *(place + 1 for place in places))
 
 
 def _offset(axes: int, jitter: int, seed: int, *places: int) -> np.ndarray:
@@ -141,11 +144,7 @@ def boxes(volumes: Sequence[NativeNodule], size: int, jitter: int, voxel_mm: flo
         interpolated = interpolate(volume.values.astype(np.float64), *places)
         whole = np.issubdtype(volume.values.dtype, np.integer)
         values.append((np.rint(interpolated) if whole else interpolated).astype(volume.values.dtype))
-        nearest = [np.floor(place + 0.5).astype(int) for place in places]
-        inside = [(at >= 0) & (at < n) for at, n in zip(nearest, volume.mask.shape, strict=True)]
-        voxels = volume.mask[np.ix_(*(np.clip(at, 0, n - 1) for at, n in zip(nearest, volume.mask.shape, strict=True)))]
-        z, y, x = inside
-        labels.append(np.where(z[:, None, None] & y[:, None] & x, voxels, np.uint8(OUTSIDE)))
+        labels.append(_labels(volume, *(np.floor(place + 0.5).astype(int) for place in places)))
     offsets = np.array([_offset(3, jitter, seed, i) for i in range(len(volumes))], np.int32)
     corners = np.full((len(volumes), 3), 0, np.int32)
     return Patches(np.stack(values)[..., None], np.stack(labels), offsets, np.arange(len(volumes), dtype=np.int32), corners)

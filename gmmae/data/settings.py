@@ -23,10 +23,10 @@ from gmmae.config.schema import Place
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 """Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
 
-AIR_HU = -1000.0
+COLUMNS = ("file_column", "diameter_column", "category_column", "group_column")
+"""Fields that name columns of the CSV."""
 
-BYTES = (0.0, 255.0)
-"""Window of MedMNIST's values."""
+AIR_HU = -1000.0
 
 ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
 """The CSV of a folder of scans, as LUNA16's, and that of a folder of cubes."""
@@ -35,10 +35,6 @@ ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
 def _sound_edge(value: str) -> bool:
     edge = CROP_PATTERN.fullmatch(value)
     return edge is not None and (edge["number"] is None or float(edge["number"]) > 0)
-
-
-def _sound_window(window: tuple[float, float]) -> bool:
-    return window[0] < window[1]
 
 
 def _sound_size(size: int | tuple[int, ...]) -> bool:
@@ -56,7 +52,7 @@ Validation = Annotated[
     int | float,
     Rule("a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1),
 ]
-Window = Annotated[tuple[float, float], Rule("two increasing numbers", _sound_window)]
+Window = Annotated[tuple[float, float], Rule("two increasing numbers", lambda window: window[0] < window[1])]
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ class DataConfig(Section, name="data"):
 
     source: Literal["synthetic", "luna16", "cubes", "medmnist"] = "synthetic"  # where the nodules come from
     root: Place = None  # luna16, cubes: the folder of the scans or volumes; cubes, medmnist: or one .npz file
-    csv: Csv = "auto"  # luna16, cubes: the CSV file, looked for in root; auto: annotations.csv (luna16), nodules.csv (cubes)
+    csv: Csv = "auto"  # luna16, cubes: the CSV in root; auto: annotations.csv (luna16), nodules.csv (cubes), or the only one
     ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for arrays [y, x], or volumes' central slices; 1 for [x], or central lines
     shape: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
@@ -75,6 +71,8 @@ class DataConfig(Section, name="data"):
     crop: Crop = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (medmnist: always whole)
     padding: Literal["air", "replicate"] = "air"  # what lies outside: -1000 HU (else the window's low), or the outermost voxels
     category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one
+    file_column: Text = "auto"  # luna16, cubes: the column of the volumes; auto: file, image, image_path or path; or seriesuid
+    diameter_column: Text = "auto"  # luna16, cubes: the column of diameters; auto: diameter_mm, size_mm or diameter, in mm
     group_column: Text = "auto"  # luna16, cubes: a further column no split divides, beside patient and scan
     on_error: Annotated[OnError, MAY_CHANGE_ON_RESUME] = "skip"  # luna16, cubes: report a broken scan or row, or stop at it
     workers: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: processes that read scans
@@ -86,23 +84,17 @@ class DataConfig(Section, name="data"):
 
     def __post_init__(self) -> None:
         if isinstance(self.shape, tuple) and len(set(self.shape)) == 1 and len(self.shape) in (1, self.ndim):
-            object.__setattr__(
-                self, "shape", self.shape[0]
-            )  # one way to say the same, so that runs that are equal are named so
-        if self.source == "medmnist":
-            self._fit_to_medmnist()
+            object.__setattr__(self, "shape", self.shape[0])  # so that runs that are equal are named so
+        if self.source == "medmnist":  # its volumes are whole cubes of bytes, so the defaults of CT are replaced
+            if self.window == DataConfig.window:
+                object.__setattr__(self, "window", (0.0, 255.0))
+            if self.crop == DataConfig.crop:
+                object.__setattr__(self, "crop", "whole")
+            require(self.crop == "whole", "data.crop", "whole for data.source = medmnist", self.crop)
+            require(isinstance(self.shape, int), "data.shape", "one number for data.source = medmnist", self.shape)
         super().__post_init__()
         rule = f"one number, or one for each of data.ndim = {self.ndim} axes"
         require(isinstance(self.shape, int) or len(self.shape) == self.ndim, "data.shape", rule, self.shape)
-
-    def _fit_to_medmnist(self) -> None:
-        """Replaces the defaults of CT. MedMNIST's volumes are whole cubes of bytes."""
-        if self.window == DataConfig.window:
-            object.__setattr__(self, "window", BYTES)
-        if self.crop == DataConfig.crop:
-            object.__setattr__(self, "crop", "whole")
-        require(self.crop == "whole", "data.crop", "whole for data.source = medmnist", self.crop)
-        require(isinstance(self.shape, int), "data.shape", "one number for data.source = medmnist", self.shape)
 
     @property
     def averages(self) -> bool:
@@ -118,11 +110,6 @@ class DataConfig(Section, name="data"):
     def folder(self) -> Path:
         """The folder or file of `root`; an empty path without one."""
         return Path(self.root or "")
-
-    @property
-    def csv_name(self) -> str:
-        """The CSV file's path, relative to `root`."""
-        return (ANNOTATIONS if self.source == "luna16" else NODULES) if self.csv == "auto" else self.csv
 
     @property
     def volume_shape(self) -> tuple[int, int, int]:

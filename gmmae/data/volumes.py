@@ -5,13 +5,17 @@ Array axes are z, y, x. A volume has `size` samples along each axis; voxel centr
 """
 
 import errno
-from collections.abc import Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Real, Shaped, UInt8
 
 from gmmae.system.errors import InputError, printable
+
+OWN = "csv."
+"""Before the names of the user's columns in a table."""
 
 Point = tuple[float, float, float]
 """A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""
@@ -38,6 +42,15 @@ def error_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def letters(name: str) -> str:
+    """Returns what all spellings of a column's name share.
+
+    >>> letters("Patient ID") == letters("patient_id")
+    True
+    """
+    return re.sub(r"[\W_]", "", name).casefold()
+
+
 def unreadable_root(error: OSError) -> DataError:
     """Returns the error for a folder that cannot be listed. Only some reasons are transient."""
     text = f"data.root must be a folder that can be read; got {error}"
@@ -46,61 +59,109 @@ def unreadable_root(error: OSError) -> DataError:
     return TransientError(f"{text}: try the same command again")
 
 
-class Details(NamedTuple):
-    """Further facts of each nodule: its cube's centre (x, y, z in mm) and edge, its diameter, and the cube's share outside.
-
-    `places` are the CSV and its line, for messages. Diameters are NaN where not known.
-    """
-
-    places: tuple[str, ...]
-    centre_mm: Float[np.ndarray, "samples 3"]
-    edge_mm: Float[np.ndarray, " samples"]
-    diameter_mm: Float[np.ndarray, " samples"]
-    filled: Float[np.ndarray, " samples"]
-
-    def take(self, index: Shaped[np.ndarray, " taken"]) -> "Details":
-        """Returns those of some nodules, in this order."""
-        return Details(tuple(self.places[i] for i in index), *(values[index] for values in self[1:]))
-
-
 class Nodules(NamedTuple):
-    """Volumes around nodules, with the facts of each.
+    """Volumes around nodules, and one table of what is known of each.
+
+    The columns of the table, by name:
+
+    - `name`: unique. `place`: the CSV and its line, for messages. `path`: the volume's file, relative to `data.root` in it.
+    - `group`: the patient where one is named, otherwise the scan. A split never divides a group.
+    - `category`: empty where none is known. `split`: train, validation or test where the data are divided already, or empty.
+    - `centre_mm` (samples × 3: x, y, z in the world) and `edge_mm` of the cube; `filled`, its share outside of the scan.
+    - `diameter_mm`: NaN where not known.
+    - each column of the user's CSV, as text, with `OWN` before its name.
 
     Attributes:
-      values: the volumes: int16 in HU, or float32 in a unit of their own.
-      names: one for each cube, unique.
-      groups: the patient that each cube comes from where one is named, otherwise the scan; a split never divides a group.
-      categories: the class of each nodule, or an empty string where none is known.
-      masks: 1 in the nodule; zeros for a nodule without mask.
-      details: of their cubes.
-      splits: training, validation or test for each, where the data are divided already (`gmmae.data.splits.SPLITS`).
+      values: int16 in HU, or float32 in a unit of their own.
+      masks: 1 in the nodule; zeros for a nodule without mask. None: no nodule has one.
+      table: the columns.
       by: what a split keeps whole, as `gmmae.data.groups.Groups.by`.
     """
 
     values: Real[np.ndarray, "samples *volume"]
-    names: tuple[str, ...]
-    groups: tuple[str, ...]
-    categories: tuple[str, ...]
-    masks: Shaped[np.ndarray, "samples *volume"] | None = None
-    details: Details | None = None
-    splits: tuple[str, ...] = ()
+    masks: Shaped[np.ndarray, "samples *volume"] | None
+    table: Mapping[str, Shaped[np.ndarray, "samples ..."]]
     by: str = "volume"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Unique names."""
+        return tuple(self.table["name"].tolist())
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The group of each nodule, which no split divides."""
+        return tuple(self.table["group"].tolist())
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """The category of each nodule; empty where none is known."""
+        return tuple(self.table["category"].tolist())
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Train, validation or test for each nodule; empty where the data are not divided already."""
+        return tuple(self.table["split"].tolist()) if self.table["split"].any() else ()
 
     @property
     def places(self) -> tuple[str, ...]:
         """Each nodule's name, and its CSV and line, for messages."""
-        if self.details is None:
-            return self.names
-        pairs = zip(self.names, self.details.places, strict=True)
+        pairs = zip(self.names, self.table["place"].tolist(), strict=True)
         return tuple(name if name == place else f"{name} ({place})" for name, place in pairs)
+
+    @property
+    def centre_mm(self) -> Float[np.ndarray, "samples 3"]:
+        """Centres of the cubes."""
+        return self.table["centre_mm"]
+
+    @property
+    def edge_mm(self) -> Float[np.ndarray, " samples"]:
+        """Edges of the cubes."""
+        return self.table["edge_mm"]
+
+    @property
+    def diameter_mm(self) -> Float[np.ndarray, " samples"]:
+        """Diameters; NaN where not known."""
+        return self.table["diameter_mm"]
+
+    @property
+    def filled(self) -> Float[np.ndarray, " samples"]:
+        """Shares of the cubes that lie outside of the scans."""
+        return self.table["filled"]
+
+    def column(self, name: str) -> Shaped[np.ndarray, " samples"] | None:
+        """Returns a column of the user's CSV as text, whatever the case and signs of its name; None where there is none."""
+        alike = (key for key in self.table if key.startswith(OWN) and letters(key.removeprefix(OWN)) == letters(name))
+        return self.table.get(f"{OWN}{name}", self.table.get(next(alike, "")))
 
     def take(self, index: Shaped[np.ndarray, " taken"]) -> "Nodules":
         """Returns some of them, in this order."""
-        names, groups, categories = ([list(values)[i] for i in index] for values in (self.names, self.groups, self.categories))
         masks = None if self.masks is None else self.masks[index]
-        details = None if self.details is None else self.details.take(index)
-        splits = tuple(self.splits[i] for i in index) if self.splits else ()
-        return Nodules(self.values[index], tuple(names), tuple(groups), tuple(categories), masks, details, splits, self.by)
+        return Nodules(self.values[index], masks, {name: column[index] for name, column in self.table.items()}, self.by)
+
+    def with_columns(self, **columns: Sequence[Any] | np.ndarray) -> "Nodules":
+        """Returns them with some columns replaced, or added."""
+        return self._replace(table={**self.table, **{name: np.asarray(column) for name, column in columns.items()}})
+
+
+def own_columns(table: Mapping[str, np.ndarray], taken: Iterable[str]) -> dict[str, np.ndarray]:
+    """Returns the user's columns for an output, with `csv_` before names that the output has itself."""
+    own: dict[str, np.ndarray] = {}
+    for key in table:
+        if key.startswith(OWN):
+            name = key.removeprefix(OWN)
+            while name in own or name in taken:
+                name = f"csv_{name}"
+            own[name] = table[key]
+    return own
+
+
+def make_table(names: Sequence[str], **columns: Sequence[Any] | np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the table of `Nodules`. Without other columns each nodule is a group, lies in the origin and has no size."""
+    nothing, zeros = np.full(len(names), ""), np.zeros(len(names))
+    table = dict.fromkeys(("name", "group", "place"), np.array(names)) | dict.fromkeys(("category", "split", "path"), nothing)
+    table |= {"centre_mm": np.zeros((len(names), 3)), "edge_mm": zeros, "diameter_mm": zeros + np.nan, "filled": zeros}
+    return table | {name: np.asarray(column) for name, column in columns.items()}
 
 
 class NativeNodule(NamedTuple):
@@ -125,6 +186,7 @@ class NativeNodule(NamedTuple):
     spacing_mm: tuple[float, float, float]
     diameter_mm: float
     place: str = ""
+    own: Mapping[str, str] = {}  # the columns of the user's CSV
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:
@@ -140,19 +202,19 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
         )
     if shared := set(first.names) & set(second.names):
         raise DataError(f"nodules that are joined must have names of their own; {min(shared)} is in both: rename it")
+    if first.splits:
+        second = second.with_columns(split=["train"] * len(second.values))
     masks = None
     if first.masks is not None or second.masks is not None:
         masks = np.concatenate([np.zeros_like(part.values) if part.masks is None else part.masks for part in (first, second)])
-    details = None
-    if first.details is not None and second.details is not None:
-        columns = (np.concatenate(pair) for pair in zip(first.details[1:], second.details[1:], strict=True))
-        details = Details(first.details.places + second.details.places, *columns)
-    names, groups, categories = (a + b for a, b in zip(first[1:4], second[1:4], strict=True))
-    splits = first.splits + ("train",) * len(second.names) if first.splits else ()
-    return Nodules(np.concatenate([first.values, second.values]), names, groups, categories, masks, details, splits, first.by)
+    columns = {
+        name: np.concatenate([part.table.get(name, np.full(len(part.values), "")) for part in (first, second)])
+        for name in {**first.table, **second.table}
+    }
+    return Nodules(np.concatenate([first.values, second.values]), masks, columns, first.by)
 
 
-def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[np.ndarray, "samples ..."]:
+def central_section(values: Shaped[np.ndarray, "samples ..."], ndim: int) -> Shaped[np.ndarray, "samples ..."]:
     """Returns the central slice (`ndim` 2) or central line (`ndim` 1) of each volume with more axes."""
     while values.ndim > ndim + 1:
         values = values[:, values.shape[1] // 2]

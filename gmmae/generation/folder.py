@@ -3,9 +3,13 @@
 import csv
 from pathlib import Path
 
+import numpy as np
+
 from gmmae.data.extraction import world_coordinates
+from gmmae.data.volumes import Nodules, own_columns
 from gmmae.generation.generator import Generated
 
+DONORS = "donors.csv"
 COLUMNS = {
     "file": "file of the cube in images/, and of its mask in masks/",
     "group": "patient of the first donor of the shape, or that nodule's scan where no patient is named",
@@ -20,30 +24,35 @@ COLUMNS = {
     "texture_donors": "training nodules that the texture comes from",
 }
 """Columns of `nodules.csv` with their meanings. `gmmae.data.extraction.cubes` reads the first four."""
+DONOR_COLUMNS = {"name": "name of the donor", "COLUMN": "a column of the data's CSV, one each; csv_name for name"}
 
 
-def write(generated: Generated, out: Path, run: str, seed: int) -> None:
-    """Writes `images/`, `masks/` and `nodules.csv` into a folder.
+def write(generated: Generated, training: Nodules, out: Path, run: str, seed: int) -> None:
+    """Writes `images/`, `masks/` and `nodules.csv` into a folder, and the CSV's columns of the donors into `donors.csv`.
 
     Args:
       generated: nodules with three axes.
+      training: the training nodules, some of which are donors.
       out: a folder of `gmmae.system.files.whole_folder`.
       run: id of the run that trained the model.
       seed: seed of the sample.
     """
     nodules = generated.nodules
-    assert nodules.details is not None
     volumes = {"images": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
     for folder in volumes:
-        (out / folder).mkdir(parents=True, exist_ok=True)
+        (out / folder).mkdir(parents=True)
     rows = []
+    groups, categories = nodules.groups, nodules.categories
     for i, name in enumerate(nodules.names):
         file = f"{name}.nii.gz"
         for folder, values in volumes.items():
-            world_coordinates.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.details.edge_mm[i]))
+            world_coordinates.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
-        known = (nodules.categories[i], f"{nodules.details.diameter_mm[i]:.6f}", run, seed)
-        origin = (generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors)
-        rows.append([file, nodules.groups[i], *known, *origin])
+        made = (groups[i], categories[i], f"{nodules.diameter_mm[i]:.6f}", run, seed)
+        rows.append([file, *made, generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors])
     with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
+    used = np.isin(training.table["name"], [*generated.shape_donors.ravel(), *generated.texture_donors.ravel()])
+    columns = {"name": training.table["name"], **own_columns(training.table, ("name",))}
+    with (out / DONORS).open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([columns, *zip(*(column[used] for column in columns.values()), strict=True)])

@@ -7,7 +7,7 @@ from typing import Any
 from gmmae.config import toml
 from gmmae.config.rules import MAY_CHANGE_ON_RESUME, marked, require
 from gmmae.config.schema import Config, absolute, changed, leaves
-from gmmae.data.settings import NODULES, DataConfig
+from gmmae.data.settings import DataConfig
 from gmmae.scaling.strategies import require_known
 from gmmae.system.errors import InputError
 from gmmae.workloads import registry
@@ -53,7 +53,7 @@ def require_source(config: Config, own: Config | None = None) -> Config:
         from gmmae.data.extraction.cubes import source_of  # it imports readers of all formats
 
         root = Path(data.root or "")
-        require(False, "data.source", f"{source_of(root, root / NODULES)} for {data.root or data.csv}", data.source)
+        require(False, "data.source", f"{source_of(root)} for {data.root or data.csv}", data.source)
     return config
 
 

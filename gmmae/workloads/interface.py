@@ -65,6 +65,7 @@ class Splits:
       about: the samples, in a few words for the start table.
       names: of the samples, by split ("train", "validation", "test"); None: tables give their numbers.
       groups: of the samples, by split, such as the patient of each. Intervals resample groups; None: every sample is a group.
+      columns: further text of the samples for tables, by split and name, such as the columns of the user's CSV.
       may_be_undefined: names of metrics that are undefined, and NaN, for some samples. Their means are over the other samples,
         and NaN where there is none. A NaN of any other metric makes the mean NaN.
       test: test samples, like those for training. Neither training nor the choice of an epoch sees them. None: there are none.
@@ -77,6 +78,7 @@ class Splits:
     groups: Mapping[str, Sequence[str]] | None = None
     may_be_undefined: Sequence[str] = ()
     test: Samples | None = None
+    columns: Mapping[str, Mapping[str, Sequence[str]]] | None = None
 
 
 def no_metrics(params: Params, samples: Samples) -> PerSample:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 
 import jax
+import numpy as np
 
 from gmmae.data.sources import SplitNodules
+from gmmae.data.volumes import own_columns
 from gmmae.models.losses import LOSSES
 from gmmae.models.mixture import Mixture
 from gmmae.models.refine import refine
@@ -15,13 +17,14 @@ def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefin
     """Divides the samples of all nodules as the nodules are divided, with their names and groups."""
     parts = {**loaded.split._asdict(), "test": loaded.test}
 
-    def by_split(words: Sequence[str]) -> dict[str, list[str]]:
-        return {name: [words[int(i)] for i in index] for name, index in parts.items()}
+    def by_split(words: np.ndarray) -> dict[str, list[str]]:
+        return {name: words[index].tolist() for name, index in parts.items()}
 
     train, validation, test = (jax.tree.map(lambda array, index=index: array[index], samples) for index in parts.values())
-    nodules = loaded.nodules
-    known = (about, by_split(nodules.names), by_split(nodules.groups), may_be_undefined)
-    return Splits(train, validation, *known, test=test if len(loaded.test) else None)
+    table = loaded.nodules.table
+    known, own = (about, by_split(table["name"]), by_split(table["group"]), may_be_undefined), own_columns(table, ())
+    columns = {part: {name: values[index].tolist() for name, values in own.items()} for part, index in parts.items()}
+    return Splits(train, validation, *known, test=test if len(loaded.test) else None, columns=columns)
 
 
 def mixture_refinement(loss: str, sigma_floor: float, *, diagonal: bool) -> Callable[[PerSample, int], PerSample]:

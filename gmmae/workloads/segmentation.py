@@ -42,17 +42,8 @@ def load_volumes(data: PatchConfig) -> tuple[NativeNodule, ...]:
     """
     if data.source == "synthetic":
         return native_nodules(data.samples, data.shape + 2 * data.jitter, data.seed)
-    return native_volumes.read(
-        DataConfig(
-            source="cubes",
-            root=data.root,
-            csv=data.csv,
-            ndim=data.ndim,
-            window=data.window,
-            category_column=data.category_column,
-            group_column=data.group_column,
-        )
-    )
+    same = ("source", "root", "csv", "ndim", "window", "file_column", "diameter_column", "category_column", "group_column")
+    return native_volumes.read(DataConfig(**{name: getattr(data, name) for name in same}))
 
 
 def split_volumes(volumes: Sequence[NativeNodule], data: PatchConfig) -> Split:
@@ -148,6 +139,10 @@ def build(config: Config) -> Workload:
             names={name: [_patch_name(volumes, patches, i, data.ndim) for i in part] for name, part in parts.items()},
             groups={name: [volumes[volume].group for volume in patches.volumes[part]] for name, part in parts.items()},
             may_be_undefined=() if all_visible else ("dice",),
+            columns={
+                name: {key: [volumes[volume].own[key] for volume in patches.volumes[part]] for key in volumes[0].own}
+                for name, part in parts.items()
+            },
         )
 
     return Workload(load, init, losses, metrics, describe, cpu_samples=max(1, CPU_BATCH_PIXELS // data.shape**data.ndim))

@@ -43,7 +43,7 @@ class PatchConfig(Section, name="data"):
 
     source: Literal["synthetic", "cubes"] = "synthetic"  # where the nodules come from
     root: Place = None  # cubes: the folder of the volumes, with masks
-    csv: Csv = "auto"  # cubes: the CSV file, looked for in root; auto: nodules.csv
+    csv: Csv = "auto"  # cubes: the CSV in root; auto: nodules.csv, or the only one
     ndim: Literal[2, 3] = 2  # axes: 2, axial slices at their own pixel spacing; 3, volumes of cubic voxels
     shape: Annotated[int, at_least(4)] = 64  # samples of a patch along every axis, as the network sees it
     jitter: NonNegativeInt = 11  # largest offset of a patch from the nodule's centre along each axis, samples
@@ -56,6 +56,8 @@ class PatchConfig(Section, name="data"):
     fold: NonNegativeInt = 0  # the part that is for validation, from 0
     window: Window = (-1000.0, 400.0)  # values that become -1 and 1: HU; cubes: another window is in the data's own unit
     seed: Seed = 0  # of the synthetic nodules, of the split, and of the offsets at validation
+    file_column: Text = "auto"  # cubes: the CSV's column of the volumes; auto: file, image, image_path or path
+    diameter_column: Text = "auto"  # cubes: the CSV's column of diameters; auto: diameter_mm, size_mm or diameter, in mm
     category_column: str = "category"  # cubes: the CSV's column of nodule categories, where there is one
     group_column: Text = "auto"  # cubes: a further column no split divides, beside patient and volume
     augment: bool = True  # training samples are reflected and rotated by 90 degrees at random, with their masks

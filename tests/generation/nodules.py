@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gmmae.data.volumes import Nodules
+from gmmae.data.volumes import Nodules, make_table
 
 
 def balls(seed, samples, prefix="real", shift=0, size=8):
@@ -12,6 +12,6 @@ def balls(seed, samples, prefix="real", shift=0, size=8):
     inside = rng.uniform(0.5, 0.8, (samples, 1, 1, 1)) - np.linalg.norm(points - centres, axis=-1)
     brightness = rng.normal(-100, 60, (samples, 1, 1, 1))
     values = -800 + (brightness + 800) / (1 + np.exp(-inside / 0.1)) + rng.normal(shift, 60, inside.shape)
-    names = tuple(f"{prefix}{i}" for i in range(samples))
-    groups = tuple(f"{prefix}{i // 2}" for i in range(samples))
-    return Nodules(values.astype(np.int16), names, groups, ("solid",) * samples, (inside > 0).astype(np.uint8))
+    groups = [f"{prefix}{i // 2}" for i in range(samples)]
+    table = make_table([f"{prefix}{i}" for i in range(samples)], group=groups, category=["solid"] * samples)
+    return Nodules(values.astype(np.int16), (inside > 0).astype(np.uint8), table)

@@ -1,23 +1,26 @@
-"""The CSV of the nodules: its usable rows, and a fault for each other row."""
+"""The CSV of the nodules: an `Item` for each usable row, and a fault for each other row."""
 
 import csv
 import math
 import os
 import re
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
-from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError
+from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
+from gmmae.data.volumes import DataError, letters
 
-PATIENT_COLUMNS = ("patient", "PatientID", "subject", "case", "group")
+FILES = ("file", "image", "image_path", "path")
+"""Columns that name the volume; the first one that is there does."""
+DIAMETERS = ("diameter_mm", "size_mm", "diameter")
+PATIENTS = ("patient", "PatientID", "subject", "case", "group")
 """Columns that name the patient; the first one that a row fills does."""
-SCAN_COLUMNS = ("scan", "seriesuid")
+SCANS = ("scan", "seriesuid")
 """Columns that name only the scan."""
+GROUP = "data.group_column"
 COORDINATES = ("coordX", "coordY", "coordZ")
 SPACINGS = ("spacingX", "spacingY", "spacingZ")
 MAX_NAME_BYTES = 255
@@ -55,54 +58,59 @@ def refuse(faults: Sequence[Fault], way_out: str = SKIP) -> None:
         raise DataError(f"{faults[0].line()}{more}: fix it, or {way_out}")
 
 
-class Row(NamedTuple):
-    """One nodule of a CSV.
+class Item(NamedTuple):
+    """One nodule, as a CSV or an array lists it."""
 
-    Attributes:
-      number: the line in the file; the header is line 1.
-      file: the scan: a seriesuid, or the name of a file.
-      centre_mm: world x, y, z, or as many of them as are given; None for the middle of the volume.
-      diameter_mm: or None where not given.
-      spacing_mm: of an array without geometry, along x, y, z, or as many of them as are given; None where none is.
-      group: name of the nodule's group, which no split divides; empty where not given.
-      patient: `patient_key` of the patient.
-      series: UID of the scan; empty where not given.
-      category: empty where not given.
-      mask: name of a mask file; empty where not given.
-    """
-
-    number: int
-    file: str
-    centre_mm: tuple[float, ...] | None
-    diameter_mm: float | None
-    spacing_mm: tuple[float, ...] | None
-    group: str
-    patient: str
-    series: str
-    category: str
-    mask: str
+    name: str  # unique in the data set
+    place: str  # the CSV and its line, or the array and its index
+    group: str  # no split divides it; empty for a volume of a file of several that names none
+    category: str  # empty where not known
+    centre_mm: tuple[float, ...] | None  # world x, y, z, or as many of them as are known; None: the middle of the volume
+    diameter_mm: float | None  # None where not known
+    spacing_mm: tuple[float, ...] | None = None  # of an array without geometry, along x, y, z, or as many as are known
+    part: int | None = None  # index of the volume in a file of several
+    mask: Path | None = None  # a file with the nodule's voxels
+    patient: str = ""  # `patient_key` of the patient
+    series: str = ""  # UID of the scan; empty where not given
+    array: str = "volumes"  # of a file of several volumes
+    split: str = ""  # train, validation or test, where the data are divided already
+    file: str = ""  # as the CSV names the volume: a seriesuid, or a file
+    number: int = 0  # the line in the CSV; the header is line 1
+    cells: tuple[str, ...] = ()  # of all columns of the user
 
 
 class Table(NamedTuple):
-    """The usable rows of a CSV, and a fault for each of the others.
+    """The usable rows of a CSV, and a fault for each of the others."""
 
-    Attributes:
-      columns: the names of all columns, as this program spells them where it knows them.
-      lines: the cells of each row by column, whether it can be used or not.
-    """
-
-    rows: list[Row]
+    rows: list[Item]
     faults: list[Fault]
-    columns: tuple[str, ...] = ()
-    lines: tuple[dict[str, str], ...] = ()
+    columns: tuple[str, ...] = ()  # of the CSV, as this program calls them where it knows them
+    lines: tuple[dict[str, str], ...] = ()  # the cells of each row by these columns, whether it can be used or not
+    header: tuple[str, ...] = ()  # the columns, as the user calls them
+    used: Mapping[str, str] = {}  # the user's columns by this program's names for them
 
 
-def read_table(path: Path, config: DataConfig, file_column: str, required: tuple[str, ...]) -> Table:
-    """Returns the nodules of a CSV.
+def find_csv(config: DataConfig) -> Path:
+    """Returns the CSV that is named; otherwise the one with the usual name, or the only one in the folder.
+
+    Raises:
+      DataError: the folder has several, and none has the usual name.
+    """
+    root, usual = config.folder, ANNOTATIONS if config.source == "luna16" else NODULES
+    others = sorted(path.name for path in root.glob("*.csv") if not path.name.startswith("."))
+    if config.csv != "auto" or (root / usual).is_file() or not others:
+        return root / (usual if config.csv == "auto" else config.csv)
+    if len(others) > 1:
+        raise DataError(f"data.csv must say which CSV lists the nodules; {root} has no {usual}, but {', '.join(others)}")
+    return root / others[0]
+
+
+def read_table(path: Path, config: DataConfig, file_column: str, required: tuple[str, ...] = ()) -> Table:
+    """Returns the nodules of a CSV. Their names are left to the source.
 
     Args:
       path: the CSV.
-      config: names the columns of category and group.
+      config: names columns, and the number of axes.
       file_column: the column that names the scan.
       required: other columns that must be there.
 
@@ -110,80 +118,143 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
       DataError: the file is missing, no CSV, or lacks a column.
     """
     if not path.is_file():
-        names = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
-        visible = [name for name in names if not name.startswith(".")][:8]
+        visible = sorted(other.name for other in path.parent.glob("[!.]*"))[:8]
         what = "is no file" if path.exists() else "is not there"
         raise DataError(
             f"data.csv must name the CSV of the nodules; {path} {what} (the folder holds {', '.join(visible) or 'nothing'})"
         )
+    records: list[tuple[int, list[str]]] = []
     try:
-        lines = list(_records(path))
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            for values in reader:
+                cells = [value.strip() for value in values]
+                while cells and not cells[-1]:
+                    cells.pop()
+                if cells:
+                    records.append((reader.line_num, cells))
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: must be a CSV in UTF-8; {error}: save it again in that form") from error
-    columns = _columns(path, lines[0][1] if lines else [], config, (file_column, *required))
-    table = Table([], [], tuple(columns), tuple(_cells(columns, values) for _, values in lines[1:]))
-    first: dict[tuple[str, tuple[float, ...] | None], Row] = {}
-    for (number, values), cells in zip(lines[1:], table.lines, strict=True):
-        place = f"{path.name} line {number}"
-        try:
-            _check_cells(len(columns), cells, values, (file_column, *required))
-            row = _row(number, cells, config, file_column)
-        except DataError as error:
-            table.faults.append(Fault("row", place, str(error), 1))
-            continue
-        earlier = first.setdefault((row.file, row.centre_mm), row)
-        if earlier is row:
-            table.rows.append(row)
-        elif earlier._replace(number=number) == row:
-            table.faults.append(Fault("duplicate", place, f"repeats line {earlier.number}, which is kept", 0))
-        else:
-            text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
-            table.faults.append(Fault("row", place, text, 1))
+    header = tuple(records[0][1]) if records else ()
+    table = table_of(path, header, records[1:], config, file_column, required)
+    if not table.lines:
+        raise DataError(f"{path}: must list a nodule; it has a header alone")
     return table
 
 
-def rows_by_volume(table: Table, csv: Path) -> dict[str, list[Row]]:
-    """Returns the rows of each volume by its name.
-
-    Raises:
-      DataError: the CSV has only a header.
-    """
-    if not table.rows and not table.faults:
-        raise DataError(f"{csv}: must list a nodule; it has a header alone")
-    by_name: dict[str, list[Row]] = defaultdict(list)
-    for row in table.rows:
-        by_name[row.file].append(row)
-    return dict(sorted(by_name.items()))
-
-
-def _columns(path: Path, header: Sequence[str], config: DataConfig, required: tuple[str, ...]) -> list[str]:
-    """Returns the names of columns. A name that differs from a known one only by case or signs gets the known spelling.
+def table_of(
+    path: Path,
+    header: tuple[str, ...],
+    records: Iterable[tuple[int, Sequence[str]]],
+    config: DataConfig,
+    file_column: str,
+    required: tuple[str, ...] = (),
+    form: str = "line {}",
+) -> Table:
+    """Returns the nodules of the records of a CSV: the numbers of lines, which `form` shows in messages, and their cells.
 
     Raises:
       DataError: a column is missing, or is there twice.
     """
-    group = () if config.group_column == "auto" else (config.group_column,)
-    known = (
-        *group,
-        *filter(None, (config.category_column,)),
-        *required[:1],
-        *COORDINATES,
-        "diameter_mm",
-        *SPACINGS,
-        *PATIENT_COLUMNS,
-        *SCAN_COLUMNS,
-        "mask",
+    used = _recognised(path, header, config, file_column, required)
+    ours = {column: name for name, column in used.items()}
+    columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
+    rows, faults = dict[object, Item](), list[Fault]()
+    for number, values in records:
+        cells = (*values, *[""] * (len(header) - len(values)))
+        lines.append(dict(zip(columns, cells, strict=False)))
+        of_column, place = dict(zip(header, cells, strict=False)), f"{path.name} {form.format(number)}"
+        try:
+            if len(values) > len(header):
+                raise DataError(
+                    f"a row must have at most the {len(header)} cells of the header; got {len(values)}: is a comma in a number "
+                    "or name?"
+                )
+            if empty := [used[name] for name in (file_column, *required) if not of_column[used[name]]]:
+                raise DataError(f"{', '.join(empty)} must not be empty")
+            row = _item({name: of_column[column] for name, column in used.items()}, config, file_column)
+        except DataError as error:
+            faults.append(Fault("row", place, str(error), 1))
+            continue
+        named = tuple(cell for column, cell in zip(header, cells, strict=True) if column)
+        row = row._replace(number=number, place=place, cells=named)
+        earlier = rows.setdefault((row.file, row.centre_mm), row)
+        if earlier._replace(number=number, place=place, cells=named) != row:
+            text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
+            faults.append(Fault("row", place, text, 1))
+        elif earlier is not row:
+            faults.append(Fault("duplicate", place, f"repeats line {earlier.number}, which is kept", 0))
+    return Table([*rows.values()], faults, tuple(columns), tuple(lines), tuple(filter(None, header)), used)
+
+
+def _recognised(
+    path: Path, header: Sequence[str], config: DataConfig, file_column: str, required: tuple[str, ...]
+) -> dict[str, str]:
+    """Returns the columns of a header by this program's names for them. Case and signs of their names do not count."""
+    spellings = {name: (name,) for name in (*COORDINATES, *SPACINGS, *PATIENTS, *SCANS, "mask", "category")}
+    spellings |= {"diameter_mm": DIAMETERS, file_column: FILES if file_column == "file" else (file_column,)}
+    options = {file_column: config.file_column, "diameter_mm": config.diameter_column, GROUP: config.group_column}
+    options["category"] = "auto" if config.category_column == DataConfig.category_column else config.category_column
+    named = {name: (column,) for name, column in options.items() if column != "auto"}
+    by_letters = {letters(column): column for column in reversed(header)}
+    used: dict[str, str] = {}
+    for name, known in (spellings | named).items():
+        for spelling in reversed(known):
+            if letters(spelling) in by_letters:
+                used[name] = by_letters[letters(spelling)]
+    same = [letters(name) if letters(name) in map(letters, used.values()) else name for name in header]
+    if twice := [name for name, key in zip(header, same, strict=True) if name and same.count(key) > 1]:
+        raise DataError(f"{path}: columns must have different names; {' and '.join(twice)} are one: rename one of them")
+    if missing := [name for name in (file_column, *required, *named) if name not in used]:
+        names = dict.fromkeys(named.get(name, (name,))[0] for name in missing)
+        hint = ": separate cells by commas" if len(header) == 1 and {";", "\t"} & set(header[0]) else ""
+        raise DataError(f"{path}: must have the column {', '.join(names)}; it has {', '.join(header) or 'none'}{hint}")
+    return used
+
+
+def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
+    """Returns the nodule of a row, from its cells by this program's names for their columns."""
+    for column in (file_column, "mask"):
+        name = cells.get(column, "")
+        parts = name.replace("\\", "/").split("/")
+        if ".." in parts or name.startswith(("/", "\\")) or ":" in name or "\0" in name:
+            raise DataError(f"{column} must be a name inside data.root; got {name!r}")
+        if any(len(os.fsencode(part)) > MAX_NAME_BYTES for part in parts):
+            raise DataError(f"{column} must be a name of at most {MAX_NAME_BYTES} bytes; got {name}")
+    (diameter,), spacing = _numbers(cells, ("diameter_mm",), 1) or (None,), _numbers(cells, SPACINGS, config.least_axes)
+    require_diameter(diameter)
+    require_spacing(spacing or (), ", ".join(SPACINGS))
+
+    def first(*columns: str) -> str:
+        return next((cells[column] for column in columns if patient_key(cells.get(column, ""))), "")
+
+    return Item(
+        name="",
+        place="",
+        group=first(GROUP) if GROUP in cells else first(*PATIENTS, *SCANS),
+        category=cells.get("category", ""),
+        centre_mm=_numbers(cells, COORDINATES, config.least_axes),
+        diameter_mm=diameter,
+        spacing_mm=spacing,
+        mask=Path(cells["mask"]) if cells.get("mask") else None,
+        patient=patient_key(first(*PATIENTS) or first(GROUP) * (letters(config.group_column) not in SCANS)),
+        series=cells.get("seriesuid", ""),
+        file=cells[file_column],
     )
-    by_letters = {_letters(name): name for name in reversed(known)}
-    columns = [name if name in known else by_letters.get(_letters(name), name) for name in header]
-    if repeated := [column for column, count in Counter(filter(None, columns)).items() if count > 1]:
-        raise DataError(f"{path}: columns must have different names; {', '.join(repeated)} is there twice")
-    category = () if config.category_column == DataConfig.category_column else (config.category_column,)
-    needed = (*required, *group, *category)
-    if missing := [name for name in needed if name not in columns]:
-        hint = ": separate cells by commas" if len(columns) == 1 and {";", "\t"} & set(columns[0]) else ""
-        raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}{hint}")
-    return columns
+
+
+def _numbers(cells: dict[str, str], columns: tuple[str, ...], least: int) -> tuple[float, ...] | None:
+    """Returns the numbers of columns, of the first `least` or more; None where there is none."""
+    texts = [cells.get(column, "") for column in columns]
+    for column, text in zip(columns, texts, strict=True):
+        if text and not math.isfinite(as_number(text)):
+            hint = ": write it with a decimal point" if "," in text else ""
+            raise DataError(f"{column} must be a finite number; got {text}{hint}")
+    given = sum(map(bool, texts))
+    if given and (given < least or "" in texts[:given]):
+        got = ", ".join(text or "-" for text in texts)
+        raise DataError(f"{', '.join(columns[:least])} must all be given; got {got}")
+    return tuple(map(as_number, texts[:given])) or None
 
 
 def patient_key(text: str) -> str:
@@ -194,94 +265,3 @@ def patient_key(text: str) -> str:
     """
     word = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return "" if word == "nan" else re.sub(r"^(\d+)\.0+$", r"\1", word)
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[\W_]", "", name).casefold()
-
-
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Returns the header, then each row that is not blank, as cells without the empty ones at the end; with line numbers."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, strict=True)
-        for values in reader:
-            cells = [value.strip() for value in values]
-            while cells and not cells[-1]:
-                cells.pop()
-            if cells:
-                yield reader.line_num, cells
-
-
-def _cells(columns: Sequence[str], values: Sequence[str]) -> dict[str, str]:
-    """Returns the values of a row by column; missing ones are empty."""
-    return dict(zip(columns, (*values, *[""] * len(columns)), strict=False))
-
-
-def _check_cells(columns: int, cells: Mapping[str, str], values: Sequence[str], required: Sequence[str]) -> None:
-    if len(values) > columns:
-        raise DataError(
-            f"a row must have at most the {columns} cells of the header; got {len(values)}: is a comma in a number or name?"
-        )
-    if empty := [column for column in required if not cells[column]]:
-        raise DataError(f"{', '.join(empty)} must not be empty")
-
-
-def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: str) -> Row:
-    file = cells[file_column]
-    _require_inside(file_column, file)
-    diameter = _number(cells, "diameter_mm")
-    require_diameter(diameter)
-    spacing = _point(cells, SPACINGS, config.least_axes)
-    require_spacing(spacing or (), ", ".join(SPACINGS))
-    chosen = () if config.group_column == "auto" else (config.group_column,)
-
-    def first(*columns: str) -> str:
-        return next((cells[c] for c in columns if patient_key(cells.get(c, ""))), "")
-
-    mask = cells.get("mask", "")
-    if mask:
-        _require_inside("mask", mask)
-    return Row(
-        number,
-        file,
-        _point(cells, COORDINATES, config.least_axes),
-        diameter,
-        spacing,
-        first(*(chosen or (*PATIENT_COLUMNS, *SCAN_COLUMNS))),
-        patient_key(first(*PATIENT_COLUMNS, *(c for c in chosen if c not in SCAN_COLUMNS))),
-        cells.get("seriesuid", ""),
-        cells.get(config.category_column, ""),
-        mask,
-    )
-
-
-def _point(cells: dict[str, str], columns: tuple[str, str, str], least: int) -> tuple[float, ...] | None:
-    """Returns the first `least` or more numbers along x, y, z; None where the CSV gives none."""
-    numbers = [_number(cells, column) for column in columns]
-    present = [number for number in numbers if number is not None]
-    if not present:
-        return None
-    if len(present) < least or numbers[: len(present)] != present:
-        needed = columns[:least]
-        raise DataError(f"{', '.join(needed)} must all be given; got {', '.join(cells.get(c, '') or '-' for c in columns)}")
-    return tuple(present)
-
-
-def _number(cells: dict[str, str], column: str) -> float | None:
-    text = cells.get(column, "")
-    if not text:
-        return None
-    value = as_number(text)
-    if not math.isfinite(value):
-        hint = ": write it with a decimal point" if "," in text else ""
-        raise DataError(f"{column} must be a finite number; got {text}{hint}")
-    return value
-
-
-def _require_inside(column: str, name: str) -> None:
-    """Refuses a name from a CSV that leads out of the data's folder."""
-    parts = name.replace("\\", "/").split("/")
-    if not name or ".." in parts or name.startswith(("/", "\\")) or ":" in name or "\0" in name:
-        raise DataError(f"{column} must be a name inside data.root; got {name!r}")
-    if any(len(os.fsencode(part)) > MAX_NAME_BYTES for part in parts):
-        raise DataError(f"{column} must be a name of at most {MAX_NAME_BYTES} bytes; got {name}")

@@ -1,4 +1,8 @@
-"""Arrays in `.npy` and `.npz` files, read piece by piece and never unpickled."""
+"""Arrays in files: mapped into memory, decompressed, or in `.npy` and `.npz`, which are never unpickled.
+
+The length of a file is compared with its header, and checksums with the data. A header that promises less would give a part of
+the volume.
+"""
 
 import errno
 import math
@@ -6,29 +10,66 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import IO, Literal
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Shaped, UInt8
 
 from gmmae.data.volumes import DataError
-
-
-@runtime_checkable
-class Readable(Protocol):
-    """A binary file, or a member of an archive."""
-
-    def read(self, count: int = -1, /) -> bytes:
-        """Reads at most `count` bytes."""
-        ...
-
 
 VOLUMES_ARRAY, MEDMNIST_ARRAY = "volumes", "train_images"
 """Arrays of an .npz by which its form is known."""
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 CHUNK_BYTES = 2**20
+GZIP = b"\x1f\x8b"
+"""The first bytes of a part of a gzip file."""
+
+
+def content(path: Path, begin: int, compressed: bool) -> UInt8[np.ndarray, " bytes"]:
+    """Returns the bytes of a file from one on: decompressed, or mapped, so that only the parts that are used are read.
+
+    Compressed data are zlib, or gzip of one part or several; what comes behind them is not read.
+
+    Raises:
+      DataError: they are damaged or truncated.
+    """
+    if not compressed:
+        return np.memmap(path, np.uint8, "r", begin) if path.stat().st_size > begin else np.empty(0, np.uint8)
+    values, stream = bytearray(), zlib.decompressobj(wbits=47)
+    with path.open("rb") as file:
+        file.seek(begin)
+        while chunk := stream.unused_data or file.read(CHUNK_BYTES):
+            if stream.eof and not chunk.startswith(GZIP):
+                break
+            try:
+                stream = zlib.decompressobj(wbits=47) if stream.eof else stream
+                values += stream.decompress(chunk)
+            except zlib.error as error:
+                place = f"near byte {file.tell()} of {path.stat().st_size}"
+                raise DataError(f"damaged {_kind(path)}: {path.name} does not decompress {place} ({error})") from error
+    if not stream.eof:
+        raise DataError(
+            f"truncated {_kind(path)}: {path.name} ends in the middle of its voxels, after {len(values)} bytes of them"
+        )
+    return np.frombuffer(values, np.uint8)
+
+
+def require_length(path: Path, promised: int, actual: int) -> None:
+    """Compares the bytes in a file with those that its header promises.
+
+    Raises:
+      DataError: it has more or less.
+    """
+    if actual != promised:
+        kind = f"truncated {_kind(path)}:" if actual < promised else _kind(path)
+        raise DataError(f"{kind} must hold the {promised} bytes that the header promises; {path.name} has {actual}")
+
+
+def _kind(path: Path) -> str:
+    return ".nii.gz" if path.name.endswith(".nii.gz") else path.suffix
 
 
 def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
@@ -44,13 +85,9 @@ def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
             raise DataError(f"a .npz must hold an array {key}, or only one; it has {', '.join(names) or 'none'}")
         return next(stream(path, key if key in names else names[0], whole=True))
     with _faults(path), path.open("rb") as file:
-        shape, fortran_order, dtype = _header(file)
-        promised, actual = file.tell() + math.prod(shape) * dtype.itemsize, path.stat().st_size
-        if actual < promised:
-            raise DataError(f"truncated .npy: the header promises {promised} bytes, {path.name} has {actual}")
-        if actual > promised:
-            raise DataError(f".npy must hold the {promised} bytes that the header promises; {path.name} has {actual}")
-        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran_order else "C")
+        shape, order, kind = _header(file)
+        require_length(path, file.tell() + math.prod(shape) * kind.itemsize, path.stat().st_size)
+        return np.memmap(path, kind, "r", file.tell(), shape, order)
 
 
 def array_names(path: Path) -> tuple[str, ...]:
@@ -64,50 +101,34 @@ def array_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
     if key not in (names := array_names(path)):
         raise DataError(f"{path}: must hold an array {key}; it has {', '.join(names) or 'none'}")
     with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
-        shape, _, dtype = _header(file)
-        return shape, dtype
-
-
-def check_array(path: Path, key: str) -> None:
-    """Reads an array in a `.npz` to its end, where the checksum is, and keeps nothing.
-
-    Raises:
-      DataError: damaged.
-    """
-    with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
-        while file.read(CHUNK_BYTES):
-            pass
+        shape, _, kind = _header(file)
+        return shape, kind
 
 
 def stream(path: Path, key: str, whole: bool = False) -> Iterator[Shaped[np.ndarray, "..."]]:
     """Yields the parts of an array in a `.npz` along the first axis, or the whole array as the only part."""
     with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
-        shape, fortran_order, dtype = _header(file)
-        if whole or fortran_order:
-            array = _take(file, shape, dtype, "F" if fortran_order else "C")
-            if file.read(1):  # the checksum is compared at the end
-                raise ValueError(f"{key} must hold the bytes that its header promises; it has more")
-            yield from [array] if whole else array
-            return
-        for _ in range(shape[0]):
-            yield _take(file, shape[1:], dtype, "C")
+        shape, order, kind = _header(file)
+        together = whole or order == "F"
+        for _ in range(1 if together else shape[0]):
+            part = shape if together else shape[1:]
+            promised = math.prod(part) * kind.itemsize
+            data = file.read(promised)
+            if len(data) < promised:
+                raise ValueError(f"truncated .npz: an array promises {promised} more bytes, {len(data)} are there")
+            array = np.frombuffer(data, kind).reshape(part, order=order)
+            yield from [array] if whole or not together else array
+        if file.read(1):  # the checksum is compared at the end
+            raise ValueError(f"{key} must hold the bytes that its header promises; it has more")
 
 
-def _take(file: Readable, shape: tuple[int, ...], dtype: np.dtype, order: str) -> np.ndarray:
-    promised = math.prod(shape) * dtype.itemsize
-    data = file.read(promised)
-    if len(data) < promised:
-        raise ValueError(f"truncated .npz: an array promises {promised} more bytes, {len(data)} are there")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if order == "F" else "C")
-
-
-def _header(file: Readable) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _header(file: IO[bytes] | BufferedIOBase) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype]:
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read(file)
-    if dtype.hasobject:
+    shape, in_columns, kind = read(file)
+    if kind.hasobject:
         raise ValueError("arrays must hold numbers or text; this one holds Python objects, which are never unpickled")
-    return shape, fortran_order, dtype
+    return shape, "F" if in_columns else "C", kind
 
 
 @contextmanager

@@ -9,8 +9,8 @@ A folder has a CSV (`nodules.csv`, or `data.csv`) with the column `file`. These 
 
 Files lie in the folder itself or in `images/`.
 
-One file has `volumes [N, z, y, x]`. Optional are `masks`, `groups [N]`, `categories [N]`, `names [N]`, `diameter_mm [N]` and
-`spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
+One file has `volumes [N, z, y, x]`. Optional are `masks`, `patient [N]` or `groups [N]`, `categories [N]`, `names [N]`,
+`diameter_mm [N]` and `spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
 
 With data.ndim 2 or 1, arrays `[y, x]` or `[x]` are valid too. Of data with more axes the central section is taken.
 Coordinates and spacings of the missing axes are then not needed.
@@ -26,18 +26,20 @@ from typing import Literal
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import Fault, Table, patient_key, read_table, rows_by_volume
+from gmmae.data.extraction.annotations import SPACINGS, Fault, Item, Table, find_csv, read_table, table_of
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, stream
-from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
-from gmmae.data.extraction.integrity import SUFFIXES
+from gmmae.data.extraction.headers import SUFFIXES
 from gmmae.data.extraction.luna16 import ANNOTATIONS, NODULES, find_scans
-from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, item_of, plan_of, task
+from gmmae.data.extraction.tasks import Plan, Task, by_volume, fingerprint, plan_of, task
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 ENDINGS = ", ".join((*ARRAY_SUFFIXES, *SUFFIXES))
-ARRAYS = {VOLUMES_ARRAY, "masks", "groups", "patient", "categories", "names", "diameter_mm", "spacing_mm"}
-"""The arrays of an `.npz` of volumes."""
+ARRAYS = {
+    **{name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")},
+    **{"groups": "group", "categories": "category"},
+}
+"""The arrays of an `.npz` of volumes, and what columns are called that say the same."""
 
 
 def plan(config: DataConfig) -> Plan:
@@ -50,32 +52,32 @@ def plan(config: DataConfig) -> Plan:
     if root.suffix == ".npz" and root.is_file():
         if MEDMNIST_ARRAY in array_names(root):
             raise DataError(f"{root} is a file of MedMNIST, and has no array volumes: give --data.source medmnist")
-        return _plan_arrays(root, config.ndim)
+        return _plan_arrays(root, config)
     if not config.root or not root.is_dir():
         raise DataError(
             f"data.root must be a folder of volumes or one .npz when data.source is cubes; got {config.root or 'none'}"
         )
-    csv = root / config.csv_name
-    if looks_like_luna16(root, csv):
+    if looks_like_luna16(root, config.csv):
         raise DataError(
             f"{root} is a folder of scans with {ANNOTATIONS}, as LUNA16 is, and no folder of cubes with {NODULES}: give "
             "--data.source luna16"
         )
-    table = read_table(csv, config, "file", ())
+    csv = find_csv(config)
+    table = read_table(csv, config, "file")
     return plan_of(root, csv, table, *_tasks(root, table, csv))
 
 
-def source_of(root: Path, csv: Path) -> Literal["luna16", "cubes", "medmnist"]:
-    """Returns the source that reads a file or a folder; `csv` as in `looks_like_luna16`."""
+def source_of(root: Path, csv: str = "auto") -> Literal["luna16", "cubes", "medmnist"]:
+    """Returns the source that reads a file or a folder; `csv` as in `data.csv`."""
     if root.suffix == ".npz" and root.is_file() and MEDMNIST_ARRAY in array_names(root):
         return "medmnist"
     return "luna16" if looks_like_luna16(root, csv) else "cubes"
 
 
-def looks_like_luna16(root: Path, csv: Path) -> bool:
-    """Returns whether a folder has the scans and the CSV of LUNA16, and `csv` is that CSV or missing."""
-    annotations = root / ANNOTATIONS
-    return (csv == annotations or not csv.is_file()) and annotations.is_file() and bool(find_scans(root)[0])
+def looks_like_luna16(root: Path, csv: str = "auto") -> bool:
+    """Returns whether a folder has the scans and the CSV of LUNA16, and `csv` names no other CSV that is there."""
+    other = csv != ANNOTATIONS and (root / (NODULES if csv == "auto" else csv)).is_file()
+    return not other and (root / ANNOTATIONS).is_file() and bool(find_scans(root)[0])
 
 
 def plan_files(files: Sequence[Path]) -> Plan:
@@ -99,107 +101,70 @@ def plan_files(files: Sequence[Path]) -> Plan:
             raise DataError(f"each volume must be given once; got {path} {copies[os.path.realpath(place)]} times")
         name = place.name if names[place.name] == 1 else place.relative_to(common).as_posix()
         tasks.append(task(place, str(path), (Item(name, str(path), name, "", None, None),)))
-    return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), "", "leave the file out")
+    return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), way_out="leave the file out")
 
 
 def _tasks(root: Path, table: Table, csv: Path) -> tuple[list[Task], list[Fault]]:
     tasks: list[Task] = []
     faults: list[Fault] = []
-    for name, rows in rows_by_volume(table, csv).items():
-        path = _find(root, name)
-        if path is None:
-            text = f"there is no such file, in {root.name} or its images/; {csv.name} lists it"
-            faults.append(Fault("missing", name, text, len(rows)))
-        elif not name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
-            text = f"a volume must end in {ENDINGS}"
-            faults.append(Fault("unreadable", name, text, len(rows)))
-        else:
-            items: list[Item] = []
-            for i, row in enumerate(rows):
-                mask = root / (row.mask or Path("masks", Path(name).name))
-                if (row.mask or os.path.lexists(mask)) and not mask.is_file():
-                    mask_name = mask.relative_to(root).as_posix()
-                    text = f"there is no such mask; {csv.name} line {row.number} names it"
-                    faults.append(Fault("nodule", mask_name, text, 1))
-                    continue
-                item_name = f"{name}_{i}" if len(rows) > 1 else name
-                items.append(item_of(item_name, row, csv.name, mask if mask.is_file() else None))
-            if items:
-                tasks.append(task(path, name, tuple(items)))
+    for name, rows in by_volume(table).items():
+        path = next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
+        if path is None or not name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
+            missing = f"there is no such file, in {root.name} or its images/; {csv.name} lists it"
+            kind, text = ("unreadable", f"a volume must end in {ENDINGS}") if path else ("missing", missing)
+            faults.append(Fault(kind, name, text, len(rows)))
+            continue
+        items: list[Item] = []
+        for i, row in enumerate(rows):
+            mask = root / (row.mask or Path("masks", Path(name).name))
+            if (row.mask or os.path.lexists(mask)) and not mask.is_file():
+                text = f"there is no such mask; {csv.name} line {row.number} names it"
+                faults.append(Fault("nodule", mask.relative_to(root).as_posix(), text, 1))
+                continue
+            items.append(row._replace(name=f"{name}_{i}" if rows[1:] else name, mask=mask if mask.is_file() else None))
+        if items:
+            tasks.append(task(path, name, tuple(items)))
     return tasks, faults
 
 
-def _find(root: Path, name: str) -> Path | None:
-    return next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
-
-
-def _texts(root: Path, key: str, values: np.ndarray | None) -> np.ndarray | None:
-    """Returns a column of texts; bytes are read as UTF-8."""
-    if values is None or values.dtype.kind != "S":
-        return values
-    try:
-        return np.char.decode(values, "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{root}: {key} must be text; got bytes that are no UTF-8 ({error})") from error
-
-
-def _numbers(root: Path, key: str, values: np.ndarray | None) -> np.ndarray | None:
-    """Returns a column of numbers, which may be written as text."""
-    if values is None or values.dtype.kind in "iuf":
-        return values
-    words = _texts(root, key, values)
-    assert words is not None
-    numbers = np.array([as_number(str(word)) for word in words.ravel()]).reshape(words.shape)
-    for place, word in zip(np.argwhere(np.isnan(numbers)), words[np.isnan(numbers)], strict=True):
-        if str(word).strip().lower() != "nan":
-            raise DataError(f"{root}: {key}[{', '.join(map(str, place))}] must be a number; got {word}")
-    return numbers
-
-
-def _plan_arrays(root: Path, ndim: int) -> Plan:
+def _plan_arrays(root: Path, config: DataConfig) -> Plan:
+    """Lists the volumes of one `.npz`. Its arrays with a value for each volume are read as the columns of a CSV."""
     shape, _ = array_header(root, VOLUMES_ARRAY)
     samples, axes = (*shape, 0)[0], len(shape) - 1
-    if samples < 1 or not ndim <= axes <= 3:
-        wanted = ", ".join("zyx"[3 - ndim :])
+    if samples < 1 or not config.ndim <= axes <= 3:
+        wanted = ", ".join("zyx"[3 - config.ndim :])
         raise DataError(
-            f"{root}: volumes must have the axes N, {wanted}{' or more' * (ndim < 3)}; got the shape {shape}: data.ndim "
+            f"{root}: volumes must have the axes N, {wanted}{' or more' * (config.ndim < 3)}; got the shape {shape}: data.ndim "
             "must be the number of axes besides N, or less"
         )
-    keys = array_names(root)
-    if "masks" in keys and array_header(root, "masks")[0] != shape:
-        raise DataError(f"{root}: masks must have the shape of volumes, {shape}; got {array_header(root, 'masks')[0]}")
-
-    def column(key: str, *axes: int) -> np.ndarray | None:
-        if key not in keys:
-            return None
-        values = next(stream(root, key, whole=True))
-        if values.shape != (samples, *axes):
-            raise DataError(f"{root}: {key} must have the shape {(samples, *axes)}, as volumes has; got {values.shape}")
-        return values
-
-    named = "groups" if "groups" in keys else "patient"
-    names, groups, categories = (_texts(root, key, column(key)) for key in ("names", named, "categories"))
-    diameter_mm = _numbers(root, "diameter_mm", column("diameter_mm"))
-    spacing_mm = _numbers(root, "spacing_mm", column("spacing_mm", axes))
-    if names is not None and len(set(names.tolist())) < samples:
-        raise DataError(f"{root}: names must differ from each other; {samples - len(set(names.tolist()))} are repeated")
-    items: list[Item] = []
-    faults: list[Fault] = []
-    for i in range(samples):
-        name = f"{root.stem}_{i:05d}" if names is None else str(names[i])
-        diameter = None if diameter_mm is None else float(diameter_mm[i])
-        spacing = None if spacing_mm is None else tuple(float(mm) for mm in spacing_mm[i])
-        place = f"volumes[{i}]"
+    columns = {VOLUMES_ARRAY: [f"volumes[{i}]" for i in range(samples)]}
+    for key in sorted({*array_names(root)} - {VOLUMES_ARRAY}):
+        wanted = {"masks": shape, "spacing_mm": (samples, axes)}.get(key, (samples,))
         try:
-            require_diameter(diameter)
-            require_spacing(spacing or (), "spacing_mm")
-        except DataError as error:
-            faults.append(Fault("row", f"{root.name} {place}", str(error), 1))
+            found = array_header(root, key)[0]
+        except DataError:
+            if key in ARRAYS:
+                raise
             continue
-        group = "" if groups is None else str(groups[i])
-        category = "" if categories is None else str(categories[i])
-        patient = patient_key(group)
-        items.append(Item(name, place, group if patient else "", category, None, diameter, spacing, i, patient=patient))
-    tasks = (task(root, root.name, tuple(items)),) if items else ()
-    unread = tuple(sorted({*keys} - ARRAYS))
-    return Plan(tasks, tuple(faults), samples, fingerprint(root.parent, tasks), "", unread=unread)
+        if found != wanted and key in ARRAYS:
+            raise DataError(f"{root}: {key} must have the shape {wanted}, as volumes has; got {found}")
+        if found != wanted or key == "masks":
+            continue
+        values = next(stream(root, key, whole=True))
+        try:
+            texts = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+        except UnicodeDecodeError as error:
+            raise DataError(f"{root}: {key} must be text; got bytes that are no UTF-8 ({error})") from error
+        names = SPACINGS[:axes] if key == "spacing_mm" else [ARRAYS.get(key, key)]
+        columns |= dict(zip(names, texts.reshape(samples, -1).T.tolist(), strict=True))
+    records = [[str(value) for value in values] for values in zip(*columns.values(), strict=True)]
+    table = table_of(root, tuple(columns), enumerate(records), config, VOLUMES_ARRAY, form="volumes[{}]")
+    names = columns.get("names", [f"{root.stem}_{i:05d}" for i in range(samples)])
+    if repeated := samples - len(set(names)):
+        raise DataError(f"{root}: names must differ from each other; {repeated} are repeated")
+    rows = [
+        row._replace(name=str(names[row.number]), place=row.file, part=row.number, cells=row.cells[1:]) for row in table.rows
+    ]
+    tasks = (task(root, root.name, tuple(rows)),) if rows else ()
+    faults, inputs = tuple(table.faults), fingerprint(root.parent, tasks)
+    return Plan(tasks, faults, samples, inputs, header=table.header[1:], used=table.used)

@@ -1,20 +1,17 @@
 """The work of one worker process: it cuts all nodules of one scan. Neither this module nor its imports import jax."""
 
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import ParamSpec, TypeVar
+from collections.abc import Iterator
+from pathlib import Path
 
-from gmmae.data.extraction import geometry
-from gmmae.data.extraction.annotations import Fault
-from gmmae.data.extraction.grids import Volume
-from gmmae.data.extraction.opening import Opened, centre_mm, open_all, with_mask
+import numpy as np
+
+from gmmae.data.extraction.annotations import Fault, Item
+from gmmae.data.extraction.arrays import array_names, open_array
+from gmmae.data.extraction.cutting import averaged, cut, cut_mask, edge_mm
+from gmmae.data.extraction.scan import Scan, make_frame, of_array, read, read_mask
 from gmmae.data.extraction.tasks import Cube, Extracted, Task, Transient, place_of, stamps
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def extract(task: Task, config: DataConfig) -> Extracted | Transient:
@@ -23,20 +20,14 @@ def extract(task: Task, config: DataConfig) -> Extracted | Transient:
     A system error (disk, network, memory) is transient and no fault of the scan. So is any result of files that have changed
     since they were listed.
     """
-    clock = _Clock()
     cubes: list[Cube] = []
     faults: list[Fault] = []
-    preloaded: Volume | None = None
-    volumes = open_all(task, config.least_axes)
     try:
-        while (opened := clock.timed(next)(volumes, None)) is not None:
-            volume = opened.volume._replace(read=clock.timed(opened.volume.read))
-            if volume.one_pass:
-                volume = preloaded = preloaded or _preloaded(volume, task, config)
+        for item, scan, mask in nodules_of(task, config.least_axes):
             try:
-                cubes.append(_cut(opened._replace(volume=volume), config))
+                cubes.append(_cut(item, scan, mask, config))
             except DataError as error:
-                faults.append(Fault("nodule", place_of(task, opened.item), str(error), 1))
+                faults.append(Fault("nodule", place_of(task, item), str(error), 1))
     except DataError as error:
         left = len(task.items) - len(cubes) - len(faults)
         faults.append(Fault("unreadable", task.label, str(error), left))
@@ -44,53 +35,65 @@ def extract(task: Task, config: DataConfig) -> Extracted | Transient:
         return Transient(error_line(error))
     if stamps([stamp.path for stamp in task.stamps]) != task.stamps:
         return Transient("its files have changed, or have gone, since they were listed")
-    return Extracted(tuple(cubes), tuple(faults), clock.read_s, time.perf_counter() - clock.start)
+    return Extracted(tuple(cubes), tuple(faults))
 
 
-class _Clock:
-    """Counts the seconds that a task takes, and those of its functions that read."""
+def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None]]:
+    """Yields the nodules of a task, their scans, and their masks for `scan.read_mask`. A scan is read once for all.
 
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
-        self.read_s = 0.0
+    Args:
+      task: the file and its nodules.
+      least_axes: the fewest axes that volumes may have.
 
-    def timed(self, function: Callable[P, T]) -> Callable[P, T]:
-        def call(*arguments: P.args, **options: P.kwargs) -> T:
-            before = time.perf_counter()
-            try:
-                return function(*arguments, **options)
-            finally:
-                self.read_s += time.perf_counter() - before
-
-        return call
-
-
-def _shape(volume: Volume, config: DataConfig) -> geometry.Shape:
-    """Voxels of a cube of this volume, along each of its axes."""
-    return config.volume_shape[3 - volume.axes :]
-
-
-def _preloaded(volume: Volume, task: Task, config: DataConfig) -> Volume:
-    """Reads the slices of a compressed volume that its nodules need, at once."""
-    places: list[tuple[Point, float]] = []
+    Raises:
+      DataError: the volume cannot be used, and so no nodule of it.
+      OSError: the system failed, not the file.
+    """
+    path, names = task.file, array_names(task.file) if task.file.suffix == ".npz" else ()
+    stack = task.items[0].part is not None
+    volumes = open_array(path, task.items[0].array) if stack else read(path)
+    inner = "masks" if stack else "mask"
+    masks = open_array(path, inner) if inner in names else None
     for item in task.items:
-        opened = Opened(item, volume)
-        with suppress(DataError):  # `_cut` reports it
-            places.append((centre_mm(opened), _edge_mm(opened, config)))
-    return geometry.preload(volume, places, _shape(volume, config))
+        scan = volumes if isinstance(volumes, Scan) else of_array(volumes[item.part])
+        mask = masks[item.part] if stack and masks is not None else item.mask or masks
+        if scan.axes < least_axes:
+            raise DataError(f"a volume must have at least data.ndim = {least_axes} axes; this one has {scan.axes}")
+        if scan.bare and item.spacing_mm is not None:
+            scan = scan._replace(frame=make_frame(_three(item.spacing_mm, scan, 1.0, "spacingX, spacingY, spacingZ")))
+        yield item, scan, mask
 
 
-def _edge_mm(opened: Opened, config: DataConfig) -> float:
-    item, volume, shape = opened.item, opened.volume, _shape(opened.volume, config)
-    if opened.bare and item.centre_mm is None and volume.size[: volume.axes][::-1] == shape:
-        return float(max(shape))  # the array is the cube already
-    return geometry.edge_mm(config.crop, item.diameter_mm, volume, shape)
+def centre_mm(item: Item, scan: Scan) -> Point:
+    """Returns the world point of a nodule, by default the middle of its scan.
+
+    Raises:
+      DataError: its coordinates are too few for the scan's axes.
+    """
+    if item.centre_mm is None:
+        return scan.frame.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in scan.size])
+    return _three(item.centre_mm, scan, 0.0, "coordX, coordY, coordZ")
 
 
-def _cut(opened: Opened, config: DataConfig) -> Cube:
-    shape, edge, centre = _shape(opened.volume, config), _edge_mm(opened, config), centre_mm(opened)
-    if config.averages and all(n <= size for n, size in zip(shape, reversed(opened.volume.size), strict=False)):
-        return Cube(opened.item, geometry.averaged(opened.volume, shape, config.hu), None, centre, edge, 0.0)
-    values, filled = geometry.cut(opened.volume, centre, edge, shape, config.outside, config.hu)
-    mask = with_mask(opened, lambda mask: geometry.cut_mask(mask, centre, edge, shape))
-    return Cube(opened.item, values, mask, centre, edge, filled)
+def _three(known: tuple[float, ...], scan: Scan, rest: float, columns: str) -> Point:
+    """Returns three numbers: the known ones for the scan's axes, and `rest` for the other axes."""
+    if len(known) < scan.axes:
+        raise DataError(f"{columns} must be given for each of the volume's {scan.axes} axes; got {len(known)} of them")
+    x, y, z = (*known[: scan.axes], rest, rest, rest)[:3]
+    return (x, y, z)
+
+
+def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataConfig) -> Cube:
+    shape, size = config.volume_shape[3 - scan.axes :], scan.voxels.shape[3 - scan.axes :]
+    if scan.bare and item.spacing_mm is None and item.centre_mm is None and size == shape:
+        edge = float(max(shape))  # the array is the cube already
+    else:
+        edge = edge_mm(config.crop, item.diameter_mm, scan, shape)
+    centre, filled, outline = centre_mm(item, scan), 0.0, np.zeros(shape, np.uint8)
+    if config.averages and all(n <= there for n, there in zip(shape, size, strict=True)):
+        values, mask = averaged(scan, shape, config.hu), None
+    else:
+        values, filled = cut(scan, centre, edge, shape, config.outside, config.hu)
+    if mask is not None:
+        outline = cut_mask(read_mask(mask, scan, None if item.centre_mm is None else centre), centre, edge, shape)
+    return Cube(item, values, outline, mask is not None, centre, edge, filled)

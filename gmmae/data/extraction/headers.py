@@ -1,4 +1,4 @@
-"""Headers of volume files, read without ITK, and the checks of numbers in files.
+"""Headers of volume files, read and checked without ITK, and the checks of numbers in files.
 
 ITK silently repairs some faults: a spacing of 0 or NaN in NIfTI becomes 1 mm, as does a missing one in MetaImage. An origin in
 MetaImage that is no number becomes 0. ITK also ignores the rescaling of a MetaImage header. Such headers are refused here,
@@ -6,16 +6,19 @@ before ITK reads them. Nothing here imports SimpleITK.
 """
 
 import math
+import os
 import re
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import UInt8
 
+from gmmae.data.extraction.arrays import content
 from gmmae.data.volumes import DataError
 
+SUFFIXES = (".mhd", ".mha", ".nii", ".nii.gz", ".nrrd")
 SPACING_MM = (0.05, 20.0)
 """Range of plausible distances between voxels."""
 SPACING_TOLERANCE = 0.01
@@ -23,206 +26,198 @@ SPACING_TOLERANCE = 0.01
 FORM_TOLERANCE_MM = 0.5
 """Largest distance between a voxel's places by the two matrices of a NIfTI header."""
 
-META_NUMBERS = {
-    "DimSize": 1,
-    **dict.fromkeys(("ElementSpacing", "ElementSize"), 1),
-    **dict.fromkeys(("Offset", "Position", "Origin"), 1),
-    **dict.fromkeys(("TransformMatrix", "Rotation", "Orientation"), 2),
-}
-"""Fields of a MetaImage that hold a number for each axis (1), or for each pair of axes (2)."""
-META_SYNONYMS = (("Offset", "Position", "Origin"), ("TransformMatrix", "Rotation", "Orientation"))
-"""Names of one field each. Readers choose differently where a header has several."""
-META_SCALING = {"ElementToIntensityFunctionSlope": 1.0, "ElementToIntensityFunctionOffset": 0.0}
-"""Fields of a MetaImage that rescale its voxels, and the values at which they change nothing."""
-
-NIFTI_BYTES = {
-    **{2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 256: 1, 512: 2, 768: 4, 1024: 8, 1280: 8},
-    **{32: 8, 128: 3, 1536: 16, 1792: 16, 2048: 32, 2304: 4},
-}
-"""Bytes of a voxel by the code of its type. The types of the second line have several components, and are refused later."""
-NIFTI_HEADER = np.dtype(
-    {
-        "names": [
-            *("dim", "datatype", "pixdim", "vox_offset", "scl_slope", "scl_inter"),
-            *("qform_code", "sform_code", "quatern", "qoffset", "sform", "magic"),
-        ],
-        "formats": ["8i2", "i2", "8f4", "f4", "f4", "f4", "i2", "i2", "3f4", "3f4", "(3,4)f4", "S4"],
-        "offsets": [40, 70, 76, 108, 112, 116, 252, 254, 256, 268, 280, 344],
-        "itemsize": 348,
-    }
+META_NUMBERS = (
+    *((3, (name,)) for name in ("DimSize", "ElementSpacing", "ElementSize")),
+    (3, ("Offset", "Position", "Origin")),
+    (9, ("TransformMatrix", "Rotation", "Orientation")),
 )
-"""The fields of a NIfTI header that are read. Their names are those of the format."""
+"""How many numbers a field of a MetaImage has, and its names. Readers choose differently among these, so they must agree."""
+META_FIXED = {"ElementToIntensityFunctionSlope": "1", "ElementToIntensityFunctionOffset": "0", "BinaryData": "True"}
+"""Fields of a MetaImage that may have one value only, where they are there."""
+
+NIFTI_TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}
+"""Types of voxels by their code in a NIfTI header. Others have several components."""
+NIFTI_FIELDS = {
+    **{"dim": ("8i2", 40), "datatype": ("i2", 70), "pixdim": ("8f4", 76), "vox_offset": ("f4", 108), "scaling": ("2f4", 112)},
+    **{
+        "codes": ("2i2", 252),
+        "quatern": ("3f4", 256),
+        "qoffset": ("3f4", 268),
+        "sform": ("(3,4)f4", 280),
+        "magic": ("S4", 344),
+    },
+}
+"""The fields of a NIfTI header that are read: their types, and their first bytes."""
 FIRST_VOXEL = 352
 """First byte that voxels of a NIfTI file may have."""
 
-Nifti = dict[str, Any]
-"""The fields of `NIFTI_HEADER`, and `order`: the byte order as NumPy names it, "<" or ">"."""
+
+class Stored(NamedTuple):
+    """The voxels of a volume as they are stored."""
+
+    path: Path  # the file that holds them
+    content: UInt8[np.ndarray, " bytes"]
+    order: Literal["<", ">"]  # of bytes
+    from_end: bool = False  # they are the last bytes of the content
+    kind: str = ""  # their type, where ITK does not say it
+    scaling: tuple[float, float] = (1.0, 0.0)  # slope and intercept
 
 
-def check_header(path: Path) -> None:
-    """Checks a header for faults that ITK would repair.
+def read_stored(path: Path) -> Stored:
+    """Reads a volume file, and checks its header for faults that ITK would repair.
 
     Raises:
-      DataError: the header cannot be read, or must not be trusted.
+      DataError: the header must not be trusted, or compressed voxels are damaged.
+      OSError: the system failed, not the file.
     """
+    if not path.is_file():
+        raise DataError("there is no such file")
     if path.suffix in (".mhd", ".mha"):
-        _check_meta(read_meta(path))
-    elif path.suffix == ".nrrd":
-        _check_nrrd(read_nrrd(path)[0])
-    elif path.name.endswith((".nii", ".nii.gz")):
-        _check_nifti(read_nifti(path))
+        return _read_meta(path)
+    if path.suffix == ".nrrd":
+        return _read_nrrd(path)
+    if path.name.endswith((".nii", ".nii.gz")):
+        return _read_nifti(path)
+    raise DataError(f"a volume file must end in {', '.join(SUFFIXES)}")
 
 
-def read_meta(path: Path) -> dict[str, str]:
-    """Returns the fields of a MetaImage header, and as `end` the first byte after it; `ElementDataFile` is the last field.
+def data_file(path: Path) -> Path:
+    """Returns the file with the voxels: the one that a `.mhd` header names, otherwise the file itself."""
+    names_another = path.suffix in (".mhd", ".mha") and path.is_file()
+    name = _fields(path, "=")[0].get("ElementDataFile", "LOCAL") if names_another else "LOCAL"
+    return path if name.upper() == "LOCAL" else Path(os.path.normpath(path.parent / name))
 
-    Raises:
-      DataError: it has no such field.
-    """
+
+def _fields(path: Path, separator: str) -> tuple[dict[str, str], int]:
+    """Returns the fields of a MetaImage or NRRD header, and the first byte after it."""
     fields: dict[str, str] = {}
     with path.open("rb") as file:
-        for line in _lines(file):
-            key, _, value = line.partition("=")
-            fields[key.strip()] = value.strip()
-            if key.strip() == "ElementDataFile":
-                fields["end"] = str(file.tell())
-                return fields
-    raise DataError("the header is no MetaImage header: it has no ElementDataFile")
-
-
-def read_nrrd(path: Path) -> tuple[dict[str, str], int]:
-    """Returns the fields of an attached NRRD header, with lower-case names, and the first byte after it."""
-    fields: dict[str, str] = {}
-    with path.open("rb") as file:
-        for line in _lines(file):
-            if not line.strip():
+        for _ in range(200):
+            name, _, value = file.readline(10_000).decode("latin-1").partition(separator)
+            fields[name.strip()] = value.strip()
+            if name.strip() == "ElementDataFile" or (separator == ":" and not name.strip()):
                 break
-            key, _, value = line.partition(":")
-            fields[key.strip().lower()] = value.strip().removeprefix("=")
         return fields, file.tell()
 
 
-def read_nifti(path: Path) -> Nifti:
-    """Reads the header of a NIfTI file, compressed or not.
-
-    Raises:
-      DataError: it is no NIfTI header, or is damaged.
-    """
-    with path.open("rb") as file:
-        start = file.read(4096)
-    if path.suffix == ".gz":
-        try:
-            start = zlib.decompressobj(wbits=31).decompress(start, FIRST_VOXEL)
-        except zlib.error as error:
-            raise DataError(f"damaged .nii.gz: {path.name} does not decompress near byte 0 ({error})") from error
-    for order in ("<", ">"):
-        length = np.dtype(f"{order}i4")
-        if len(start) >= NIFTI_HEADER.itemsize and np.frombuffer(start, length, 1)[0] == NIFTI_HEADER.itemsize:
-            fields = np.frombuffer(start, NIFTI_HEADER.newbyteorder(order), 1)[0]
-            return {"order": order, **{name: fields[name].tolist() for name in NIFTI_HEADER.names or ()}}
-    if start[4:7] == b"n+2":
-        raise DataError("a NIfTI file must be of version 1; this one is of version 2: save it as version 1")
-    raise DataError("the header is no NIfTI header")
-
-
-def _lines(file: BinaryIO) -> Iterator[str]:
-    for _ in range(200):
-        line = file.readline(10_000)
-        if not line:
-            return
-        yield line.decode("latin-1")
+def _read_meta(path: Path) -> Stored:
+    data, (fields, end) = data_file(path), _fields(path, "=")
+    if "ElementDataFile" not in fields:
+        raise DataError("the header is no MetaImage header: it has no ElementDataFile")
+    if not data.is_relative_to(os.path.normpath(path.parent)):
+        raise DataError(f"the data must lie beside the header; ElementDataFile is {fields['ElementDataFile']!r}")
+    if not data.is_file():
+        raise DataError(f"the header has no data: {data.name}, which it names, is not there")
+    _check_meta(fields)
+    big = fields.get("BinaryDataByteOrderMSB", fields.get("ElementByteOrderMSB", "")).lower() == "true"
+    compressed = fields.get("CompressedData", "").lower() == "true"
+    skipped = "0" if compressed else fields.get("HeaderSize", "0")
+    return _behind(data, end if data == path else 0, skipped, big, compressed)
 
 
 def _check_meta(fields: dict[str, str]) -> None:
-    axes = fields.get("NDims", "")
-    if not axes.isdecimal():
-        raise DataError(f"NDims in the header must be a number; got {axes or 'none'}")
-    for name, power in META_NUMBERS.items():
-        if name in fields and len(_numbers(fields[name])) != int(axes) ** power:
-            count = int(axes) ** power
-            raise DataError(f"{name} in the header must be {count} finite numbers; got {fields[name]}")
-    for names in META_SYNONYMS:
-        if len({tuple(_numbers(fields[name])) for name in names if name in fields}) > 1:
+    for count, names in META_NUMBERS:
+        found = {name: _numbers(fields[name]) for name in names if name in fields}
+        for name, numbers in found.items():
+            if len(numbers) != count:
+                raise DataError(f"{name} in the header must be {count} finite numbers; got {fields[name]}")
+        if len(set(found.values())) > 1:
             raise DataError(f"the header must have one of {', '.join(names)}, or equal ones; they differ")
     if "ElementSpacing" not in fields and "ElementSize" not in fields:
         raise DataError("ElementSpacing in the header must give the spacing in mm; got none, which ITK takes for 1 mm")
-    for name, neutral in META_SCALING.items():
-        if _numbers(fields.get(name, str(neutral))) != [neutral]:
-            raise DataError(f"{name} in the header must be {neutral:g}, because it is not applied; got {fields[name]}")
-    if fields.get("BinaryData", "True").lower() != "true":
-        raise DataError("the voxels must be binary; BinaryData in the header is False")
+    for name, wanted in META_FIXED.items():
+        found = fields.get(name, wanted)
+        if found.lower() != wanted.lower() and as_number(found) != as_number(wanted):
+            raise DataError(f"{name} in the header must be {wanted}, because nothing else is applied; got {found}")
 
 
-def _check_nrrd(fields: dict[str, str]) -> None:
+def _behind(path: Path, end: int, skipped: str, big_endian: bool, compressed: bool) -> Stored:
+    """Returns the voxels behind a header and some more bytes; -1 stands for all bytes before the voxels."""
+    begin = end + int(skipped) if skipped.isdigit() else 0
+    return Stored(path, content(path, begin, compressed), ">" if big_endian else "<", skipped == "-1")
+
+
+def _read_nrrd(path: Path) -> Stored:
+    """Reads a `.nrrd`: a text header, an empty line, then the voxels."""
+    found, end = _fields(path, ":")
+    fields = {name.lower(): value.removeprefix("=") for name, value in found.items()}
     for name in ("space units", "units"):
         units = set(re.findall(r'"([^"]*)"', fields.get(name, ""))) - {"", "mm"}
         if units:
             raise DataError(f"{name} in the header must be mm; got {', '.join(sorted(units))}: save the volume in mm")
-    spacings = fields.get("spacings", "").split()
-    if len(_numbers(" ".join(spacings))) != len(spacings):
-        raise DataError(f"spacings in the header must be finite numbers; got {' '.join(spacings)}")
+    if (spacings := fields.get("spacings", "")) and not _numbers(spacings):
+        raise DataError(f"spacings in the header must be finite numbers; got {spacings}")
+    if not {"data file", "datafile"}.isdisjoint(fields):
+        raise DataError("a .nrrd must hold its voxels itself; this one names another file: save it attached")
+    encoding = fields.get("encoding", "")
+    if encoding not in ("raw", "gzip", "gz"):
+        raise DataError(f"the header cannot be read: encoding must be raw or gzip; got {encoding or 'none'}: save it so")
+    return _behind(path, end, fields.get("byte skip", "0"), fields.get("endian") == "big", encoding != "raw")
 
 
-def voxel_bytes(header: Nifti) -> int:
-    """Returns the bytes of a voxel on disk."""
-    return NIFTI_BYTES[header["datatype"]]
+def _read_nifti(path: Path) -> Stored:
+    file = content(path, 0, path.suffix == ".gz")
+    start = file[:FIRST_VOXEL].tobytes()
+    orders: dict[bytes, Literal["<", ">"]] = {b"\x5c\x01\0\0": "<", b"\0\0\x01\x5c": ">"}
+    order = orders.get(start[:4])
+    if start[4:7] == b"n+2":
+        raise DataError("a NIfTI file must be of version 1; this one is of version 2: save it as version 1")
+    if order is None or len(start) < FIRST_VOXEL:
+        raise DataError("the header is no NIfTI header")
+    header = {
+        name: np.ndarray((), np.dtype(kind).newbyteorder(order), start, place).tolist()
+        for name, (kind, place) in NIFTI_FIELDS.items()
+    }
+    _check_nifti(header)
+    slope, intercept = header["scaling"]
+    if all(value == 0 or math.isnan(value) for value in (slope, intercept)):  # which all readers take for no scaling
+        slope, intercept = 1.0, 0.0
+    if slope == 0 or not np.isfinite([slope, intercept]).all():
+        raise DataError(
+            f"scl_slope and scl_inter in the header must be finite, and the slope not 0; got {slope:g} and {intercept:g}"
+        )
+    voxels, kind = file[int(header["vox_offset"]) :], NIFTI_TYPES[header["datatype"]]
+    return Stored(path, voxels, order, kind=kind, scaling=(slope, intercept))
 
 
-def floating_type(header: Nifti) -> np.dtype | None:
-    """Returns the type of floating voxels on disk; None for others, which have no NaN."""
-    return {16: np.dtype(f"{header['order']}f4"), 64: np.dtype(f"{header['order']}f8")}.get(header["datatype"])
-
-
-def _check_nifti(header: Nifti) -> None:
+def _check_nifti(header: dict[str, Any]) -> None:
     if header["magic"] != b"n+1":
         raise DataError(f"a NIfTI file must hold header and voxels in one piece; its magic word is {header['magic']!r}")
     axes = header["dim"][0]
     if not 1 <= axes <= 7 or min(header["dim"][1 : axes + 1]) < 1:
         raise DataError(f"dim in the header must be 1 to 7 axes and their positive lengths; got {listed(header['dim'])}")
-    if header["datatype"] not in NIFTI_BYTES:
+    if header["datatype"] not in NIFTI_TYPES:
         raise DataError(f"voxels must be numbers; datatype in the header is {header['datatype']}")
-    spacing = header["pixdim"][1 : min(axes, 3) + 1]
+    spacing = header["pixdim"][1:4]
     if not all(math.isfinite(mm) and mm > 0 for mm in spacing):
         raise DataError(f"the spacing in the header must be positive and finite; pixdim is {listed(spacing)}")
     first = header["vox_offset"]
     if not (math.isfinite(first) and first >= FIRST_VOXEL):
         raise DataError(f"the voxels must begin at byte {FIRST_VOXEL} or later; vox_offset in the header is {first:g}")
-    _check_scaling(header["scl_slope"], header["scl_inter"])
-    columns = np.array(header["sform"])[:, : len(spacing)]
-    if header["sform_code"] > 0 and np.isfinite(columns).all():
-        lengths = np.linalg.norm(columns, axis=0)
-        if (np.abs(lengths / spacing - 1) > SPACING_TOLERANCE).any():
-            raise DataError(
-                f"the header must have one spacing; pixdim says {listed(spacing)}, the sform matrix {listed(lengths.tolist())}"
-            )
-    if header["sform_code"] > 0 and header["qform_code"] > 0 and len(spacing) == 3:
+    if header["codes"][1] <= 0:  # there is no sform
+        return
+    sform = np.array(header["sform"])
+    lengths = np.linalg.norm(sform[:, :3], axis=0).tolist()
+    if any(abs(length / mm - 1) > SPACING_TOLERANCE for length, mm in zip(lengths, spacing, strict=True)):
+        raise DataError(f"the header must have one spacing; pixdim says {listed(spacing)}, the sform matrix {listed(lengths)}")
+    if header["codes"][0] > 0:
         vector = np.array(header["quatern"])
         cross = np.cross(vector, np.eye(3)).T
         rotation = np.eye(3) + 2 * (math.sqrt(max(1 - vector @ vector, 0)) * cross + cross @ cross)
-        flip = -1 if header["pixdim"][0] < 0 else 1
-        qform = np.column_stack([rotation * spacing * (1, 1, flip), header["qoffset"]])
-        apart = np.abs(qform - header["sform"]) @ [*header["dim"][1:4], 1]
-        if not apart.max() <= FORM_TOLERANCE_MM:
+        rotation[:, 2] *= -1 if header["pixdim"][0] < 0 else 1
+        qform = np.column_stack([rotation * spacing, header["qoffset"]])
+        apart = (np.abs(qform - sform) @ [*header["dim"][1:4], 1]).max()
+        if not apart <= FORM_TOLERANCE_MM:
             raise DataError(
-                f"qform and sform in the header must be one geometry; they differ by {apart.max():.3g} mm: save it again "
-                "with one of them"
+                f"qform and sform in the header must be one geometry; they differ by {apart:.3g} mm: save it again with one "
+                "of them"
             )
 
 
-def _check_scaling(slope: float, intercept: float) -> None:
-    """Refuses a scaling on which readers disagree. A slope of 0 or NaN with an intercept of 0 or NaN means no scaling."""
-    scaled = math.isfinite(slope) and slope != 0
-    none = (slope == 0 or math.isnan(slope)) and (intercept == 0 or math.isnan(intercept))
-    if not none and not (scaled and math.isfinite(intercept)):
-        raise DataError(
-            f"scl_slope and scl_inter in the header must be finite, and the slope not 0; got {slope:g} and {intercept:g}"
-        )
-
-
-def _numbers(text: str) -> list[float]:
+def _numbers(text: str) -> tuple[float, ...]:
     """Returns the numbers of a field, or none where one of them is not finite."""
-    numbers = [as_number(word) for word in text.split()]
-    return numbers if all(map(math.isfinite, numbers)) else []
+    numbers = tuple(as_number(word) for word in text.split())
+    return numbers if all(map(math.isfinite, numbers)) else ()
 
 
 def as_number(text: str) -> float:

@@ -8,8 +8,8 @@ Source: Setio et al. 2017, https://luna16.grand-challenge.org/Data/.
 
 from pathlib import Path
 
-from gmmae.data.extraction.annotations import COORDINATES, Fault, read_table, rows_by_volume
-from gmmae.data.extraction.tasks import Plan, Task, item_of, plan_of, task
+from gmmae.data.extraction.annotations import COORDINATES, Fault, find_csv, read_table
+from gmmae.data.extraction.tasks import Plan, Task, by_volume, plan_of, task
 from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError
 
@@ -33,12 +33,12 @@ def plan(config: DataConfig) -> Plan:
         raise DataError(f"{root} is a folder of cubes with {NODULES}, and has no {ANNOTATIONS}: give --data.source cubes")
     if not scans:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
-    csv = root / config.csv_name
+    csv = find_csv(config)
     table = read_table(csv, config, "seriesuid", COLUMNS)
     tasks: list[Task] = []
-    for uid, rows in rows_by_volume(table, csv).items():
+    for uid, rows in by_volume(table).items():
         if uid in scans:
-            items = tuple(item_of(f"{uid}_{i}", row, csv.name) for i, row in enumerate(rows))
+            items = tuple(row._replace(name=f"{uid}_{i}") for i, row in enumerate(rows))
             tasks.append(task(scans[uid], str(scans[uid].relative_to(root)), items))
         else:
             text = f"there is no such scan; {csv.name} lists {len(rows)} of its nodules"
@@ -50,9 +50,7 @@ def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
     """Returns the headers of a folder's scans by their series UID, and a fault for each second scan of one UID."""
     scans: dict[str, Path] = {}
     faults: list[Fault] = []
-    for path in sorted([*root.glob("*.mhd"), *root.glob("subset*/*.mhd")]):
-        if path.name.startswith("."):
-            continue  # macOS leaves a `._name` beside each file on disks of other systems
+    for path in sorted([*root.glob("[!.]*.mhd"), *root.glob("subset*/[!.]*.mhd")]):  # macOS leaves a `._name` beside files
         first = scans.setdefault(path.stem, path)
         if first is not path:
             text = f"is also in {first.parent.name}, which is used: remove one of the two"

@@ -4,7 +4,7 @@ A source (`luna16`, `cubes`) lists the tasks, and `extract` carries them out.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -12,45 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Real, UInt8
 
-from gmmae.data.extraction.annotations import SKIP, Fault, Row, Table
-from gmmae.data.extraction.integrity import data_file_or_header
+from gmmae.data.extraction.annotations import SKIP, Fault, Item, Table
+from gmmae.data.extraction.headers import data_file
 from gmmae.data.volumes import Point
 
 SAMPLE_BYTES = 2**16
 """Bytes of each part of a file that stand for its content."""
-
-
-class Item(NamedTuple):
-    """One nodule in a scan.
-
-    Attributes:
-      name: unique in the data set.
-      place: the CSV and its line, or the array and its index.
-      group: name of a group that no split divides; empty for a volume of a file of several that names none.
-      patient, series: as in `Row`. `gmmae.data.groups` joins groups by them.
-      category: empty where not known.
-      centre_mm: world x, y, z, or as many of them as are known; None for the middle of the volume.
-      diameter_mm: or None where not known.
-      spacing_mm: of an array without geometry, along x, y, z, or as many of them as are known; None where not given.
-      part: index of the volume in a file of several, otherwise None.
-      array: the array of such a file.
-      split: training, validation or test, where the data are divided already (`gmmae.data.splits.SPLITS`); otherwise empty.
-      mask: a file with the nodule's voxels, or None.
-    """
-
-    name: str
-    place: str
-    group: str
-    category: str
-    centre_mm: tuple[float, ...] | None
-    diameter_mm: float | None
-    spacing_mm: tuple[float, ...] | None = None
-    part: int | None = None
-    mask: Path | None = None
-    patient: str = ""
-    series: str = ""
-    array: str = "volumes"
-    split: str = ""
 
 
 class Stamp(NamedTuple):
@@ -81,32 +48,22 @@ class Task(NamedTuple):
 
 
 class Cube(NamedTuple):
-    """The cube of a nodule.
-
-    Attributes:
-      item: the nodule.
-      values: voxels of the cube.
-      mask: 1 in the nodule; None where no mask is known.
-      centre_mm: world point in the middle of the cube.
-      edge_mm: the longest edge.
-      filled: share of the voxels that lie outside the scan.
-    """
+    """The cube of a nodule."""
 
     item: Item
     values: Real[np.ndarray, "*volume"]
-    mask: UInt8[np.ndarray, "*volume"] | None
-    centre_mm: Point
-    edge_mm: float
-    filled: float
+    mask: UInt8[np.ndarray, "*volume"]  # 1 in the nodule
+    masked: bool  # whether a mask is known
+    centre_mm: Point  # world point in the middle of the cube
+    edge_mm: float  # the longest edge
+    filled: float  # share of the voxels that lie outside the scan
 
 
 class Extracted(NamedTuple):
-    """The result of a task, and the seconds that it took; `read_s` is for opening, checking and reading the scan."""
+    """The result of a task."""
 
     cubes: tuple[Cube, ...]
     faults: tuple[Fault, ...]
-    read_s: float = 0.0
-    total_s: float = 0.0
 
 
 class Transient(NamedTuple):
@@ -123,17 +80,31 @@ class Reading(NamedTuple):
     failures: tuple[str, ...]
 
 
+class Plan(NamedTuple):
+    """The tasks of a source."""
+
+    tasks: tuple[Task, ...]  # scans to read
+    faults: tuple[Fault, ...]  # rows and scans that cannot be read
+    annotations: int  # rows or volumes listed, duplicates and faulty ones included
+    inputs: tuple[tuple[str, int, int, str], ...]  # the stamp of each file that is read, its path relative to the root
+    csv_sha256: str = ""  # of the CSV's bytes, where there is one
+    way_out: str = SKIP  # the user's alternative to a fix, where a fault ends the extraction
+    header: tuple[str, ...] = ()  # the user's columns
+    used: Mapping[str, str] = {}  # those that are used, by this program's names for them
+
+
 def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:
     """Returns a task with the stamps of its files as they are now."""
     masks = [item.mask for item in items if item.mask is not None]
-    return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file_or_header(named))]))
+    return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file(named))]))
 
 
-def item_of(name: str, row: Row, csv: str, mask: Path | None = None) -> Item:
-    """Returns the nodule of a row. Without a group, it is in that of its volume."""
-    place, group = f"{csv} line {row.number}", row.group or row.file
-    known = (row.category, row.centre_mm, row.diameter_mm, row.spacing_mm)
-    return Item(name, place, group, *known, mask=mask, patient=row.patient, series=row.series)
+def by_volume(table: Table) -> dict[str, list[Item]]:
+    """Returns the nodules of each volume by its name. Those without a group are in that of their volume."""
+    volumes: dict[str, list[Item]] = {name: [] for name in sorted({row.file for row in table.rows})}
+    for row in table.rows:
+        volumes[row.file].append(row._replace(group=row.group or row.file))
+    return volumes
 
 
 def place_of(task: Task, item: Item) -> str:
@@ -141,33 +112,11 @@ def place_of(task: Task, item: Item) -> str:
     return task.label if item.place == task.label else f"{task.label} ({item.place})"
 
 
-class Plan(NamedTuple):
-    """The tasks of a source.
-
-    Attributes:
-      tasks: scans to read.
-      faults: rows and scans that cannot be read.
-      annotations: rows or volumes listed, duplicates and faulty ones included.
-      inputs: the stamp of every file that determines the result, its path relative to the root.
-      csv_sha256: of the CSV's bytes; empty where there is none.
-      way_out: the user's alternative to a fix, where a fault ends the extraction.
-      unread: arrays of an `.npz`, and a column of a split, that nothing reads.
-    """
-
-    tasks: tuple[Task, ...]
-    faults: tuple[Fault, ...]
-    annotations: int
-    inputs: tuple[tuple[str, int, int, str], ...]
-    csv_sha256: str
-    way_out: str = SKIP
-    unread: tuple[str, ...] = ()
-
-
 def plan_of(root: Path, csv: Path, table: Table, tasks: Sequence[Task], faults: Iterable[Fault]) -> Plan:
     """Returns the plan of a folder with a CSV. `faults` are those that are not in the table."""
-    annotations = len(table.rows) + len(table.faults)
-    unread = tuple(name for name in table.columns if name == "split")
-    return Plan(tuple(tasks), (*table.faults, *faults), annotations, fingerprint(root, tasks), sha256(csv), unread=unread)
+    digest = hashlib.sha256(csv.read_bytes()).hexdigest()
+    faults, listed = (*table.faults, *faults), len(table.rows) + len(table.faults)
+    return Plan(tuple(tasks), faults, listed, fingerprint(root, tasks), digest, header=table.header, used=table.used)
 
 
 def stamps(paths: Iterable[Path]) -> tuple[Stamp, ...]:

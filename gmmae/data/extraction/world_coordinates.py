@@ -1,6 +1,6 @@
 """Transforms a cube's domain [-1, 1]^n to world millimetres, and writes cubes as files that lie over the scan.
 
-A cube is aligned with the world's axes (`gmmae.data.extraction.geometry`), so along each axis its domain is stretched by half
+A cube is aligned with the world's axes (`gmmae.data.extraction.cutting`), so along each axis its domain is stretched by half
 of its edge and moved to its centre. Points are x, y, z; arrays are z, y, x.
 """
 

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
-from gmmae.data.extraction.geometry import cut, cut_mask, edge_mm, preload
-from gmmae.data.extraction.scans import open_scan
+from gmmae.data.extraction import arrays, headers, luna16
+from gmmae.data.extraction.cutting import cut, cut_mask, edge_mm
+from gmmae.data.extraction.extract import extract
+from gmmae.data.extraction.scan import read
+from gmmae.data.extraction.tasks import Extracted
 from gmmae.data.settings import AIR_HU
 from gmmae.data.volumes import DataError
-from tests.volume_folders import image, volume_of
+from tests.volume_folders import image, scan_of
 
 POINT = (12.3, -45.6, 78.9)
 CUBE = (16, 16, 16)
@@ -43,7 +46,7 @@ def expected(scan, point, edge, size=16) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_world_point_is_the_middle_of_the_cube(tmp_path, blob_scan, write_scan, direction, spacing, compressed):
     scan = blob_scan(POINT, DIRECTIONS[direction], spacing)
-    volume = open_scan(write_scan(tmp_path / "scan.mhd", scan, compressed))
+    volume = read(write_scan(tmp_path / "scan.mhd", scan, compressed))
     assert (tmp_path / ("scan.zraw" if compressed else "scan.raw")).exists()
     hu, filled = cut(volume, POINT, 20.0, CUBE, None, True)
     # The blob is the brightest thing: its centroid above half height, in mm from the middle of the cube.
@@ -68,7 +71,7 @@ def test_a_header_written_by_hand_with_flipped_axes(tmp_path):
         "ElementType = MET_SHORT\nElementDataFile = scan.raw\n"
     )
     centre = (100 - 23 * 0.5, 200 - 11 * 0.5, -300 + 7 * 2.0)
-    hu, _ = cut(open_scan(tmp_path / "scan.mhd"), centre, 5 * 0.5, (5, 5, 5), AIR_HU, True)
+    hu, _ = cut(read(tmp_path / "scan.mhd"), centre, 5 * 0.5, (5, 5, 5), AIR_HU, True)
     assert hu[2, 2, 2] == 500
     assert (hu[2] > -800).sum() == 1
 
@@ -95,6 +98,17 @@ def test_anywhere_at_the_border_the_filling_is_right(blob_scan_once, shift, edge
     assert np.abs(hu - values).max() <= 0.51
 
 
+def test_a_compressed_scan_is_decompressed_once_for_all_its_nodules(luna_folder, monkeypatch):
+    config = luna_folder("a", [("a", 10 + step, -20, 30, 8) for step in range(3)], compressed=True)
+    read = []
+    monkeypatch.setattr(headers, "content", lambda path, *how: read.append(path.name) or arrays.content(path, *how))
+    (task,) = luna16.plan(config).tasks
+    result = extract(task, config)
+    assert isinstance(result, Extracted)
+    assert len(result.cubes) == 3
+    assert read == ["a.zraw"]
+
+
 @pytest.fixture(scope="module")
 def blob_scan_once():
     """The same scans for every example: random voxels, so that every misplaced one shows."""
@@ -104,41 +118,16 @@ def blob_scan_once():
         matrix = DIRECTIONS[direction] * SPACING
         origin = np.array(POINT) - matrix @ (20.2, 24.6, 10.3)
         scan = SimpleNamespace(voxels=voxels, matrix=matrix, origin=origin)
-        return scan, volume_of(image(voxels, origin.tolist(), SPACING, DIRECTIONS[direction].ravel().tolist()))
+        return scan, scan_of(image(voxels, origin.tolist(), SPACING, DIRECTIONS[direction].ravel().tolist()))
 
     return make
-
-
-def counting(volume):
-    """The volume, and the list of the sizes of all regions that are read."""
-    sizes = []
-    return volume._replace(read=lambda start, size: (sizes.append(size), volume.read(start, size))[1]), sizes
-
-
-def test_only_the_needed_region_is_read(blob_scan_once):
-    volume, sizes = counting(blob_scan_once("identity")[1])
-    cut(volume, POINT, 8.0, CUBE, AIR_HU, True)
-    assert len(sizes) == 1
-    # 7.5 mm between the outermost voxel centres, and one voxel more on either side at most.
-    assert all(n <= np.ceil(7.5 / s) + 2 for n, s in zip(sizes[0], SPACING, strict=True))
-
-
-def test_preloaded_volumes_give_the_same_cubes_from_one_read(blob_scan_once):
-    _, volume = blob_scan_once("rotated")
-    counted, sizes = counting(volume)
-    cubes = [(POINT, 9.0), ((15.3, -49.6, 83.9), 14.0), ((500.0, 0.0, 0.0), 9.0)]
-    together = preload(counted, cubes, CUBE)
-    for centre, edge in cubes[:2]:
-        first, second = (cut(one, centre, edge, CUBE, AIR_HU, True).values for one in (together, volume))
-        np.testing.assert_array_equal(first, second)
-    assert len(sizes) == 1
 
 
 def test_masks_are_cut_like_their_volumes(blob_scan_once):
     scan, _ = blob_scan_once("two axes flipped")
     ball = ((np.stack(np.indices(scan.voxels.shape)[::-1], -1) @ scan.matrix.T + scan.origin - POINT) ** 2).sum(-1) < 6**2
     direction = DIRECTIONS["two axes flipped"].ravel().tolist()
-    mask = cut_mask(volume_of(image(ball.astype(np.uint8), scan.origin.tolist(), SPACING, direction)), POINT, 16.0, CUBE)
+    mask = cut_mask(scan_of(image(ball.astype(np.uint8), scan.origin.tolist(), SPACING, direction)), POINT, 16.0, CUBE)
     distance = np.linalg.norm(world_offsets(16, 16.0), axis=-1)
     # Within a slice thickness of the surface a voxel may be on either side.
     assert mask[distance < 4.5].all()
@@ -147,17 +136,17 @@ def test_masks_are_cut_like_their_volumes(blob_scan_once):
 
 @pytest.mark.parametrize(("edge", "wanted"), [("1.25x", 10.0), ("2x", 16.0), ("20mm", 20.0), (".5mm", 0.5), ("whole", 40.0)])
 def test_the_edge(edge, wanted):
-    volume = volume_of(sitk.Image(40, 30, 20, sitk.sitkInt16))
+    volume = scan_of(sitk.Image(40, 30, 20, sitk.sitkInt16))
     assert edge_mm(edge, 8.0, volume, CUBE) == wanted
 
 
 def test_a_multiple_of_an_unknown_diameter_is_refused():
     with pytest.raises(DataError, match=r"data.crop = 1.5x needs a column diameter_mm"):
-        edge_mm("1.5x", None, volume_of(sitk.Image(4, 4, 4, sitk.sitkInt16)), CUBE)
+        edge_mm("1.5x", None, scan_of(sitk.Image(4, 4, 4, sitk.sitkInt16)), CUBE)
 
 
 def voxels_of(value, dtype=np.float64):
-    return volume_of(sitk.GetImageFromArray(np.full((20, 20, 20), value, dtype)))
+    return scan_of(sitk.GetImageFromArray(np.full((20, 20, 20), value, dtype)))
 
 
 @pytest.mark.parametrize(
@@ -178,5 +167,5 @@ def test_what_cannot_be_cut_says_why(volume, point, edge, message):
 def test_nan_far_from_the_nodule_does_not_matter():
     voxels = np.full((20, 20, 20), -800.0)
     voxels[0] = np.nan
-    volume = volume_of(sitk.GetImageFromArray(voxels))
+    volume = scan_of(sitk.GetImageFromArray(voxels))
     assert (cut(volume, (10.0, 10.0, 10.0), 5.0, CUBE, AIR_HU, True).values == -800).all()

@@ -5,8 +5,8 @@ import pytest
 import SimpleITK as sitk
 
 from gmmae.data.extraction import world_coordinates
-from gmmae.data.extraction.geometry import cut
-from gmmae.data.extraction.scans import open_scan
+from gmmae.data.extraction.cutting import cut
+from gmmae.data.extraction.scan import read
 from gmmae.data.volumes import central_section
 
 CENTRE = (-40.0, 25.0, 90.0)
@@ -28,7 +28,7 @@ def ramp(tmp_path_factory):
 @pytest.mark.parametrize("shape", [(8, 8, 8), (8, 12, 6)])
 @pytest.mark.parametrize("ndim", [3, 2, 1])
 def test_what_is_written_lies_where_it_was_cut(ramp, tmp_path, shape, ndim):
-    values = cut(open_scan(ramp), CENTRE, 18.0, shape, None, hu=False).values
+    values = cut(read(ramp), CENTRE, 18.0, shape, None, hu=False).values
     section = central_section(values[None], ndim)[0]
     centre = world_coordinates.section_mm(shape, ndim, CENTRE, 18.0)
     # A section may have lost the longest axis, whose voxels it keeps.

@@ -1,0 +1,297 @@
+"""Scans: the voxels of a volume and their positions in the world, and the checks of both.
+
+World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. An array `[y, x]` is a volume of one slice, and
+`[x]` one of a single line; `Scan.axes` says so.
+
+A file is read once: what is checked is what is used. ITK reads headers only. From a damaged `.zraw` it gave wrong voxels
+without an error, and 0 for NaN in NIfTI.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import SimpleITK as sitk
+from jaxtyping import Bool, Float, Integer, Real, Shaped, UInt8
+
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, VOLUMES_ARRAY, array_header, array_names, open_array, require_length
+from gmmae.data.extraction.headers import SUFFIXES, listed, read_stored, require_spacing
+from gmmae.data.volumes import DataError, Point
+
+MAX_DIRECTION_ERROR = 0.01
+"""Largest difference between the identity and a direction matrix times its transpose. Headers are rounded."""
+MAX_GRID_DISTANCE = 0.1
+"""Largest distance of a nodule's centre from its mask, in voxels. Headers are rounded."""
+HU_RANGE = (-32768, 32767)
+"""Range of 16-bit integers."""
+MIN_LARGEST_HU = 10
+"""Smallest plausible magnitude of the largest HU of a region. The noise of CT is larger."""
+MAX_LABELS_NAMED = 5
+"""Largest number of labels in an error."""
+
+
+class Scan(NamedTuple):
+    """A volume. Its voxels are not checked: `region` does that where they are used."""
+
+    voxels: Real[np.ndarray, "z y x"]  # in memory, or mapped from a file
+    frame: sitk.Image  # one voxel that carries origin, spacing and direction
+    axes: int = 3  # or 2 for an array `[y, x]`, or 1 for `[x]`
+    bare: bool = False  # an array, which has no place in the world: it begins at the origin
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Voxels along x, y, z."""
+        return self.voxels.shape[::-1]
+
+    @property
+    def spacing_mm(self) -> Point:
+        """Distances between voxels along x, y, z."""
+        return self.frame.GetSpacing()
+
+
+def read(path: Path, key: str = "volume") -> Scan:
+    """Reads a volume file, with its axes in the order and direction of the world's: x, y, z in LPS.
+
+    Args:
+      path: of a volume, or of an array in `.npy` or `.npz`.
+      key: name of the array in a `.npz` of several.
+
+    Raises:
+      DataError: the file, or the data file its header names, is missing, truncated, damaged or no scalar volume.
+      OSError: the system failed, not the file.
+      MemoryError: likewise.
+    """
+    if path.name.endswith(ARRAY_SUFFIXES):
+        return of_array(open_array(path, key))
+    stored = as_stored(path)
+    frame = sitk.DICOMOrient(stored.frame)
+    ours, theirs = (np.array(one.GetDirection()).reshape(3, 3) for one in (frame, stored.frame))
+    along = theirs.T @ ours  # ±1 where a stored axis is one of the turned axes, about 0 elsewhere
+    order = np.abs(along).argmax(0)
+    backwards = along.sum(0) < 0
+    voxels = stored.voxels.transpose(2 - order[::-1])
+    voxels = voxels[tuple(slice(None, None, -1 if back else 1) for back in backwards[::-1])]
+    first = np.where(backwards, 1 - np.array(voxels.shape[::-1]), 0)
+    frame.SetOrigin(frame.TransformIndexToPhysicalPoint(first.tolist()))
+    return stored._replace(voxels=voxels, frame=frame)
+
+
+def as_stored(path: Path) -> Scan:
+    """Reads a volume file, its axes as they are stored. Errors are those of `read`."""
+    stored = read_stored(path)
+    header = sitk.ImageFileReader()
+    header.SetFileName(str(path))
+    try:
+        header.ReadImageInformation()
+    except RuntimeError as error:
+        reason = re.sub(r".*ERROR: (\w+\(0x\w+\): )?", "", str(error), flags=re.DOTALL)
+        raise DataError(f"the header cannot be read: {reason}") from error
+    if header.GetDimension() != 3 or header.GetNumberOfComponents() != 1:
+        kind = f"{header.GetDimension()} axes and {header.GetNumberOfComponents()} values a voxel"
+        raise DataError(f"a volume must have 3 axes and 1 value a voxel; this one has {kind}")
+    frame = make_frame(header.GetSpacing(), header.GetOrigin(), header.GetDirection())
+    kind = sitk.GetArrayViewFromImage(sitk.Image([1] * 3, header.GetPixelID())).dtype
+    size = _require_voxels(header.GetSize()[::-1], kind)
+    in_file = np.dtype(stored.kind or kind).newbyteorder(stored.order)
+    promised = math.prod(size) * in_file.itemsize
+    content = stored.content[-promised:] if stored.from_end else stored.content
+    require_length(stored.path, promised, len(content))
+    voxels = content.view(in_file).reshape(size)
+    if stored.scaling != (1, 0):
+        slope, intercept = map(np.float64, stored.scaling)
+        scaled = np.empty(size, kind)
+        for part, whole in zip(scaled, voxels, strict=True):  # slice by slice, because it is done in double precision
+            part[...] = whole * slope + intercept
+        voxels = scaled
+    return Scan(voxels, frame)
+
+
+def read_scan(path: Path) -> tuple[Scan, Real[np.ndarray, "z y x"]]:
+    """Reads a whole scan in HU, its axes as they are stored.
+
+    Raises:
+      DataError: it cannot be used.
+      OSError: the system failed, not the file.
+    """
+    scan = as_stored(path)
+    return scan, np.require(region(scan, hu=True), requirements="W")
+
+
+def shape(path: Path) -> tuple[int, ...]:
+    """Returns the number of voxels of a volume, or of each in a file of several, along z, y, x. Errors are those of `read`."""
+    several = path.suffix == ".npz" and VOLUMES_ARRAY in array_names(path)
+    return array_header(path, VOLUMES_ARRAY)[0][1:] if several else read(path).voxels.shape
+
+
+def of_array(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point = (1.0, 1.0, 1.0)) -> Scan:
+    """Returns an array or memory map as a scan. Its first voxel is at the world's origin.
+
+    Raises:
+      DataError: the array has no axes or more than 3, or no numbers.
+    """
+    if not 1 <= voxels.ndim <= 3 or min(voxels.shape) < 1:
+        raise DataError(f"a volume must have the axes z, y, x, or the last of them; this one has the shape {voxels.shape}")
+    kind = {"?": "f4", "e": "f4", "g": "f8"}.get(voxels.dtype.char, voxels.dtype)  # ITK does not know these
+    voxels = voxels.astype(kind, copy=False)
+    size = _require_voxels((1,) * (3 - voxels.ndim) + voxels.shape, voxels.dtype)
+    return Scan(voxels.reshape(size), make_frame(spacing_mm), voxels.ndim, bare=True)
+
+
+def make_frame(
+    spacing_mm: tuple[float, ...],
+    origin_mm: tuple[float, ...] = (0.0, 0.0, 0.0),
+    direction: tuple[float, ...] = tuple(np.eye(3).ravel().tolist()),
+) -> sitk.Image:
+    """Returns an image of one voxel with the geometry of a scan. It transforms between points and indices.
+
+    Raises:
+      DataError: the geometry is none.
+    """
+    if not np.isfinite([*spacing_mm, *origin_mm, *direction]).all():
+        raise DataError("spacing, origin and direction in the header must be finite numbers")
+    require_spacing(spacing_mm)
+    matrix = np.array(direction).reshape(3, 3)
+    if np.abs(matrix.T @ matrix - np.eye(3)).max() > MAX_DIRECTION_ERROR:
+        raise DataError(f"the axes must be at right angles, and the direction of unit vectors; it is {listed(direction)}")
+    one = sitk.Image([1] * 3, sitk.sitkUInt8)
+    one.SetSpacing(spacing_mm)
+    one.SetOrigin(origin_mm)
+    one.SetDirection(direction)
+    return one
+
+
+def _require_voxels(size: tuple[int, ...], kind: np.dtype) -> tuple[int, ...]:
+    if min(size) < 1:
+        raise DataError(f"a volume must have a voxel; its size is {' × '.join(map(str, size[::-1]))}")
+    if kind.kind not in "iuf":
+        raise DataError(f"voxels must be numbers; got the type {kind}")
+    return size
+
+
+def index_of(scan: Scan, point_mm: Point, tolerance: float = 0.0) -> Float[np.ndarray, " 3"]:
+    """Returns the continuous index (x, y, z) of a world point.
+
+    Raises:
+      DataError: the point lies outside the scan, by more voxels than the tolerance.
+    """
+    index = np.array(scan.frame.TransformPhysicalPointToContinuousIndex(point_mm))
+    beyond = np.maximum(-0.5 - index, index - (np.array(scan.size) - 0.5))
+    if not (beyond <= tolerance).all():
+        distance = math.hypot(*(np.maximum(beyond, 0) * scan.spacing_mm).tolist())
+        raise DataError(f"the point ({', '.join(f'{c:g}' for c in point_mm)}) mm lies {distance:.6g} mm outside the scan")
+    return index
+
+
+def region(
+    scan: Scan, hu: bool, first: Integer[np.ndarray, " 3"] | None = None, last: Integer[np.ndarray, " 3"] | None = None
+) -> Real[np.ndarray, "z y x"]:
+    """Reads the voxels from a first index to a last, both x, y, z, and checks them.
+
+    Args:
+      scan: the scan; only these voxels are read of a file that is not compressed.
+      hu: whether voxels must be HU. Otherwise they may have any unit.
+      first: the first index; None: that of the scan.
+      last: the last index, which is included; None: that of the scan.
+
+    Raises:
+      DataError: voxels are not finite, or cannot be HU, or 32 bits cannot hold them.
+    """
+    part = scan.voxels
+    if first is not None and last is not None:
+        part = part[tuple(slice(a, b + 1) for a, b in zip(first[::-1], last[::-1], strict=True))]
+    values = np.asarray(part, part.dtype.newbyteorder("="), "C")
+    low, high = values.min(), values.max()
+    floating = values.dtype.kind == "f"
+    if not (np.isfinite(low) and np.isfinite(high)):
+        wrong = np.count_nonzero(~np.isfinite(values))
+        raise DataError(f"voxels must be finite numbers; {wrong} of the {values.size} read are NaN or infinite")
+    if floating and max(-low, high) > np.finfo(np.float32).max:
+        raise DataError(f"voxels must be numbers that 32 bits can hold; got {max(-low, high):g}")
+    if not hu:
+        return values
+    other = "if they have another unit, give data.window in it"
+    if values.dtype.itemsize == 1:
+        raise DataError(f"voxels must be HU, which 8 bits cannot hold; got {values.dtype}: {other}, such as 0 255")
+    if low < HU_RANGE[0] or high > HU_RANGE[1]:
+        raise DataError(f"voxels must be HU between {HU_RANGE[0]} and {HU_RANGE[1]}; got {low:g} to {high:g}: {other}")
+    if low >= -MIN_LARGEST_HU and high <= MIN_LARGEST_HU and (low < high or floating):
+        looks, window = ("windowed already", "0 1") if low >= 0 and high <= 1 else ("scaled already", "-1 1")
+        raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks {looks}: {other}, such as {window}")
+    return values
+
+
+def mask_region(mask: Scan, *ends: Integer[np.ndarray, " 3"]) -> Bool[np.ndarray, "z y x"]:
+    """Reads a region of a mask, which is true in the nodule. `ends` are those of `region`.
+
+    Raises:
+      DataError: voxels are not finite, or have several values besides 0.
+    """
+    try:
+        values = region(mask, False, *ends)
+    except DataError as error:
+        raise DataError(f"the mask's {error}") from error
+    inside = values[values != 0]
+    if inside.size and inside.min() != inside.max():
+        labels = np.unique(inside).tolist()
+        more = f" and {len(labels) - MAX_LABELS_NAMED} more" * (len(labels) > MAX_LABELS_NAMED)
+        raise DataError(
+            f"the mask must hold 0 and one other value; got {listed(labels[:MAX_LABELS_NAMED])}{more}: keep the nodule only"
+        )
+    return values != 0
+
+
+def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: Point | None = None) -> Scan:
+    """Reads the mask of a nodule from a file or an array. An array has the grid of its scan, which is an array too.
+
+    Raises:
+      DataError: it cannot be used, has other axes, does not overlap the scan, or does not hold the nodule's centre.
+      OSError: the system failed, not the file.
+    """
+    try:
+        mask = read(source, "mask") if isinstance(source, Path) else of_array(source)
+        if mask.bare:
+            ours, theirs = (one.voxels.shape[3 - one.axes :] for one in (scan, mask))
+            if not scan.bare:
+                raise DataError(f"must lie in the world, as its volume does; give it as one of {', '.join(SUFFIXES)}")
+            if ours != theirs:
+                raise DataError(f"must have the shape of its volume, {ours}; got {theirs}")
+            mask = mask._replace(frame=scan.frame)
+        if mask.axes != scan.axes:
+            raise DataError(f"must have the {scan.axes} axes of its volume; it has {mask.axes}")
+        # The box around its corners, along the scan's axes, must reach into the scan.
+        ends = product(*((-0.5, n - 0.5) for n in mask.size))
+        corners = [mask.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
+        indices = np.array([scan.frame.TransformPhysicalPointToContinuousIndex(corner) for corner in corners])
+        if not ((indices.min(0) < np.array(scan.size) - 0.5) & (indices.max(0) > -0.5)).all():
+            ours, theirs = (listed(one.frame.GetOrigin()) for one in (scan, mask))
+            raise DataError(f"must overlap its volume, which begins at ({ours}) mm; it begins at ({theirs}) mm")
+        if centre_mm is not None:
+            index_of(mask, centre_mm, MAX_GRID_DISTANCE)
+    except DataError as error:
+        name = f" {source.name}" if isinstance(source, Path) else ""
+        raise DataError(f"the mask{name}: {error}") from error
+    return mask
+
+
+def mask_on_grid(mask: Scan, scan: Scan) -> UInt8[np.ndarray, "z y x"]:
+    """Returns a mask on a scan's grid: the mask's nearest voxel in the world, and 0 outside of the mask.
+
+    Raises:
+      DataError: as `mask_region`.
+    """
+    image, frame = as_image(mask_region(mask).astype(np.uint8), mask), scan.frame
+    grid = (frame.GetOrigin(), frame.GetSpacing(), frame.GetDirection())
+    return sitk.GetArrayFromImage(sitk.Resample(image, scan.size, sitk.Transform(), sitk.sitkNearestNeighbor, *grid))
+
+
+def as_image(values: Real[np.ndarray, "z y x"], scan: Scan, first: Sequence[int] = (0, 0, 0)) -> sitk.Image:
+    """Returns a part of a scan that begins at an index x, y, z, as an image with its geometry."""
+    image = sitk.GetImageFromArray(values)
+    image.SetSpacing(scan.spacing_mm)
+    image.SetOrigin(scan.frame.TransformIndexToPhysicalPoint(first))
+    image.SetDirection(scan.frame.GetDirection())
+    return image
