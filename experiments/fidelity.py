@@ -6,13 +6,12 @@ import numpy as np
 
 from experiments.cohorts import WINDOW
 from gmmae.data.volumes import Nodules
-from gmmae.generation.judging import judge
-from gmmae.generation.judging.judge import Comparison, Novelty, Scale
+from gmmae.generation.judging import novelty
+from gmmae.generation.judging.judge import population
 from gmmae.generation.judging.novelty import symmetries
-from gmmae.generation.judging.two_samples import c2st
+from gmmae.generation.judging.two_samples import c2st, compare
 from gmmae.system.errors import InputError
 
-SCALE = Scale(WINDOW, hu=True)
 COLUMNS = ("c2st", "c2st_masks", "ks", "ks_corrected", "coverage", "nn", "nn_sym", "copies")
 
 
@@ -54,7 +53,7 @@ def rows(made: dict[str, Nodules], training: Nodules, judged: Nodules, seed: int
     Raises:
       InputError: an entry has another number of nodules than the real ones, on which most figures depend.
     """
-    real, real_masks = (judge.population(judged, masks, SCALE) for masks in (False, True))
+    real, real_masks = (population(judged, masks, WINDOW) for masks in (False, True))
     found = {}
     for name, nodules in made.items():
         if len(nodules.names) != len(judged.names):
@@ -62,25 +61,18 @@ def rows(made: dict[str, Nodules], training: Nodules, judged: Nodules, seed: int
                 f"each way of making nodules must give as many as are judged, {len(judged.names)}; got {len(nodules.names)} of "
                 f"{name}: judge fewer"
             )
-        row = _row(judge.compare(real, judge.population(nodules, False, SCALE), seed))
-        row["c2st_masks"] = list(c2st(real_masks, judge.population(nodules, True, SCALE), seed))
+        compared = compare(real, population(nodules, False, WINDOW), seed)
+        found[name] = {
+            "c2st": list(compared.c2st),
+            "coverage": list(compared.coverage),
+            "ks": [compared.ks_share],
+            "ks_corrected": [compared.ks_share_corrected],
+            "c2st_masks": list(c2st(real_masks, population(nodules, True, WINDOW), seed)),
+        }
         if name != "real":
-            row |= _novelty(judge.measure_novelty(judged, nodules, training, WINDOW, seed))
-        found[name] = row
+            new, _ = novelty.measure(judged, nodules, training, WINDOW, seed, np.arange(len(nodules.names)))
+            found[name] |= {"nn": list(new.nn), "nn_sym": list(new.nn_symmetric), "copies": [new.copies]}
     return found
-
-
-def _row(found: Comparison) -> dict[str, list[float]]:
-    return {
-        "c2st": list(found.c2st),
-        "coverage": list(found.coverage),
-        "ks": [found.ks_tests.share],
-        "ks_corrected": [found.ks_tests.corrected_share],
-    }
-
-
-def _novelty(found: Novelty) -> dict[str, list[float]]:
-    return {"nn": list(found.plain), "nn_sym": list(found.symmetric), "copies": [found.copies]}
 
 
 def summary(by_seed: list[dict[str, dict[str, Any]]]) -> list[dict[str, str]]:

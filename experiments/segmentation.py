@@ -28,9 +28,9 @@ import gmmae
 from benchmarks.options import Parser, guarded
 from experiments import tables
 from gmmae.config.schema import Config
+from gmmae.data import grouped
 from gmmae.data.patches import Patches
 from gmmae.data.volumes import NativeNodule
-from gmmae.generation.judging import bootstrap
 from gmmae.plotting.slices import Prediction, segmentations
 from gmmae.training.trained import Trained, restore
 from gmmae.workloads import segmentation
@@ -223,7 +223,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             for category in ("all", *sorted({row["category"] for row in rows})):
                 own = [row for row in rows if category in ("all", row["category"])]
                 values = np.array([row[name if slices == "with nodule" else f"{name}_whole"] for row in own])
-                mean = bootstrap.mean(values, [row["patient"] for row in own], seed=0)
+                mean = grouped.mean(values, [row["patient"] for row in own])
                 lines.append({
                     "method": name,
                     "slices": slices,

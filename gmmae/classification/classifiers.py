@@ -5,90 +5,109 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from sklearn import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from gmmae.classification.scores import macro_auc
+from gmmae.classification.samples import Labelled
+from gmmae.data import grouped
+from gmmae.data.grouped import Estimate, Weights
 
-Settings = dict[str, Any]
+Probabilities = Float[np.ndarray, "samples classes"]
 
-INVERSE_PENALTIES = (0.0001, 0.001, 0.01, 0.1, 1.0)
-LEAVES = (4, 16)
-ITERATIONS = (25, 50, 100, 200)
-BOOSTING = {"learning_rate": 0.05, "max_features": 0.3, "early_stopping": False}
-"""Settings of all boosted trees. Each split sees a random part of the features, so seeds differ."""
-MIN_TO_BOOST = 2 * HistGradientBoostingClassifier().min_samples_leaf
+# Each split of a tree sees a random part of the features, so seeds differ.
+BOOSTING: Any = HistGradientBoostingClassifier(random_state=0).set_params(
+    learning_rate=0.05, max_features=0.3, early_stopping=False
+)
+METHODS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
+    "logistic regression": (
+        make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000)),
+        {"logisticregression__C": [0.0001, 0.001, 0.01, 0.1, 1.0]},
+    ),
+    "gradient boosting": (BOOSTING, {"max_iter": [25, 50, 100, 200], "max_leaf_nodes": [4, 16]}),
+}
+"""The classifiers, and the settings to choose from; simpler ones come first."""
+MIN_TO_BOOST = 2 * BOOSTING.min_samples_leaf
 """Minimum number of samples of a tree that divides them. A smaller training set gives the same probability to all."""
 
 
-class Method(NamedTuple):
-    """A classifier, and the settings to choose from; simpler ones come first.
+class Result(NamedTuple):
+    """A classifier of one kind of features. Its scores are means over runs and seeds on the test samples."""
 
-    `make` takes settings and a seed.
+    kind: str
+    features: int  # their number
+    method: str  # name of the classifier
+    auc: Estimate  # with an interval over patients
+    auc_sd: float  # standard deviation between runs and seeds
+    accuracy: Estimate
+    accuracy_sd: float
+    settings: list[dict[str, Any]]  # chosen for each run
+    probabilities: Probabilities  # of the classes of each test sample, mean over runs and seeds
+
+
+def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: int, say: Callable[[str], None]) -> list[Result]:
+    """Fits all classifiers to the training samples and judges them by the test samples.
+
+    Args:
+      labelled: the samples.
+      runs: features by kind, of each run.
+      seeds: classifiers of each run, with the seeds 0, 1, …
+      say: takes a line for each kind of features.
     """
-
-    name: str
-    make: Callable[[Settings, int], Any]
-    settings: Sequence[Settings]
-
-
-def _logistic(settings: Settings, seed: int) -> Any:  # noqa: ANN401
-    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000, random_state=seed, **settings))
-
-
-def _boosting(settings: Settings, seed: int) -> Any:  # noqa: ANN401
-    return HistGradientBoostingClassifier(random_state=seed, **BOOSTING, **settings)
-
-
-METHODS = (
-    Method("logistic regression", _logistic, tuple({"C": value} for value in INVERSE_PENALTIES)),
-    Method(
-        "gradient boosting",
-        _boosting,
-        tuple({"max_leaf_nodes": leaves, "max_iter": count} for leaves in LEAVES for count in ITERATIONS),
-    ),
-)
-
-
-class Fold(NamedTuple):
-    """Indices of samples to fit to, and of others to choose settings by."""
-
-    fit: Int[np.ndarray, " fit"]
-    judge: Int[np.ndarray, " judge"]
+    train, test, truth = labelled.train, labelled.test, labelled.truth
+    weight = grouped.weights(labelled.nodules.table["group"][test], seed=0)
+    results = []
+    for kind in runs[0]:
+        for name, (method, settings) in METHODS.items():
+            chosen, found = [], []
+            for inputs in (run[kind] for run in runs):
+                chosen.append(choose(method, settings, inputs, truth, labelled.folds))
+                for seed in range(seeds):
+                    fitted: Any = clone(method)
+                    fitted.set_params(**chosen[-1])
+                    if method is BOOSTING:
+                        fitted.set_params(random_state=seed)
+                    # One thread is enough for so few samples. Several wait for each other, and took ten times as long beside
+                    # other work.
+                    with threadpool_limits(1):
+                        found.append(fitted.fit(inputs[train], truth[train]).predict_proba(inputs[test]))
+            aucs, shares = (np.array([of(one, truth[test], weight) for one in found]) for of in (macro_auc, accuracy))
+            auc, right = (grouped.estimate(values.mean(0)) for values in (aucs, shares))
+            sds = [float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan for values in (aucs, shares)]
+            count = runs[0][kind].shape[1]
+            results.append(Result(kind, count, name, auc, sds[0], right, sds[1], chosen, np.mean(found, axis=0)))
+        say(f"{kind}: AUC {', '.join(f'{result.auc.value:.3f} ({result.method})' for result in results[-len(METHODS) :])}")
+    return results
 
 
-def choose(method: Method, inputs: Float[np.ndarray, "samples features"], truth: np.ndarray, folds: Sequence[Fold]) -> Settings:
+def choose(
+    method: Any,  # noqa: ANN401
+    settings: dict[str, list[Any]],
+    inputs: np.ndarray,
+    truth: np.ndarray,
+    folds: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> dict[str, Any]:
     """Returns the settings with the largest mean AUC over the folds. Of equal ones it takes the smallest mean log loss.
 
     The AUC of a single feature is the same for all penalties.
     """
-
-    def value(settings: Settings) -> tuple[float, float]:
-        aucs, losses = [], []
-        for fold in folds:
-            judged = truth[fold.judge]
-            probabilities = predict(method, settings, 0, inputs[fold.fit], truth[fold.fit], inputs[fold.judge])
-            aucs.append(macro_auc(probabilities, judged, np.ones((1, len(judged))))[0])
-            losses.append(-np.log(np.maximum(probabilities[np.arange(len(judged)), judged], 1e-12)).mean())
-        return round(float(np.mean(aucs)), 9), -float(np.mean(losses))
-
-    return max(method.settings, key=value)
-
-
-def predict(
-    method: Method,
-    settings: Settings,
-    seed: int,
-    inputs: Float[np.ndarray, "fit features"],
-    truth: Int[np.ndarray, " fit"],
-    others: Float[np.ndarray, "others features"],
-) -> Float[np.ndarray, "others classes"]:
-    """Fits a classifier. Returns the probabilities of the classes for other samples.
-
-    One thread is enough for so few samples. Several wait for each other, and took ten times as long beside other work.
-    """
+    scores = {"auc": "roc_auc_ovr", "log_loss": "neg_log_loss"}
     with threadpool_limits(1):
-        return method.make(settings, seed).fit(inputs, truth).predict_proba(others)
+        found = GridSearchCV(method, settings, scoring=scores, cv=folds, refit=False).fit(inputs, truth).cv_results_
+    ranked = zip(found["mean_test_auc"].round(9), found["mean_test_log_loss"], found["params"], strict=True)
+    return max(ranked, key=lambda row: row[:2])[2]
+
+
+def macro_auc(probabilities: Probabilities, truth: Int[np.ndarray, " samples"], weight: Weights) -> np.ndarray:
+    """Returns the AUC of two classes, or the mean AUC of each of more classes against the rest, as MedMNIST defines it."""
+    classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
+    return np.mean([grouped.auc(probabilities[:, i], truth == i, weight) for i in classes], axis=0)
+
+
+def accuracy(probabilities: Probabilities, truth: Int[np.ndarray, " samples"], weight: Weights) -> np.ndarray:
+    """Returns the share of samples whose class is the most probable one."""
+    return weight @ (probabilities.argmax(1) == truth) / weight.sum(1)

@@ -5,10 +5,8 @@ reflected into one of its 48 symmetries. Most are functions of lengths and eigen
 cells are sorted among the cells that the symmetries exchange.
 """
 
-import itertools
-
 import numpy as np
-from jaxtyping import Float, Int, Real
+from jaxtyping import Float, Real
 from scipy.special import ndtr
 
 from gmmae.data.volumes import windowed
@@ -28,19 +26,60 @@ def mixture_features(
 ) -> Float[np.ndarray, "samples features"]:
     """Returns invariant features of mixtures on [-1, 1]^n.
 
-    Args:
-      weights: of the components.
-      means: of the components.
-      covariances: of the components.
+    These are, in this order:
+
+    - quantiles of the components' distance from the centre, size, elongation and flatness;
+    - the largest weights and their perplexity, and the mean product of distance and size, which tells whether outer
+      components are larger;
+    - invariants of the central moments of the whole mixture, to the fourth order: the distance of the mean, the standard
+      deviations, the norm of the third moments and of their trace, E|y|⁴ relative to (E|y|²)², Mardia's kurtosis, and the sum
+      of E y_i⁴ relative to (E|y|²)²;
+    - the mass in each cell, sorted among the cells that the symmetries of the cube exchange. Correlations are left out, so
+      that the mass of a component is a product over the axes.
     """
     weights, means, covariances = (array.astype(np.float64) for array in (weights, means, covariances))
-    return np.column_stack(
-        [
-            _component_features(weights, means, covariances),
-            _moment_features(weights, means, covariances),
-            _cell_masses(weights, means, covariances),
-        ]
-    )
+    samples, k, n = means.shape
+    logs = np.log(np.maximum(np.linalg.eigvalsh(covariances), 1e-12)) / 2  # increasing
+    distance, size = np.linalg.norm(means, axis=-1), logs.mean(-1)
+    properties = (distance, size, logs[..., -1] - logs[..., n // 2], logs[..., n // 2] - logs[..., 0])
+    largest = np.zeros((samples, LARGEST))
+    largest[:, :k] = -np.sort(-weights, axis=1)[:, :LARGEST]
+    perplexity = np.exp(-(weights * np.log(np.maximum(weights, 1e-300))).sum(1))
+
+    mean = np.einsum("sk,ski->si", weights, means)
+    offsets = means - mean[:, None]
+    total = np.einsum("sk,skij->sij", weights, covariances) + np.einsum("sk,ski,skj->sij", weights, offsets, offsets)
+    third = np.einsum("sk,ski,skj,skl->sijl", weights, offsets, offsets, offsets)
+    mixed = np.einsum("sk,skij,skl->sijl", weights, covariances, offsets)
+    third = third + mixed + mixed.transpose(0, 1, 3, 2) + mixed.transpose(0, 3, 2, 1)
+    square = np.trace(total, axis1=1, axis2=2) ** 2
+    inverse = np.linalg.inv(total)
+    whitened = np.einsum("sij,ski->skj", inverse, offsets), np.einsum("sij,skjl->skil", inverse, covariances)
+    variances = np.diagonal(covariances, axis1=-2, axis2=-1)
+    axes = offsets**4 + 6 * offsets**2 * variances + 3 * variances**2
+
+    edges, deviations = np.linspace(-1, 1, CELLS + 1), np.sqrt(np.maximum(variances, 1e-12))[..., None]
+    shares = np.moveaxis(np.diff(ndtr((edges - means[..., None]) / deviations), axis=-1), 2, 0)  # axes, samples, k, cells
+    terms = [term for axis in range(n) for term in (shares[axis], [0, 1, 2 + axis])]
+    cells = np.einsum(weights, [0, 1], *terms, [0, *range(2, 2 + n)], optimize=True).reshape(samples, -1)
+    # The symmetries exchange cells with the same distances from the centre along the axes, in any order.
+    apart = np.sort(np.abs(2 * np.indices((CELLS,) * n) - (CELLS - 1)).reshape(n, -1), axis=0)
+    orbits = np.broadcast_to(np.unique(apart, axis=1, return_inverse=True)[1], cells.shape)
+    columns = [
+        *(np.quantile(values, QUANTILES, axis=1, weights=weights, method="inverted_cdf").T for values in properties),
+        largest,
+        perplexity,
+        (weights * distance * size).sum(1),
+        np.linalg.norm(mean, axis=1),
+        np.sqrt(np.maximum(np.linalg.eigvalsh(total), 0)),
+        np.cbrt(np.linalg.norm(third.reshape(samples, -1), axis=1)),
+        np.cbrt(np.linalg.norm(np.einsum("siij->sj", third), axis=1)),
+        _fourth_moment(weights, offsets, offsets, covariances) / square,
+        _fourth_moment(weights, offsets, *whitened),
+        np.einsum("sk,ski->s", weights, axes) / square,
+        np.take_along_axis(cells, np.lexsort((cells, orbits)), 1),
+    ]
+    return np.column_stack(columns)
 
 
 def block_means(
@@ -53,67 +92,9 @@ def block_means(
     """
     shares = windowed(values, window)
     for axis in range(1, shares.ndim):
-        parts = np.array_split(np.arange(shares.shape[axis]), min(blocks, shares.shape[axis]))
-        shares = np.stack([shares.take(part, axis).mean(axis) for part in parts], axis)
+        parts = np.array_split(shares, min(blocks, shares.shape[axis]), axis)
+        shares = np.stack([part.mean(axis) for part in parts], axis)
     return shares.reshape(len(shares), -1)
-
-
-def _component_features(weights: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """Computes quantiles of distance, size, elongation and flatness, largest weights, their perplexity, and a product.
-
-    The product of distance and size tells whether outer components are larger.
-    """
-    variances = np.maximum(np.linalg.eigvalsh(covariances), 1e-12)  # increasing
-    distance = np.linalg.norm(means, axis=-1)
-    size = np.log(variances).mean(-1) / 2
-    elongation = np.log(variances[..., -1] / variances[..., variances.shape[-1] // 2]) / 2
-    flatness = np.log(variances[..., variances.shape[-1] // 2] / variances[..., 0]) / 2
-    quantiles = [_weighted_quantiles(values, weights) for values in (distance, size, elongation, flatness)]
-    largest = -np.sort(-weights, axis=1)[:, :LARGEST]
-    largest = np.pad(largest, ((0, 0), (0, LARGEST - largest.shape[1])))
-    perplexity = np.exp(-(weights * np.log(np.maximum(weights, 1e-300))).sum(1))
-    product = (weights * distance * size).sum(1)
-    return np.column_stack([*quantiles, largest, perplexity, product])
-
-
-def _weighted_quantiles(values: np.ndarray, weights: np.ndarray) -> Float[np.ndarray, "samples quantiles"]:
-    order = np.argsort(values, axis=1)
-    values, weights = (np.take_along_axis(array, order, 1) for array in (values, weights))
-    reached = np.cumsum(weights, axis=1) / weights.sum(1, keepdims=True)
-    index = np.stack([(reached < level - 1e-9).sum(1) for level in QUANTILES], axis=1)
-    return np.take_along_axis(values, np.minimum(index, values.shape[1] - 1), 1)
-
-
-def _moment_features(weights: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """Computes invariants of the central moments of the whole mixture, to the fourth order.
-
-    They are the distance of the mean, the standard deviations, the norm of the third moments and of their trace, and three
-    fourth moments: E|y|⁴ relative to (E|y|²)², Mardia's kurtosis, and the sum of E y_i⁴ relative to (E|y|²)².
-    """
-    mean = np.einsum("sk,ski->si", weights, means)
-    offsets = means - mean[:, None]
-    total = np.einsum("sk,skij->sij", weights, covariances) + np.einsum("sk,ski,skj->sij", weights, offsets, offsets)
-    deviations = np.sqrt(np.maximum(np.linalg.eigvalsh(total), 0))
-    third = np.einsum("sk,ski,skj,skl->sijl", weights, offsets, offsets, offsets)
-    mixed = np.einsum("sk,skij,skl->sijl", weights, covariances, offsets)
-    third = third + mixed + mixed.transpose(0, 1, 3, 2) + mixed.transpose(0, 3, 2, 1)
-    trace = np.einsum("siij->sj", third)
-    square = np.trace(total, axis1=1, axis2=2)
-    inverse = np.linalg.inv(total)
-    whitened = np.einsum("sij,skjl->skil", inverse, covariances)
-    squares = np.diagonal(covariances, axis1=-2, axis2=-1)
-    axes = offsets**4 + 6 * offsets**2 * squares + 3 * squares**2
-    return np.column_stack(
-        [
-            np.linalg.norm(mean, axis=1),
-            deviations,
-            np.cbrt(np.linalg.norm(third.reshape(len(third), -1), axis=1)),
-            np.cbrt(np.linalg.norm(trace, axis=1)),
-            _fourth_moment(weights, offsets, offsets, covariances) / square**2,
-            _fourth_moment(weights, offsets, np.einsum("sij,skj->ski", inverse, offsets), whitened),
-            np.einsum("sk,ski->s", weights, axes) / square**2,
-        ]
-    )
 
 
 def _fourth_moment(weights: np.ndarray, offsets: np.ndarray, dual: np.ndarray, covariances: np.ndarray) -> np.ndarray:
@@ -124,27 +105,3 @@ def _fourth_moment(weights: np.ndarray, offsets: np.ndarray, dual: np.ndarray, c
     # dual is Aδ, and covariances AΣ: (AΣ)(Aδ) · δ.
     between = np.einsum("ski,skij,skj->sk", offsets, covariances, dual)
     return (weights * ((square + trace) ** 2 + 2 * of_square + 4 * between)).sum(1)
-
-
-def _cell_masses(weights: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """Computes the mass of a mixture in each cell, sorted among the cells that the symmetries of the cube exchange.
-
-    Correlations are left out, so that the mass of a component is a product over the axes.
-    """
-    n = means.shape[-1]
-    deviations = np.sqrt(np.maximum(np.diagonal(covariances, axis1=-2, axis2=-1), 1e-12))
-    edges = np.linspace(-1, 1, CELLS + 1)
-    shares = np.diff(ndtr((edges - means[..., None]) / deviations[..., None]), axis=-1)  # samples, k, axes, cells
-    letters = "abcdef"[:n]
-    terms = ",".join(f"sk{letter}" for letter in letters)
-    masses = np.einsum(f"sk,{terms}->s{letters}", weights, *np.moveaxis(shares, 2, 0), optimize=True)
-    masses = masses.reshape(len(masses), -1)
-    orbits = _orbits(n)
-    return np.concatenate([np.sort(masses[:, orbits == orbit], axis=1) for orbit in np.unique(orbits)], axis=1)
-
-
-def _orbits(axes: int) -> Int[np.ndarray, " cells"]:
-    """Returns a number for each cell, equal for cells that the symmetries of the cube exchange."""
-    distance = np.abs(np.arange(CELLS) * 2 - (CELLS - 1))
-    kinds = [tuple(sorted(cell)) for cell in itertools.product(distance.tolist(), repeat=axes)]
-    return np.array([sorted(set(kinds)).index(kind) for kind in kinds])

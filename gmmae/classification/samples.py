@@ -1,63 +1,41 @@
 """Labelled volumes of a run's data, divided as the run divided them, and what its model finds in them."""
 
-import math
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
-from gmmae.classification.classifiers import Fold
 from gmmae.classification.features import block_means, mixture_features
-from gmmae.data import sources
+from gmmae.data import grouped, sources
 from gmmae.data.settings import CROP_PATTERN, DataConfig
-from gmmae.data.splits import fold
 from gmmae.data.volumes import Nodules, masses, own_columns, to_density
 from gmmae.system.errors import InputError
 from gmmae.training.trained import Trained
 
-FOLDS = 5
-"""Folds of the training set by patient that choose settings, for data without a test set of their own."""
-MIN_SAMPLES = 2 * FOLDS
+MIN_SAMPLES = 2 * grouped.FOLDS
 """Minimum number of samples of each class in the training set."""
 
 
 class LabelRule(NamedTuple):
-    """The origin of labels.
+    """The origin of labels."""
 
-    Attributes:
-      column: column of the CSV; None: the categories.
-      at_most: numbers up to this one are the first class; None: labels are text.
-      at_least: numbers from this one on are the second class. Those between have no label.
-    """
-
-    column: str | None = None
-    at_most: float | None = None
-    at_least: float | None = None
+    column: str | None = None  # of the CSV; None: the categories
+    at_most: float | None = None  # numbers up to this one are the first class; None: labels are text
+    at_least: float | None = None  # numbers from this one on are the second class. Those between have no label
 
 
 class Labelled(NamedTuple):
-    """Labelled volumes.
+    """Labelled volumes."""
 
-    Attributes:
-      nodules: the volumes. Those without a label are left out.
-      classes: names of the classes.
-      truth: class of each volume.
-      train: indices for training.
-      test: indices for the test, which the model was not trained on.
-      folds: divisions that choose settings, within the data that are not for the test.
-      own_test: whether the test set is the data's own, and not the run's validation set.
-      unlabelled: number of volumes without a label.
-    """
-
-    nodules: Nodules
-    classes: tuple[str, ...]
-    truth: Int[np.ndarray, " samples"]
+    nodules: Nodules  # those without a label are left out
+    classes: tuple[str, ...]  # their names
+    truth: Int[np.ndarray, " samples"]  # class of each volume
     train: Int[np.ndarray, " train"]
-    test: Int[np.ndarray, " test"]
-    folds: tuple[Fold, ...]
-    own_test: bool
-    unlabelled: int
+    test: Int[np.ndarray, " test"]  # the model was not trained on them
+    folds: list[tuple[np.ndarray, np.ndarray]]  # that choose settings, within the data that are not for the test
+    own_test: bool  # whether the test set is the data's own, and not the run's validation set
+    unlabelled: int  # number of volumes without a label
 
 
 def load(data: DataConfig, rule: LabelRule) -> Labelled:
@@ -68,85 +46,54 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
       InputError: there are no labels, or too few samples of a class.
     """
     loaded = sources.load(replace(data, augment_with=None))
-    labels = by_numbers(_words(loaded.nodules, rule), rule)
-    kept = np.flatnonzero([bool(label) for label in labels])
-    classes = tuple(sorted({labels[i] for i in kept.tolist()}))
+    labels = _labels(loaded.nodules, rule)
+    kept = np.flatnonzero(labels != "")
+    classes = np.unique(labels[kept])
     if len(classes) < 2:
         column = rule.column or ("category" if data.source == "medmnist" else data.category_column)
         raise InputError(
             f"labels must be of two classes or more; the column {column!r} gives {', '.join(classes) or 'none'}: name another "
             "with --label-column"
         )
-    place = np.full(len(labels), -1)
-    place[kept] = np.arange(len(kept))
-    train, validation, own = (place[part][place[part] >= 0] for part in (*loaded.split, loaded.test))
-    nodules = loaded.nodules.take(kept)
-    truth = np.array([classes.index(labels[i]) for i in kept.tolist()])
-    own_test = bool(len(loaded.test))
+    nodules, truth = loaded.nodules.take(kept), np.searchsorted(classes, labels[kept])
+    train, validation, own = (np.flatnonzero(np.isin(kept, part)) for part in (*loaded.split, loaded.test))
+    own_test = len(loaded.test) > 0
     test = own if own_test else validation
     parts = {"training": train, "test": test} | ({"validation": validation} if own_test else {})
     for name, part in parts.items():
-        _require_all_classes(name, truth[part], classes, MIN_SAMPLES if name == "training" else 1)
-    folds = (Fold(train, validation),) if own_test else _folds(nodules, truth, train, data.seed)
-    return Labelled(nodules, classes, truth, train, test, folds, own_test, len(labels) - len(kept))
-
-
-def by_numbers(words: list[str], rule: LabelRule) -> list[str]:
-    """Returns labels, which are the words themselves or two ranges of numbers; empty where there is none.
-
-    Raises:
-      InputError: a word must be a number and is none.
-
-    >>> by_numbers(["1", "3", "4.5", ""], LabelRule("malignancy", 2, 4))
-    ['at most 2', '', 'at least 4', '']
-    """
-    if rule.at_most is None or rule.at_least is None:
-        return words
-    labels = []
-    for word in words:
-        try:
-            number = float(word or "nan")
-        except ValueError:
-            column = repr(rule.column) if rule.column else "of the categories"
+        counts, least = np.bincount(truth[part], minlength=len(classes)), MIN_SAMPLES if name == "training" else 1
+        if counts.min() < least:
             raise InputError(
-                f"--label-at-most needs numbers in the column {column}; got {word!r}: name another with --label-column"
-            ) from None
-        low, high = number <= rule.at_most, number >= rule.at_least
-        labels.append(f"at most {rule.at_most:g}" if low else f"at least {rule.at_least:g}" if high else "")
-    return labels
+                f"the {name} set must have {least} or more samples of each class; it has {counts.min()} of "
+                f"{str(classes[counts.argmin()])!r}"
+            )
+    folds = [(train, validation)]
+    if not own_test:
+        divided = grouped.folds(truth[train], nodules.table["group"][train], data.seed)
+        folds = [(train[fit], train[judged]) for fit, judged in divided]
+    if not folds:
+        raise InputError(
+            f"a class must be in several of {grouped.FOLDS} folds by {nodules.by}; got one whose samples are of few groups"
+        )
+    return Labelled(nodules, tuple(classes.tolist()), truth, train, test, folds, own_test, len(labels) - len(kept))
 
 
-def _words(nodules: Nodules, rule: LabelRule) -> list[str]:
-    """Returns the text of the label of each nodule."""
-    if rule.column is None:
-        return list(nodules.categories)
-    words = nodules.column(rule.column)
+def _labels(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]:
+    """Returns the label of each nodule, empty where there is none."""
+    words = nodules.table["category"] if rule.column is None else nodules.column(rule.column)
     if words is None:
         known = ", ".join(own_columns(nodules.table, ())) or "none"
         raise InputError(f"--label-column must be one of the data's columns, {known}; got {rule.column}")
-    return words.tolist()
-
-
-def _require_all_classes(name: str, truth: np.ndarray, classes: tuple[str, ...], least: int) -> None:
-    counts = np.bincount(truth, minlength=len(classes)) if len(truth) else np.zeros(len(classes), int)
-    if counts.min() < least:
-        rare = classes[int(counts.argmin())]
-        raise InputError(f"the {name} set must have {least} or more samples of each class; it has {counts.min()} of {rare!r}")
-
-
-def _folds(nodules: Nodules, truth: np.ndarray, train: np.ndarray, seed: int) -> tuple[Fold, ...]:
-    """Divides the training samples by patient. Folds without each class on both sides are left out."""
-    groups = [nodules.groups[i] for i in train.tolist()]
-    words = [str(truth[i]) for i in train.tolist()]
-    parts = (fold(groups, words, FOLDS, number, seed) for number in range(FOLDS))
-    folds = [Fold(train[part.train], train[part.validation]) for part in parts]
-    whole = set(truth.tolist())
-    folds = [part for part in folds if all(set(truth[side].tolist()) == whole for side in part)]
-    if not folds:
+    if rule.at_most is None or rule.at_least is None:
+        return words
+    try:
+        numbers = np.array([float(word or "nan") for word in words])
+    except ValueError as error:
         raise InputError(
-            f"a class must be in several of {FOLDS} folds by {nodules.by}; got one whose samples are of few groups"
-        )
-    return tuple(folds)
+            f"--label-at-most needs numbers in {rule.column or 'the categories'}; {error}: name another --label-column"
+        ) from None
+    ranges = [numbers <= rule.at_most, numbers >= rule.at_least]
+    return np.select(ranges, [f"at most {rule.at_most:g}", f"at least {rule.at_least:g}"], "")
 
 
 def inputs(model: Trained, labelled: Labelled, data: DataConfig, blocks: int) -> dict[str, np.ndarray]:
@@ -167,6 +114,6 @@ def inputs(model: Trained, labelled: Labelled, data: DataConfig, blocks: int) ->
     kinds["all three"] = np.column_stack(list(kinds.values()))
     crop = CROP_PATTERN.fullmatch(data.crop)
     if crop is not None and crop["unit"] == "x" and not np.isnan(nodules.diameter_mm).any():
-        sizes = np.array([[math.log(mm)] for mm in nodules.diameter_mm.tolist()])
+        sizes = np.log(nodules.diameter_mm)[:, None]
         kinds |= {"diameter": sizes, "all three and diameter": np.column_stack([kinds["all three"], sizes])}
     return kinds

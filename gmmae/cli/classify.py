@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gmmae.classification import comparison, report, samples
+from gmmae.classification import classifiers, report, samples
 from gmmae.classification.samples import LabelRule
 from gmmae.cli.arguments import data_of
 from gmmae.cli.options import ClassifyArguments
@@ -40,14 +40,12 @@ def command(options: ClassifyArguments, config: Config) -> int:
         if model.workload.encode is None or model.workload.describe is None:
             raise InputError(f"RUN must have a model that describes volumes by mixtures, such as nodules; got {run}")
         inputs.append(samples.inputs(model, labelled, data, options.blocks))
-    results = comparison.compare(labelled, inputs, options.seeds, say_on_stderr)
+    results = classifiers.compare(labelled, inputs, options.seeds, say_on_stderr)
     notes = report.notes(labelled, data, runs, options.seeds)
-    name = medmnist.dataset_name(data.folder) if data.source == "medmnist" else ""
-    columns, rows = report.table(results, report.published(name))
-    table = tables.table(columns, rows, "Classification of the test set", [f"{note}." for note in notes])
+    known = report.published().get(medmnist.dataset_name(data.folder), {}) if data.source == "medmnist" else {}
     about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
-    paths = report.write(out, labelled, results, table, about)
-    print_result(out, [tables.text_table(columns, rows), "", *notes, *map(str, paths)])
+    paths = report.write(out, labelled, results, known, about)
+    print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *map(str, paths)])
     return 0
 
 

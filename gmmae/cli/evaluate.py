@@ -11,9 +11,9 @@ import numpy as np
 
 from gmmae.cli.options import EvaluateArguments
 from gmmae.config.schema import Config, changed
+from gmmae.data import grouped
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
-from gmmae.generation.judging import bootstrap
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training import fingerprint
@@ -143,7 +143,7 @@ def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str])
     >>> _summary([{"group": "a", "loss": 1.0, "dice": 0.5}, {"group": "a", "loss": 2.0, "dice": np.nan}], ["dice"])[1]
     'dice         0.5; undefined for 1 of 2 samples'
     """
-    samples, named, percent = len(rows), "group" in rows[0], f"{100 * bootstrap.CONFIDENCE_LEVEL:g} %"
+    samples, named, percent = len(rows), "group" in rows[0], f"{100 * grouped.CONFIDENCE_LEVEL:g} %"
     groups = np.array([row["group"] if named else str(number) for number, row in enumerate(rows)])
     lines = []
     for name in (name for name in rows[0] if name not in ("name", "split", "group")):
@@ -152,16 +152,15 @@ def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str])
         if not defined.any():
             lines.append(f"{name:<12} undefined for all {samples} samples")
             continue
-        mean = bootstrap.mean(values[defined], groups[defined], seed=0)
-        text = ""
+        text = grouped.mean(values[defined], groups[defined]).text("{:.6g}".format)
         if wrong := int((~np.isfinite(values[defined])).sum()):
-            text = f" ({wrong} of {defined.sum()} values {'is' if wrong == 1 else 'are'} not finite)"
-        elif mean.low <= mean.high:
-            text = f" ({percent} interval {mean.low:.4g} to {mean.high:.4g})"
+            text = (
+                f"{values[defined].mean():.6g} ({wrong} of {defined.sum()} values {'is' if wrong == 1 else 'are'} not finite)"
+            )
         left_out = f"; undefined for {samples - defined.sum()} of {samples} samples" if not defined.all() else ""
-        lines.append(f"{name:<12} {mean.value:.6g}{text}{left_out}")
-    number, least, kind = len(set(groups.tolist())), bootstrap.MIN_GROUPS, "groups" if named else "samples"
-    few = f"; so few {kind} make them too narrow" if number < bootstrap.FEW_GROUPS else ""
+        lines.append(f"{name:<12} {text}{left_out}")
+    number, least, kind = len(set(groups.tolist())), grouped.MIN_GROUPS, "groups" if named else "samples"
+    few = f"; so few {kind} make them too narrow" if number < grouped.FEW_GROUPS else ""
     if number < least:
         one = f" ({GROUPS}); the {samples} samples are of one" if named else ""
         return [*lines, f"no intervals: they need at least {least} {kind}{one}"]

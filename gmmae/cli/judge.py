@@ -11,7 +11,7 @@ from gmmae.data.extraction import cubes, prepare, scan
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging import donors, page
-from gmmae.generation.judging.judge import Scale, judge
+from gmmae.generation.judging.judge import judge
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, print_result
 
@@ -36,16 +36,15 @@ def command(options: JudgeArguments) -> int:
         real, training = real.take(held_out), real.take(fitted)
     of_generated = sources.of_generated(data, options.generated)
     generated = _load("GENERATED", of_generated, options.generated)
-    origin = donors.read(options.generated)
     if options.config is not None:
-        donors.require_run(origin, toml.find(options.config))
-    donors.require_new(origin, real, generated, training, by_split)
+        donors.require_run(generated, toml.find(options.config))
+    donors.require_new(real, generated, training, by_split)
     count = 0 if options.count == "all" else options.count
-    judgement = judge(real, generated, training, options.seed, scale=Scale(data.window, data.hu), count=count)
+    judgement = judge(real, generated, training, options.seed, window=data.window, hu=data.hu, count=count)
     notes = []
-    if options.split == "validation" and origin.runs:
+    if options.split == "validation" and donors.cells(generated, "run"):
         notes.append(
-            "copies and novelty are favourable by construction, because `gmmae generate` rejects copies by distances of these "
+            "copies and novelty are favourable by construction, because gmmae generate rejects copies by distances of these "
             "same validation nodules: judge by nodules of a third set, with --train"
         )
     tasks = cubes.plan(of_generated).tasks
@@ -57,8 +56,8 @@ def command(options: JudgeArguments) -> int:
             f"GENERATED's volumes have {made} voxels and were resampled to {resampled}, which changes their texture; "
             f"--data.shape {size} compares them as they are"
         )
-    paths = page.write(options.out, judgement, real, generated, training, options.seed, notes)
-    print_result(options.out, [*page.lines(judgement, real, generated, notes), *map(str, paths)])
+    paths = page.write(options.out, judgement, options.seed, notes)
+    print_result(options.out, [*page.lines(judgement, notes), *map(str, paths)])
     return 0
 
 

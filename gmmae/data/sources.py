@@ -1,6 +1,5 @@
 """The nodules of a configuration, from any source, divided into training and validation, and a test set where there is one."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,18 +14,6 @@ from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.data.volumes import DataError, Nodules, central_section, joined
 
 
-def _synthetic(config: DataConfig) -> Nodules:
-    return synthetic_nodules(config.samples, config.volume_shape, config.seed)
-
-
-SOURCES: dict[str, Callable[[DataConfig], Nodules]] = {
-    "synthetic": _synthetic,
-    "luna16": prepare.load,
-    "cubes": prepare.load,
-    "medmnist": prepare.load,
-}
-
-
 class SplitNodules(NamedTuple):
     """All nodules of a source, and the indices of those for training and for validation."""
 
@@ -36,7 +23,7 @@ class SplitNodules(NamedTuple):
     @property
     def test(self) -> Int64[np.ndarray, " n_test"]:
         """The indices of the test samples; none where the data are not divided already."""
-        return _part(self.nodules, "test")
+        return np.flatnonzero(self.nodules.table["split"] == "test")
 
 
 def load(config: DataConfig) -> SplitNodules:
@@ -47,19 +34,14 @@ def load(config: DataConfig) -> SplitNodules:
     Raises:
       DataError: the data cannot be used, or cannot be divided as asked.
     """
-    nodules = _sections(SOURCES[config.source](config), config.ndim)
+    synthetic = config.source == "synthetic"
+    nodules = synthetic_nodules(config.samples, config.volume_shape, config.seed) if synthetic else prepare.load(config)
+    nodules = _sections(nodules, config.ndim)
     divided = divide(nodules, config)
-    if config.augment_with:
-        more = _sections(prepare.load(of_generated(config, config.augment_with)), config.ndim)
-        _require_apart(nodules.take(divided.validation), more, config)
-        divided = divided._replace(train=np.concatenate([divided.train, len(nodules.values) + np.arange(len(more.values))]))
-        nodules = joined(nodules, more)
-    return SplitNodules(nodules, divided)
-
-
-def _require_apart(held_out: Nodules, more: Nodules, config: DataConfig) -> None:
-    """Refuses further training nodules that belong to those for validation, by patient or voxel for voxel."""
-    known = {*held_out.groups, *(volume.tobytes() for volume in held_out.values)}
+    if not config.augment_with:
+        return SplitNodules(nodules, divided)
+    more, held_out = _sections(prepare.load(of_generated(config, config.augment_with)), config.ndim), divided.validation
+    known = {*nodules.table["group"][held_out], *(volume.tobytes() for volume in nodules.values[held_out])}
     of_each = zip(more.names, more.groups, more.values, strict=True)
     shared = [name for name, group, volume in of_each if known & {group, volume.tobytes()}]
     if shared and not config.allow_seen:
@@ -67,6 +49,8 @@ def _require_apart(held_out: Nodules, more: Nodules, config: DataConfig) -> None
             f"nodules of data.augment_with must belong to no validation nodule; {len(shared)} of {len(more.values)} do, such "
             f"as {shared[0]}, by patient or voxels: leave them out, or set data.allow_seen"
         )
+    train = np.concatenate([divided.train, len(nodules.values) + np.arange(len(more.values))])
+    return SplitNodules(joined(nodules, more), divided._replace(train=train))
 
 
 def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
@@ -86,13 +70,9 @@ def divide(nodules: Nodules, config: DataConfig) -> Split:
       DataError: as `gmmae.data.splits.split`.
     """
     if nodules.splits:
-        return Split(_part(nodules, "train"), _part(nodules, "validation"))
+        train, validation = (np.flatnonzero(nodules.table["split"] == part) for part in ("train", "validation"))
+        return Split(train, validation)
     return split(nodules.groups, nodules.categories, config.validation, config.seed)
-
-
-def _part(nodules: Nodules, name: str) -> Int64[np.ndarray, " part"]:
-    """Returns the indices of a part of data that are divided already; none of other data."""
-    return np.flatnonzero(nodules.table["split"] == name)
 
 
 def _sections(nodules: Nodules, ndim: int) -> Nodules:

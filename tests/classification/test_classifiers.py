@@ -1,15 +1,23 @@
-"""How many samples a classifier needs."""
+"""How many samples a classifier needs, and its scores against scikit-learn's."""
 
 import numpy as np
 import pytest
+from sklearn.metrics import accuracy_score, roc_auc_score
 
-from gmmae.classification.classifiers import METHODS, MIN_TO_BOOST, predict
+from gmmae.classification.classifiers import BOOSTING, MIN_TO_BOOST, accuracy, macro_auc
 
 
-@pytest.mark.parametrize(("count", "divided"), [(MIN_TO_BOOST - 2, False), (MIN_TO_BOOST, True)])
-def test_boosted_trees_need_some_samples_to_divide(count, divided):
-    (boosting,) = [method for method in METHODS if method.name == "gradient boosting"]
-    truth = np.arange(count) % 2
-    inputs = np.stack([truth, truth], 1) + np.arange(count)[:, None] / 1000
-    probabilities = predict(boosting, boosting.settings[0], 0, inputs, truth, inputs)
-    assert bool(np.ptp(probabilities[:, 1]) > 0.1) is divided
+@pytest.mark.parametrize("missing", [0, 2])
+def test_boosted_trees_need_some_samples_to_divide(missing):
+    inputs = np.arange(MIN_TO_BOOST - missing)[:, None]
+    found = BOOSTING.fit(inputs, inputs[:, 0] < len(inputs) // 2).predict_proba(inputs)
+    assert bool(np.ptp(found)) is not bool(missing)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_are_those_of_scikit_learn(classes):
+    truth, once = np.arange(60) % classes, np.ones((1, 60))
+    found = np.random.default_rng(0).dirichlet(np.ones(classes), 60)
+    expected = roc_auc_score(truth, found[:, 1] if classes == 2 else found, multi_class="ovr")
+    assert macro_auc(found, truth, once) == pytest.approx(expected)
+    assert accuracy(found, truth, once) == pytest.approx(accuracy_score(truth, found.argmax(1)))

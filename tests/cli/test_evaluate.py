@@ -15,7 +15,7 @@ from gmmae.cli.arguments import parse_train
 from gmmae.cli.evaluate import COLUMNS
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
-from gmmae.generation.judging import bootstrap
+from gmmae.data import grouped
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training import checkpoint, compilation, fingerprint
@@ -45,10 +45,10 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, ca
     assert values.mean() == pytest.approx(record.best_val_loss, rel=1e-5)  # other programs round otherwise
     assert intervals.startswith("95 % intervals resample the 6 groups (patients, or scans where none is named) of 6 samples")
     name, mean, words = loss.split(maxsplit=2)
-    expected = bootstrap.mean(values, list(map(str, range(6))), seed=0)
+    expected = grouped.mean(values, list(map(str, range(6))))
     assert name == "loss"
     assert float(mean) == pytest.approx(values.mean(), rel=1e-5)
-    assert words == f"(95 % interval {expected.low:.4g} to {expected.high:.4g})"
+    assert words == f"({expected.low:.6g} to {expected.high:.6g})"
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
     assert list(table[0]) == [*COLUMNS][:-1]
@@ -207,8 +207,8 @@ def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_p
     options = ("--groups", groups, "--last", last, "--out", tmp_path / "out.csv")
     code, printed, _ = evaluate(capsys, distances, "--split", "validation", *options)
     assert code == 0
-    expected = bootstrap.mean(np.array([1.0, 1, 2, 2, 6, 6]), [*(groups or "abcdef")], seed=0)
-    interval = f"95 % interval {expected.low:.4g} to {expected.high:.4g}"
+    expected = grouped.mean(np.array([1.0, 1, 2, 2, 6, 6]), [*(groups or "abcdef")])
+    interval = f"{expected.low:.6g} to {expected.high:.6g}"
     assert lines.replace("INTERVAL", interval) in " ".join(printed.split())
     if groups == "aabbcc":
         assert (expected.low, expected.high) == (1, 6)

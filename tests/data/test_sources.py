@@ -14,6 +14,6 @@ def test_edges_of_synthetic_volumes_may_differ():
 
 def test_the_nodules_of_a_scan_stay_together(monkeypatch):
     """Eight nodules of four scans, of which validation takes whole ones."""
-    made = sources.SOURCES["synthetic"](DataConfig(shape=8, samples=8))
-    monkeypatch.setitem(sources.SOURCES, "cubes", lambda _: made.with_columns(group=list("aabbccdd")))
+    made = sources.load(DataConfig(shape=8, samples=8)).nodules.with_columns(group=list("aabbccdd"))
+    monkeypatch.setattr(sources.prepare, "load", lambda _: made)
     assert len(sources.load(DataConfig(source="cubes", validation=3)).split.train) in (4, 6)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from gmmae.config.schema import OptimConfig
+from gmmae.data.extraction.prepare import SOURCES
 from gmmae.data.settings import DataConfig
-from gmmae.data.sources import SOURCES
 from gmmae.models.encoder import ACTIVATIONS
 from gmmae.models.losses import LOSSES
 from gmmae.models.settings import Activation
@@ -64,7 +64,7 @@ def test_a_ramp_rises_from_the_first_step_to_the_whole_rate_and_a_cosine_falls_t
     [
         (nodules.Config.__annotations__["loss"], LOSSES),
         (Activation, ACTIVATIONS),
-        (DataConfig.__annotations__["source"], SOURCES),
+        (DataConfig.__annotations__["source"], ["synthetic", *SOURCES]),
     ],
 )
 def test_the_configurations_names_are_those_of_the_dictionaries(literal, choices):

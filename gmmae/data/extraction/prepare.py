@@ -183,7 +183,7 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
         )
     table = extraction.cube_arrays(cubes)
     table |= {name: np.array([getattr(cube.item, name) for cube in cubes]) for name in ("name", "category", "split", "place")}
-    own = [(place, column) for place, column in enumerate(plan.header) if column]
+    own = enumerate(plan.header)
     table |= {f"{OWN}{column}": np.array([cube.item.cells[place] for cube in cubes]) for place, column in own}
     table["diameter_mm"] = np.array([cube.item.diameter_mm for cube in cubes], float)
     names, files = table["name"].tolist(), {item.name: task.file for task in plan.tasks for item in task.items}

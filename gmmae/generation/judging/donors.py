@@ -1,80 +1,36 @@
-"""The names of the real nodules behind a folder of generated ones.
+"""The real nodules behind generated ones, by the columns that `gmmae generate` writes.
 
 A judgement must compare with other real nodules.
 """
 
-import csv
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from gmmae.data.volumes import Nodules
 from gmmae.system.errors import InputError
 from gmmae.training.workdir import WorkDir
 
-TABLE = "nodules.csv"
-COLUMNS = ("nearest", "shape_donors", "texture_donors")
-"""Columns of that table with names of training nodules, separated by spaces, by `gmmae generate`."""
+
+def cells(generated: Nodules, *columns: str) -> list[str]:
+    """Returns the different words in some columns; none of nodules without a record of their origin."""
+    known = (generated.column(name) for name in columns)
+    return sorted({cell for column in known if column is not None for cell in column.tolist()} - {""})
 
 
-class Origin(NamedTuple):
-    """The recorded origin of a folder's nodules; both fields are empty without a record.
-
-    Attributes:
-      runs: ids of the runs that trained the models.
-      cells: cells of the columns with names of training nodules.
-    """
-
-    runs: frozenset[str] = frozenset()
-    cells: frozenset[str] = frozenset()
-
-
-def read(folder: Path) -> Origin:
-    """Reads the origin of the nodules in a folder. A single file of arrays has no record.
-
-    Raises:
-      InputError: the folder's table cannot be read.
-    """
-    path = folder / TABLE
-    if not path.is_file():
-        return Origin()
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: must be a CSV in UTF-8; {error}") from error
-    runs = frozenset(row["run"] for row in rows if row.get("run"))
-    return Origin(runs, frozenset(row[column] for row in rows for column in COLUMNS if row.get(column)))
-
-
-def named(origin: Origin, names: Iterable[str]) -> list[str]:
-    """Returns the names that the folder records as training nodules, in their order.
-
-    >>> origin = Origin(cells=frozenset({"a.nii b c.nii", "d.nii"}))
-    >>> named(origin, ["a.nii", "b c.nii", "b", "e.nii", "d.nii"])
-    ['a.nii', 'b c.nii', 'b', 'd.nii']
-    """
-    words = {word for cell in origin.cells for word in cell.split(" ")}
-    spaced = [f" {cell} " for cell in origin.cells if " " in cell]
-    return [name for name in names if name in words or (" " in name and any(f" {name} " in cell for cell in spaced))]
-
-
-def require_run(origin: Origin, config: Path) -> None:
+def require_run(generated: Nodules, config: Path) -> None:
     """Refuses the `config.toml` of another run than the one that made the nodules; another file is of no run."""
-    workdir = WorkDir(config.parent)
+    workdir, runs = WorkDir(config.parent), cells(generated, "run")
     record = workdir.read_record() if config.name == workdir.config.name else None
-    if record is not None and origin.runs and origin.runs != {record.run_id}:
+    if record is not None and runs not in ([], [record.run_id]):
         raise InputError(
-            f"--config must be of the run that made GENERATED, {_some(sorted(origin.runs))} in its nodules.csv; got {config}, "
-            f"of the run {record.run_id}: name the config.toml of the other"
+            f"--config must be of the run that made GENERATED, {_some(runs)} in its nodules.csv; got {config}, of the run "
+            f"{record.run_id}: name the config.toml of the other"
         )
 
 
-def require_new(origin: Origin, real: Nodules, generated: Nodules, training: Nodules | None, by_split: bool) -> None:
+def require_new(real: Nodules, generated: Nodules, training: Nodules | None, by_split: bool) -> None:
     """Checks by names and records that real and generated nodules are new to each other; `judge` compares voxels.
 
     Args:
-      origin: of the generated nodules.
       real: held-out nodules.
       generated: generated nodules.
       training: those that the generator was fitted to, if they are known.
@@ -83,11 +39,14 @@ def require_new(origin: Origin, real: Nodules, generated: Nodules, training: Nod
     Raises:
       InputError: the origin names real nodules, or real nodules are among the generated ones.
     """
-    known = set() if training is None or by_split else set(training.names)  # a name may be in two folders
-    if seen := [name for name in named(origin, real.names) if name not in known]:
+    # Cells hold names separated by spaces, and a name may have spaces too.
+    text = f" {'  '.join(cells(generated, 'nearest', 'shape_donors', 'texture_donors'))} "
+    sources, known = set(text.split(" ")), set() if training is None or by_split else set(training.names)
+    seen = [name for name in real.names if name in sources or (" " in name and f" {name} " in text)]
+    if seen := [name for name in seen if name not in known]:  # a name may be in two folders
         remedy = "leave them out of REAL, or name the training set with --train, or use --split validation with --config"
         if by_split:
-            run = f"the run {_some(sorted(origin.runs))}" if origin.runs else "the run that made them"
+            run = f"the run {_some(runs)}" if (runs := cells(generated, "run")) else "the run that made them"
             remedy = f"divide REAL as {run} did, with its --data.validation and --data.seed, or --config RUN/config.toml"
         raise InputError(
             f"REAL's {'held-out ' * by_split}nodules must be new to the generator; GENERATED's nodules.csv names {len(seen)} "
@@ -100,5 +59,5 @@ def require_new(origin: Origin, real: Nodules, generated: Nodules, training: Nod
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + " …" * (len(names) > 3)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Real
 
-from gmmae.data.volumes import windowed
+from gmmae.data.grouped import Estimate, estimate, weights
+from gmmae.data.volumes import Nodules, windowed
 
 REJECTION_PERCENTILE = 5.0
 """Percentile of the real held-out volumes' distances to the training set, over all symmetries: nearer samples are redrawn."""
@@ -22,10 +23,21 @@ BLOCK = 512
 
 
 class Nearest(NamedTuple):
-    """The nearest other volume of each volume: its index, and its distance in units of the window's width."""
+    """The nearest other volume of each volume, the distance in units of the window's width, and the volume's symmetry."""
 
     index: Int[np.ndarray, " samples"]  # pyright: ignore[reportIncompatibleMethodOverride]
     distance: Float[np.ndarray, " samples"]
+    turn: Int[np.ndarray, " samples"]
+
+
+class Novelty(NamedTuple):
+    """Distances to the training set over those of held-out real nodules: 1 for new patients, 0 for copies."""
+
+    nn: Estimate  # ratio of the medians
+    nn_symmetric: Estimate  # ratio of the medians over all symmetries, which finds flipped and rotated copies
+    copies: float  # share of nodules nearer to the training set than `copy_distance` in any symmetry; .01 for new patients
+    copy_distance: float  # the 1st percentile of the held-out nodules' distances
+    nearest_distance: dict[str, float]  # of each generated nodule in any symmetry, also of those not compared
 
 
 def nearest(
@@ -44,20 +56,19 @@ def nearest(
     """
     others = windowed(training, window).astype(np.float32).reshape(len(training), -1)
     squares = np.einsum("ij,ij->i", others, others)
-    index = np.zeros(len(values), np.int64)
-    distance = np.full(len(values), np.inf)
+    found = Nearest(np.zeros(len(values), np.int64), np.full(len(values), np.inf), np.zeros(len(values), np.int64))
     for start in range(0, len(values), BLOCK):
         part = slice(start, start + BLOCK)
         shares = windowed(values[part], window).astype(np.float32)
-        for view in symmetries(shares) if symmetric else [shares]:
+        for turn, view in enumerate(symmetries(shares) if symmetric else [shares]):
             volumes = view.reshape(len(view), -1)
-            candidate = np.argmin(squares - 2 * volumes @ others.T, axis=1)
+            index = np.argmin(squares - 2 * volumes @ others.T, axis=1)
             # Distances follow from the differences themselves, because the expanded square loses small ones to rounding.
-            candidate_distance = np.sqrt(np.mean((volumes - others[candidate]) ** 2, axis=1, dtype=np.float64))
-            nearer = candidate_distance < distance[part]
-            index[part] = np.where(nearer, candidate, index[part])
-            distance[part] = np.where(nearer, candidate_distance, distance[part])
-    return Nearest(index, distance)
+            distance = np.sqrt(np.mean((volumes - others[index]) ** 2, axis=1, dtype=np.float64))
+            nearer = distance < found.distance[part]
+            for known, new in zip(found, (index, distance, turn), strict=True):
+                known[part] = np.where(nearer, new, known[part])
+    return found
 
 
 def copies(
@@ -75,18 +86,6 @@ def copies(
     return {i: index[key] for i, key in keys if key in index}
 
 
-def novelty(generated: Float[np.ndarray, " generated"], held_out: Float[np.ndarray, " held_out"]) -> float:
-    """Returns the median distance from the training set over that of held-out real volumes.
-
-    1 means as novel as new patients, and 0 means copies. Blur alone lowers the ratio, because a mean of many volumes is near
-    all of them.
-
-    >>> novelty(np.array([0.0, 0.1, 0.3]), np.array([0.2, 0.2]))
-    0.5
-    """
-    return float(np.median(generated) / np.median(held_out))
-
-
 def symmetries(values: Real[np.ndarray, "samples *volume"]) -> Iterator[Real[np.ndarray, "samples *volume"]]:
     """Yields the volumes flipped along all sets of axes, and also transposed in the last two axes if these are equal.
 
@@ -101,3 +100,42 @@ def symmetries(values: Real[np.ndarray, "samples *volume"]) -> Iterator[Real[np.
     for view in transposed:
         for flipped in itertools.chain.from_iterable(itertools.combinations(axes, n) for n in range(values.ndim)):
             yield np.flip(view, flipped)
+
+
+def measure(
+    held_out: Nodules,
+    generated: Nodules,
+    training: Nodules,
+    window: tuple[float, float],
+    seed: int,
+    compared: Int[np.ndarray, " compared"],
+) -> tuple[Novelty, Nearest]:
+    """Measures distances of generated nodules to the training set, relative to those of held-out real ones.
+
+    Blur alone lowers the ratios, because a mean of many volumes is near all of them.
+
+    Args:
+      held_out: real nodules outside the training set.
+      generated: generated nodules.
+      training: training nodules of the generator.
+      window: range to which voxels are clipped.
+      seed: seed of the intervals.
+      compared: indices of the compared generated nodules.
+
+    Returns:
+      The novelty, and the nearest training nodule of each generated nodule in any symmetry.
+    """
+    resamples = weights(held_out.groups, seed), weights(np.array(generated.groups)[compared], seed + 1)
+    ratios = []
+    for symmetric in (False, True):
+        real, new = (nearest(nodules.values, training.values, window, symmetric) for nodules in (held_out, generated))
+        distances = real.distance, new.distance[compared]
+        medians = []
+        for values, weight in zip(distances, resamples, strict=True):
+            resampled = np.broadcast_to(values, weight[1:].shape)
+            found = np.quantile(resampled, 0.5, axis=1, weights=weight[1:], method="inverted_cdf")
+            medians.append(np.array([np.median(values), *found]))
+        ratios.append(estimate(medians[1] / np.where(medians[0] > 0, medians[0], np.nan)))
+    limit = float(np.percentile(distances[0], COPY_PERCENTILE))
+    by_name = dict(zip(generated.names, new.distance.round(5).tolist(), strict=True))
+    return Novelty(ratios[0], ratios[1], float(np.mean(distances[1] < limit)), limit, by_name), new

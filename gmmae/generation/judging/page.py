@@ -1,19 +1,16 @@
 """A judgement of generated nodules as JSON, as lines for the terminal, and as a page with figures."""
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.volumes import Nodules
-from gmmae.generation.judging import figures as pictures
-from gmmae.generation.judging import judge as judging
-from gmmae.generation.judging import novelty as novelties
-from gmmae.generation.judging.bootstrap import FEW_GROUPS, Estimate
+from gmmae.data.grouped import FEW_GROUPS
+from gmmae.generation.judging import figures
 from gmmae.generation.judging.features import CT_WINDOW, IS_COPIED, NAMES
-from gmmae.generation.judging.judge import Comparison, Judgement, Scale
+from gmmae.generation.judging.judge import Judgement
+from gmmae.generation.judging.novelty import symmetries
 from gmmae.plotting import canvas, document, tables
 from gmmae.plotting.tables import literal
 from gmmae.system.files import whole_folder, write_text
@@ -27,34 +24,31 @@ PAIRS = 8
 """Number of generated nodules shown with their nearest training nodules."""
 
 
-def write(
-    folder: Path,
-    judgement: Judgement,
-    real: Nodules,
-    generated: Nodules,
-    training: Nodules | None,
-    seed: int,
-    notes: Sequence[str] = (),
-) -> list[Path]:
+def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = ()) -> list[Path]:
     """Writes `judgement.json`, the page as Markdown and HTML, and its figures, in place of an earlier judgement.
 
     Raises:
       InputError: the folder holds something else, or cannot be written.
     """
-    window, unit_name = judgement.scale.window, unit(judgement.scale)
-    compared = _compared(judgement, real, generated)
-    sheet, key = pictures.contact_sheet(compared[0].values, compared[1].values, window, seed)
-    remarks = [*_remarks(judgement, real, generated), *notes]
+    unit = "HU" if judgement.hu else "the data's unit"
+    low, high = judgement.window
+    one, two = judgement.compared
+    sheet, key = figures.contact_sheet(one.values, two.values, judgement.window, seed)
+    remarks = [f"- {literal(remark[0].upper() + remark[1:])}." for remark in (*_remarks(judgement), *notes)]
+    worst = sorted(judgement.generated.ks.items(), key=lambda item: -item[1][0])[:WORST]
+    rows = [
+        (name, f"{d:.2f}", f"{p:.2g}", *(f"{of[:, NAMES.index(name)].mean():.3g}" for of in judgement.features))
+        for name, (d, p) in worst
+    ]
     with whole_folder(folder, mark=JSON) as place:
 
-        def figure(name: str, drawing: pictures.Figure, caption: str) -> str:
-            png, svg = canvas.save_both(drawing, place / "figures" / name.lower())
-            return document.figure(name, caption, png, svg, place)
+        def figure(name: str, drawing: figures.Figure, caption: str) -> str:
+            return document.figure(name, caption, *canvas.save_both(drawing, place / "figures" / name.lower()), place)
 
         text = [
-            f"{_counts(judgement, real, generated)}.",
+            f"{_counts(judgement)}.",
             tables.table(*table(judgement)),
-            *(["\n".join(f"- {literal(remark[0].upper() + remark[1:])}." for remark in remarks)] if remarks else []),
+            "\n".join(remarks),
             "**Real** compares equally many real nodules of other patients with the same ones, as a perfect generator would "
             "score. The 95 % intervals resample patients. A nodule without a patient counts as one. C2ST is the AUC of a "
             "logistic regression on 29 features of held-out nodules. Most values depend on the number of compared nodules. So "
@@ -66,114 +60,70 @@ def write(
             "Novelty is the median distance to the nearest training nodule, over that of real nodules outside the training "
             "set. NNsym is the same over 16 rotations and reflections. A nodule nearer than 99 % of the real ones is a copy.",
             "## Which are generated?",
-            figure("Slices", sheet, f"Central axial slices, {window[0]:g} to {window[1]:g} in {unit_name}, in random order."),
-            "## Distributions",
-            figure(
-                "Features",
-                pictures.feature_histograms(_worst(judgement, *compared)),
-                f"The {WORST} features with the largest differences: blue real, orange generated.",
-            ),
+            figure("Slices", sheet, f"Central axial slices, {low:g} to {high:g} in {unit}, in random order."),
+            "## The features that differ most",
+            tables.table(("feature", "largest distance", "p", "mean of real", "mean of generated"), rows),
         ]
-        if judgement.novelty is not None and training is not None:
+        if judgement.nearest is not None:
+            index, distance, turn = judgement.nearest
+            shown = np.argsort(distance, kind="stable")[np.linspace(0, len(distance) - 1, PAIRS).round().astype(int)]
+            _, made, training = judgement.given
+            assert training is not None
+            turned = [list(symmetries(made.values[[i]]))[turn[i]] for i in shown]
+            volumes, titles = np.concatenate([*turned, training.values[index[shown]]]), [f"{distance[i]:.3f}" for i in shown]
+            slices = volumes[:, volumes.shape[1] // 2]
+            drawing = figures.sheet(slices, judgement.window, ("generated", "training"), titles)
             caption = (
-                f"{PAIRS} generated nodules, from the nearest to the farthest, each above its nearest training nodule. This is "
-                "rotated or reflected for the best fit. The number is their distance as a share of the window."
+                f"{PAIRS} generated nodules, from the nearest to the farthest, each above its nearest training nodule. They "
+                "are rotated or reflected for the best fit. The number is the distance as a share of the window."
             )
-            neighbours = _neighbours(judgement, generated, training, window)
-            text += ["## Nearest training nodules", figure("Neighbours", neighbours, caption)]
+            text += ["## Nearest training nodules", figure("Neighbours", drawing, caption)]
         text += ["## Key", f"Generated: {key}."]
         document.write("Judgement of generated nodules", "\n\n".join(text), place / MARKDOWN, place / HTML)
-        write_text(place / JSON, json.dumps(plain(judgement, generated), indent=1) + "\n")
+        parts = {name: getattr(judgement, name) for name in ("generated", "real_vs_real", "novelty")}
+        plain = {"masks": judgement.masks, "window": judgement.window, "unit": unit}
+        plain |= {name: part._asdict() for name, part in parts.items() if part}
+        write_text(place / JSON, json.dumps(plain, indent=1) + "\n")
     return [folder / name for name in (HTML, MARKDOWN, JSON)]
-
-
-def plain(judgement: Judgement, generated: Nodules) -> dict[str, object]:
-    """Converts the judgement to JSON values. Estimates are lists of value, low and high."""
-    result: dict[str, object] = {
-        "masks": judgement.masks,
-        "window": list(judgement.scale.window),
-        "unit": unit(judgement.scale),
-    }
-    for name, comparison in (("generated", judgement.generated), ("real_vs_real", judgement.real_vs_real)):
-        ks_tests = comparison.ks_tests
-        result[name] = {
-            "samples": comparison.samples,
-            "patients": list(comparison.patients),
-            **{key: list(getattr(comparison, key)) for key in ("c2st", "c2st_rest", "coverage")},
-            "ks_share": ks_tests.share,
-            "ks_share_corrected": ks_tests.corrected_share,
-            "ks": {name: [float(d), float(p)] for name, d, p in zip(NAMES, ks_tests.statistic, ks_tests.p, strict=True)},
-        }
-    if judgement.novelty is not None:
-        result["novelty"] = {
-            "nn": list(judgement.novelty.plain),
-            "nn_symmetric": list(judgement.novelty.symmetric),
-            "copies": judgement.novelty.copies,
-            "copy_distance": judgement.novelty.copy_distance,
-            "nearest_distance": dict(zip(generated.names, judgement.novelty.nearest.distance.round(5).tolist(), strict=True)),
-        }
-    return result
-
-
-def unit(scale: Scale) -> str:
-    """Returns the name of the voxels' unit."""
-    return "HU" if scale.hu else "the data's unit"
 
 
 def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Returns columns and rows of the table of values: generated beside real, with perfect values."""
-    count = judgement.generated.samples
-
-    def row(name: str, perfect: str, value: Callable[[Comparison], Estimate | float]) -> tuple[str, ...]:
-        return (name, *(_shown(value(comparison)) for comparison in (judgement.generated, judgement.real_vs_real)), perfect)
-
+    both, novelty, number = (judgement.generated, judgement.real_vs_real), judgement.novelty, "{:.2f}".format
     rows = [
-        row("C2ST, AUC", "0.5: indistinguishable", lambda c: c.c2st),
-        row(f"C2ST without {IS_COPIED.sum()} copied features", "0.5", lambda c: c.c2st_rest),
-        row("features with KS p ≥ .05", "0.95", lambda c: c.ks_tests.share),
-        row("the same, p corrected", "1", lambda c: c.ks_tests.corrected_share),
-        row("coverage", "0.97", lambda c: c.coverage),
+        ("C2ST, AUC", *(one.c2st.text(number) for one in both), "0.5"),
+        (f"C2ST without {IS_COPIED.sum()} copied features", *(one.c2st_rest.text(number) for one in both), "0.5"),
+        ("features with KS p ≥ .05", *(number(one.ks_share) for one in both), "0.95"),
+        ("the same, p corrected", *(number(one.ks_share_corrected) for one in both), "1"),
+        ("coverage", *(one.coverage.text(number) for one in both), "0.97"),
     ]
-    if judgement.novelty is not None:
-        ratios = ((judgement.novelty.plain, "novelty NN"), (judgement.novelty.symmetric, "novelty NNsym"))
-        rows += [(name, _shown(ratio), "1", "1 (new patients); 0 means copies") for ratio, name in ratios]
-        rows.append(("copies", f"{judgement.novelty.copies:.1%}", "1.0%", "1 % (new patients)"))
-    columns = ("value", f"generated, n = {count}", f"real, n = {count}", "perfect")
-    return columns, rows
+    if novelty is not None:
+        rows += [
+            ("novelty NN", novelty.nn.text(number), "1", "1; copies: 0"),
+            ("novelty NNsym", novelty.nn_symmetric.text(number), "1", "1; copies: 0"),
+            ("copies", f"{novelty.copies:.1%}", "1.0%", "1 %"),
+        ]
+    count = judgement.generated.samples
+    return ("value", f"generated, n = {count}", f"real, n = {count}", "perfect"), rows
 
 
-def lines(judgement: Judgement, real: Nodules, generated: Nodules, notes: Sequence[str] = ()) -> list[str]:
+def lines(judgement: Judgement, notes: Sequence[str] = ()) -> list[str]:
     """Returns a summary for the terminal; `notes` are further remarks."""
-    shown = tables.text_table(*table(judgement))
-    return [_counts(judgement, real, generated), *shown.splitlines(), *_remarks(judgement, real, generated), *notes]
+    return [_counts(judgement), *tables.text_table(*table(judgement)).splitlines(), *_remarks(judgement), *notes]
 
 
-def _counts(judgement: Judgement, real: Nodules, generated: Nodules) -> str:
+def _counts(judgement: Judgement) -> str:
     """Returns the numbers of nodules and of compared nodules, which are equal in both columns."""
+    real, generated, training = judgement.given
     count, patients = judgement.generated.samples, judgement.generated.patients[0]
-    others = "the first half of the real ones" if judgement.novelty is None else "the real ones"
+    others = "the first half of the real ones" if training is None else "the real ones"
     return (
         f"{len(generated.names)} generated and {len(real.names)} real nodules; compared: {count} generated and {count} other "
         f"real nodules, each with the same {count} of {others} ({patients} patients, or scans if no patient is named)"
     )
 
 
-def _shown(value: Estimate | float) -> str:
-    """Formats a value, with its interval if it has one.
-
-    >>> _shown(Estimate(0.71234, 0.6, 0.8)), _shown(Estimate(0.01234, -0.001, 0.02))
-    ('0.71 (0.60–0.80)', '0.012 (-0.001–0.020)')
-    >>> _shown(0.0123), _shown(12.0), _shown(123.4)
-    ('0.012', '12', '123')
-    """
-    if not isinstance(value, Estimate):
-        return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
-    digits = 3 if abs(value.value) < 0.1 else 2
-    middle, low, high = (f"{number:.{digits}f}" for number in value)
-    return middle if math.isnan(value.low) else f"{middle} ({low}–{high})"
-
-
-def _remarks(judgement: Judgement, real: Nodules, generated: Nodules) -> list[str]:
+def _remarks(judgement: Judgement) -> list[str]:
     """Returns the remarks about limits of the values."""
     remarks = []
     if judgement.novelty is None:
@@ -182,43 +132,16 @@ def _remarks(judgement: Judgement, real: Nodules, generated: Nodules) -> list[st
         )
     if not judgement.masks:
         remarks.append("shapes follow from intensity, because some nodules have no mask")
-    if not judgement.scale.hu:
+    if not judgement.hu:
         low, high = CT_WINDOW
         remarks.append(f"values are not in HU, so their window was stretched to {low:g} to {high:g} for the features")
     fewest = min(*judgement.generated.patients, *judgement.real_vs_real.patients)
     if fewest < FEW_GROUPS:
         remarks.append(f"intervals are too narrow, because one set has only {fewest} patients")
-    real, generated = _compared(judgement, real, generated)
-    names = sorted({*real.categories, *generated.categories} - {""})
-    shares = [[nodules.categories.count(name) / len(nodules.names) for name in names] for nodules in (real, generated)]
-    if any(abs(one - two) > MAX_MIX_DIFFERENCE for one, two in zip(*shares, strict=True)):
-        mix = ", ".join(f"{name} {one:.0%} and {two:.0%}" for name, one, two in zip(names, *shares, strict=True))
+    real, generated = (nodules.categories for nodules in judgement.compared)
+    names = sorted({*real, *generated} - {""})
+    shares = [(name, real.count(name) / len(real), generated.count(name) / len(generated)) for name in names]
+    if any(abs(one - two) > MAX_MIX_DIFFERENCE for _, one, two in shares):
+        mix = ", ".join(f"{name} {one:.0%} and {two:.0%}" for name, one, two in shares)
         remarks.append(f"shares of categories differ, which affects the values: of real and generated nodules {mix}")
     return remarks
-
-
-def _compared(judgement: Judgement, real: Nodules, generated: Nodules) -> tuple[Nodules, Nodules]:
-    """Returns the compared real and generated nodules."""
-    return real.take(judgement.sets.reference), generated.take(judgement.sets.generated)
-
-
-def _worst(judgement: Judgement, real: Nodules, generated: Nodules) -> list[pictures.Feature]:
-    ks_tests = judgement.generated.ks_tests
-    columns = np.argsort(-ks_tests.statistic, kind="stable")[:WORST]
-    one, two = (judging.population(nodules, judgement.masks, judgement.scale).features for nodules in (real, generated))
-    return [
-        pictures.Feature(f"{NAMES[i]}: D {ks_tests.statistic[i]:.2f}, p {ks_tests.p[i]:.1g}", one[:, i], two[:, i])
-        for i in columns
-    ]
-
-
-def _neighbours(judgement: Judgement, generated: Nodules, training: Nodules, window: tuple[float, float]) -> pictures.Figure:
-    assert judgement.novelty is not None
-    index, distance = judgement.novelty.nearest
-    shown = np.argsort(distance, kind="stable")[np.linspace(0, len(distance) - 1, PAIRS).round().astype(int)]
-    fitted = []
-    for sample in shown:
-        views = [view[0] for view in novelties.symmetries(training.values[index[sample]][None])]
-        fitted.append(views[int(novelties.nearest(generated.values[sample][None], np.stack(views), window).index[0])])
-    titles = [f"{distance[sample]:.3f}" for sample in shown]
-    return pictures.neighbours(generated.values[shown], np.stack(fitted), titles, window)

@@ -15,13 +15,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from gmmae.data.grouped import Estimate
 from gmmae.scaling import cost
 from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep import step_times
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.report import statistics
-from gmmae.sweep.report.statistics import Estimate
 from gmmae.sweep.runs import FAILED, TIMED_OUT, RunRecord, SweepDir, stage_plans
 from gmmae.sweep.step_times import Timings
 from gmmae.system import stop_reasons
@@ -270,7 +270,7 @@ def _efficiency(first: Mapping[int, float], nth: Mapping[int, float], devices: i
     That of a seed is 0 if only its Tn is infinite, and infinite if only its T1 is. A seed that missed on both has none. Where
     both are the same runs, as those of strong scaling in virtual mode, seeds do not vary: there is no interval.
     """
-    t1, tn = (statistics.estimate([times[seed] for seed in first if seed in nth]).median for times in (first, nth))
+    t1, tn = (statistics.estimate([times[seed] for seed in first if seed in nth]).value for times in (first, nth))
     if not (math.isfinite(t1) and math.isfinite(tn)):
         return Estimate()
     ratio = Estimate() if shared else statistics.paired(nth, first).ratio

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from gmmae.data.grouped import Estimate
 from gmmae.sweep.grid import run_keys
 from gmmae.sweep.report.cells import Cell, Results
-from gmmae.sweep.report.statistics import Estimate
 from gmmae.system.files import csv_text
 
 RUNS_COLUMNS = {
@@ -68,6 +68,6 @@ def cells_csv(by_cluster: Sequence[Results]) -> str:
         for cell in results.cells.values():
             rows.append({"cluster": results.source.cluster})
             for name, value in zip(Cell._fields[:-2], cell, strict=False):
-                parts = value._asdict() if isinstance(value, Estimate) else {"": value}
+                parts = dict(zip(("median", "low", "high"), value, strict=True)) if isinstance(value, Estimate) else {"": value}
                 rows[-1] |= {f"{name}_{part}".strip("_"): "" if one != one else one for part, one in parts.items()}
     return csv_text(rows, rows[0] if rows else ())

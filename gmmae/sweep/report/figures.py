@@ -16,7 +16,7 @@ def time_to_target(results: Results, folder: Path) -> str:
     """Draws the time to the target by number of devices, a line for each strategy. Returns the figure, or nothing."""
     series = []
     for scaling in results.config.scaling:
-        cells = [cell for cell in results.cells.values() if cell.scaling == scaling and not math.isnan(cell.time_s.median)]
+        cells = [cell for cell in results.cells.values() if cell.scaling == scaling and not math.isnan(cell.time_s.value)]
         if cells:
             numbers = zip(*((cell.devices, *cell.time_s, cell.reached, cell.seeds) for cell in cells), strict=True)
             series.append(Measured(max(cell.label for cell in cells), *numbers))

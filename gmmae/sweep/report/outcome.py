@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gmmae.data.grouped import Estimate
 from gmmae.plotting import tables
 from gmmae.plotting.tables import literal
 from gmmae.sweep.report.cells import Place, Results
-from gmmae.sweep.report.statistics import Estimate
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 
@@ -59,7 +59,7 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
         if scaled_by_user:
             texts.append(f"The plan's times for {cluster} are those of --scale-compute; the sweep's are not: no comparison.")
             continue
-        times = {place: cell.time_s.median for place, cell in results.cells.items() if not math.isnan(cell.time_s.median)}
+        times = {place: cell.time_s.value for place, cell in results.cells.items() if not math.isnan(cell.time_s.value)}
         ratio = Estimate(times.get(best, math.nan) / min(times.values(), default=1.0)).text(tables.ratio)
         texts.append(f"For {cluster} the plan chose {best[0]}, n = {best[1]}. Its time here over the fastest: {ratio}.")
         for place, time_s in times.items():

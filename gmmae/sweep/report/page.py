@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from gmmae.data.grouped import Estimate
 from gmmae.plotting import document, tables
 from gmmae.plotting.tables import literal
 from gmmae.scaling.cost import Cluster
@@ -12,7 +13,7 @@ from gmmae.sweep import step_times
 from gmmae.sweep.grid import SweepConfig, run_keys
 from gmmae.sweep.report import cells, csv_files, figures, outcome, statistics, tensorboard, throughput
 from gmmae.sweep.report.cells import CAPPED, Cell, Results
-from gmmae.sweep.report.statistics import EXACT_RUNS, LEVEL, MIN_RUNS, Estimate
+from gmmae.sweep.report.statistics import EXACT_RUNS, LEVEL, MIN_RUNS
 from gmmae.sweep.runs import TIMED_OUT
 from gmmae.system.errors import InputError
 from gmmae.system.files import ANYTHING, whole_folder, write_text
@@ -102,13 +103,13 @@ def headline(results: Results) -> str:
         return no_target if results.runs else "No run is computed yet."
     if source.kind == "unknown":
         return f"**Which strategy is the fastest is unknown.** {literal(source.note)}"
-    timed = [cell for cell in results.cells.values() if math.isfinite(cell.time_s.median)]
-    timed.sort(key=lambda cell: (cell.time_s.median, cell.devices))
+    timed = [cell for cell in results.cells.values() if math.isfinite(cell.time_s.value)]
+    timed.sort(key=lambda cell: (cell.time_s.value, cell.devices))
     if not timed:
         return f"**No strategy's median run reached the target** validation {literal(stop.monitor)} of {stop.target:g}."
     best = timed[0]
-    tied = [cell for cell in timed if (cell.time_s.median, cell.devices) == (best.time_s.median, best.devices)]
-    one_device = results.cells.get((best.scaling, 1), best).time_s.median / best.time_s.median
+    tied = [cell for cell in timed if (cell.time_s.value, cell.devices) == (best.time_s.value, best.devices)]
+    one_device = results.cells.get((best.scaling, 1), best).time_s.value / best.time_s.value
     faster = f", {tables.ratio(one_device)} times as fast as one device" if 1 < one_device < math.inf else ""
     labels = literal(" and ".join(cell.label for cell in tied))
     text = f"**Fastest: {labels} on {_devices(best)}, {best.time_s.text(tables.seconds)} s to the target{faster}** "

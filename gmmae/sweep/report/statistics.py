@@ -8,36 +8,19 @@ give 95 %, and their interval is their range. Six to eight runs give their range
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import scipy  # its `stats` is imported where it is first used, which takes most of a second
+
+from gmmae.data.grouped import Estimate
 
 LEVEL = 0.95
 """The probability with which an interval holds the median, of `EXACT_RUNS` or more."""
 
 MIN_RUNS, EXACT_RUNS = 3, 6
 """Minimum number of runs for an interval, and for one that holds the median with `LEVEL`."""
-
-
-class Estimate(NamedTuple):
-    """A median and its interval. NaN is unknown, as is the interval of few runs. Infinite: enough runs missed the target."""
-
-    median: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-
-    def text(self, number: Callable[[float], str]) -> str:
-        """Returns the median with its interval in brackets, which needs runs that differ; a dash if it is unknown.
-
-        >>> Estimate(2.0, 1.0, 4.0).text("{:g}".format), Estimate(2.0, 2.0, 2.0).text("{:g}".format)
-        ('2 (1 to 4)', '2')
-        """
-        if math.isnan(self.median):
-            return "–"
-        high = "∞" if math.isinf(self.high) else number(self.high)
-        return number(self.median) + (f" ({number(self.low)} to {high})" if self.low < self.high else "")
 
 
 class Pairs(NamedTuple):
@@ -52,8 +35,8 @@ class Pairs(NamedTuple):
 def estimate(values: Sequence[float]) -> Estimate:
     """Returns the median and its interval. Infinite values count. With one that is unknown nothing is known.
 
-    >>> estimate([10.0, math.inf, 20.0]), estimate([10.0, math.inf]).median
-    (Estimate(median=20.0, low=10.0, high=inf), inf)
+    >>> estimate([10.0, math.inf, 20.0]), estimate([10.0, math.inf]).value
+    (Estimate(value=20.0, low=10.0, high=inf), inf)
     """
     if not len(values) or np.isnan(values).any():
         return Estimate()

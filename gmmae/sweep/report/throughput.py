@@ -6,11 +6,11 @@ learning workloads" (2017).
 
 from pathlib import Path
 
+from gmmae.data.grouped import Estimate
 from gmmae.plotting import canvas, comparison, document, tables
 from gmmae.plotting.comparison import Measured
 from gmmae.plotting.tables import literal
 from gmmae.sweep.report.cells import Results
-from gmmae.sweep.report.statistics import Estimate
 
 
 def parts(results: Results, folder: Path) -> list[str]:

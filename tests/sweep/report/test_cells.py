@@ -38,12 +38,12 @@ def test_projected_cells_worked_by_hand(projected):
     assert (weak.compared, weak.slower, weak.p) == (3, 3, 0.25)
     assert weak.p_holm == 1.0  # of six tests
     assert projected.cells["weak", 1].compared == 0  # one device is one strategy
-    assert projected.cells["weak", 4].time_s.median == near(680)  # 80 epochs of 8.5 s
+    assert projected.cells["weak", 4].time_s.value == near(680)  # 80 epochs of 8.5 s
     missed = projected.cells["linear-warmup", 2]
     assert missed.times == near({0: 130.0, 1: INF, 2: INF})
     assert (missed.reached, missed.seeds, missed.epochs, missed.slower) == (1, 3, (INF, 10, INF), 2)
     assert missed.time_s == near((INF, 130, INF))
-    assert math.isnan(missed.efficiency.median)
+    assert math.isnan(missed.efficiency.value)
     assert projected.cells["linear", 2].time_s == (INF, INF, INF)
 
 
@@ -85,7 +85,7 @@ def test_a_run_over_the_time_limit_is_slow_where_times_are_measured_and_makes_a_
     if mode == "measured":
         assert (cell.time_s, cell.epochs, cell.slower) == ((INF, 25.0, INF), (INF, 10, INF), 3)
     else:
-        assert all(math.isnan(value) for value in (cell.time_s.median, cell.epochs.median, cell.ratio.median, cell.p))
+        assert all(math.isnan(value) for value in (cell.time_s.value, cell.epochs.value, cell.ratio.value, cell.p))
 
 
 def test_without_a_cluster_or_step_times_there_are_epochs_only(tmp_path, projected):
@@ -94,8 +94,8 @@ def test_without_a_cluster_or_step_times_there_are_epochs_only(tmp_path, project
     assert "step times have not been measured yet" in found.source.note
     assert found.cells["weak", 2].epochs == (40, 40, 40)
     for name in ("strong", "linear"):
-        assert math.isnan(found.cells[name, 2].time_s.median)
-        assert math.isnan(found.cells[name, 2].ratio.median)
+        assert math.isnan(found.cells[name, 2].time_s.value)
+        assert math.isnan(found.cells[name, 2].ratio.value)
     sweeps.add_step_times(tmp_path, 1, {16: 0.3, 32: 0.5}, PASSES)
     found = read(GRID, tmp_path)
     assert found.source.kind == "unknown"

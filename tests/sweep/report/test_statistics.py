@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from gmmae.sweep.report.statistics import Estimate, estimate, holm, paired
+from gmmae.data.grouped import Estimate
+from gmmae.sweep.report.statistics import estimate, holm, paired
 
 INF, NAN = math.inf, math.nan
 

@@ -1,0 +1,83 @@
+"""A folder as a user has it: volumes of any size in folders of his, and one CSV with names and columns of his."""
+
+import csv
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from gmmae.config.toml import to_toml
+from tests.commands import last_refusal, lines_of, rows, run_gmmae
+from tests.small import small
+
+HEADER = ("nodule_id", "image_path", "PatientID", "size_mm", "diagnosis")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """32 nodules of 16 patients: flat ones, and round ones."""
+    root, rng, table = tmp_path_factory.mktemp("foreign"), np.random.default_rng(0), [HEADER]
+    (root / "scans").mkdir()
+    for i in range(32):
+        spacing = rng.uniform(0.6, 2.0, 3)
+        places = np.stack(np.meshgrid(*(mm * np.linspace(-6, 6, 13) for mm in spacing), indexing="ij"), -1)
+        distance = np.linalg.norm(places * [1 + i % 2, 1, 1], axis=-1)
+        image = sitk.GetImageFromArray((np.where(distance < 5, 50, -850) + rng.normal(0, 20, (13, 13, 13))).astype(np.int16))
+        image.SetSpacing(spacing[::-1].tolist())
+        sitk.WriteImage(image, root / f"scans/{i}.nii.gz")
+        table.append((f"N{i}", f"scans/{i}.nii.gz", f"P{i // 2}", f"{10 - i / 100}", ("round", "flat")[i % 2]))
+    with (root / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(table)
+    return root
+
+
+def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder, tmp_path, capsys):
+    run, words = tmp_path / "run", ("--data.source", "cubes", "--data.root", folder, "--data.cache", tmp_path / "cache")
+    words = (*words, "--data.workers", 1, "--data.scan-time-limit-s", "none")
+    printed = "\n".join(lines_of(capsys, "data", "prepare", *words))
+    assert "32 nodules in 16 groups" in printed
+    assert "PatientID, diameter_mm (as size_mm), file (as image_path); that are only kept: nodule_id, diagnosis" in printed
+    (tmp_path / "small.toml").write_text(to_toml(small(stop__max_epochs=1)))
+    assert run_gmmae("train", "--config", tmp_path / "small.toml", *words, "--workdir", run) == 0
+    lines_of(capsys, "evaluate", run, "--split", "all", "--out", tmp_path / "evaluated.csv")
+    lines_of(capsys, "classify", run, "--label-column", "diagnosis", "--seeds", 1)
+    lines_of(capsys, "describe", run, "--out", tmp_path / "described")
+    known = {row["nodule_id"]: row for row in rows(folder / "labels.csv")}
+    evaluated, described = rows(tmp_path / "evaluated.csv"), rows(tmp_path / "described" / "nodules.csv")
+    predicted = rows(run / "classification" / "predictions.csv")
+    for output in (evaluated, described, predicted):
+        assert all({name: row[name] for name in HEADER} == known[row["nodule_id"]] for row in output)
+    assert {row["nodule_id"] for row in evaluated} == {row["nodule_id"] for row in described} == set(known)
+    assert all(row["label"] == row["diagnosis"] for row in predicted)
+    assert len({row["group"] for row in evaluated}) == 16
+
+
+def test_columns_of_other_names_are_named_by_options(folder, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "images").symlink_to(folder / "scans")
+    text = (folder / "labels.csv").read_text().replace("scans/", "")
+    (other / "nodules.csv").write_text(text.replace("image_path", "volume").replace("size_mm", "long axis"))
+    words = ("data", "prepare", "--data.source", "cubes", "--data.root", other, "--data.cache", tmp_path / "cache")
+    words = (*words, "--data.workers", 1, "--data.scan-time-limit-s", "none")
+    assert "must have the column file" in last_refusal(capsys, *words)
+    words = (*words, "--data.file-column", "volume", "--data.category-column", "diagnosis")
+    assert "diameter" in last_refusal(capsys, *words)
+    printed = "\n".join(lines_of(capsys, *words, "--data.diameter-column", "long axis", "--data.group-column", "PatientID"))
+    assert "32 nodules in 16 groups: 16 flat, 16 round" in printed
+
+
+def test_of_two_columns_for_one_thing_the_first_of_the_list_is_used_and_said(folder, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "scans").symlink_to(folder / "scans")
+    header, *lines = (folder / "labels.csv").read_text().splitlines()
+    (other / "nodules.csv").write_text("\n".join([f"path,{header}", *(f"gone.nii,{line}" for line in lines)]))
+    words = ("data", "prepare", "--data.source", "cubes", "--data.root", other, "--data.cache", tmp_path / "cache")
+    printed = "\n".join(lines_of(capsys, *words, "--data.workers", 1, "--data.scan-time-limit-s", "none"))
+    assert "file (as image_path); that are only kept: path, nodule_id, diagnosis" in printed
+    (other / "nodules.csv").rename(other / "a.csv")
+    (other / "b.csv").touch()
+    error = last_refusal(capsys, *words)
+    assert "data.csv must say which CSV lists the nodules" in error
+    assert "a.csv, b.csv" in error
