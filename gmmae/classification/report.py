@@ -91,7 +91,6 @@ def write(
       InputError: the folder holds something else, or cannot be written.
     """
     rows, predictions, columns = [], [], labelled.nodules.table
-    own = own_columns(columns, ("name", "group", "label", "features", "classifier", *labelled.classes))
     for result in results:
         values = {"features": result.kind, "count": result.features, "classifier": result.method}
         for name in ("auc", "accuracy"):
@@ -102,7 +101,7 @@ def write(
             sample = {"name": columns["name"][index], "group": columns["group"][index]}
             sample |= {"label": labelled.classes[labelled.truth[index]], "features": result.kind, "classifier": result.method}
             sample |= zip(labelled.classes, map("{:.5f}".format, probabilities), strict=True)
-            predictions.append(sample | {name: column[index] for name, column in own.items()})
+            predictions.append(sample | {name: column[index] for name, column in own_columns(columns, sample).items()})
     shown = tables.table(*table(results, known), "Classification of the test set", [f"{note}." for note in about["notes"]])
     rounded = [{name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items()} for row in rows]
     exact = [row | {"settings": result.settings} for row, result in zip(rows, results, strict=True)]

@@ -51,7 +51,7 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, ca
     assert words == f"({expected.low:.6g} to {expected.high:.6g})"
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
-    assert list(table[0]) == [*COLUMNS][:-1]
+    assert list(table[0]) == [*COLUMNS][:-2]
     names = registry.build(small()).load().names
     assert names is not None
     assert [row["name"] for row in table] == names["validation"]
