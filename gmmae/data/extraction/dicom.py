@@ -32,14 +32,12 @@ REQUIRED = [
     "BitsAllocated",
 ]
 OPTIONAL = ["Modality", "SOPInstanceUID", "PatientID"]
-SAME_PLACE_MM = 1e-3
-"""Largest distance of slices at one place, as headers are rounded."""
 MAX_GAP_ERROR = 0.1
 """Largest difference between a gap and the series' usual one, as a share of that. Positions in headers are rounded."""
 MAX_SHIFT_PIXELS = 0.5
 """Largest shift of a slice within its plane."""
-SAME_SHAPE = [0, 0, 1e-4, 1e-4, *[1e-3] * 9]
-"""Largest differences of a slice from a series' median slice in size, spacing and direction. A localizer may be among them."""
+SAME_SHAPE = 1e-3
+"""Largest difference of a slice from its series' median in size, spacing, mm, and direction. A localizer may be among them."""
 
 LeftOut = list[tuple[str, str, str]]
 """What is left out: its kind, in the plural; where it is; and why."""
@@ -86,21 +84,20 @@ def find_series(paths: Sequence[Path], left_out: LeftOut, say: Say) -> dict[str,
         with reading(path):
             try:
                 header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=[*REQUIRED, *OPTIONAL])
-                modality = header.get("Modality")
-                if modality == "CT":
-                    series[str(header.get("SeriesInstanceUID"))].append(_slice(path, header))
-                else:
-                    left_out.append(("DICOM files that are no CT", str(path), f"modality {modality}"))
+                item = _slice(path, header)
+                series[str(header.SeriesInstanceUID)].append(item)
             except InvalidDicomError:
                 continue
             except OSError:
                 raise
             except Exception as error:  # pydicom has no common error for damaged headers
-                left_out.append(("DICOM files that cannot be read", str(path), error_line(error)))
+                left_out.append(("DICOM files without a CT slice", str(path), error_line(error)))
     return series
 
 
 def _slice(path: Path, header: pydicom.Dataset) -> Slice:
+    if header.get("Modality") != "CT":
+        raise DataError(f"its modality is {header.get('Modality')}")
     for name in REQUIRED:
         if not header.get(name):
             raise DataError(f"the header of a CT slice must have {name}")
@@ -126,9 +123,9 @@ def stacks(slices: Sequence[Slice]) -> tuple[list[Stack], list[str]]:
     alike = np.all(np.abs(shapes - np.median(shapes, 0)) <= SAME_SHAPE, 1)
     ordered = sorted(itertools.compress(slices, alike), key=lambda item: (item.height_mm, item.path))
     gaps = np.diff([item.height_mm for item in ordered])
-    if not (gaps > SAME_PLACE_MM).any():
+    if not (gaps > 0).any():
         raise DataError("a series must have slices of one size and direction at 2 places or more")
-    again = np.array([False, *(gaps < MAX_GAP_ERROR * np.median(gaps[gaps > SAME_PLACE_MM]))])
+    again = np.array([False, *(gaps < MAX_GAP_ERROR * np.median(gaps[gaps > 0]))])
     for i in np.flatnonzero(again):
         one, other = ordered[i - 1 : i + 1]
         if not np.array_equal(_pixels(one), _pixels(other)):

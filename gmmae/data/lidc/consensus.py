@@ -97,7 +97,6 @@ def enclosed(
 class Consensus(NamedTuple):
     """A nodule as its readers agree on it."""
 
-    readers: int  # number of those who outlined it
     stack: Stack
     voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x of the nodule, in order
     centre_mm: Point  # centre of mass in the world
@@ -147,7 +146,7 @@ def consensus(group: Sequence[Drawn], share: float) -> Consensus:
     scores = {name: [item.nodule.scores[name] for item in group if name in item.nodule.scores] for name in SCORES}
     medians = {name: float(np.median(values)) for name, values in scores.items() if values}
     centre_mm = stack.point_mm(voxels.mean(0))
-    return Consensus(len(group), stack, voxels, centre_mm, float(np.cbrt(6 / np.pi * volume_mm3)), medians)
+    return Consensus(stack, voxels, centre_mm, float(np.cbrt(6 / np.pi * volume_mm3)), medians)
 
 
 def category(texture: float | None) -> str:

@@ -208,7 +208,7 @@ def test_a_slice_that_is_no_use_costs_only_the_nodule_that_it_cuts(capsys, tmp_p
     require_as_constructed(tmp_path / "in", row, values, balls[1])
     assert counted["left out: readers' nodules with a fault"] == "4"
     assert "is missing" in left_out["slices", SCAN.patient]
-    assert (("DICOM files that cannot be read", path.name) in left_out) == (not spoil.startswith("missing"))
+    assert (("DICOM files without a CT slice", path.name) in left_out) == (not spoil.startswith("missing"))
 
 
 def test_slices_that_are_not_axial_have_no_height_by_which_an_outline_finds_them(capsys, tmp_path):
@@ -260,8 +260,8 @@ def test_a_folder_of_strangers(capsys, known, balls, tmp_path):
     assert [row["seriesuid"] for row in table] == [SCAN.series, SCAN.series, second.series]
     require_as_constructed(root, table[2], values, readers, second)
     assert left_out.keys() == {
-        ("DICOM files that are no CT", "4-0-0.dcm"),
-        ("DICOM files that are no CT", "damaged.dcm"),
+        ("DICOM files without a CT slice", "4-0-0.dcm"),
+        ("DICOM files without a CT slice", "damaged.dcm"),
         ("slices", SCAN.patient),
         ("series without readings", "unread"),
         ("readings without a series", "1.2.9"),
@@ -289,11 +289,11 @@ def test_annotations_are_matched_to_the_nearest_nodule(capsys, known, tmp_path):
     ("spoil", "text"),
     [
         ("no readings", "1 CT series and 0 XML files"),
-        ("no outlines", "hold no outline"),
+        ("no outlines", "no outline"),
         ("too few readers", "too few readers: LIDC-IDRI-0001: 4 of 4 readers"),
         ("contradiction", "2 XML files say different things"),
         ("no annotations", "--annotations must be a CSV"),
-        ("no folder", "which is no folder"),
+        ("no folder", "0 CT series and 0 XML files"),
     ],
 )
 def test_a_folder_that_gives_no_nodules_is_refused(capsys, known, balls, tmp_path, spoil, text):
