@@ -7,7 +7,7 @@ stack, so no voxel is ever made up. World coordinates are x, y, z in mm, LPS as 
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -63,17 +63,16 @@ class Slice(NamedTuple):
 class Stack(NamedTuple):
     """Evenly spaced slices of a series, along the axis z of a volume."""
 
-    slices: Sequence[Slice]
+    slices: list[Slice]
     spacing_mm: Point  # along x, y, z
 
     def point_mm(self, zyx: Real[np.ndarray, "3"]) -> Point:
         """Returns the world point of an index."""
         first = self.slices[0]
-        x, y, z = first.origin_mm + np.reshape(first.direction, (3, 3)) @ (zyx[::-1] * self.spacing_mm)
-        return float(x), float(y), float(z)
+        return tuple((first.origin_mm + np.reshape(first.direction, (3, 3)) @ (zyx[::-1] * self.spacing_mm)).tolist())
 
 
-def find_series(paths: Sequence[Path], left_out: LeftOut, say: Say) -> dict[str, list[Slice]]:
+def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, list[Slice]]:
     """Reads the headers of those files that are DICOM. Returns the slices of each CT series by its SeriesInstanceUID.
 
     Raises:
@@ -101,10 +100,9 @@ def _slice(path: Path, header: pydicom.Dataset) -> Slice:
     for name in REQUIRED:
         if not header.get(name):
             raise DataError(f"the header of a CT slice must have {name}")
-    syntax, voxels = header.file_meta.TransferSyntaxUID, header.Rows * header.Columns
-    plain = not syntax.is_compressed and not syntax.is_deflated
-    if plain and path.stat().st_size < voxels * header.BitsAllocated // 8:
-        raise DataError(f"the file is cut short: it lacks some of its {voxels} voxels")
+    syntax, bits = header.file_meta.TransferSyntaxUID, header.Rows * header.Columns * header.BitsAllocated
+    if not (syntax.is_compressed or syntax.is_deflated) and 8 * path.stat().st_size < bits:
+        raise DataError("the file is cut short: it lacks some of its voxels")
     row, column = np.reshape(header.ImageOrientationPatient, (2, 3)).astype(float)
     direction = np.stack([row, column, np.cross(row, column)], 1)
     x, y, z = map(float, header.ImagePositionPatient)
@@ -113,7 +111,7 @@ def _slice(path: Path, header: pydicom.Dataset) -> Slice:
     return Slice(path, uid, patient, (header.Columns, header.Rows), (dx, dy), (x, y, z), tuple(direction.flat))
 
 
-def stacks(slices: Sequence[Slice]) -> tuple[list[Stack], list[str]]:
+def stacks(slices: list[Slice]) -> tuple[list[Stack], list[str]]:
     """Returns the stacks of a series, and what was left out or is missing, in words.
 
     Raises:

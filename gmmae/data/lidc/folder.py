@@ -4,7 +4,7 @@ import csv
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -128,13 +128,13 @@ def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dic
         if len(readings) == 1:
             both[slices[0].patient, uid] = slices, readings[0]
         else:
-            why = f"{len(readings)} XML files say different things of {uid}" if readings else f"no XML file is of {uid}"
+            why = f"{uid} must have one XML file, or copies of it; it has {len(readings)} that differ"
             left_out.append(("series without readings", str(slices[0].path.parent), why))
     left_out += [("readings without a series", uid, "no CT slice in the folder is of it") for uid in messages]
     return both
 
 
-def _groups(where: str, slices: Sequence[Slice], message: Message, found: Counter[str], left_out: LeftOut) -> list[list[Drawn]]:
+def _groups(where: str, slices: list[Slice], message: Message, found: Counter[str], left_out: LeftOut) -> list[list[Drawn]]:
     """Returns the readers' outlines by nodule."""
     left_out += [("readers' nodules with a fault", where, fault) for fault in message.faults]
     drawn: list[Drawn] = []
@@ -142,16 +142,15 @@ def _groups(where: str, slices: Sequence[Slice], message: Message, found: Counte
         parts, notes = stacks(slices)
         left_out += [("slices", where, note) for note in notes]
         for item in message.nodules:
-            if all(len(outline.points) == 1 for outline in item.outlines):
-                found["marks of nodules below 3 mm"] += 1
-                continue
-            found["nodules outlined by single readers"] += 1
+            small = all(len(outline.points) == 1 for outline in item.outlines)
+            found["marks of nodules below 3 mm" if small else "outlines of nodules"] += 1
             with _listing(left_out, "readers' nodules with a fault", f"{where} {item.name} of reader {item.reader + 1}"):
-                drawn.append(draw(item, parts))
+                if not small:
+                    drawn.append(draw(item, parts))
     return match(drawn)
 
 
-def _annotate(rows: Sequence[dict[str, Any]], table: Table, left_out: LeftOut) -> None:
+def _annotate(rows: list[dict[str, Any]], table: Table, left_out: LeftOut) -> None:
     """Replaces centres and diameters by given ones. The nearest pairs are matched first, within the larger of both radii."""
     left = dict(enumerate(table.rows))
     pairs = [

@@ -291,7 +291,7 @@ def test_annotations_are_matched_to_the_nearest_nodule(capsys, known, tmp_path):
         ("no readings", "1 CT series and 0 XML files"),
         ("no outlines", "no outline"),
         ("too few readers", "too few readers: LIDC-IDRI-0001: 4 of 4 readers"),
-        ("contradiction", "2 XML files say different things"),
+        ("contradiction", "it has 2 that differ"),
         ("no annotations", "--annotations must be a CSV"),
         ("no folder", "0 CT series and 0 XML files"),
     ],

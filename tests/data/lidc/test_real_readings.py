@@ -22,7 +22,7 @@ def agreed(share):
     lines = [line for nodule in message.nodules for line in nodule.outlines]
     places = sorted({line.z_mm: line.uid for line in lines}.items())
     assert np.allclose(np.diff([z for z, _ in places]), SPACING[2])
-    slices = tuple(Slice(Path(), uid, "", (512, 512), SPACING[:2], (0.0, 0.0, z), DIRECTION) for z, uid in places)
+    slices = [Slice(Path(), uid, "", (512, 512), SPACING[:2], (0.0, 0.0, z), DIRECTION) for z, uid in places]
     stack = Stack(slices, SPACING)
     (group,) = match([draw(nodule, [stack]) for nodule in message.nodules])
     assert len(group) == 4
