@@ -22,16 +22,11 @@ from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.volumes import DataError, Point, error_line
 from gmmae.system.errors import InputError
 
-REQUIRED = [
-    "SeriesInstanceUID",
-    "ImagePositionPatient",
-    "ImageOrientationPatient",
-    "PixelSpacing",
-    "Rows",
-    "Columns",
-    "BitsAllocated",
+TAGS = [
+    *("Modality", "SeriesInstanceUID", "SOPInstanceUID", "PatientID", "ImagePositionPatient", "ImageOrientationPatient"),
+    *("PixelSpacing", "Rows", "Columns", "BitsAllocated"),
 ]
-OPTIONAL = ["Modality", "SOPInstanceUID", "PatientID"]
+"""What is read of a header."""
 MAX_GAP_ERROR = 0.1
 """Largest difference between a gap and the series' usual one, as a share of that. Positions in headers are rounded."""
 MAX_SHIFT_PIXELS = 0.5
@@ -82,7 +77,7 @@ def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, lis
     for path in progress(paths, len(paths), "files", say):
         with reading(path):
             try:
-                header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=[*REQUIRED, *OPTIONAL])
+                header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
                 item = _slice(path, header)
                 series[str(header.SeriesInstanceUID)].append(item)
             except InvalidDicomError:
@@ -97,9 +92,6 @@ def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, lis
 def _slice(path: Path, header: pydicom.Dataset) -> Slice:
     if header.get("Modality") != "CT":
         raise DataError(f"its modality is {header.get('Modality')}")
-    for name in REQUIRED:
-        if not header.get(name):
-            raise DataError(f"the header of a CT slice must have {name}")
     syntax, bits = header.file_meta.TransferSyntaxUID, header.Rows * header.Columns * header.BitsAllocated
     if not (syntax.is_compressed or syntax.is_deflated) and 8 * path.stat().st_size < bits:
         raise DataError("the file is cut short: it lacks some of its voxels")

@@ -1,6 +1,5 @@
 """Cuts the nodules of a folder of LIDC-IDRI into a folder of cubes, as the source `cubes` reads it."""
 
-import csv
 import math
 import re
 from collections import Counter, defaultdict
@@ -93,8 +92,8 @@ def cut_folder(
             )
         rows = [row | {column: f"{row[column]:.10g}" for column in COLUMNS} for row in rows]
         (place / NODULES).write_text(csv_text(rows, HEADER), encoding="utf-8")
-        with (place / LEFT_OUT).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([("what", "where", "why"), *left_out])
+        listed = [{"what": what, "where": where, "why": why} for what, where, why in left_out]
+        (place / LEFT_OUT).write_text(csv_text(listed, ("what", "where", "why")), encoding="utf-8")
     found["nodules written"] = len(rows)
     found |= Counter(f"left out: {what}" for what, _, _ in left_out)
     return [*(f"{count:6}  {what}" for what, count in found.items()), f"{out / LEFT_OUT} lists all that was left out"]
@@ -123,7 +122,6 @@ def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dic
     both: dict[tuple[str, str], tuple[list[Slice], Message]] = {}
     for uid, slices in find_series(files, left_out, say).items():
         found["CT series"] += 1
-        found["CT slices"] += len(slices)
         readings = messages.pop(uid, [])
         if len(readings) == 1:
             both[slices[0].patient, uid] = slices, readings[0]
