@@ -23,8 +23,16 @@ from gmmae.data.volumes import DataError, Point, error_line
 from gmmae.system.errors import InputError
 
 TAGS = [
-    *("Modality", "SeriesInstanceUID", "SOPInstanceUID", "PatientID", "ImagePositionPatient", "ImageOrientationPatient"),
-    *("PixelSpacing", "Rows", "Columns", "BitsAllocated"),
+    "Modality",
+    "SeriesInstanceUID",
+    "SOPInstanceUID",
+    "PatientID",
+    "ImagePositionPatient",
+    "ImageOrientationPatient",
+    "PixelSpacing",
+    "Rows",
+    "Columns",
+    "BitsAllocated",
 ]
 """What is read of a header."""
 MAX_GAP_ERROR = 0.1
