@@ -79,7 +79,7 @@ def write(root: Path, count: int = 4, ending: str = ".mha", spoil: Callable[[Cas
 def write_rows(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> None:
     """Writes a CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([columns, *rows])
+        csv.writer(file, lineterminator="\n").writerows([columns, *rows])
 
 
 def patch(path: Path, layout: str, offset: int, *values: float) -> None:
@@ -87,3 +87,123 @@ def patch(path: Path, layout: str, offset: int, *values: float) -> None:
     content = bytearray(path.read_bytes())
     struct.pack_into(layout, content, offset, *values)
     path.write_bytes(content)
+
+
+# Folders whose voxels are a linear field of the world's coordinates, another one in each volume. Linear interpolation
+# reproduces such a field on every grid, so a volume that is written on another grid must give the same cube.
+
+CSV, ANNOTATIONS = "nodules.csv", "annotations.csv"
+
+
+class Grid(NamedTuple):
+    """The geometry of a volume: voxels along z, y, x; spacing, origin and direction as SimpleITK has them."""
+
+    shape: tuple[int, int, int] = (10, 16, 14)
+    spacing: tuple[float, float, float] = (0.8, 0.9, 1.5)
+    origin: tuple[float, float, float] = (10.0, -20.0, 30.0)
+    direction: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+
+    def at(self, index) -> np.ndarray:
+        """The world points of indices x, y, z."""
+        return index @ (np.array(self.direction).reshape(3, 3) * self.spacing).T + self.origin
+
+    @property
+    def middle(self) -> np.ndarray:
+        """The world point in the middle of the volume."""
+        return self.at((np.array(self.shape[::-1]) - 1) / 2)
+
+    def around(self, point: np.ndarray, **changes: tuple) -> "Grid":
+        """A grid with other values whose middle is a point."""
+        grid = self._replace(**changes)
+        return grid._replace(origin=tuple((point - grid.middle + grid.origin).tolist()))
+
+
+GRID = Grid()
+SCAN_GRID = Grid((16, 26, 26))
+CENTRE = GRID.middle + (0.7, -0.5, 0.9)
+"""The nodules' place in the world, off the middle of their volumes."""
+
+
+class Nodule(NamedTuple):
+    """What is written of one nodule."""
+
+    name: str
+    patient: str
+    diameter_mm: float
+    category: str
+    level: float
+    slope: np.ndarray
+
+    def _points(self, grid: Grid) -> np.ndarray:
+        return grid.at(np.stack(np.indices(grid.shape)[::-1], -1)) - CENTRE
+
+    def field(self, grid: Grid = GRID) -> np.ndarray:
+        """The nodule's HU on a grid."""
+        return np.rint(self.level + self._points(grid) @ self.slope).astype(np.int16)
+
+    def ball(self, grid: Grid = GRID) -> np.ndarray:
+        """The nodule's voxels on a grid."""
+        return (np.linalg.norm(self._points(grid), axis=-1) < self.diameter_mm / 2).astype(np.uint8)
+
+
+def _nodule(number: int) -> Nodule:
+    rng = np.random.default_rng(number)
+    slope = rng.uniform(4, 16, 3) * rng.choice([-1, 1], 3)
+    category = ("solid", "part-solid")[number % 2]
+    return Nodule(f"n{number}", f"p{max(number - 1, 0)}", 4.6 + number / 4, category, -400 + 50 * number, slope)
+
+
+NODULES = tuple(map(_nodule, range(6)))
+"""The nodules of the folder; the first two are of one patient."""
+
+
+def write_image(path: Path, voxels: np.ndarray, grid: Grid = GRID, compressed: bool = False) -> None:
+    """Writes an array with a geometry in the format of the file's ending."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sitk.WriteImage(image(voxels, grid.origin, grid.spacing, grid.direction), str(path), compressed)
+
+
+def write_cubes(folder: Path) -> None:
+    """Writes a folder of volumes and masks with a CSV."""
+    rows = []
+    for nodule in NODULES:
+        write_image(folder / f"images/{nodule.name}.nii.gz", nodule.field())
+        write_image(folder / f"masks/{nodule.name}.nii.gz", nodule.ball())
+        centre = (f"{mm:.2f}" for mm in CENTRE)
+        rows.append([f"{nodule.name}.nii.gz", nodule.patient, *centre, f"{nodule.diameter_mm:g}", nodule.category])
+    write_rows(folder / CSV, rows, (*COLUMNS, "category"))
+
+
+def write_luna16(folder: Path) -> None:
+    """Writes three scans in LUNA16's shape, the first and the last of two nodules."""
+    rows = []
+    for number, (uid, sides) in enumerate({"1.2.840.1": (-1, 1), "1.2.840.2": (0,), "1.2.840.3": (-1, 1)}.items()):
+        write_image(folder / f"subset{number % 2}" / f"{uid}.mhd", NODULES[number].field(SCAN_GRID))
+        for side in sides:
+            centre = SCAN_GRID.middle + np.array([4, 3, -3]) * side
+            rows.append([uid, *(f"{mm:.2f}" for mm in centre), f"{5 + number + side / 4:g}"])
+    write_rows(folder / ANNOTATIONS, rows, ("seriesuid", *COLUMNS[2:]))
+
+
+def arrays() -> dict[str, np.ndarray]:
+    """Returns the arrays of an `.npz` of volumes."""
+    return {
+        "volumes": np.stack([nodule.field() for nodule in NODULES]),
+        "masks": np.stack([nodule.ball() for nodule in NODULES]),
+        "names": np.array([nodule.name for nodule in NODULES]),
+        "groups": np.array([nodule.patient for nodule in NODULES]),
+        "categories": np.array([nodule.category for nodule in NODULES]),
+        "diameter_mm": np.array([nodule.diameter_mm for nodule in NODULES]),
+        "spacing_mm": np.array([GRID.spacing] * len(NODULES)),
+    }
+
+
+def read_rows(path: Path) -> list[list[str]]:
+    """Returns the cells of a CSV, the header first."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def table_path(folder: Path) -> Path:
+    """Returns the CSV of a folder."""
+    return next(path for name in (CSV, ANNOTATIONS) if (path := folder / name).is_file())

@@ -38,7 +38,7 @@ def prepare(options: PrepareArguments) -> int:
                     part.write_bytes(path.read_bytes())
     seconds, origin = prepared.summary["seconds"], "found in the cache"
     if not prepared.from_cache:
-        origin = f"extracted in {seconds['total_s']:.1f} s, {seconds['read_share']:.0%} of it reading"
+        origin = f"extracted in {seconds['total_s']:.1f} s"
     print(*lines(prepared.summary), f"{origin}: {prepared.folder}", *paths, sep="\n")
     return 0
 

@@ -26,7 +26,7 @@ from gmmae.workloads.configuration import on_its_data, without_own_csv
 NPZ, CSV, TABLE, FOLDER, PICTURE = "mixtures.npz", "mixtures.csv", "nodules.csv", "reconstructions", "described.png"
 
 MAX_VOXELS = 2**21
-"""Maximum voxels of the sections in memory. With all intermediate results they take some hundred megabytes."""
+"""Maximum voxels of the sections that are described at once. With all intermediate results they take some hundred megabytes."""
 
 MAX_NAME_BYTES = 200
 """Maximum bytes of a name before a number and an ending are added. File systems allow 255."""
@@ -91,11 +91,12 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     """
     table, names = cubes.table, _file_names(cubes.table["name"].tolist())
     batch = compilation.EVAL_DEVICE_BATCH
-    max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.shape)))
+    max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.sections.shape[1:])))
     shown = set(np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round().astype(int).tolist())
-    pictured, parts, first = [], [], 0
+    pictured, parts = [], []
     (out / FOLDER).mkdir()
-    for values in cubes.sections(max_count):
+    for first in range(0, len(names), max_count):
+        values = cubes.sections[first : first + max_count]
         mass = masses(values, data.window, cubes.paths[first : first + len(values)])
         # A smaller last part would need another compiled program, which may round differently.
         padded = np.concatenate([values, np.repeat(values[-1:], max(batch - len(values), 0) if first else 0, 0)])
@@ -107,14 +108,13 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
             name, centre, edge, diameter = names[i], cubes.centres_mm[i], float(table["edge_mm"][i]), table["diameter_mm"][i]
             world_coordinates.write(out / FOLDER / f"{name}.nii.gz", stored[n], centre, edge)
             mixture = results["means"][n], results["covariances"][n]
-            in_world.append(world_coordinates.mixture_mm(*mixture, cubes.shape, centre, edge))
+            in_world.append(world_coordinates.mixture_mm(*mixture, values.shape[1:], centre, edge))
             if i in shown:  # of a long name, such as a scan's UID, the end tells nodules apart
                 short = name if len(name) <= MAX_TITLE_NAME else f"…{name[1 - MAX_TITLE_NAME :]}"
                 size = f", {diameter:.1f} mm" if math.isfinite(diameter) else ""
                 pictured.append((values[n], reconstructed[n], f"{short}{size}, loss {results['loss'][n]:.2g}"))
         means, covariances = map(np.stack, zip(*in_world, strict=True))
         parts.append(results | {"mass": mass, "means_mm": means, "covariances_mm2": covariances})
-        first += len(values)
     kept = ("weights", "means_mm", "covariances_mm2", "mass", "loss", "loss_before", "seconds")
     found = {name: np.concatenate([part[name] for part in parts]) for name in kept}
     seconds = found.pop("seconds")

@@ -1,6 +1,6 @@
 """The volumes that a user names to be described: files, an array of volumes, a folder, or the data of a configuration."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 from gmmae.data.extraction import cubes, world_coordinates
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_names
 from gmmae.data.extraction.headers import SUFFIXES
-from gmmae.data.extraction.prepare import SUMMARY, load_table, prepare, stream_prepared
+from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare
 from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
@@ -27,17 +27,15 @@ class Cubes(NamedTuple):
     Attributes:
       table: of the cubes' `gmmae.data.volumes.Nodules`.
       paths: files that the cubes were cut from.
-      shape: voxels of a section.
       centres_mm: centres of the sections.
-      sections: takes a maximum number, and yields the sections in parts of that size, in HU or a unit of their own.
+      sections: their voxels, in HU or a unit of their own.
       notes: a line for each volume or row that is left out, and one where most of a volume is not described.
     """
 
-    table: dict[str, np.ndarray]
+    table: Mapping[str, np.ndarray]
     paths: tuple[str, ...]
-    shape: tuple[int, ...]
     centres_mm: list[Point]
-    sections: Callable[[int], Iterator[np.ndarray]]
+    sections: np.ndarray
     notes: list[str]
 
 
@@ -60,8 +58,8 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))
     prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=cubes.plan_files(files))
-    table = load_table(prepared)
-    edges_mm = table["edge_mm"].tolist()
+    nodules = load_prepared(prepared)
+    edges_mm = nodules.edge_mm.tolist()
     notes, large = fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), []
     for file, edge_mm in zip(() if whole else files, edges_mm, strict=not whole):
         scan = read(file) if file.name.endswith(SUFFIXES) else None
@@ -73,12 +71,10 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         remedy = "For nodules in other places give a folder with an annotations.csv"
         notes.append(f"described is only the middle of {large[0]}{others}. {remedy}")
 
-    def sections(max_count: int) -> Iterator[np.ndarray]:
-        return (central_section(part, config.ndim) for part in stream_prepared(prepared, max_count))
-
-    shape = next(stream_prepared(prepared, 1)).shape[1:]
-    places_mm = zip(table["centre_mm"].tolist(), edges_mm, strict=True)
+    values = central_section(nodules.values, config.ndim)
+    places_mm = zip(nodules.centre_mm.tolist(), edges_mm, strict=True)
+    shape = nodules.values.shape[1:]
     centres = [world_coordinates.section_mm(shape, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
     folder = place if place.is_dir() else place.parent
-    paths = tuple(str(folder / file) for file in table["path"].tolist())
-    return Cubes(table, paths, next(sections(1)).shape[1:], centres, sections, notes)
+    paths = tuple(str(folder / file) for file in nodules.table["path"].tolist())
+    return Cubes(nodules.table, paths, centres, values, notes)

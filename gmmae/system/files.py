@@ -112,7 +112,7 @@ def output_file(path: Path) -> Iterator[Path]:
       InputError: it cannot be written there.
       StorageError: the disk failed.
     """
-    with _stoppable(), writing("--out", path, "file"), whole_file(path) as part:
+    with stoppable(), writing("--out", path, "file"), whole_file(path) as part:
         yield part
 
 
@@ -143,7 +143,7 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
                 _require_ours(out, mark, option)
                 partial.mkdir()
                 made = partial.stat()
-            with _stoppable(), writing(option, out, "folder", partial):
+            with stoppable(), writing(option, out, "folder", partial):
                 yield partial
                 _require_ours(out, mark, option)
                 _flush_all(partial)
@@ -285,7 +285,7 @@ def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> 
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def stoppable() -> Iterator[None]:
     """SIGTERM and SIGHUP raise, so that what is half written is removed. Where they are ignored they stay so."""
     if threading.current_thread() is not threading.main_thread():
         yield

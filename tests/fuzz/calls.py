@@ -1,140 +1,141 @@
-"""One call of the command line, in this process or in another one, with its output and its end."""
+"""Calls of commands on changed folders, and their results as plain columns."""
 
-import os
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import traceback
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, chdir, contextmanager
-from pathlib import Path
-from typing import IO, NamedTuple
-from unittest import mock
+from collections import ChainMap
+from contextlib import chdir, suppress
 
-from gmmae.cli import main
-from gmmae.system import guard
+import numpy as np
+import SimpleITK as sitk
 
-ROOT = Path(__file__).parents[2]
-LIMIT_S = 60.0
-"""Maximum seconds of a call."""
+from gmmae.data.extraction.prepare import load
+from gmmae.data.settings import DataConfig
+from tests.commands import as_words, rows, run_gmmae
 
+LIMIT_S = 300
 PROGRAM = "import sys; from gmmae.cli.main import main; sys.exit(main())"
+DATA = "--data.source {source} --data.root {root} --data.shape 8"
+CACHE = "--data.cache {work}/cache --data.workers 1 --data.scan-time-limit-s none"
+LAYERS = "--model.filters 3 3 --model.kernels 3 3 --model.latent-dim 8 --model.components 4"
+EPOCH = (
+    "--workdir {work}/run --optim.batch-size 4 --stop.max-epochs 1 --stop.target none --parallel.devices 1 "
+    "--log.no-tensorboard --log.figure-epochs 0 --checkpoint.every-epochs 1"
+)
+COMMANDS = {
+    "prepare": f"data prepare {DATA} {CACHE}",
+    "inspect": f"data inspect 3 {DATA} {CACHE} --out {{work}}/x.png",
+    "evaluate": f"evaluate {{nodules}} {DATA} {CACHE} --out {{work}}/evaluation.csv",
+    "segment": "evaluate {unet} --data.source cubes --data.root {root} --out {work}/evaluation.csv",
+    "train": f"train --config quickstart {LAYERS} {DATA} {CACHE} {EPOCH}",
+    "train unet": f"train --config unet_quick --data.jitter 2 --model.features 2 {DATA} {EPOCH}",
+    "augment": f"evaluate {{nodules}} --data.augment-with {{root}} --split all {CACHE} --out {{work}}/evaluation.csv",
+    "describe": f"describe {{nodules}} {{root}} --out {{work}}/out {CACHE}",
+    "sweep": "sweep --dry-run --devices 1 2 " + f"{DATA} {CACHE} {LAYERS} --optim.batch-size 2".replace("--", "--run."),
+    "plan": f"plan {DATA} {CACHE} {LAYERS} --stop.target 0.001 --workdir {{work}}/plan",
+    "insert": "insert {root} {chest} --out {work}/out --size 16 --cache {work}/cache",
+    "insert into": "insert {cubes} {root} --out {work}/out --size 16 --cache {work}/cache",
+    "generate into": "generate {generator} --count 6 --out {work}/out --insert-into {root}",
+    "judge": f"judge {{real}}/all.npz {{root}} --data.shape 8 --data.crop whole {CACHE} --out {{work}}/out",
+    "judge real": f"judge {{root}} {{generated}} --data.shape 8 --data.crop whole {CACHE} --out {{work}}/out",
+    "report": "report {root}",
+    "evaluate run": "evaluate {root} --out {work}/evaluation.csv",
+    "describe with": f"describe {{root}} {{cubes}} --out {{work}}/out {CACHE}",
+    "export": "export {root} --out {work}/model.zip",
+    "generate": "generate {root} --count 6 --out {work}/out",
+}
+"""How commands are called, by their names in the cases; `apart` behind a name is a process of its own."""
+RESULTS = ("evaluation.csv", "run/history.csv", "model.zip", "out/*.npz", "out/judgement.json", "out/**/*.csv")
+RESULTS += ("out/**/*.mhd", "out/**/*.nii.gz", "../data/report/report.md")
+"""The files that are results. Without any, the printed lines are."""
+OWN = ("place", "path", "described", "picture", "from", "compile_s", "train_s", "eval_s", "checkpoint_s", "total_s")
+"""Beginnings of columns and lines that differ between calls."""
+FACTS = ("values", "masks", "names", "groups", "categories", "splits", "centre_mm", "edge_mm", "diameter_mm", "filled")
+"""What is compared of prepared nodules."""
+ROOTS = {"npz": "{folder}/all.npz", "real": "{folder}/all.npz", "medmnist": "{folder}/nodulemnist3d.npz"}
 
 
-class Outcome(NamedTuple):
-    """The outcome of a call.
+def call(case, command, place, shared, capfd):
+    """Calls a command on a changed copy of a clean folder. Returns its exit code, its output and its result."""
+    folder, work = place / case.place, place / "work"
+    shutil.copytree(shared[case.base], folder, symlinks=True)
+    case.change(folder)
+    work.mkdir()
+    root = (ROOTS.get(case.base, "{folder}") if case.root is None else case.root).format(folder=folder, place=case.place)
+    source = case.base if case.base in ("luna16", "medmnist") else "cubes"
+    options = {key: value.format(folder=folder) if isinstance(value, str) else value for key, value in case.options.items()}
+    places = ChainMap({"root": root, "source": source, "work": work}, shared)
+    words = [word.format_map(places) for word in COMMANDS[command.removesuffix(" apart")].split()]
+    words += [word for key, value in options.items() for word in as_words("run." * (command == "sweep") + key, value)]
+    with chdir(place):
+        if command.endswith(" apart"):
+            done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, timeout=LIMIT_S)
+            return done.returncode, done.stdout, done.stderr, {}
+        capfd.readouterr()
+        signal.alarm(LIMIT_S)
+        try:
+            code = run_gmmae(*words)
+        except SystemExit as error:
+            code = error.code
+        signal.alarm(0)
+        out, err = capfd.readouterr()
+        results = {str(path)[len(str(work)) :]: columns(path) for pattern in RESULTS for path in work.glob(pattern)}
+        if command == "prepare" and not code:
+            given = {key.removeprefix("data."): value for key, value in options.items() if key != "out"}
+            cache = {"cache": str(work / "cache"), "workers": 1, "scan_time_limit_s": None}
+            nodules = load(DataConfig(source=source, root=root, shape=8, **cache, **given), lambda line: None)
+            results = {"": {name: getattr(nodules, name) for name in FACTS}}
+    results = results or {"": {"": [line for line in out.splitlines() if not line.startswith(OWN)]}}
+    return code, out, err, {file: in_order(found, case.renamed) for file, found in results.items()}
 
-    Attributes:
-      code: the exit code; None after an exception or at the time limit.
-      out, err: the output, also of native libraries.
-      crash: the last line of a traceback, or the time limit; empty otherwise.
+
+def columns(path):
+    """The columns of a file, or its lines, or its voxels."""
+    if path.suffix in (".npz", ".zip"):
+        with np.load(path) as arrays:
+            return dict(arrays)
+    if path.suffix == ".csv":
+        cells = rows(path)
+        # Under another window a nodule cannot be recognised, even where its density is the same.
+        return {name: [row[name].replace("unknown", "unseen") for row in cells] for name in cells[0]}
+    return {
+        "": path.read_text().splitlines() if path.suffix in (".md", ".json") else sitk.GetArrayFromImage(sitk.ReadImage(path))
+    }
+
+
+def in_order(columns, renamed):
+    """Returns columns as numbers where they are, sorted by the nodules' names; or without names by a number of theirs."""
+    arrays = {name: np.asarray(column) for name, column in columns.items() if not name.startswith(OWN)}
+    for name, array in arrays.items():
+        with suppress(ValueError, TypeError):
+            arrays[name] = array.astype(float)
+    named = [name for name in ("names", "name") if name in arrays]
+    if keys := [name for name in (("loss", "diameter_mm") if renamed else named) if named and name in arrays]:
+        order = np.argsort(arrays[keys[0]], kind="stable")
+        arrays = {
+            name: array[order] if len(array.shape) and len(array) == len(order) else array for name, array in arrays.items()
+        }
+    return {name: array for name, array in arrays.items() if not (renamed and name in named)}
+
+
+def difference(found, right, near):
+    """Returns what differs between two results, or an empty text.
+
+    Another grid changes values by rounding, and masks at their borders, on which all numbers of a segmentation hang.
     """
-
-    code: int | None
-    out: str
-    err: str
-    crash: str
-
-    @property
-    def errors(self) -> list[str]:
-        """The lines on standard error that begin with `error: `."""
-        return [line for line in self.err.splitlines() if line.startswith("error: ")]
-
-
-class OutOfTimeError(BaseException):
-    """The call took longer than the limit. No `except Exception` catches this."""
-
-
-class EndedError(BaseException):
-    """The program has called `os._exit`."""
-
-
-def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) -> Outcome:
-    """Calls `gmmae` in this process."""
-    code, crash = None, ""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with (
-            _writing_to(out, err),
-            chdir(cwd),
-            mock.patch("os._exit", _raise_ended),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("default")
-            warnings.showwarning = _show
-            try:
-                with _limited(limit_s):
-                    code = guard.guarded(main.dispatch, list(arguments))
-            except SystemExit as error:
-                code = error.code if isinstance(error.code, int) else 1
-            except EndedError as error:
-                code = error.args[0]
-            except OutOfTimeError:
-                crash = f"not done within {limit_s:g} s"
-            except BaseException as error:  # pytest's own too, which warnings may become
-                crash = _place(error)
-        return Outcome(code, _contents(out), _contents(err), crash)
-
-
-def subprocess_of(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) -> Outcome:
-    """Calls the installed command's entry point in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, cwd=cwd, env=environment, timeout=limit_s
-        )
-    except subprocess.TimeoutExpired:
-        return Outcome(None, "", "", f"not done within {limit_s:g} s")
-    out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
-    crash = err.strip().splitlines()[-1] if "Traceback (most recent call last)" in err else ""
-    return Outcome(None if crash else done.returncode, out, err, crash)
-
-
-def _raise_ended(code: int) -> None:
-    raise EndedError(code)
-
-
-def _show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
-    sys.stderr.write(f"{filename}:{lineno}: {category.__name__}: {message}\n")
-
-
-def _place(error: BaseException) -> str:
-    """Returns the error, and the line of the project that raised it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}gmmae{os.sep}" in frame.filename]
-    at = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}{at}"
-
-
-def _contents(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace")
-
-
-@contextmanager
-def _writing_to(*files: IO[bytes]) -> Iterator[None]:
-    """Sends both streams to files, those of Python and of native libraries."""
-    with ExitStack() as stack:
-        for name, number, file in zip(("stdout", "stderr"), (1, 2), files, strict=True):
-            getattr(sys, name).flush()
-            kept = os.dup(number)
-            stack.callback(os.close, kept)
-            stack.callback(os.dup2, kept, number)
-            os.dup2(file.fileno(), number)
-            stream = stack.enter_context(os.fdopen(os.dup(number), "w", errors="backslashreplace"))
-            stack.enter_context(mock.patch.object(sys, name, stream))
-        yield
-
-
-@contextmanager
-def _limited(limit_s: float) -> Iterator[None]:
-    def end(*_: object) -> None:
-        raise OutOfTimeError
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    for file in found | right:
+        one, two = found.get(file, {}), right.get(file, {})
+        if one.keys() != two.keys():
+            return f"only one has {one.keys() ^ two.keys()} of {file}"
+        for name in one:
+            x, y = one[name], two[name]
+            if x.shape != y.shape or "f" not in x.dtype.kind + y.dtype.kind:
+                same = np.array_equal(x, y)
+            elif near and (name == "masks" or "dice" in one):
+                same = name == "dice" or not np.abs(x - y).mean() > 0.15 * np.abs(y).mean()
+            else:
+                same = np.allclose(x, y, *((0.03, 3 * (name == "values") + 1e-6) if near else (1e-5, 1e-6)), equal_nan=True)
+            if not same:
+                return f"{file} {name}: {x!s:.200} for {y!s:.200}"
+    return ""

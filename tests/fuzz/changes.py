@@ -1,8 +1,9 @@
-"""Changes of folders: of files, of the CSV, of volumes, and of the headers of scans."""
+"""Changes of folders: of files, of the CSV, of volumes, and of the headers of scans. Each is a function of the folder."""
 
-import csv
-import io
+import gzip
+import re
 import shutil
+import struct
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,192 +11,231 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk
 
-from tests.fuzz.cases import Change
-from tests.fuzz.folders import GRID, Grid, read_rows, table_path, write_image, write_rows
+from tests.volume_folders import GRID, read_rows, table_path, write_image, write_rows
 
-Rows = list[list[str]]
+Change = Callable[[Path], object]
 APPLE_DOUBLE = b"\0\5\x16\7Mac OS X"
 """The beginning of the files that macOS puts beside others."""
 
 
-def both(*changes: Change) -> Change:
+def unchanged(folder):
+    """Leaves a folder as it is."""
+
+
+def both(*changes):
     """Makes several changes, one after the other."""
-
-    def change(folder: Path) -> None:
-        for each in changes:
-            each(folder)
-
-    return change
+    return lambda folder: [change(folder) for change in changes]
 
 
-def content(name: str, data: bytes | str) -> Change:
-    """Writes a file, and the folders that it lies in."""
+def each(change, name, values):
+    """Returns a change of a file for each of some values, by their names."""
+    return {what: change(name, value) for what, value in values.items()}
 
-    def change(folder: Path) -> None:
+
+def content(name, data):
+    """Writes bytes or text to a file, and makes the folders that it lies in."""
+
+    def change(folder):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
 
     return change
 
 
-def stored(name: str, function: Callable[[bytes], bytes]) -> Change:
+def stored(name, function):
     """Changes the bytes of a file."""
-    return lambda folder: (folder / name).write_bytes(function((folder / name).read_bytes()))
+    return lambda folder: content(name, function((folder / name).read_bytes()))(folder)
 
 
-def gone(name: str = ".") -> Change:
+@cache
+def gone(name="."):
     """Removes a file or a folder."""
 
-    def change(folder: Path) -> None:
+    def change(folder):
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     return change
 
 
-def instead(name: str, make: Callable[[Path], object]) -> Change:
+def instead(name, make):
     """Puts something else in the place of a file or a folder."""
     return both(gone(name), lambda folder: make(folder / name))
 
 
-def moved(source: str, target: str) -> Change:
+def moved(source, target):
     """Moves a file to another name."""
 
-    def change(folder: Path) -> None:
+    def change(folder):
         (folder / target).parent.mkdir(exist_ok=True)
         (folder / source).rename(folder / target)
 
     return change
 
 
-def linked(name: str, target: str) -> Change:
+def copied(source, target):
+    """Copies a file."""
+    return lambda folder: shutil.copy(folder / source, folder / target)
+
+
+def linked(name, target):
     """Moves a file or folder, and puts a link to the new place."""
     return lambda folder: (folder / name).symlink_to((folder / name).rename(folder / target))
 
 
-def apple_double(folder: Path) -> None:
+def loop(path):
+    """Makes a link to itself."""
+    path.symlink_to(path)
+
+
+def apple_double(folder):
     """Puts a file of macOS beside each file of a scan."""
     for path in sorted(folder.glob("subset*/*")):
         (path.parent / f"._{path.name}").write_bytes(APPLE_DOUBLE)
 
 
-def rows_changed(function: Callable[[Rows], Rows]) -> Change:
+def text(function):
+    """Changes the text of the CSV."""
+    return lambda folder: stored(table_path(folder).name, lambda data: function(data.decode()))(folder)
+
+
+def replaced(old, new, count=-1):
+    """Replaces a text in the CSV, everywhere or as often as counted. The header comes first."""
+    return text(lambda whole: whole.replace(old, new, count))
+
+
+def decimal_commas(delimiter, quote=""):
+    """Writes the CSV's numbers with decimal commas, and other delimiters between its cells."""
+    numbers = re.compile(r"(?<=,)(-?\d+)\.(\d+)")
+    return text(lambda whole: numbers.sub(rf"{quote}\1#\2{quote}", whole).replace(",", delimiter).replace("#", ","))
+
+
+def rows(function):
     """Changes the cells of the CSV; the header is row 0."""
-    return lambda folder: write_rows(table_path(folder), function(read_rows(folder)))
+
+    def change(folder):
+        header, *others = function(read_rows(table_path(folder)))
+        write_rows(table_path(folder), others, header)
+
+    return change
 
 
-def row_changed(function: Callable[[list[str]], list[str]], row: int = 3) -> Change:
-    """Changes a row of the CSV."""
-    return rows_changed(lambda rows: [*rows[:row], function(rows[row]), *rows[row + 1 :]])
+def row(function, number=3):
+    """Changes a row of the CSV, by default that of the nodule n2."""
+    return rows(lambda cells: [*cells[:number], function(cells[number]), *cells[number + 1 :]])
 
 
-def row_added(function: Callable[[list[str]], list[str]]) -> Change:
-    """Appends a row to the CSV, which is made of the row of the nodule n2."""
-    return rows_changed(lambda rows: [*rows, function(rows[3])])
+def cell(column, value, number=3):
+    """Sets a cell of the CSV, or with None those of all rows. A column that it lacks is added."""
 
+    def function(cells):
+        if column not in cells[0]:
+            cells = [[*line, "" if i else column] for i, line in enumerate(cells)]
+        place = cells[0].index(column)
+        for i in range(1, len(cells)) if number is None else [number]:
+            cells[i][place] = value
+        return cells
 
-def cell(column: str, text: str, row: int = 3) -> Change:
-    """Sets a cell of the CSV."""
-    return rows_changed(
-        lambda rows: [
-            [text if (i, name) == (row, column) else old for name, old in zip(rows[0], cells, strict=True)]
-            for i, cells in enumerate(rows)
-        ]
-    )
-
-
-def column(name: str, text: str) -> Change:
-    """Sets all cells of a column to one text."""
-    return rows_changed(
-        lambda rows: [
-            rows[0],
-            *([text if head == name else old for head, old in zip(rows[0], row, strict=True)] for row in rows[1:]),
-        ]
-    )
+    return rows(function)
 
 
 @cache
-def without_row(row: int = 3) -> Change:
+def without_row(number=3):
     """Removes a row of the CSV; one object for each row, so that its right result is computed once."""
-    return rows_changed(lambda rows: rows[:row] + rows[row + 1 :])
+    return rows(lambda cells: cells[:number] + cells[number + 1 :])
 
 
-def without_columns(*names: str) -> Change:
+def without_columns(*names):
     """Removes columns of the CSV."""
-    return rows_changed(
-        lambda rows: [[cell for name, cell in zip(rows[0], row, strict=True) if name not in names] for row in rows]
+    return rows(
+        lambda cells: [[text for name, text in zip(cells[0], line, strict=True) if name not in names] for line in cells]
     )
 
 
-def headed(old: str, new: str) -> Change:
-    """Gives a column another name."""
-    return row_changed(lambda names: [new if name == old else name for name in names], 0)
-
-
-def text_changed(function: Callable[[str], str | bytes]) -> Change:
-    """Changes the text of the CSV."""
-
-    def change(folder: Path) -> None:
-        path = table_path(folder)
-        changed = function(path.read_text(encoding="utf-8"))
-        path.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
-
-    return change
-
-
-def written(delimiter: str = ",", quote_all: bool = False, end: str = "\n", comma: bool = False) -> Change:
-    """Writes the CSV in another dialect; `comma` makes decimal points commas."""
-
-    def change(folder: Path) -> None:
-        rows, file = read_rows(folder), io.StringIO(newline="")
-        if comma:
-            rows = [[cell.replace(".", ",") if _is_number(cell) else cell for cell in row] for row in rows]
-        quoting = csv.QUOTE_ALL if quote_all else csv.QUOTE_MINIMAL
-        csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows(rows)
-        table_path(folder).write_bytes(file.getvalue().encode())
-
-    return change
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def image(name: str, array: np.ndarray, grid: Grid = GRID, compressed: bool = False) -> Change:
+def image(name, array, grid=GRID, compressed=False):
     """Writes an array as a volume."""
     return lambda folder: write_image(folder / name, array, grid, compressed)
 
 
-def voxels(name: str, function: Callable[[np.ndarray], np.ndarray]) -> Change:
-    """Changes the voxels of a volume, which gets the geometry of `GRID`."""
-
-    def change(folder: Path) -> None:
-        write_image(folder / name, function(sitk.GetArrayFromImage(sitk.ReadImage(str(folder / name)))))
-
-    return change
-
-
-def with_image(name: str, function: Callable[[sitk.Image], sitk.Image]) -> Change:
+def volume(name, function):
     """Writes a volume again after a function of SimpleITK."""
     return lambda folder: sitk.WriteImage(function(sitk.ReadImage(str(folder / name))), str(folder / name))
 
 
-def header(name: str, function: Callable[[str], str]) -> Change:
-    """Changes the text of a MetaImage header."""
-    return stored(name, lambda data: function(data.decode("latin-1")).encode("latin-1"))
+def voxels(name, function):
+    """Changes the voxels of a volume, which keeps its geometry."""
+
+    def changed(old):
+        new = sitk.GetImageFromArray(function(sitk.GetArrayFromImage(old)))
+        new.CopyInformation(old)
+        return new
+
+    return volume(name, changed)
 
 
-def line(name: str, key: str, value: str | None) -> Change:
+def line(name, key, value):
     """Sets the value of a key of a MetaImage header; None removes the line."""
 
-    def function(text: str) -> str:
-        lines = [other for other in text.splitlines() if other.partition("=")[0].strip() != key]
+    def function(data):
+        lines = [other for other in data.decode("latin-1").splitlines() if other.partition("=")[0].strip() != key]
         if value is not None:
             lines.insert(len(lines) - (key != "ElementDataFile"), f"{key} = {value}")
-        return "\n".join(lines) + "\n"
+        return "".join(f"{line}\n" for line in lines).encode("latin-1")
 
-    return header(name, function)
+    return stored(name, function)
+
+
+def nifti(name, function):
+    """Changes the bytes of a NIfTI file before its compression: a header of 352 bytes, and the voxels."""
+
+    def changed(data):
+        plain = bytearray(gzip.decompress(data))
+        function(plain)
+        return gzip.compress(plain)
+
+    return stored(name, changed)
+
+
+def fields(name, text):
+    """Sets fields of a NIfTI header. `80 f 1.6; 254 h 0` are the first bytes, layouts as `struct` has them, and values."""
+
+    def function(plain):
+        for part in text.split(";"):
+            at, form, *words = part.split()
+            struct.pack_into(f"<{form}", plain, int(at), *map(float if form[-1] == "f" else int, words))
+
+    return nifti(name, function)
+
+
+def in_unit(name, code, per_mm):
+    """Gives the same geometry of a NIfTI file in another unit of length, which the header names."""
+
+    def function(plain):
+        plain[123] = code
+        for at, count in ((80, 3), (268, 15)):  # pixdim; qoffset and srow
+            np.frombuffer(plain, "<f4", count, at)[:] *= np.float32(per_mm)
+
+    return nifti(name, function)
+
+
+def other_byte_order(plain, voxel="i2"):
+    """Turns the bytes of all numbers of a NIfTI file."""
+    header = ((0, 1, "i4"), (40, 8, "i2"), (70, 2, "i2"), (76, 8, "f4"), (108, 3, "f4"), (252, 2, "i2"), (256, 18, "f4"))
+    for at, count, kind in (*header, (352, -1, voxel)):
+        np.frombuffer(plain, kind, count, at).byteswap(inplace=True)
+
+
+def extended(plain):
+    """Puts an extension between header and voxels of a NIfTI file."""
+    struct.pack_into("<f", plain, 108, 384)
+    plain[348:352] = struct.pack("<4B2i", 1, 0, 0, 0, 32, 6) + b"a comment".ljust(24)
+
+
+def version_2(plain):
+    """Makes a NIfTI-2 file of a NIfTI-1 file."""
+    new = bytearray(struct.pack("<i8s532x", 540, b"n+2\0\r\n\x1a\n"))
+    struct.pack_into("<q", new, 168, 544)
+    layouts = "12 2h 70 2h;16 8q 40 8h;104 8d 76 8f;176 2d 112 2f;344 2i 252 2h;352 18d 256 18f;500 i 123 B"
+    for at, form, old, old_form in map(str.split, layouts.split(";")):
+        struct.pack_into(f"<{form}", new, int(at), *struct.unpack_from(f"<{old_form}", plain, int(old)))
+    plain[:352] = new

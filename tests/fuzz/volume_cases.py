@@ -2,44 +2,37 @@
 
 import gzip
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import SimpleITK as sitk
 
-from tests.fuzz import nifti
-from tests.fuzz.cases import (
-    Case,
-    Change,
-    Expect,
-    Reading,
-    Row,
-    left_out,
-    on,
-    readers,
-    reads,
-    reads_or_leaves_out,
-    reads_or_refused,
-    refused,
-)
+from tests.fuzz.cases import either, itself, left_out, reads, refused, table
 from tests.fuzz.changes import (
     both,
     cell,
     content,
+    each,
+    extended,
+    fields,
     gone,
     image,
+    in_unit,
     instead,
     linked,
+    loop,
     moved,
-    rows_changed,
+    nifti,
+    other_byte_order,
     stored,
+    unchanged,
+    version_2,
+    volume,
     voxels,
-    with_image,
     without_row,
 )
-from tests.fuzz.folders import GRID, NODULES, OFFSET_MM, Grid, hu, write_image
+from tests.volume_folders import CENTRE, CSV, GRID, NODULES, Grid, write_image
 
 NAME = "n2.nii.gz"
 IMAGE, MASK = f"images/{NAME}", f"masks/{NAME}"
@@ -47,306 +40,371 @@ NODULE = NODULES[2]
 BALL = NODULE.ball()
 GONE = without_row()
 LOST = left_out(GONE, NAME)
-PERHAPS = reads_or_leaves_out(GONE, NAME)
-NEARLY = replace(PERHAPS, near=True)
+PERHAPS = LOST._replace(reads=unchanged)
+NEARLY = PERHAPS._replace(near=True)
+READERS = "prepare, evaluate|segment|describe|sweep|segment|train|segment|train unet"
+volumes = partial(table, "cubes", "volume", READERS)
+masks = partial(table, "cubes", "mask", "prepare, segment")
 
 
-def damaged(name: str) -> Iterator[Row]:
-    """Files that hold no volume, or that another reader might not read."""
-    lost: dict[str, Change] = {
-        "cut in the middle": stored(name, lambda data: data[: len(data) // 2]),
-        "cut behind the header": stored(name, lambda data: gzip.compress(gzip.decompress(data)[:352])),
-        "cut by a voxel": stored(name, lambda data: gzip.compress(gzip.decompress(data)[:-2])),
-        "a byte changed": stored(name, _flipped),
-        "a wrong checksum": stored(name, lambda data: data[:-8] + b"\1\2\3\4" + data[-4:]),
-        "0 bytes": content(name, ""),
-        "text": content(name, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
-        "compressed text": content(name, gzip.compress(b"<html>404 Not Found</html>" * 40)),
-        "zeros": content(name, bytes(4096)),
-        "a folder": instead(name, Path.mkdir),
-    }
-    for what, change in lost.items():
-        yield what, change, LOST
-    yield "not compressed", stored(name, gzip.decompress), PERHAPS
-    yield "garbage at the end", stored(name, lambda data: data + b"garbage"), PERHAPS
-    yield "two compressed parts", stored(name, _in_two), reads()
-    yield "a link to the volume", linked(name, "elsewhere.nii.gz"), reads()
+def middle(value):
+    """Sets the voxels in the middle."""
+
+    def function(v):
+        v = v.astype(np.float32)
+        v[tuple(slice(n // 2 - 2, n // 2 + 2) for n in v.shape)] = value
+        return v
+
+    return function
 
 
-def _flipped(data: bytes) -> bytes:
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
+WRONG_VOXELS = {
+    "a billion": lambda v: v.astype(np.int32) * 10**6,
+    "1e38": lambda v: v * 0 + np.float32(1e38),
+    "1e300": lambda v: v * 0 + 1e300,
+    "65,535": lambda v: v.astype(np.uint16) | 65535,
+    "NaN in the middle": middle(np.nan),
+    "NaN everywhere": lambda v: v * np.float32("nan"),
+    "infinity in the middle": middle(np.inf),
+    "0 to 1": lambda v: ((v.clip(-1000, 400) + 1000) / 1400).astype(np.float32),
+    "0 to 1 in double precision": lambda v: (v.clip(-1000, 400) + 1000) / 1400,
+    "-1 to 1": lambda v: ((v.clip(-1000, 400) + 300) / 700).astype(np.float32),
+    "z-scores": lambda v: ((v - v.mean()) / v.std()).astype(np.float32),
+    "a mask for an image": lambda v: (v > v.mean()).astype(np.uint8),
+}
+"""Functions of voxels that leave none that can be HU."""
+TYPES = {f"the type {kind}": lambda v, kind=kind: v.astype(kind) for kind in ("int32", "int64", "float32", "float64")}
 
 
-def _in_two(data: bytes) -> bytes:
+def halved(data):
+    """Cuts a file in its middle."""
+    return data[: len(data) // 2]
+
+
+def flipped(data):
+    """Changes a byte in the middle of a file."""
+    return halved(data) + bytes([data[len(data) // 2] ^ 255]) + data[len(data) // 2 + 1 :]
+
+
+def _two_parts(data):
     plain = gzip.decompress(data)
     return gzip.compress(plain[:700]) + gzip.compress(plain[700:])
 
 
-def _missing() -> Iterator[Row]:
-    for name, make in {
-        "missing": lambda _: None,
-        "a link to itself": lambda path: path.symlink_to(path),
-        "a link to nothing": lambda path: path.symlink_to("nowhere"),
-        "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
-        "a pipe": os.mkfifo,
-    }.items():
-        yield name, instead(IMAGE, make), LOST
+DAMAGES = {
+    "cut in the middle": halved,
+    "cut behind the header": lambda data: gzip.compress(gzip.decompress(data)[:352]),
+    "cut by a voxel": lambda data: gzip.compress(gzip.decompress(data)[:-2]),
+    "a voxel more": lambda data: gzip.compress(gzip.decompress(data) + bytes(2)),
+    "a byte changed": flipped,
+    "a wrong checksum": lambda data: data[:-8] + b"\1\2\3\4" + data[-4:],
+    "0 bytes": lambda _: b"",
+    "text": lambda _: "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+    "compressed text": lambda _: gzip.compress(b"<html>404 Not Found</html>" * 40),
+    "zeros": lambda _: bytes(4096),
+}
+AXES = {
+    "4 axes, three times": lambda image: sitk.JoinSeries([image] * 3),
+    "2 axes": lambda image: image[:, :, 5],
+    "vectors": lambda image: sitk.Compose([sitk.Cast(image, sitk.sitkFloat32)] * 3),
+    "one slice": lambda image: image[:, :, :1],
+    "colours": lambda image: sitk.Compose([sitk.Cast(image, sitk.sitkUInt8)] * 3),
+    "complex numbers": lambda image: sitk.Cast(image, sitk.sitkComplexFloat32),
+    "one voxel": lambda image: image[:1, :1, :1],
+}
+FILES = [
+    case
+    for name, rows in ((IMAGE, volumes), (MASK, masks))
+    for case in (
+        *rows(LOST, each(stored, name, DAMAGES)),
+        *rows(LOST, each(volume, name, AXES)),
+        *rows(
+            PERHAPS,
+            {
+                "not compressed": stored(name, gzip.decompress),
+                "garbage at the end": stored(name, lambda data: data + b"garbage"),
+                "4 axes, one time": volume(name, lambda image: sitk.JoinSeries([image])),
+            },
+        ),
+        *rows(reads(), {"two compressed parts": stored(name, _two_parts), "a link": linked(name, "elsewhere.nii.gz")}),
+    )
+]
+MISSING = {
+    "missing": lambda _: None,
+    "a link to itself": loop,
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+}
+
+# Fields of a NIfTI header: dim 40, datatype 70, bitpix 72, pixdim 76, vox_offset 108, scl_slope 112, scl_inter 116,
+# xyzt_units 123, qform_code 252, sform_code 254, the quaternion 256, the qform's origin 268, the sform 280, magic 344.
+LOST_HEADERS = {
+    "voxels without end": "40 8h 3 32767 32767 32767 1 1 1 1",
+    "a negative size": "42 h -14",
+    "a size of 0": "46 h 0",
+    "half of the slices": "46 h 5",
+    "9 axes": "40 h 9",
+    "no axis": "40 h 0",
+    "an unknown type": "70 h 9999",
+    "voxels at NaN": "108 f nan",
+    "voxels at infinity": "108 f inf",
+    "voxels far off": "108 f 1e9",
+    "the magic of another format": "344 3B 120 121 122",
+    "the magic of two files": "345 B 105",
+    **{f"spacing {mm}": f"80 f {mm}; 254 h 0" for mm in ("0", "NaN", "inf", "1e-30", "1e30")},
+    "the spacing of another matrix": "80 f 1.6",
+    "a matrix that lies elsewhere": "268 f 30",
+    "a matrix that is turned": "256 f 0.5",
+    "a matrix of zeros": "280 12f 0 0 0 0 0 0 0 0 0 0 0 0; 252 h 0",
+    "a matrix of NaN": "280 12f nan nan nan nan nan nan nan nan nan nan nan nan; 252 h 0",
+    "a sheared matrix": "288 f 0.8; 252 2h 0 1",
+    "a quaternion of a thousand": "256 3f 1e3 1e3 1e3; 254 h 0",
+    "no matrix at all": "252 2h 0 0",
+    "slope infinite": "112 f inf",
+    "slope 0 and 1024 less": "112 2f 0 -1024",
+    "slope NaN and 1024 less": "112 2f nan -1024",
+    "NaN more": "112 2f 2 nan",
+    "infinitely more": "112 2f 1 inf",
+}
+ODD_HEADERS = {
+    "a negative spacing": "80 f -0.8; 254 h 0",
+    "8 bits said of 16": "72 h 8",
+    "voxels before the header's end": "108 f -5",
+}
+NO_SCALING = {"slope 0": "112 2f 0 0", "slope NaN": "112 2f nan nan", "slope NaN, and 0 more": "112 2f nan 0"}
+AIR = {"air alone": voxels(IMAGE, lambda v: v * 0 - 1000)}
+VOLUMES = [
+    *volumes(LOST, each(instead, IMAGE, MISSING)),
+    *volumes(LOST, each(fields, IMAGE, LOST_HEADERS)),
+    *volumes(PERHAPS, each(fields, IMAGE, ODD_HEADERS)),
+    *volumes(reads(), each(fields, IMAGE, NO_SCALING)),
+    *volumes(PERHAPS, {"NIfTI-2": nifti(IMAGE, version_2)}),
+    *volumes(NEARLY, {"the unit metre": in_unit(IMAGE, 1, 1e-3), "the unit micrometre": in_unit(IMAGE, 3, 1e3)}),
+    *volumes(
+        reads(),
+        {
+            "no unit": fields(IMAGE, "123 B 0"),
+            "the other byte order": nifti(IMAGE, other_byte_order),
+            "an extension": nifti(IMAGE, extended),
+            "unsigned, and the header takes 2048 off": both(
+                voxels(IMAGE, lambda v: (v + 2048).astype(np.uint16)), fields(IMAGE, "112 2f 1 -2048")
+            ),
+            "doubled, and the header halves": both(voxels(IMAGE, lambda v: 2 * v), fields(IMAGE, "112 2f 0.5 0")),
+        },
+    ),
+    *volumes(reads(), each(voxels, IMAGE, TYPES)),
+    *volumes(LOST, each(voxels, IMAGE, WRONG_VOXELS)),
+    *volumes(
+        LOST,
+        {
+            "NaN in the other byte order": both(
+                voxels(IMAGE, middle(np.nan)), nifti(IMAGE, lambda plain: other_byte_order(plain, "f4"))
+            )
+        },
+    ),
+    *volumes(
+        reads(),
+        {"NaN far off": voxels(IMAGE, lambda v: np.where(np.indices(v.shape).sum(0), v, np.float32("nan")))},
+    ),
+    *volumes(
+        reads(itself),
+        {
+            "water": voxels(IMAGE, lambda v: v * 0),
+            "-32768 outside": voxels(IMAGE, lambda v: np.where(BALL, v, -32768).astype(np.int16)),
+        },
+    ),
+    *table("cubes", "values", "prepare, segment", either(NAME, like=itself), AIR),
+    *table("cubes", "values", "evaluate, describe, train", refused(NAME), AIR),
+]
+
+TURNED = (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 1.0)
 
 
-def _headers() -> Iterator[Row]:
-    def fields(**values: object) -> Change:
-        return nifti.changed(IMAGE, lambda header: nifti.set_fields(header, values))
-
-    for name, values in {
-        "header with voxels without end": {"dim": [3, 32767, 32767, 32767, 1, 1, 1, 1]},
-        "header with a negative size": {"dim_1": -14},
-        "header with a size of 0": {"dim_3": 0},
-        "header with half of the slices": {"dim_3": 5},
-        "header with 9 axes": {"dim_0": 9},
-        "header with an unknown type": {"datatype": 9999},
-        "header with voxels at NaN": {"vox_offset": np.nan},
-        "header with voxels at infinity": {"vox_offset": np.inf},
-        "header with voxels far off": {"vox_offset": 1e9},
-        "header with the magic of another format": {"magic": b"xyz"},
-        **{f"spacing {text}": {"pixdim_1": float(text), "sform_code": 0} for text in ("0", "NaN", "inf", "1e-30", "1e30")},
-        "a matrix of zeros": {"srow": 0, "qform_code": 0},
-        "a matrix of NaN": {"srow": np.nan, "qform_code": 0},
-        "a quaternion of a thousand": {"quatern": 1000, "sform_code": 0},
-        "no matrix at all": {"qform_code": 0, "sform_code": 0},
-        "slope infinite": {"scl_slope": np.inf},
-    }.items():
-        yield name, fields(**values), LOST
-    yield "a sheared matrix", nifti.changed(IMAGE, nifti.shear), LOST
-    yield "a negative spacing", fields(pixdim_1=-0.8, sform_code=0), PERHAPS
-    yield "8 bits said of 16", fields(bitpix=8), PERHAPS
-    yield "voxels before the header's end", fields(vox_offset=-5), PERHAPS
-    yield "slope NaN", fields(scl_slope=np.nan, scl_inter=np.nan), PERHAPS
-    yield "NIfTI-2", nifti.rewritten(IMAGE, nifti.version_2), PERHAPS
-    yield "the unit metre", nifti.changed(IMAGE, lambda header: nifti.use_unit(header, 1, 1e-3)), NEARLY
-    yield "the unit micrometre", nifti.changed(IMAGE, lambda header: nifti.use_unit(header, 3, 1e3)), NEARLY
-    yield "no unit", fields(xyzt_units=0), reads()
-    yield "slope 0", fields(scl_slope=0, scl_inter=0), reads()
-    yield "the other byte order", nifti.rewritten(IMAGE, nifti.big_endian), reads()
-    yield "an extension", nifti.rewritten(IMAGE, nifti.extended), reads()
-    unsigned = both(voxels(IMAGE, lambda v: (v + 2048).astype(np.uint16)), fields(scl_slope=1, scl_inter=-2048))
-    yield "unsigned, 1024 more, and the header says so", unsigned, reads()
-    halves = both(voxels(IMAGE, lambda v: (2 * v).astype(np.int16)), fields(scl_slope=0.5, scl_inter=0))
-    yield "halves, and the header says so", halves, reads()
+def _on(**geometry):
+    grid = GRID.around(CENTRE, **geometry)
+    return both(image(IMAGE, NODULE.field(grid), grid), image(MASK, NODULE.ball(grid), grid))
 
 
-def _types() -> Iterator[Row]:
-    for kind in (np.int32, np.int64, np.float32, np.float64):
-        yield f"the type {kind.__name__}", voxels(IMAGE, lambda v, kind=kind: v.astype(kind)), reads()
-    for name, function in {
-        "a billion": lambda v: v.astype(np.int32) * 10**6,
-        "1e38": lambda v: np.full(v.shape, 1e38, np.float32),
-        "65,535": lambda v: np.full(v.shape, 65535, np.uint16),
-        "NaN in the nodule": lambda v: np.where(BALL, np.nan, v).astype(np.float32),
-        "NaN everywhere": lambda v: np.full(v.shape, np.nan, np.float32),
-        "infinity in the nodule": lambda v: np.where(BALL, np.inf, v).astype(np.float32),
-        "0 to 1": lambda v: ((v.clip(-1000, 400) + 1000) / 1400).astype(np.float32),
-        "0 to 1 in double precision": lambda v: (v.clip(-1000, 400) + 1000) / 1400,
-        "-1 to 1": lambda v: ((v.clip(-1000, 400) + 300) / 700).astype(np.float32),
-        "z-scores": lambda v: ((v - v.mean()) / v.std()).astype(np.float32),
-        "a mask for an image": lambda _: BALL,
-    }.items():
-        yield f"values: {name}", voxels(IMAGE, function), LOST
-    corner = np.zeros(GRID.shape, bool)
-    corner[0, 0, 0] = True
-    far = voxels(IMAGE, lambda v: np.where(corner, np.nan, v).astype(np.float32))
-    yield "values: NaN far from the nodule", far, PERHAPS
-    lowest = voxels(IMAGE, lambda v: np.where(BALL, v, -32768).astype(np.int16))
-    yield "values: -32768 outside", lowest, reads(lowest)
+DIRECTIONS = {
+    "turned by 180 degrees": TURNED,
+    "upside down": (1, 0, 0, 0, 1, 0, 0, 0, -1),
+    "a mirror image": (-1, 0, 0, 0, 1, 0, 0, 0, 1),
+    "sagittal": (0, 0, 1, 1, 0, 0, 0, 1, 0),
+    "oblique": (0.9397, -0.3214, 0.1170, 0.3420, 0.8830, -0.3214, 0.0, 0.3420, 0.9397),
+}
+GEOMETRY = {what: _on(shape=(14, 20, 20), direction=tuple(map(float, axes))) for what, axes in DIRECTIONS.items()} | {
+    "slices of 3 mm": _on(shape=(8, 30, 30), spacing=(0.5, 0.5, 3.0)),
+    "fine slices": _on(shape=(40, 12, 12), spacing=(1.2, 1.2, 0.4)),
+    "another origin": _on(),
+}
 
 
-def _axes(name: str) -> Iterator[Row]:
-    yield "4 axes, one time", with_image(name, lambda image: sitk.JoinSeries([image])), PERHAPS
-    for what, function in {
-        "4 axes, three times": lambda image: sitk.JoinSeries([image] * 3),
-        "2 axes": lambda image: image[:, :, 5],
-        "vectors": lambda image: sitk.Compose([sitk.Cast(image, sitk.sitkFloat32)] * 3),
-        "one slice": lambda image: image[:, :, :1],
-    }.items():
-        yield what, with_image(name, function), LOST
-
-
-def _volume_axes() -> Iterator[Row]:
-    yield from _axes(IMAGE)
-    for what, function in {
-        "colours": lambda image: sitk.Compose([sitk.Cast(image, sitk.sitkUInt8)] * 3),
-        "complex numbers": lambda image: sitk.Cast(image, sitk.sitkComplexFloat32),
-        "one voxel": lambda image: image[:1, :1, :1],
-    }.items():
-        yield what, with_image(IMAGE, function), LOST
-
-
-def _rotation(degrees: float) -> tuple[float, ...]:
-    a = np.radians(degrees)
-    about_z = np.array([[np.cos(a), -np.sin(a), 0], [np.sin(a), np.cos(a), 0], [0, 0, 1]])
-    about_x = np.array([[1, 0, 0], [0, np.cos(a), -np.sin(a)], [0, np.sin(a), np.cos(a)]])
-    return tuple((about_z @ about_x).ravel().tolist())
-
-
-def _grids() -> Iterator[tuple[str, Grid]]:
-    """Grids that hold the nodule, in other geometries."""
-    centre = GRID.middle + OFFSET_MM
-    for name, direction in {
-        "turned by 180 degrees": (-1, 0, 0, 0, -1, 0, 0, 0, 1),
-        "upside down": (1, 0, 0, 0, 1, 0, 0, 0, -1),
-        "a mirror image": (-1, 0, 0, 0, 1, 0, 0, 0, 1),
-        "sagittal": (0, 0, 1, 1, 0, 0, 0, 1, 0),
-        "oblique": _rotation(20),
-    }.items():
-        yield name, GRID.around(centre, shape=(14, 20, 20), direction=tuple(map(float, direction)))
-    yield "slices of 3 mm", GRID.around(centre, shape=(8, 30, 30), spacing=(0.5, 0.5, 3.0))
-    yield "fine slices", GRID.around(centre, shape=(40, 12, 12), spacing=(1.2, 1.2, 0.4))
-    yield "far from the origin", GRID
-
-
-def as_format(ending: str, compressed: bool = False) -> Change:
+def _as(ending, *more, compressed=False):
     """The volume and its mask in another format; their row has the new name."""
-    name = f"n2.{ending}"
-    files = ((IMAGE, hu(NODULE.field())), (MASK, BALL))
-    writes = (both(gone(old), image(f"{Path(old).parent}/{name}", array, GRID, compressed)) for old, array in files)
-    return both(*writes, cell("file", name))
+    files = {f"images/n2.{ending}": NODULE.field(), f"masks/n2.{ending}": BALL}
+    writes = (image(name, array, compressed=compressed) for name, array in files.items())
+    return both(gone(IMAGE), gone(MASK), *writes, cell("file", f"n2.{ending}"), *more)
 
 
-def _formats() -> Iterator[Row]:
-    for name, ending, compressed in (
-        ("NIfTI without compression", "nii", False),
-        ("MetaImage", "mhd", False),
-        ("MetaImage, compressed", "mhd", True),
-        ("MetaImage in one file", "mha", False),
-        ("NRRD", "nrrd", False),
-        ("NRRD, compressed", "nrrd", True),
-    ):
-        yield name, as_format(ending, compressed), reads()
-    for ending in ("mha", "nrrd"):
-        nan = voxels(f"images/n2.{ending}", lambda v: np.where(BALL, np.nan, v).astype(np.float32))
-        yield f"NaN in .{ending}", both(as_format(ending), nan), left_out(GONE, f"n2.{ending}")
-    for name, function in {
-        "NRRD, cut": lambda data: data[:-100],
-        "NRRD in RAS, which is elsewhere": lambda data: data.replace(b"left-posterior-", b"right-anterior-"),
-    }.items():
-        yield name, both(as_format("nrrd"), stored("images/n2.nrrd", function)), left_out(GONE, "n2.nrrd")
-    compressed_nii = both(as_format("nii"), stored("images/n2.nii", gzip.compress))
-    yield "NIfTI that is compressed but is named .nii", compressed_nii, reads_or_leaves_out(GONE, "n2.nii")
-    pickled = instead(IMAGE, lambda path: np.save(path.with_name("n2.npy"), np.array([{"a": 1}], object)))
-    yield "an array of Python objects", both(pickled, cell("file", "n2.npy")), left_out(GONE, "n2.npy")
-    for ending in ("dcm", "jpg", "nii.gz.gz", "img"):
-        renamed = both(moved(IMAGE, f"images/n2.{ending}"), cell("file", f"n2.{ending}"))
-        yield f"the ending .{ending}", renamed, left_out(GONE, f"n2.{ending}")
+def _nrrd(old, new):
+    return _as("nrrd", stored("images/n2.nrrd", lambda data: data.replace(old, new)))
 
 
-def _every(function: Callable[[np.ndarray], np.ndarray]) -> Change:
-    def change(folder: Path) -> None:
-        for nodule in NODULES:
-            write_image(folder / "images" / f"{nodule.name}.nii.gz", function(nodule.field()))
-
-    return change
-
-
-def _whole_folders() -> Iterator[Case]:
-    shares = _every(lambda v: ((hu(v).clip(-1000, 400) + 1000) / 1400).astype(np.float32))
-    unit = ("--data.window", "0", "1")
-    yield Case("all volumes: 0 to 1", "cubes", shares, on("prepare, evaluate, segment, describe, train", refused("n0.nii.gz")))
-    expect = on("evaluate", reads(near=True)) | on("segment, describe", reads_or_refused("n0.nii.gz", near=True))
-    yield Case("all volumes: 0 to 1, and the window says so", "cubes", shares, expect, unit)
-    air = voxels(IMAGE, lambda v: np.full(v.shape, -1000, np.int16))
-    expect = on("prepare, segment", Expect((Reading(air),), True, (NAME,))) | on("evaluate, describe, train", refused(NAME))
-    yield Case("values: air alone", "cubes", air, expect)
+def _array(array, *more):
+    """An array in the place of the volume."""
+    return both(
+        instead(IMAGE, lambda path: np.save(path.with_name("n2.npy"), array)), cell("file", "n2.npy"), gone(MASK), *more
+    )
 
 
-def _mask_grids() -> Iterator[Row]:
-    def mask(array: np.ndarray, grid: Grid = GRID, **changes: tuple) -> Change:
-        return image(MASK, array, grid._replace(**changes))
-
-    first = tuple((GRID.matrix @ np.array([3, 3, 2]) + GRID.origin).tolist())
-    yield "a part of the volume's grid", mask(BALL[2:-2, 3:-3, 3:-3], shape=(6, 10, 8), origin=first), PERHAPS
-    shifted = reads_or_leaves_out(GONE, NAME, like=mask(np.roll(BALL, 2, 2)))
-    yield "two voxels beside", mask(BALL, origin=(10.0 + 2 * 0.8, -20.0, 30.0)), shifted
-    half = GRID._replace(origin=(10.4, -20.0, 30.0))
-    yield "half a voxel beside", mask(NODULE.ball(half), half), NEARLY
-    turned = GRID._replace(direction=(-1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 1.0))
-    place = (10.0 + 13 * 0.8, -20.0 + 15 * 0.9, 30.0)
-    yield "turned, at the same place", mask(BALL[:, ::-1, ::-1], turned, origin=place), PERHAPS
-    yield "turned, at another place", mask(BALL, turned), LOST
-    finer = Grid((20, 32, 28), (0.4, 0.45, 0.75), (9.8, -20.225, 29.625))
-    yield "of half the spacing", mask(NODULE.ball(finer), finer), NEARLY
-    yield "of half the spacing, but as many voxels", mask(BALL, spacing=(0.4, 0.45, 0.75)), LOST
-    yield "without a geometry", mask(BALL, spacing=(1.0, 1.0, 1.0), origin=(0.0, 0.0, 0.0)), LOST
-    yield "a micrometre beside", mask(BALL, origin=(10.001, -20.001, 30.001)), reads(near=True)
-    yield "of a spacing rounded", mask(BALL, spacing=(0.80001, 0.90001, 1.50001)), reads(near=True)
-    yield "1 m away", mask(BALL, origin=(1010.0, -20.0, 30.0)), LOST
-
-
-def _mask_values() -> Iterator[Row]:
-    for name, array in {"of 255": 255 * BALL, "of the label 7": 7 * BALL}.items():
-        yield name, image(MASK, array), reads()
-    for kind in (np.int16, np.int32, np.float32, np.float64):
-        yield f"of the type {kind.__name__}", image(MASK, BALL.astype(kind)), reads()
-    for name, array in {
-        "of several labels": BALL * (1 + np.arange(BALL.size).reshape(BALL.shape) % 3).astype(np.uint8),
-        "of probabilities": np.where(BALL, 0.9, 0.1).astype(np.float32),
-        "of -1 and 1": 2 * BALL.astype(np.int16) - 1,
-        "of logits": np.where(BALL, 3.0, -3.0).astype(np.float32),
-        "with NaN": np.where(BALL, 1, np.nan).astype(np.float32),
-    }.items():
-        yield name, image(MASK, array), PERHAPS
-    one = np.zeros_like(BALL)
-    one[5, 8, 7] = 1
-    for name, array in {"everywhere": np.ones_like(BALL), "of one voxel": one}.items():
-        yield name, image(MASK, array), reads(image(MASK, array))
+formats = partial(table, "cubes", "format", READERS, renamed=True)
+ENDINGS = ("mha", "nrrd", "nii")
+STORED = {"cut": lambda data: data[:-1], "longer": lambda data: data + bytes(2)}
+LOST_FORMATS = {
+    **{f"{ending} with NaN": _as(ending, voxels(f"images/n2.{ending}", middle(np.nan))) for ending in ENDINGS},
+    **{
+        f"{ending}, {what}": _as(ending, stored(f"images/n2.{ending}", function))
+        for ending in ENDINGS
+        for what, function in STORED.items()
+    },
+    **{
+        f"{ending}, compressed, a byte changed": _as(ending, stored(f"images/n2.{ending}", flipped), compressed=True)
+        for ending in ENDINGS[:2]
+    },
+    "nrrd in RAS, which is elsewhere": _nrrd(b"left-posterior-", b"right-anterior-"),
+    "nrrd in micrometres": _nrrd(b"endian:", b'space units: "um" "um" "um"\nendian:'),
+    "nrrd with a sheared matrix": _nrrd(b"(0.8,0,", b"(0.8,0.5,"),
+    "an array of Python objects": _array(np.array([{}])),
+    "an array of text": _array(BALL.astype(str)),
+    "an array of two axes": _array(BALL[0]),
+    "an array cut": _array(BALL, stored("images/n2.npy", lambda data: data[:500])),
+    "text for an array": _array(BALL, content("images/n2.npy", "hello")),
+    **{
+        f"the ending {ending}": both(moved(IMAGE, f"images/n2.{ending}"), cell("file", f"n2.{ending}"))
+        for ending in ("dcm", "jpg", "nii.gz.gz", "img")
+    },
+}
+FORMATS = [
+    *formats(reads(), {ending: _as(ending) for ending in (*ENDINGS, "mhd")}),
+    *formats(reads(), {f"{ending}, compressed": _as(ending, compressed=True) for ending in ("mha", "nrrd", "mhd")}),
+    *formats(left_out(GONE, "n2."), LOST_FORMATS),
+    *formats(
+        PERHAPS._replace(names=("n2.nii",)), {"compressed, but named nii": _as("nii", stored("images/n2.nii", gzip.compress))}
+    ),
+]
 
 
-def _named(text: str) -> Change:
-    """A column `mask` whose cell of n2 is a text."""
-    return rows_changed(lambda rows: [[*row, "mask" if i == 0 else text if i == 3 else ""] for i, row in enumerate(rows)])
+def _mask(array, **geometry):
+    return image(MASK, array, GRID._replace(**geometry))
 
 
-def _mask_columns() -> Iterator[Row]:
-    other = "masks/other.nii.gz"
-    yield "named by a column", both(_named(other), moved(MASK, other)), reads()
-    for name, text in {
-        "named by a column, but missing": other,
-        "a folder by its column": "masks",
-        "outside of the folder": "../n2.nii.gz",
-        "an absolute path": "/etc/passwd",
-    }.items():
-        yield name, _named(text), left_out(GONE, "nodules.csv line 4")
+def _ball(grid):
+    return image(MASK, NODULE.ball(grid), grid)
 
 
-def _lacking_masks() -> Iterator[Case]:
-    for name, change in {
-        "missing": gone(MASK),
-        "of another name": moved(MASK, "masks/n2_mask.nii.gz"),
-        "of the ending .nii": moved(MASK, "masks/n2.nii"),
-    }.items():
-        expect = on("prepare, evaluate", reads(gone(MASK))) | on("segment, insert", refused("n2"))
-        yield Case(f"mask: {name}", "cubes", change, expect)
-    zeros = voxels(MASK, np.zeros_like)
-    expect = on("prepare", Expect((Reading(zeros), *LOST.readings), True, (NAME,)))
-    yield Case("mask: without a voxel", "cubes", zeros, expect | on("segment, train unet, insert", refused("n2")))
-    without = gone("masks")
-    for name, change in {"no folder masks": without, "a file named masks": both(without, content("masks", "none\n"))}.items():
-        expect = on("prepare, evaluate", reads(without)) | on("segment, train unet", refused("n0.nii.gz"))
-        yield Case(f"mask: {name}", "cubes", change, expect | on("insert", refused("masks")))
+FINER = Grid((20, 32, 28), (0.4, 0.45, 0.75), (9.8, -20.225, 29.625))
+EMPTY = {"without a voxel": voxels(MASK, np.zeros_like)}
+ODD_LABELS = {
+    "of several labels": lambda v: v * (1 + np.arange(v.size).reshape(v.shape) % 3).astype(np.uint8),
+    "of probabilities": lambda v: np.where(v, 0.9, 0.1),
+    "of -1 and 1": lambda v: 2 * v.astype(np.int16) - 1,
+    "of logits": lambda v: np.where(v, 3.0, -3.0),
+    "with NaN": lambda v: np.where(v, 1, np.nan),
+}
+LABELS = {
+    "of 255": lambda v: 255 * v,
+    "of the label 7": lambda v: 7 * v,
+    "the type int16": lambda v: v.astype(np.int16),
+} | TYPES
+OTHER_MASKS = {
+    "a column that names a missing file": "masks/o.nii.gz",
+    "a column that names a folder": "masks",
+    "a column that leads out": "../n2.nii.gz",
+    "a column with an absolute path": "/etc/passwd",
+}
+MASKS = [
+    *masks(LOST._replace(reads=gone(MASK)), {"a folder": instead(MASK, Path.mkdir)}),
+    *masks(
+        reads(),
+        {
+            "a part of the volume's grid": _mask(BALL[2:-2, 3:-3, 3:-3], origin=(12.4, -17.3, 33.0)),
+            "turned, at the same place": _mask(BALL[:, ::-1, ::-1], direction=TURNED, origin=(20.4, -6.5, 30.0)),
+        },
+    ),
+    *masks(reads(_mask(np.roll(BALL, 2, 2))), {"two voxels beside": _mask(BALL, origin=(11.6, -20.0, 30.0))}),
+    *masks(
+        reads(near=True),
+        {"half a voxel beside": _ball(GRID._replace(origin=(10.4, -20.0, 30.0))), "of half the spacing": _ball(FINER)},
+    ),
+    *masks(
+        LOST,
+        {
+            "turned, at another place": _mask(BALL, direction=TURNED),
+            "of half the spacing, but as many voxels": _mask(BALL, spacing=FINER.spacing),
+            "without a geometry": _mask(BALL, spacing=(1.0, 1.0, 1.0), origin=(0.0, 0.0, 0.0)),
+            "1 m away": _mask(BALL, origin=(1010.0, -20.0, 30.0)),
+        },
+    ),
+    *masks(
+        reads(near=True),
+        {
+            "a micrometre beside": _mask(BALL, origin=(10.001, -20.001, 30.001)),
+            "of a spacing rounded": _mask(BALL, spacing=(0.80001, 0.90001, 1.50001)),
+        },
+    ),
+    *masks(reads(), each(voxels, MASK, LABELS)),
+    *masks(LOST, each(voxels, MASK, ODD_LABELS)),
+    *masks(
+        reads(itself),
+        {
+            "everywhere": voxels(MASK, np.ones_like),
+            "of few voxels": voxels(MASK, lambda v: np.where(np.indices(v.shape).sum(0) == 20, v, 0)),
+        },
+    ),
+    *masks(reads(), {"named by a column": both(cell("mask", "masks/o.nii.gz"), moved(MASK, "masks/o.nii.gz"))}),
+    *masks(
+        left_out(GONE, f"{CSV} line 4"),
+        each(cell, "mask", OTHER_MASKS),
+    ),
+    *table("cubes", "mask", "prepare", LOST._replace(reads=itself), EMPTY),
+    *table("cubes", "mask", "segment, train unet, insert", refused("n2"), EMPTY),
+]
+MOVED = {
+    "missing": gone(MASK),
+    "of another name": moved(MASK, "masks/n2_mask.nii.gz"),
+    "of the ending .nii": moved(MASK, "masks/n2.nii"),
+}
+NO_MASKS = {"no folder": gone("masks"), "a file for the folder": both(gone("masks"), content("masks", "none\n"))}
+for without, like, segmented, inserted in (
+    (MOVED, gone(MASK), "n2", "n2"),
+    (NO_MASKS, gone("masks"), "n0.nii.gz", "masks"),
+):
+    MASKS += table("cubes", "mask", "prepare, evaluate", reads(like), without)
+    MASKS += table("cubes", "mask", "segment, train unet", refused(segmented), without)
+    MASKS += table("cubes", "mask", "insert", refused(inserted), without)
 
 
-def cases() -> Iterator[Case]:
-    """All cases of volumes and masks."""
-    volumes = (*damaged(IMAGE), *_missing(), *_headers(), *_types(), *_volume_axes())
-    for number, (name, change, expect) in enumerate(volumes):
-        yield Case(f"volume: {name}", "cubes", change, readers(number, expect))
-    for number, (name, change, expect) in enumerate(_formats()):
-        yield Case(f"format: {name}", "cubes", change, readers(number, expect), renamed=True)
-    for name, grid in _grids():
-        change = both(image(IMAGE, hu(NODULE.field(grid)), grid), image(MASK, NODULE.ball(grid), grid))
-        yield Case(f"geometry: {name}", "cubes", change, on("prepare, evaluate", reads(near=True)))
-    yield from _whole_folders()
-    for name, change, expect in (*damaged(MASK), *_mask_grids(), *_mask_values(), *_axes(MASK), *_mask_columns()):
-        if name == "a folder":
-            expect = Expect((*LOST.readings, Reading(gone(MASK))), True, (NAME,))
-        yield Case(f"mask: {name}", "cubes", change, on("prepare, segment", expect))
-    yield from _lacking_masks()
+def _shares(folder):
+    for nodule in NODULES:
+        write_image(folder / f"images/{nodule.name}.nii.gz", WRONG_VOXELS["0 to 1"](nodule.field()))
+
+
+SHARES = {"0 to 1": _shares}
+CASES = [
+    *FILES,
+    *VOLUMES,
+    *table("cubes", "geometry", "prepare, evaluate", reads(near=True), GEOMETRY),
+    *FORMATS,
+    *MASKS,
+    *table("cubes", "all volumes", "prepare, evaluate, segment, describe, train", refused("n0.nii.gz"), SHARES),
+    *table(
+        "cubes",
+        "all volumes, and the window says so",
+        "evaluate, segment, describe",
+        either("n0.nii.gz", near=True),
+        SHARES,
+        options={"data.window": (0, 1)},
+    ),
+]

@@ -1,6 +1,5 @@
 """The work of one worker process: it cuts all nodules of one scan. Neither this module nor its imports import jax."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,17 +20,14 @@ def extract(task: Task, config: DataConfig) -> Extracted | Transient:
     A system error (disk, network, memory) is transient and no fault of the scan. So is any result of files that have changed
     since they were listed.
     """
-    start, cut_s = time.perf_counter(), 0.0
     cubes: list[Cube] = []
     faults: list[Fault] = []
     try:
         for item, scan, mask in nodules_of(task, config.least_axes):
-            before = time.perf_counter()
             try:
                 cubes.append(_cut(item, scan, mask, config))
             except DataError as error:
                 faults.append(Fault("nodule", place_of(task, item), str(error), 1))
-            cut_s += time.perf_counter() - before
     except DataError as error:
         left = len(task.items) - len(cubes) - len(faults)
         faults.append(Fault("unreadable", task.label, str(error), left))
@@ -39,8 +35,7 @@ def extract(task: Task, config: DataConfig) -> Extracted | Transient:
         return Transient(error_line(error))
     if stamps([stamp.path for stamp in task.stamps]) != task.stamps:
         return Transient("its files have changed, or have gone, since they were listed")
-    total_s = time.perf_counter() - start
-    return Extracted(tuple(cubes), tuple(faults), total_s - cut_s, total_s)
+    return Extracted(tuple(cubes), tuple(faults))
 
 
 def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None]]:

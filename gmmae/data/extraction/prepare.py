@@ -1,33 +1,40 @@
-"""Loads the `Nodules` of a folder of scans or volumes. They are extracted once and kept in the cache."""
+"""Loads the `Nodules` of a folder of scans or volumes. They are extracted once and kept in the cache.
 
+The cache is a folder with an entry for each set of files and options, named by a hash of both:
+
+- `KEY/nodules.npz` has the cubes. `KEY/summary.json` is written after it, with its hash. An entry whose hash does not fit is
+  not there, and is made again. A file is replaced whole, so what a reader has begun to read stays as it was.
+- `KEY.lock` lets one process at a time make an entry. The others wait.
+- `.parts/` has the cubes of each scan of an extraction that is not finished, named by a hash of what they depend on. So another
+  CSV, or a mended scan, costs only the scans that it changes. They are removed when an entry has them.
+- What a killed process has left is removed by an extraction a month later.
+"""
+
+import hashlib
 import json
 import os
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Real
 
 from gmmae.data.extraction import cubes as cube_files
-from gmmae.data.extraction import luna16, medmnist, scan_cache
+from gmmae.data.extraction import luna16, medmnist
 from gmmae.data.extraction.annotations import Fault, refuse
-from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
-from gmmae.data.extraction.tasks import Cube, Plan, Reading, relative, sha256
+from gmmae.data.extraction.tasks import Plan, Task, relative, sha256
 from gmmae.data.groups import join
 from gmmae.data.settings import COLUMNS, DataConfig
-from gmmae.data.volumes import OWN, DataError, Nodules, central_section, unreadable_root
+from gmmae.data.volumes import OWN, DataError, Nodules, unreadable_root
 from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
-from gmmae.system.files import whole_folder, writing
+from gmmae.system.files import stoppable, whole_file, write_text, writing
 
 VERSION = 7
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
@@ -45,9 +52,11 @@ SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
     "cubes": cube_files.plan,
     "medmnist": medmnist.plan,
 }
-IDENTITY_FIELDS = ("source", *scan_cache.CUT_FIELDS, *COLUMNS)
+IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", *COLUMNS)
 """Fields of the configuration on which the cubes depend, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
+STALE_AFTER_S = 30 * 24 * 3600.0
+"""Age after which the remains of a killed process are removed."""
 
 
 class Prepared(NamedTuple):
@@ -73,16 +82,14 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
       TransientError: a scan failed for a transient reason. The parts of the other scans are kept, without an entry.
     """
     prepared = prepare(config, say)
-    faults = prepared.summary["faults"]
-    if faults:
-        repeated = prepared.summary["duplicates"]
-        repeats = f"; duplicates: {repeated}" if repeated else ""
-        count = f"{len(faults)} fault{'s' * (len(faults) > 1)}"
+    summary = prepared.summary
+    if faults := summary["faults"]:
         say(
-            f"{prepared.summary['lost']} of {prepared.summary['annotations']} annotated nodules are left out{repeats}; "
-            f"{count}, the first: {Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
+            f"{summary['lost']} of {summary['annotations']} annotated nodules are left out; duplicates: "
+            f"{summary['duplicates']}; faults: {len(faults)}, the first: "
+            f"{Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
         )
-    for line in cautions(prepared.summary):
+    for line in cautions(summary):
         say(line)
     return load_prepared(prepared)
 
@@ -90,21 +97,9 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
 def load_prepared(prepared: Prepared) -> Nodules:
     """Loads the nodules of a cache entry."""
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
-        masks = arrays["masks"] if arrays["masked"].any() else None
-        return Nodules(arrays["values"], masks, load_table(prepared), prepared.summary["split_by"])
-
-
-def load_table(prepared: Prepared) -> dict[str, np.ndarray]:
-    """Loads the table of a cache entry's `Nodules`, without the voxels."""
-    with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files if name not in ("values", "masks", "masked")}
-
-
-def stream_prepared(prepared: Prepared, most: int) -> Iterator[Real[np.ndarray, "part *volume"]]:
-    """Yields the cubes of a cache entry in their order, at most `most` at a time."""
-    cubes = stream(prepared.folder / ARRAYS, "values")
-    while part := list(islice(cubes, most)):
-        yield np.stack(part)
+        table = dict(arrays)
+    values, masks, masked = (table.pop(name) for name in ("values", "masks", "masked"))
+    return Nodules(values, masks if masked.any() else None, table, prepared.summary["split_by"])
 
 
 def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False, plan: Plan | None = None) -> Prepared:
@@ -132,114 +127,89 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
     if config.on_error == "refuse":
         refuse(plan.faults, plan.way_out)
     cache = user_cache() if config.cache == "auto" else Path(config.cache)
-    parts, entry = cache / PARTS, cache / _key(config, plan)
-
-    def make(folder: Path) -> None:
-        # SimpleITK is only needed here, and costs half a second to import.
-        from gmmae.data.extraction import readings
-
-        start = time.perf_counter()
-        if refresh:
-            scan_cache.forget(config, plan, VERSION, parts)
-        results = readings.read(config, plan, VERSION, parts, say)
-        _make(folder, config, plan, results, time.perf_counter() - start)
-
-    from_cache = _obtain(entry, make, say, refresh)
-    # A process that was killed after it finished the entry has left its parts.
-    if parts.is_dir():
-        scan_cache.forget(config, plan, VERSION, parts)
-    summary = json.loads((entry / SUMMARY).read_text())
+    options = {name: getattr(config, name) for name in IDENTITY_FIELDS}
+    entry = cache / _key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
+    summary = from_cache = None if refresh else _whole(entry)
+    if summary is None:
+        with stoppable(), writing("data.cache", cache, "folder"):
+            (cache / PARTS).mkdir(parents=True, exist_ok=True)
+            lock = cache / f"{entry.name}.lock"
+            with locks.held(lock, lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
+                # Without its summary an entry is not there, so that an interrupted call goes on without the option.
+                for path in (entry / SUMMARY, *(cache / PARTS).iterdir()) if refresh else ():
+                    path.unlink(missing_ok=True)
+                summary = from_cache = _whole(entry)
+                summary = summary or _make(entry, config, plan, options, say)
     if config.on_error == "refuse":
         refuse([Fault(**fault) for fault in summary["faults"]], plan.way_out)
-    return Prepared(entry, summary, from_cache)
+    return Prepared(entry, summary, from_cache is not None)
 
 
-def _obtain(entry: Path, make: Callable[[Path], None], say: Say, refresh: bool) -> bool:
-    """Makes an entry, whole or not at all, where it is not there or is made again. Returns whether it was there.
-
-    One process at a time works on an entry, and the others wait. So every process of a distributed run may ask for it.
-    """
-    if not refresh and _is_whole(entry):
-        return True
-    with writing("data.cache", entry.parent, "folder"):
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        lock = entry.with_name(f"{entry.name}.lock")
-        with locks.held(lock, lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
-            if not refresh and _is_whole(entry):
-                return True
-            for left in entry.parent.glob(".*.partial"):
-                with suppress(OSError):
-                    if scan_cache.is_stale(left):
-                        shutil.rmtree(left)
-            shutil.rmtree(entry, ignore_errors=True)
-            with whole_folder(entry, "data.cache") as folder:
-                make(folder)
-    return False
+def _whole(entry: Path) -> dict[str, Any] | None:
+    """Returns the summary of an entry that has its arrays with their original bytes, or None."""
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        summary = json.loads((entry / SUMMARY).read_text())
+        if summary["arrays_sha256"] == sha256(entry / ARRAYS):
+            return summary
+    return None
 
 
-def _is_whole(entry: Path) -> bool:
-    """Returns whether an entry has its summary, and its arrays with their original bytes."""
-    try:
-        return json.loads((entry / SUMMARY).read_text())["arrays_sha256"] == sha256(entry / ARRAYS)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
+def _key(inputs: object) -> str:
+    """Returns twenty hexadecimal digits of the SHA-256 of any JSON value. A path counts by its text."""
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
 
-def _key(config: DataConfig, plan: Plan) -> str:
-    """Returns a hash of everything on which the cubes depend. The folder's path and the workers are not part of it."""
-    options = [getattr(config, name) for name in IDENTITY_FIELDS]
-    return scan_cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
+def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], say: Say) -> dict[str, Any]:
+    """Reads the scans of a plan and writes their entry; returns its summary. The caller holds the entry's lock."""
+    # SimpleITK and pebble are only needed here, and cost half a second to import.
+    from gmmae.data.extraction import readings as extraction
 
-
-def _alike(cubes: Sequence[Cube]) -> list[Cube]:
-    """Returns the central sections of all cubes with the fewest axes of any. Beside images, only a volume's slice is usable."""
-    axes = min((cube.values.ndim for cube in cubes), default=3)
-
-    def section(array: np.ndarray) -> np.ndarray:
-        return central_section(array[None], axes)[0]
-
-    return [
-        cube._replace(values=section(cube.values), mask=None if cube.mask is None else section(cube.mask)) for cube in cubes
-    ]
-
-
-def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Reading], elapsed_s: float) -> None:
-    """Writes the results of all scans of a plan into `folder`."""
-    cubes = _alike([cube for reading in readings for cube in reading.result.cubes])
-    faults = [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)]
+    start, parts = time.perf_counter(), entry.parent / PARTS
+    kept: dict[Task, Path] = {}
+    for task in plan.tasks:
+        items = [{**item._asdict(), "name": "", "place": "", "number": 0} for item in task.items]
+        kept[task] = parts / f"{_key([VERSION, options, items, task.stamps])}.npz"
+    readings = extraction.read(config, plan, kept, say)
+    # Workers finish in any order; the result must not depend on it.
+    cubes = sorted((cube for reading in readings for cube in reading.result.cubes), key=lambda cube: cube.item.name)
+    faults = sorted(
+        [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)],
+        key=lambda fault: (fault.place, fault.text),
+    )
     if not cubes:
         why = "".join(f": {fault.line()}" for fault in faults[:1])
         raise DataError(
             f"data must hold a nodule that can be read; {config.root} lists {plan.annotations}, with {len(faults)} faults{why}"
         )
-    root = config.folder
-    data_folder = root if root.is_dir() else root.parent
-    files = {cube.item.name: relative(data_folder, reading.task.file) for reading in readings for cube in reading.result.cubes}
-    # Workers finish in any order; the result must not depend on it.
-    cubes.sort(key=lambda cube: cube.item.name)
-    faults.sort(key=lambda fault: (fault.place, fault.text))
-    groups = join(plan, {cube.item.name: cube.values for cube in cubes})
-    arrays = {
-        **scan_cache.cube_arrays(cubes),
-        "name": np.array([cube.item.name for cube in cubes]),
-        "group": np.array([groups.names[cube.item.name] for cube in cubes]),
-        "category": np.array([cube.item.category for cube in cubes]),
-        "split": np.array([cube.item.split for cube in cubes]),
-        "place": np.array([cube.item.place for cube in cubes]),
-        "path": np.array([files[cube.item.name] for cube in cubes]),
-        "diameter_mm": np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in cubes]),
+    table = extraction.cube_arrays(cubes)
+    table |= {name: np.array([getattr(cube.item, name) for cube in cubes]) for name in ("name", "category", "split", "place")}
+    own = enumerate(plan.header)
+    table |= {f"{OWN}{column}": np.array([cube.item.cells[place] for cube in cubes]) for place, column in own}
+    table["diameter_mm"] = np.array([cube.item.diameter_mm for cube in cubes], float)
+    names, files = table["name"].tolist(), {item.name: task.file for task in plan.tasks for item in task.items}
+    root = config.folder if config.folder.is_dir() else config.folder.parent
+    table["path"] = np.array([relative(root, files[name]) for name in names])
+    try:
+        groups = join(plan, dict(zip(names, table["values"], strict=True)))
+    except OSError as error:
+        raise unreadable_root(error) from error
+    table["group"] = np.array([groups.names[name] for name in names])
+    entry.mkdir(exist_ok=True)
+    for sheet in entry.glob("*.png"):
+        sheet.unlink()
+    with whole_file(entry / ARRAYS, durable=True) as part, part.open("wb") as file:
+        np.savez(file, allow_pickle=False, **table)
+    summary = summarise(plan, faults, table, config.hu, groups) | {
+        "repeated": sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures),
+        "seconds": {"total_s": time.perf_counter() - start},
+        "arrays_sha256": sha256(entry / ARRAYS),
+        "determining": {"version": VERSION, **options, "root": os.path.realpath(config.folder)},
     }
-    for place, column in enumerate(plan.header):
-        arrays[f"{OWN}{column}"] = np.array([cube.item.cells[place] for cube in cubes])
-    np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
-    summary = summarise(plan, faults, cubes, config.hu, groups)
-    summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
-    read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
-    summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
-    summary["arrays_sha256"] = sha256(folder / ARRAYS)
-    summary["determining"] = {
-        "version": VERSION,
-        **{name: getattr(config, name) for name in IDENTITY_FIELDS},
-        "root": os.path.realpath(config.folder),
-    }
-    (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")
+    text = json.dumps(summary, indent=1)
+    write_text(entry / SUMMARY, f"{text}\n")
+    done = {*kept.values()}
+    for path in (*parts.iterdir(), *entry.parent.glob("*/.*.part")):
+        with suppress(OSError):  # another process may be quicker
+            if path in done or time.time() - path.stat().st_mtime > STALE_AFTER_S:
+                path.unlink()
+    return json.loads(text)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
 LINE_EVERY_S = 10.0
 
@@ -18,11 +18,8 @@ T = TypeVar("T")
 
 def progress(items: Iterable[T], total: int, what: str, say: Say) -> Iterator[T]:
     """Yields `total` items, and shows how many of them the caller is done with."""
-    console = Console(stderr=True)
-    if console.is_terminal and sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
-            yield from bar.track(items, total, description=f"reading {what}")
+    if sys.stderr.isatty():
+        yield from track(items, f"reading {what}", total, console=Console(stderr=True), transient=True)
         return
     start = shown_at = time.monotonic()
     for done, item in enumerate(items, start=1):

@@ -1,108 +1,212 @@
-"""Reads all scans of a plan, and repeats readings that fail for transient reasons.
+"""Reads all scans of a plan by worker processes, and repeats readings that fail for transient reasons.
 
 A killed process, a time-out, or an error of the disk or the network says nothing about the scan. So the scan is read again,
 alone, because other scans may have taken the memory. A scan that fails every time ends the extraction. Without this, a cache
 entry would lack its nodules because of a transient error.
 
-The part of each scan is kept, so that no scan is read twice after an interruption.
+The result of each scan is kept in a file until the extraction is finished, so no scan is read twice after an interruption.
 """
 
+import ctypes
+import os
+import signal
+import sys
 import time
+import zipfile
+from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, suppress
+from itertools import islice
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from pebble import ProcessExpired, ProcessPool
 
 from gmmae.data.extraction.annotations import refuse
-from gmmae.data.extraction.processes import extract_all
 from gmmae.data.extraction.progress import Say, progress
-from gmmae.data.extraction.scan_cache import load, part_path, save
-from gmmae.data.extraction.tasks import Extracted, Plan, Reading, Task
+from gmmae.data.extraction.tasks import Cube, Extracted, Plan, Reading, Task, Transient
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import TransientError
+from gmmae.data.volumes import TransientError, central_section
 from gmmae.system.environment import cores
+from gmmae.system.files import whole_file
 
 PAUSES_S = (1.0, 5.0)
 """Seconds before each repetition."""
-
 MAX_FAILURES_IN_A_ROW = 8
-"""Consecutive failures after which the extraction ends. With more workers than this, their number counts."""
-
-MAX_SCANS_NAMED = 5
-"""Largest number of scans in the error. Earlier lines name all of them."""
+"""Failures one after the other with which the extraction ends. With more workers than this, their number counts."""
 
 
-def read(config: DataConfig, plan: Plan, version: int, folder: Path, say: Say) -> list[Reading]:
+def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) -> list[Reading]:
     """Returns the results of all scans of a plan.
 
     Args:
       config: how cubes are cut, by how many processes, and whether broken scans end the extraction.
       plan: the scans.
-      version: of the results.
-      folder: of the parts.
+      kept: the file of each scan's result.
       say: takes lines for the user.
 
     Raises:
       DataError: a scan is broken and `data.on_error` is "refuse".
       TransientError: scans failed at every attempt, or too many failed one after the other.
     """
-    paths = {task: part_path(folder, version, task, config) for task in plan.tasks}
-    kept = {task: result for task, path in paths.items() if (result := load(path, task)) is not None}
-    readings = [Reading(task, result, ()) for task, result in kept.items()]
-    left = [task for task in plan.tasks if task not in kept]
-    if kept:
-        say(f"{len(kept)} of {len(plan.tasks)} scans were read before, {len(left)} are left")
+    readings = [reading for task in plan.tasks if (reading := _load(kept[task], task))]
+    done = {reading.task for reading in readings}
+    left = [task for task in plan.tasks if task not in done]
+    if done:
+        say(f"{len(done)} of {len(plan.tasks)} scans were read before, {len(left)} are left")
     with closing(_read_all(left, config, say)) as results:
-        for reading in progress(results, len(left), "scans", say):
+        for reading in results:
+            task, result, _ = reading
             if config.on_error == "refuse":
-                refuse(reading.result.faults, plan.way_out)
-            save(paths[reading.task], reading.task, reading.result)
+                refuse(result.faults, plan.way_out)
+            if len(result.cubes) == len(task.items):  # what has a fault is read again
+                with whole_file(kept[task]) as part, part.open("wb") as file:
+                    np.savez(file, allow_pickle=False, **cube_arrays(result.cubes))
             readings.append(reading)
     return readings
 
 
-def _read_all(tasks: Sequence[Task], config: DataConfig, say: Say) -> Generator[Reading, None, None]:
+def cube_arrays(cubes: Sequence[Cube]) -> dict[str, np.ndarray]:
+    """Returns the fields of cubes as arrays. `masked` says which have a mask; the others get zeros.
+
+    Beside images, only the central slice of a volume is usable.
+    """
+    _, values, masks, *fields = zip(*cubes, strict=True)
+    axes = min(array.ndim for array in values)
+    outlines = [np.zeros_like(array, np.uint8) if mask is None else mask for array, mask in zip(values, masks, strict=True)]
+    return {
+        "values": np.concatenate([central_section(array[None], axes) for array in values]),
+        "masks": np.concatenate([central_section(array[None], axes) for array in outlines]),
+        "masked": np.array([mask is not None for mask in masks]),
+        **dict(zip(Cube._fields[3:], map(np.array, fields), strict=True)),
+    }
+
+
+def _load(path: Path, task: Task) -> Reading | None:
+    """Returns the kept result of a scan with the task's present items, or None where it cannot be read."""
+    damages = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile)
+    # NumPy leaves a damaged file open if it opens it itself.
+    with suppress(*damages), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+        arrays = zip(task.items, *dict(content).values(), strict=True)
+        cubes = [Cube(item, values, mask if masked else None, *fields) for item, values, mask, masked, *fields in arrays]
+        return Reading(task, Extracted(tuple(cubes), ()), ())
+    return None
+
+
+def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[Reading, None, None]:
     """Yields the reading of each task in the order in which they finish. Repeated ones come last."""
-    # Only another process can be killed. Without a time limit, one worker may as well be this process.
-    wanted = cores() if config.workers == "auto" else config.workers
-    workers = 0 if config.workers == 1 and config.scan_time_limit_s is None else wanted
-    failures: dict[Task, tuple[str, ...]] = {}
-    left, most = list(tasks), max(MAX_FAILURES_IN_A_ROW, workers)
-    for repetitions, pause_s in enumerate((0.0, *PAUSES_S)):
+    workers = cores() if config.workers == "auto" else config.workers
+    if workers == 1 and config.scan_time_limit_s is None:
+        workers = 0  # only another process can be killed
+    failures, in_a_row, most = defaultdict[Task, list[str]](list), 0, max(MAX_FAILURES_IN_A_ROW, workers)
+    for pause_s in (0.0, *PAUSES_S):
+        if not left or in_a_row == most:
+            break
         time.sleep(pause_s)
-        failed: list[Task] = []
-        in_a_row = tried = 0
-        with closing(extract_all(left, config, workers)) as answers:
-            for task, result in answers:
-                tried += 1
-                if isinstance(result, Extracted):
+        if failures:
+            say(f"scans that are read again, one at a time: {len(left)}; the first: {left[0].label}: {failures[left[0]][-1]}")
+            workers = min(workers, 1)
+        failed, in_a_row = list[Task](), 0
+        with closing(_extract_all(left, config, workers)) as answers:
+            for task, answer in progress(answers, len(left), "scans", say):
+                if isinstance(answer, Extracted):
                     in_a_row = 0
-                    yield Reading(task, result, failures.get(task, ()))
+                    yield Reading(task, answer, tuple(failures[task]))
                     continue
-                failures[task] = (*failures.get(task, ()), result.text)
                 failed.append(task)
+                failures[task].append(answer.text)
                 in_a_row += 1
-                if in_a_row == most and tried < len(left):
-                    raise _error(failed, failures, len(left) - tried, say)
-        if not failed:
-            return
-        left, workers = failed, min(workers, 1)
-        if repetitions < len(PAUSES_S):
-            say(f"scans that are read again, one at a time: {len(left)}; the first: {_line(left[0], failures)}")
-    raise _error(left, failures, 0, say)
+                if in_a_row == most:
+                    break
+        left = failed
+    lines = [f"{task.label}: {failures[task][-1]}" for task in left]
+    for line in lines:
+        say(f"not read: {line}")
+    if lines:
+        raise TransientError(
+            f"every scan must be read, or be broken itself; {len(lines)} failed for transient reasons, the first: {lines[0]}: "
+            "run the same command again (without --refresh), which reads only what is missing; to do without a scan, take its "
+            "rows out of the CSV"
+        )
 
 
-def _error(failed: Sequence[Task], failures: Mapping[Task, Sequence[str]], untried: int, say: Say) -> TransientError:
-    for task in failed:
-        say(f"not read: {_line(task, failures)}")
-    named = "; ".join(_line(task, failures) for task in failed[:MAX_SCANS_NAMED])
-    more = f"; and {len(failed) - MAX_SCANS_NAMED} more" if len(failed) > MAX_SCANS_NAMED else ""
-    rest = f", {untried} more were not tried" if untried else ""
-    return TransientError(
-        f"every scan must be read, or be broken itself; {len(failed)} failed for transient reasons{rest}: {named}{more}; "
-        "run the same command again (without --refresh): it reads only what is missing; to do without a scan, take its rows "
-        "out of the CSV"
-    )
+def _extract_all(
+    tasks: Sequence[Task], config: DataConfig, workers: int
+) -> Generator[tuple[Task, Extracted | Transient], None, None]:
+    """Yields all tasks with their results, in the order in which they finish. 0 workers: this process, without a time limit."""
+    if workers == 0:
+        yield from ((task, _extract(task, config)) for task in tasks)
+        return
+    waiting, running = iter(tasks), dict[Future[Extracted | Transient], Task]()
+    pool = ProcessPool(min(workers, len(tasks)), initializer=_begin, context=_Context())
+    try:
+        while pool.active:
+            for task in islice(waiting, 2 * workers - len(running)):
+                limit_s = (config.scan_time_limit_s or 0.0) * task.volumes
+                running[pool.schedule(_extract, (task, config), timeout=limit_s)] = task
+            if not running:
+                return
+            # A pool that breaks may leave some without an answer.
+            for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                task = running.pop(future)
+                try:
+                    answer = future.result()
+                except TimeoutError:
+                    answer = Transient(
+                        f"it was not read within data.scan_time_limit_s = {config.scan_time_limit_s} for each volume"
+                    )
+                except ProcessExpired as error:
+                    why = "killed, too little memory, or a file that breaks its decoder"
+                    answer = Transient(f"the process reading it died (status {error.exitcode}): {why}")
+                yield task, answer
+        raise BrokenProcessPool("they end at once")
+    except BrokenProcessPool as error:
+        raise TransientError(
+            f"processes must start to read the scans; it failed ({error}): run the same command again, perhaps with fewer "
+            "data.workers"
+        ) from error
+    finally:
+        pool.stop()
+        pool.join()
 
 
-def _line(task: Task, failures: Mapping[Task, Sequence[str]]) -> str:
-    return f"{task.label}: {failures[task][-1]}"
+class _Worker(SpawnProcess):
+    """A process that does not run the caller's main module again, and is deaf to Ctrl-C.
+
+    A script without a guard would begin again in it, and `train.py` would import jax.
+    """
+
+    def start(self) -> None:
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class _Context(SpawnContext):
+    Process = _Worker
+
+
+def _begin() -> None:
+    """Prepares a worker. Imports do not count for the time limit of its first scan."""
+    import gmmae.data.extraction.extract  # noqa: F401
+
+    # PR_SET_PDEATHSIG: the kernel kills it with its parent, even in a decoder that hangs.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    # What native libraries print would get between the lines of the command.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
+
+
+def _extract(task: Task, config: DataConfig) -> Extracted | Transient:
+    # SimpleITK is only needed where scans are read, and costs half a second to import.
+    from gmmae.data.extraction.extract import extract
+
+    return extract(task, config)

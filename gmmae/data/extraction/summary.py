@@ -1,52 +1,43 @@
 """The counts and statistics of an extraction, as a dictionary for `summary.json` and as printed lines."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from gmmae.data.extraction.annotations import Fault
-from gmmae.data.extraction.tasks import Cube, Plan
+from gmmae.data.extraction.tasks import Plan
 from gmmae.data.groups import Groups
 from gmmae.data.splits import SPLITS
 
 MAX_FAULT_LINES = 20
 """Largest number of printed faults; summary.json has all."""
 
-HU_EDGES = (-32768, *range(-1000, 1001, 100), 32768)
-HISTOGRAM_BINS = 20
-"""Bins of the histogram of values that are not in HU, between the smallest and the largest."""
-PERCENTILES = {"p1": 1, "p25": 25, "p50": 50, "p75": 75, "p99": 99}
-FILLED_EDGES = (0.0, 1e-9, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 
-
-def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bool, groups: Groups) -> dict[str, Any]:
+def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarray], hu: bool, groups: Groups) -> dict[str, Any]:
     """Returns counts and statistics. `annotations = nodules + duplicates + lost` always holds.
 
     Args:
       plan: the listed nodules.
       faults: of the plan and of the extraction.
-      cubes: the extracted nodules.
+      table: the arrays of the entry.
       hu: whether the values are HU.
       groups: of the plan.
     """
     kinds = Counter(fault.kind for fault in faults)
-    values, filled = np.stack([cube.values for cube in cubes]), np.array([cube.filled for cube in cubes])
-    diameter_mm = np.array([cube.item.diameter_mm for cube in cubes if cube.item.diameter_mm is not None])
-    masks = [cube.mask for cube in cubes if cube.mask is not None]
-    percentiles = np.percentile(values, list(PERCENTILES.values())).tolist()
-    edges = HU_EDGES if hu else np.linspace(values.min(), values.max(), HISTOGRAM_BINS + 1).tolist()
+    values, masked, filled, diameter_mm = (table[name] for name in ("values", "masked", "filled", "diameter_mm"))
+    low = np.percentile(values.reshape(len(values), -1), 1, axis=1)
     unused = [column for column in plan.header if column not in plan.used.values()]
     unread = ["nothing reads split: the split follows from data.validation and data.seed"] if "split" in unused else []
     return {
         "annotations": plan.annotations,
-        "nodules": len(cubes),
+        "nodules": len(values),
         "duplicates": kinds["duplicate"],
         "lost": sum(fault.lost for fault in faults),
         "scans": len(plan.tasks),
-        "groups": len({groups.names[cube.item.name] for cube in cubes}),
+        "groups": len({*table["group"].tolist()}),
         "split_by": groups.by,
         "grouping": [*groups.lines, *unread],
         "columns": {"used": dict(plan.used), "unused": unused},
@@ -54,16 +45,16 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
         "missing_scans": kinds["missing"],
         "unreadable_scans": kinds["unreadable"],
         "bad_nodules": kinds["nodule"],
-        "masks": len(masks),
-        "empty_masks": sum(not mask.any() for mask in masks),
-        "splits": dict(Counter(cube.item.split for cube in cubes if cube.item.split)),
-        "categories": dict(sorted(Counter(cube.item.category for cube in cubes).items())),
-        "diameter_mm": _spread(diameter_mm),
+        "masks": int(masked.sum()),
+        "empty_masks": sum(not mask.any() for mask in table["masks"][masked]),
+        "splits": dict(Counter(filter(None, table["split"].tolist()))),
+        "categories": dict(sorted(Counter(table["category"].tolist()).items())),
+        "diameter_mm": _spread(diameter_mm[np.isfinite(diameter_mm)]),
         "border_padded": int((filled > 0).sum()),
-        "filled_share": {**_spread(filled), **_histogram(filled, FILLED_EDGES)},
+        "filled_share": _spread(filled),
         "unit": "HU" if hu else "",
-        "offset": [cube.item.place for cube in cubes if hu and np.percentile(cube.values, 1) >= 0],
-        "values": {**dict(zip(PERCENTILES, percentiles, strict=True)), **_histogram(values, edges)},
+        "offset": table["place"][low >= 0].tolist() if hu else [],
+        "values": {f"p{n}": float(np.percentile(values, n)) for n in (1, 25, 50, 75, 99)},
         "faults": [fault._asdict() for fault in faults],
     }
 
@@ -71,31 +62,30 @@ def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bo
 def lines(summary: dict[str, Any]) -> list[str]:
     """Returns the summary as printed lines, faults last."""
     diameter, filled, values = summary["diameter_mm"], summary["filled_share"], summary["values"]
-    low, median, high = (f"{values[name]:.0f}" if summary["unit"] else f"{values[name]:.4g}" for name in ("p1", "p50", "p99"))
+    low, median, high = (format(values[name], ".0f" if summary["unit"] else ".4g") for name in ("p1", "p50", "p99"))
     kinds = ", ".join(f"{count} {name or 'without category'}" for name, count in summary["categories"].items())
     empty = f", {summary['empty_masks']} of them without a voxel in its cube" if summary["empty_masks"] else ""
-    text = [
-        f"{summary['nodules']} nodules in {summary['groups']} groups: {kinds}",
-        *_division(summary),
+    text = [f"{summary['nodules']} nodules in {summary['groups']} groups: {kinds}"]
+    if splits := summary["splits"]:
+        counts = ", ".join(f"{splits[name]} {name}" for name in SPLITS if name in splits)
+        text.append(f"divided by the file itself, which names no patient: {counts}")
+    text += [
         f"{summary['annotations']} annotations, {summary['duplicates']} of them duplicates and {summary['lost']} lost to "
         f"faults: {summary['bad_rows']} bad rows, {summary['missing_scans']} missing scans, "
         f"{summary['unreadable_scans']} unreadable scans, {summary['bad_nodules']} nodules that cannot be cut",
-        f"{summary['border_padded']} nodules reach beyond their scan; filled share: mean {filled.get('mean', 0):.1%}, "
-        f"largest {filled.get('max', 0):.1%}",
+        f"{summary['border_padded']} nodules reach beyond their scan; filled share: mean {filled['mean']:.1%}, "
+        f"largest {filled['max']:.1%}",
         *cautions(summary),
         f"{summary['unit'] or 'values'}: 1 % below {low}, median {median}, 1 % above {high}; masks: {summary['masks']}{empty}",
     ]
     if diameter:
-        text.append(
-            f"diameters: {diameter['min']:.1f} to {diameter['max']:.1f} mm, median {diameter['median']:.1f}, "
-            f"mean {diameter['mean']:.1f}"
-        )
+        text.append("diameters: {min:.1f} to {max:.1f} mm, median {median:.1f}, mean {mean:.1f}".format(**diameter))
     if columns := summary["columns"]["used"]:
         used = ", ".join(name if name == column else f"{name} (as {column})" for name, column in columns.items())
         unused = ", ".join(summary["columns"]["unused"])
         text.append(f"columns that are used: {used}; that are only kept: {unused or 'none'}")
-    if summary["repeated"]:
-        text.append(f"readings that failed and were repeated: {len(summary['repeated'])}; the first: {summary['repeated'][0]}")
+    if repeated := summary["repeated"]:
+        text.append(f"readings that failed and were repeated: {len(repeated)}; the first: {repeated[0]}")
     return text + fault_lines(summary, "summary.json")
 
 
@@ -118,20 +108,5 @@ def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
     return faults
 
 
-def _division(summary: dict[str, Any]) -> list[str]:
-    """Returns a line on the file's own division, where it has one."""
-    if not (splits := summary["splits"]):
-        return []
-    counts = ", ".join(f"{splits[name]} {name}" for name in SPLITS if name in splits)
-    return [f"divided by the file itself, which names no patient: {counts}"]
-
-
 def _spread(values: Float[np.ndarray, " n"]) -> dict[str, float]:
-    if not len(values):
-        return {}
-    return {name: float(getattr(np, name)(values)) for name in ("min", "median", "mean", "max")}
-
-
-def _histogram(values: np.ndarray, edges: Sequence[int | float]) -> dict[str, list[Any]]:
-    """Counts of values in [edge, next edge); the last bin includes its upper edge."""
-    return {"edges": list(edges), "counts": np.histogram(values, edges)[0].tolist()}
+    return {name: float(getattr(np, name)(values)) for name in ("min", "median", "mean", "max")} if len(values) else {}

@@ -59,12 +59,10 @@ class Cube(NamedTuple):
 
 
 class Extracted(NamedTuple):
-    """The result of a task, and the seconds that it took; `read_s` is for opening, checking and reading the scan."""
+    """The result of a task."""
 
     cubes: tuple[Cube, ...]
     faults: tuple[Fault, ...]
-    read_s: float = 0.0
-    total_s: float = 0.0
 
 
 class Transient(NamedTuple):
