@@ -1,4 +1,4 @@
-"""From the outlines of several readers to one nodule.
+"""Nodules on which several readers agree, from their outlines.
 
 LIDC-IDRI's convention: an outline lies just outside of what it surrounds. So the pixels of an outline are no part of the
 nodule, and the pixels of a hole's outline are no part of the hole. A hole is cut out of the nodule.
