@@ -7,7 +7,7 @@ stack, so no voxel is ever made up. World coordinates are x, y, z in mm, LPS as 
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -22,8 +22,11 @@ from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.volumes import DataError, Point, error_line
 from gmmae.system.errors import InputError
 
-REQUIRED = [
+TAGS = [
+    "Modality",
     "SeriesInstanceUID",
+    "SOPInstanceUID",
+    "PatientID",
     "ImagePositionPatient",
     "ImageOrientationPatient",
     "PixelSpacing",
@@ -31,15 +34,13 @@ REQUIRED = [
     "Columns",
     "BitsAllocated",
 ]
-OPTIONAL = ["Modality", "SOPInstanceUID", "PatientID"]
-SAME_PLACE_MM = 1e-3
-"""Largest distance of slices at one place, as headers are rounded."""
+"""What is read of a header."""
 MAX_GAP_ERROR = 0.1
 """Largest difference between a gap and the series' usual one, as a share of that. Positions in headers are rounded."""
 MAX_SHIFT_PIXELS = 0.5
 """Largest shift of a slice within its plane."""
-SAME_SHAPE = [0, 0, 1e-4, 1e-4, *[1e-3] * 9]
-"""Largest differences of a slice from a series' median slice in size, spacing and direction. A localizer may be among them."""
+SAME_SHAPE = 1e-3
+"""Largest difference of a slice from its series' median in size, spacing, mm, and direction. A localizer may be among them."""
 
 LeftOut = list[tuple[str, str, str]]
 """What is left out: its kind, in the plural; where it is; and why."""
@@ -65,17 +66,16 @@ class Slice(NamedTuple):
 class Stack(NamedTuple):
     """Evenly spaced slices of a series, along the axis z of a volume."""
 
-    slices: Sequence[Slice]
+    slices: list[Slice]
     spacing_mm: Point  # along x, y, z
 
     def point_mm(self, zyx: Real[np.ndarray, "3"]) -> Point:
         """Returns the world point of an index."""
         first = self.slices[0]
-        x, y, z = first.origin_mm + np.reshape(first.direction, (3, 3)) @ (zyx[::-1] * self.spacing_mm)
-        return float(x), float(y), float(z)
+        return tuple((first.origin_mm + np.reshape(first.direction, (3, 3)) @ (zyx[::-1] * self.spacing_mm)).tolist())
 
 
-def find_series(paths: Sequence[Path], left_out: LeftOut, say: Say) -> dict[str, list[Slice]]:
+def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, list[Slice]]:
     """Reads the headers of those files that are DICOM. Returns the slices of each CT series by its SeriesInstanceUID.
 
     Raises:
@@ -85,29 +85,24 @@ def find_series(paths: Sequence[Path], left_out: LeftOut, say: Say) -> dict[str,
     for path in progress(paths, len(paths), "files", say):
         with reading(path):
             try:
-                header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=[*REQUIRED, *OPTIONAL])
-                modality = header.get("Modality")
-                if modality == "CT":
-                    series[str(header.get("SeriesInstanceUID"))].append(_slice(path, header))
-                else:
-                    left_out.append(("DICOM files that are no CT", str(path), f"modality {modality}"))
+                header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
+                item = _slice(path, header)
+                series[str(header.SeriesInstanceUID)].append(item)
             except InvalidDicomError:
                 continue
             except OSError:
                 raise
             except Exception as error:  # pydicom has no common error for damaged headers
-                left_out.append(("DICOM files that cannot be read", str(path), error_line(error)))
+                left_out.append(("DICOM files without a CT slice", str(path), error_line(error)))
     return series
 
 
 def _slice(path: Path, header: pydicom.Dataset) -> Slice:
-    for name in REQUIRED:
-        if not header.get(name):
-            raise DataError(f"the header of a CT slice must have {name}")
-    syntax, voxels = header.file_meta.TransferSyntaxUID, header.Rows * header.Columns
-    plain = not syntax.is_compressed and not syntax.is_deflated
-    if plain and path.stat().st_size < voxels * header.BitsAllocated // 8:
-        raise DataError(f"the file is cut short: it lacks some of its {voxels} voxels")
+    if header.get("Modality") != "CT":
+        raise DataError(f"its modality is {header.get('Modality')}")
+    syntax, bits = header.file_meta.TransferSyntaxUID, header.Rows * header.Columns * header.BitsAllocated
+    if not (syntax.is_compressed or syntax.is_deflated) and 8 * path.stat().st_size < bits:
+        raise DataError("the file is cut short: it lacks some of its voxels")
     row, column = np.reshape(header.ImageOrientationPatient, (2, 3)).astype(float)
     direction = np.stack([row, column, np.cross(row, column)], 1)
     x, y, z = map(float, header.ImagePositionPatient)
@@ -116,7 +111,7 @@ def _slice(path: Path, header: pydicom.Dataset) -> Slice:
     return Slice(path, uid, patient, (header.Columns, header.Rows), (dx, dy), (x, y, z), tuple(direction.flat))
 
 
-def stacks(slices: Sequence[Slice]) -> tuple[list[Stack], list[str]]:
+def stacks(slices: list[Slice]) -> tuple[list[Stack], list[str]]:
     """Returns the stacks of a series, and what was left out or is missing, in words.
 
     Raises:
@@ -126,9 +121,9 @@ def stacks(slices: Sequence[Slice]) -> tuple[list[Stack], list[str]]:
     alike = np.all(np.abs(shapes - np.median(shapes, 0)) <= SAME_SHAPE, 1)
     ordered = sorted(itertools.compress(slices, alike), key=lambda item: (item.height_mm, item.path))
     gaps = np.diff([item.height_mm for item in ordered])
-    if not (gaps > SAME_PLACE_MM).any():
+    if not (gaps > 0).any():
         raise DataError("a series must have slices of one size and direction at 2 places or more")
-    again = np.array([False, *(gaps < MAX_GAP_ERROR * np.median(gaps[gaps > SAME_PLACE_MM]))])
+    again = np.array([False, *(gaps < MAX_GAP_ERROR * np.median(gaps[gaps > 0]))])
     for i in np.flatnonzero(again):
         one, other = ordered[i - 1 : i + 1]
         if not np.array_equal(_pixels(one), _pixels(other)):

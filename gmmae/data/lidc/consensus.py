@@ -1,4 +1,4 @@
-"""From the outlines of several readers to one nodule.
+"""Nodules on which several readers agree, from their outlines.
 
 LIDC-IDRI's convention: an outline lies just outside of what it surrounds. So the pixels of an outline are no part of the
 nodule, and the pixels of a hole's outline are no part of the hole. A hole is cut out of the nodule.
@@ -12,7 +12,6 @@ Source: LIDC-IDRI, Armato et al. 2011, doi 10.1118/1.3528204.
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ class Drawn(NamedTuple):
     reach: Int[np.ndarray, "voxels 3"]  # these and the pixels of the outlines, by which readers mean the same nodule
 
 
-def draw(nodule: ReadNodule, stacks: Sequence[Stack]) -> Drawn:
+def draw(nodule: ReadNodule, stacks: list[Stack]) -> Drawn:
     """Draws a reader's outlines on the slices of a series.
 
     Raises:
@@ -97,7 +96,6 @@ def enclosed(
 class Consensus(NamedTuple):
     """A nodule as its readers agree on it."""
 
-    readers: int  # number of those who outlined it
     stack: Stack
     voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x of the nodule, in order
     centre_mm: Point  # centre of mass in the world
@@ -105,11 +103,10 @@ class Consensus(NamedTuple):
     scores: dict[str, float]  # medians by the names in `SCORES`; those that no reader gave are missing
 
 
-def match(drawn: Sequence[Drawn]) -> list[list[Drawn]]:
+def match(drawn: list[Drawn]) -> list[list[Drawn]]:
     """Returns the readers' outlines by nodule, in the order of each nodule's first outline."""
     pairs: list[tuple[float, float, int, int]] = []
-    for i, j in itertools.combinations(range(len(drawn)), 2):
-        one, other = drawn[i], drawn[j]
+    for (i, one), (j, other) in itertools.combinations(enumerate(drawn), 2):
         if one.nodule.reader == other.nodule.reader or one.stack is not other.stack:
             continue
         spacing = np.array(one.stack.spacing_mm[::-1])
@@ -127,7 +124,7 @@ def match(drawn: Sequence[Drawn]) -> list[list[Drawn]]:
     return [[drawn[k] for k in group] for i, group in enumerate(groups) if i == group[0]]
 
 
-def consensus(group: Sequence[Drawn], share: float) -> Consensus:
+def consensus(group: list[Drawn], share: float) -> Consensus:
     """Returns the nodule of a group of outlines.
 
     Args:
@@ -144,10 +141,10 @@ def consensus(group: Sequence[Drawn], share: float) -> Consensus:
         raise DataError(f"{needed} of {len(group)} readers must agree on a voxel; they agree on none")
     stack = group[0].stack
     volume_mm3 = len(voxels) * math.prod(stack.spacing_mm)
-    scores = {name: [item.nodule.scores[name] for item in group if name in item.nodule.scores] for name in SCORES}
-    medians = {name: float(np.median(values)) for name, values in scores.items() if values}
+    given = {name: [item.nodule.scores[name] for item in group if name in item.nodule.scores] for name in SCORES}
+    medians = {name: float(np.median(scores)) for name, scores in given.items() if scores}
     centre_mm = stack.point_mm(voxels.mean(0))
-    return Consensus(len(group), stack, voxels, centre_mm, float(np.cbrt(6 / np.pi * volume_mm3)), medians)
+    return Consensus(stack, voxels, centre_mm, float(np.cbrt(6 / np.pi * volume_mm3)), medians)
 
 
 def category(texture: float | None) -> str:

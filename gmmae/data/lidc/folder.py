@@ -1,10 +1,9 @@
 """Cuts the nodules of a folder of LIDC-IDRI into a folder of cubes, as the source `cubes` reads it."""
 
-import csv
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import SimpleITK as sitk
 
-from gmmae.data.extraction.annotations import Table, read_table
+from gmmae.data.extraction.annotations import COORDINATES, Table, read_table
 from gmmae.data.extraction.dicom import LeftOut, Slice, find_series, read_region, reading, stacks
 from gmmae.data.extraction.luna16 import COLUMNS
 from gmmae.data.extraction.progress import Say, progress
@@ -49,11 +48,9 @@ def cut_folder(
       Lines on what was found, and on what was left out.
 
     Raises:
-      DataError: there is no such folder, or no nodule that can be used.
+      DataError: there is no nodule that can be used.
       InputError: `out` cannot be written.
     """
-    if not root.is_dir():
-        raise DataError(f"FOLDER must be the folder of LIDC-IDRI's DICOM and XML files; got {root}, which is no folder")
     found: Counter[str] = Counter()
     left_out: LeftOut = []
     table = Table([], [])
@@ -69,34 +66,34 @@ def cut_folder(
         (place / "images").mkdir()
         (place / "masks").mkdir()
         for (patient, uid), (slices, message) in progress(sorted(both.items()), len(both), "series", say):
-            stem = re.sub(r"[^\w.-]", "_", patient or uid, flags=re.ASCII)[:100]
-            for group in _groups(patient or uid, slices, message, found, left_out):
+            where = patient or uid
+            stem = re.sub(r"[^a-zA-Z0-9_.-]", "_", where)
+            for group in _groups(where, slices, message, found, left_out):
                 readers = f"{len(group)} of {message.readers} readers"
                 found[f"nodules of {readers}"] += 1
                 if len(group) < min_readers:
-                    left_out.append(
-                        ("nodules of too few readers", patient or uid, f"{readers}; --min-readers is {min_readers}")
-                    )
+                    left_out.append(("nodules of too few readers", where, f"{readers}; --min-readers is {min_readers}"))
                     continue
                 name = f"{stem}_{numbers[stem] + 1}.nii.gz"
-                with _listing(left_out, "nodules that cannot be cut", patient or uid):
+                with _listing(left_out, "nodules that cannot be cut", where):
                     nodule = consensus(group, agreement)
                     _write(place, name, nodule, margin_mm)
                     numbers[stem] += 1
                     row = {"file": name, "patient": patient, "seriesuid": uid, "readers": len(group), "annotated": "no"}
-                    row |= _sphere(*nodule.centre_mm, nodule.diameter_mm)
+                    row |= zip(COLUMNS, (*nodule.centre_mm, nodule.diameter_mm), strict=True)
                     row |= {SCORE_COLUMNS[score]: f"{value:g}" for score, value in nodule.scores.items()}
                     rows.append(row | {"category": category(nodule.scores.get("texture"))})
         _annotate(rows, table, left_out)
         if not rows:
-            why = ": ".join(left_out[0]) if left_out else "the readings hold no outline of a nodule of 3 mm or more"
+            why = ": ".join(left_out[0]) if left_out else "there is no outline of a nodule of 3 mm or more"
             raise DataError(
                 f"FOLDER must have a CT series and the readings (XML) of a nodule that can be cut; {root} has "
                 f"{found['CT series']} CT series and {found['XML files']} XML files: {why}"
             )
+        rows = [row | {column: f"{row[column]:.10g}" for column in COLUMNS} for row in rows]
         (place / NODULES).write_text(csv_text(rows, HEADER), encoding="utf-8")
-        with (place / LEFT_OUT).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([("what", "where", "why"), *left_out])
+        listed = [{"what": what, "where": where, "why": why} for what, where, why in left_out]
+        (place / LEFT_OUT).write_text(csv_text(listed, ("what", "where", "why")), encoding="utf-8")
     found["nodules written"] = len(rows)
     found |= Counter(f"left out: {what}" for what, _, _ in left_out)
     return [*(f"{count:6}  {what}" for what, count in found.items()), f"{out / LEFT_OUT} lists all that was left out"]
@@ -112,8 +109,8 @@ def _listing(left_out: LeftOut, what: str, where: str) -> Iterator[None]:
 
 
 def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dict[tuple[str, str], tuple[list[Slice], Message]]:
-    """Returns slices and readings of the series that have both, by patient and UID, so that their order is not that of paths."""
-    files = sorted(path for path in root.rglob("*") if not path.name.startswith(".") and path.is_file())
+    """Returns slices and readings of the series that have both, by patient and UID: their order is not that of paths."""
+    files = sorted(filter(Path.is_file, root.rglob("*")))
     messages: dict[str, list[Message]] = defaultdict(list)
     for path in files:
         if path.suffix.lower() == ".xml":
@@ -125,18 +122,17 @@ def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dic
     both: dict[tuple[str, str], tuple[list[Slice], Message]] = {}
     for uid, slices in find_series(files, left_out, say).items():
         found["CT series"] += 1
-        found["CT slices"] += len(slices)
         readings = messages.pop(uid, [])
         if len(readings) == 1:
             both[slices[0].patient, uid] = slices, readings[0]
         else:
-            why = f"{len(readings)} XML files say different things of {uid}" if readings else f"no XML file is of {uid}"
+            why = f"{uid} must have one XML file, or copies of it; it has {len(readings)} that differ"
             left_out.append(("series without readings", str(slices[0].path.parent), why))
     left_out += [("readings without a series", uid, "no CT slice in the folder is of it") for uid in messages]
     return both
 
 
-def _groups(where: str, slices: Sequence[Slice], message: Message, found: Counter[str], left_out: LeftOut) -> list[list[Drawn]]:
+def _groups(where: str, slices: list[Slice], message: Message, found: Counter[str], left_out: LeftOut) -> list[list[Drawn]]:
     """Returns the readers' outlines by nodule."""
     left_out += [("readers' nodules with a fault", where, fault) for fault in message.faults]
     drawn: list[Drawn] = []
@@ -144,35 +140,29 @@ def _groups(where: str, slices: Sequence[Slice], message: Message, found: Counte
         parts, notes = stacks(slices)
         left_out += [("slices", where, note) for note in notes]
         for item in message.nodules:
-            if all(len(outline.points) == 1 for outline in item.outlines):
-                found["marks of nodules below 3 mm"] += 1
-                continue
-            found["nodules outlined by single readers"] += 1
+            small = all(len(outline.points) == 1 for outline in item.outlines)
+            found["marks of nodules below 3 mm" if small else "outlines of nodules"] += 1
             with _listing(left_out, "readers' nodules with a fault", f"{where} {item.name} of reader {item.reader + 1}"):
-                drawn.append(draw(item, parts))
+                if not small:
+                    drawn.append(draw(item, parts))
     return match(drawn)
 
 
-def _sphere(*numbers: float) -> dict[str, str]:
-    """Returns the cells of a centre and a diameter."""
-    return {column: f"{mm:.10g}" for column, mm in zip(COLUMNS, numbers, strict=True)}
-
-
-def _annotate(rows: Sequence[dict[str, Any]], table: Table, left_out: LeftOut) -> None:
+def _annotate(rows: list[dict[str, Any]], table: Table, left_out: LeftOut) -> None:
     """Replaces centres and diameters by given ones. The nearest pairs are matched first, within the larger of both radii."""
-    pairs: list[tuple[float, int, int]] = []
-    for i, row in enumerate(rows):
-        *centre, diameter = (float(row[column]) for column in COLUMNS)
-        for k, line in enumerate(table.rows):
-            if line.file == row["seriesuid"]:
-                distance = math.dist(centre, line.centre_mm or ())
-                if distance <= max(diameter, line.diameter_mm or 0) / 2:
-                    pairs.append((distance, i, k))
     left = dict(enumerate(table.rows))
-    for _, i, k in sorted(pairs):
-        if k in left and rows[i]["annotated"] == "no":
-            line = left.pop(k)
-            rows[i].update(_sphere(*(line.centre_mm or ()), line.diameter_mm or 0), annotated="yes")
+    pairs = [
+        (math.dist([row[column] for column in COORDINATES], line.centre_mm or ()), i, k)
+        for i, row in enumerate(rows)
+        for k, line in left.items()
+        if line.file == row["seriesuid"]
+    ]
+    for distance, i, k in sorted(pairs):
+        row, line = rows[i], table.rows[k]
+        near = distance <= max(row["diameter_mm"], line.diameter_mm or 0) / 2
+        if near and k in left and row["annotated"] == "no":
+            del left[k]
+            row.update(zip(COLUMNS, (*(line.centre_mm or ()), line.diameter_mm), strict=True), annotated="yes")
     left_out += [("annotations without a nodule", f"line {line.number}", line.file) for line in left.values()]
 
 

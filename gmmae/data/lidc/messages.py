@@ -80,10 +80,10 @@ def read_message(path: Path) -> Message:
             try:
                 outlines = tuple(map(_outline, element.findall("roi")))
             except ValueError as error:
-                message.faults.append(f"nodule {name or 'without a name'} of reader {reader + 1}: {error}")
+                message.faults.append(f"nodule {name!r} of reader {reader + 1}: {error}")
                 continue
-            given = {score: element.findtext(f"characteristics/{score.lower()}", "").strip() for score in SCORES}
-            scores = {score: int(text) for score, text in given.items() if text in tuple("123456")}
+            given = ((score, element.findtext(f"characteristics/{score.lower()}", "").strip()) for score in SCORES)
+            scores = {score: int(text) for score, text in given if text in tuple("123456")}
             message.nodules.append(ReadNodule(reader, name, outlines, scores))
     return message
 
