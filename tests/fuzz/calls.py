@@ -49,7 +49,7 @@ COMMANDS = {
 RESULTS = ("evaluation.csv", "run/history.csv", "model.zip", "out/*.npz", "out/judgement.json", "out/**/*.csv")
 RESULTS += ("out/**/*.mhd", "out/**/*.nii.gz", "../data/report/report.md")
 """The files that are results. Without any, the printed lines are."""
-OWN = ("place", "path", "described", "picture", "from", "compile_s", "train_s", "eval_s", "checkpoint_s", "total_s")
+OWN = ("place", "path", "file", "described", "picture", "from", "compile_s", "train_s", "eval_s", "checkpoint_s", "total_s")
 """Beginnings of columns and lines that differ between calls."""
 FACTS = ("values", "masks", "names", "groups", "categories", "splits", "centre_mm", "edge_mm", "diameter_mm", "filled")
 """What is compared of prepared nodules."""
