@@ -356,6 +356,7 @@ def files() -> list[File]:
         File("mixtures.csv", "describe", "One row for each component of each volume.", describe.COMPONENT_COLUMNS),
         File("nodules.csv", "describe", "One row for each volume. The folder can be read as cubes.", describe.NODULE_COLUMNS),
         File("nodules.csv", "generate", "One row for each nodule.", generated_folder.COLUMNS),
+        File("donors.csv", "generate", "One row for each training nodule that is a donor.", generated_folder.DONOR_COLUMNS),
         File("insertions.csv", "insert", first_sentence(InsertionRecord), _record(InsertionRecord), InsertionRecord),
         File(
             "generated, real_vs_real",

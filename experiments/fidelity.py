@@ -70,7 +70,7 @@ def rows(made: dict[str, Nodules], training: Nodules, judged: Nodules, seed: int
             "c2st_masks": list(c2st(real_masks, population(nodules, True, WINDOW), seed)),
         }
         if name != "real":
-            new, _ = novelty.measure(judged, nodules, training, WINDOW, seed)
+            new, _ = novelty.measure(judged, nodules, training, WINDOW, seed, np.arange(len(nodules.names)))
             found[name] |= {"nn": list(new.nn), "nn_sym": list(new.nn_symmetric), "copies": [new.copies]}
     return found
 

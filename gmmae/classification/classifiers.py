@@ -20,7 +20,9 @@ from gmmae.data.grouped import Estimate, Weights
 Probabilities = Float[np.ndarray, "samples classes"]
 
 # Each split of a tree sees a random part of the features, so seeds differ.
-BOOSTING = HistGradientBoostingClassifier(learning_rate=0.05, max_features=0.3, early_stopping=False, random_state=0)
+BOOSTING: Any = HistGradientBoostingClassifier(random_state=0).set_params(
+    learning_rate=0.05, max_features=0.3, early_stopping=False
+)
 METHODS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
     "logistic regression": (
         make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000)),
@@ -65,18 +67,19 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
             for inputs in (run[kind] for run in runs):
                 chosen.append(choose(method, settings, inputs, truth, labelled.folds))
                 for seed in range(seeds):
-                    fitted = clone(method).set_params(**chosen[-1])
+                    fitted: Any = clone(method)
+                    fitted.set_params(**chosen[-1])
                     if method is BOOSTING:
                         fitted.set_params(random_state=seed)
                     # One thread is enough for so few samples. Several wait for each other, and took ten times as long beside
                     # other work.
                     with threadpool_limits(1):
                         found.append(fitted.fit(inputs[train], truth[train]).predict_proba(inputs[test]))
-            scores = []
-            for measure in (macro_auc, accuracy):
-                values = np.array([measure(probabilities, truth[test], weight) for probabilities in found])
-                scores += [grouped.estimate(values.mean(0)), values[:, 0].std(ddof=1) if len(found) > 1 else np.nan]
-            results.append(Result(kind, runs[0][kind].shape[1], name, *scores, chosen, np.mean(found, axis=0)))
+            aucs, shares = (np.array([of(one, truth[test], weight) for one in found]) for of in (macro_auc, accuracy))
+            auc, right = (grouped.estimate(values.mean(0)) for values in (aucs, shares))
+            sds = [float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan for values in (aucs, shares)]
+            count = runs[0][kind].shape[1]
+            results.append(Result(kind, count, name, auc, sds[0], right, sds[1], chosen, np.mean(found, axis=0)))
         say(f"{kind}: AUC {', '.join(f'{result.auc.value:.3f} ({result.method})' for result in results[-len(METHODS) :])}")
     return results
 
@@ -84,8 +87,8 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
 def choose(
     method: Any,  # noqa: ANN401
     settings: dict[str, list[Any]],
-    inputs: Float[np.ndarray, "samples features"],
-    truth: Int[np.ndarray, " samples"],
+    inputs: np.ndarray,
+    truth: np.ndarray,
     folds: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> dict[str, Any]:
     """Returns the settings with the largest mean AUC over the folds. Of equal ones it takes the smallest mean log loss.

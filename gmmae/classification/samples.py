@@ -89,9 +89,8 @@ def _labels(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]
     try:
         numbers = np.array([float(word or "nan") for word in words])
     except ValueError as error:
-        column = repr(rule.column) if rule.column else "of the categories"
         raise InputError(
-            f"--label-at-most needs numbers in the column {column}; {error}: name another with --label-column"
+            f"--label-at-most needs numbers in {rule.column or 'the categories'}; {error}: name another --label-column"
         ) from None
     ranges = [numbers <= rule.at_most, numbers >= rule.at_least]
     return np.select(ranges, [f"at most {rule.at_most:g}", f"at least {rule.at_least:g}"], "")

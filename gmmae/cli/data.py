@@ -1,7 +1,6 @@
 """`gmmae data prepare`, `inspect`, `lidc` and `synth`."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,7 +8,6 @@ from gmmae.cli.options import InspectArguments, LidcArguments, PrepareArguments,
 from gmmae.data.extraction import prepare as extraction
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, say_on_stderr
 from gmmae.data.extraction.summary import lines
-from gmmae.data.lidc.folder import LEFT_OUT, Options, cut_folder
 from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.scans import Frame, write_luna16_folder
 from gmmae.data.volumes import DataError
@@ -49,14 +47,18 @@ def inspect(options: InspectArguments) -> int:
     """Prints the properties of one nodule, and draws its central slices. Returns the exit code."""
     claim_output(options.out, MARK.encode())
     nodules = load_prepared(extraction.prepare(options.data, say_on_stderr))
-    i, hu, window = _find(nodules.names, options.which), options.data.hu, options.data.window
+    names, which, hu, window = nodules.names, options.which, options.data.hu, options.data.window
+    parts = [i for i, name in enumerate(names) if which in name]
+    found = [int(which)] if which in map(str, range(len(names))) else [i for i in parts if names[i] == which] or parts
+    if len(found) != 1:
+        rule = f"NODULE must be a number below {len(names)}, a name, or a part of one name only"
+        some = ", ".join(names[i] for i in found[:4]) or "none"
+        raise DataError(f"{rule}; got {which!r}, which is in {len(found)} names: {some}")
+    (i,) = found
     values, mask = nodules.values[i], None if nodules.masks is None else nodules.masks[i]
     edge_mm, diameter, shape = float(nodules.edge_mm[i]), float(nodules.diameter_mm[i]), values.shape
     with writing("--out", options.out, "file"):
         nodule_slices(options.out, values, mask, window, edge_mm, f"{nodules.names[i]} {nodules.categories[i]}")
-    size = f"{' × '.join(map(str, shape))} voxels of {edge_mm / max(shape):.2f} mm"
-    if len(set(shape)) == 1:
-        size = f"{shape[0]} voxels, {edge_mm:.2f} mm along each axis"
     centre = values[tuple(n // 2 for n in shape)]
     properties = {
         "nodule": f"{i}  {nodules.names[i]}",
@@ -65,7 +67,7 @@ def inspect(options: InspectArguments) -> int:
         "from": nodules.table["place"][i],
         "centre": "({:.2f}, {:.2f}, {:.2f}) mm, world x, y, z".format(*nodules.centre_mm[i]),
         "diameter": "none given" if math.isnan(diameter) else f"{diameter:.2f} mm",
-        "cube": size,
+        "cube": f"{' × '.join(map(str, shape))} voxels of {edge_mm / max(shape):.2f} mm",
         "filled": f"{nodules.filled[i]:.1%} of the voxels lie outside the scan",
         "HU" if hu else "values": f"{values.min():g} to {values.max():g}, mean {values.mean():.4g}, centre {centre:g}",
         "mask": "" if mask is None else f"{int(mask.sum())} voxels",
@@ -75,24 +77,14 @@ def inspect(options: InspectArguments) -> int:
     return 0
 
 
-def _find(names: Sequence[str], which: str) -> int:
-    if which in map(str, range(len(names))):
-        return int(which)
-    found = [i for i, name in enumerate(names) if which == name] or [i for i, name in enumerate(names) if which in name]
-    if len(found) == 1:
-        return found[0]
-    some = ", ".join(names[i] for i in found[:4]) or "none"
-    rule = f"NODULE must be a number below {len(names)}, a name, or a part of one name only"
-    raise DataError(f"{rule}; got {which!r}, which is in {len(found)} names: {some}")
-
-
 def lidc(options: LidcArguments) -> int:
     """Cuts the nodules of LIDC-IDRI into a folder of cubes, and prints what was found and left out. Returns the exit code."""
-    claim_output(options.out, LEFT_OUT)
-    choices = Options(options.min_readers, options.agreement, options.margin_mm, options.annotations)
-    tally = cut_folder(options.root, options.out, choices, say_on_stderr)
-    uses = f"--data.source cubes --data.root {options.out} uses them"
-    print_result(options.out, [*tally.lines(options.out / LEFT_OUT), uses])
+    from gmmae.data.lidc import folder  # pydicom takes 0.3 s to import
+
+    claim_output(options.out, folder.LEFT_OUT)
+    choices = options.annotations, options.min_readers, options.agreement, options.margin_mm
+    lines = folder.cut_folder(options.root, options.out, *choices, say_on_stderr)
+    print_result(options.out, [*lines, f"--data.source cubes --data.root {options.out} uses them"])
     return 0
 
 
@@ -100,9 +92,9 @@ def synth(options: SynthArguments) -> int:
     """Writes a folder of synthetic scans in LUNA16's shape. Returns the exit code."""
     pixels = options.pixels
     frame = Frame((options.slices, pixels, pixels), np.array([2.5, 360 / pixels, 360 / pixels]))
-    rows = write_luna16_folder(options.root, options.scans, options.nodules, options.seed, frame, options.compressed)
+    nodules = write_luna16_folder(options.root, options.scans, options.nodules, options.seed, frame, options.compressed)
     size = sum(path.stat().st_size for path in options.root.rglob("*") if path.is_file())
     voxels = f"{options.slices} × {pixels} × {pixels} voxels"
-    print(f"{options.scans} scans of {voxels} with {len(rows)} nodules, {size / 1e6:.0f} MB: {options.root}")
+    print(f"{options.scans} scans of {voxels} with {nodules} nodules, {size / 1e6:.0f} MB: {options.root}")
     print(f"--data.source luna16 --data.root {options.root} uses them")
     return 0

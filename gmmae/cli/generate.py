@@ -10,7 +10,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
 from gmmae.generation.generator import Wanted
-from gmmae.generation.insertion.hosts import require_scans
+from gmmae.generation.insertion.folder import read_scans
 from gmmae.generation.insertion.insert import insert
 from gmmae.generation.judging.figures import contact_sheet
 from gmmae.plotting import canvas
@@ -37,7 +37,7 @@ def command(options: GenerateArguments) -> int:
     claim_output(options.out)
     generators.require_memory(options.count, data.sample_shape, size)
     if options.insert_into is not None:
-        require_scans(options.insert_into)
+        read_scans(options.insert_into)
     trained = load(options.run)
     if trained.workload.decode is None:
         raise InputError(NO_GENERATOR)
@@ -59,8 +59,8 @@ def command(options: GenerateArguments) -> int:
             volumes = validation.values, made.nodules.values
             canvas.save(contact_sheet(*volumes, data.window, options.seed, labelled)[0], place / name)
         if options.insert_into is not None:
-            summary = insert(made.nodules, options.insert_into, place / SCANS, options.seed, say_on_stderr)
-            inserted = summary._replace(out=options.out / SCANS).lines()
+            _, lines = insert(made.nodules, options.insert_into, place / SCANS, options.seed, say_on_stderr)
+            inserted = [line.replace(str(place), str(options.out)) for line in lines]
     lines, unused, s = [], generator.inactive_units, "s" * (options.count > 1)
     if unused:
         lines.append(f"{unused} latent units of {options.run} are unused, so the nodules vary less")

@@ -4,7 +4,7 @@ from gmmae.cli.options import InsertArguments
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare, say_on_stderr
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
-from gmmae.generation.insertion.hosts import require_scans
+from gmmae.generation.insertion.folder import read_scans
 from gmmae.generation.insertion.insert import insert
 from gmmae.system.files import claim_output, print_result
 
@@ -12,7 +12,7 @@ from gmmae.system.files import claim_output, print_result
 def command(options: InsertArguments) -> int:
     """Inserts the nodules, and prints a summary. Returns the exit code."""
     claim_output(options.out)
-    require_scans(options.scans)  # before the nodules are read
+    read_scans(options.scans)  # before the nodules are read
     config = DataConfig(
         source="cubes",
         root=str(options.nodules),
@@ -22,6 +22,6 @@ def command(options: InsertArguments) -> int:
         cache=options.cache,
     )
     prepared = prepare(config, say_on_stderr)
-    summary = insert(load_prepared(prepared), options.scans, options.out, options.seed, say_on_stderr, options.per_scan)
-    print_result(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
+    _, lines = insert(load_prepared(prepared), options.scans, options.out, options.seed, say_on_stderr, options.per_scan)
+    print_result(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *lines])
     return 0

@@ -24,6 +24,7 @@ COLUMNS = {
     "texture_donors": "training nodules that the texture comes from",
 }
 """Columns of `nodules.csv` with their meanings. `gmmae.data.extraction.cubes` reads the first four."""
+DONOR_COLUMNS = {"name": "name of the donor", "COLUMN": "a column of the data's CSV, one each; csv_name for name"}
 
 
 def write(generated: Generated, training: Nodules, out: Path, run: str, seed: int) -> None:

@@ -12,6 +12,7 @@ from scipy import ndimage
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules, from_density, make_table, masses, to_density, windowed
 from gmmae.generation import prior as priors
+from gmmae.generation.distance import signed_distance
 from gmmae.generation.grain import spectra, with_spectra
 from gmmae.generation.judging.novelty import REJECTION_PERCENTILE, nearest, symmetries
 from gmmae.generation.prior import Prior
@@ -20,7 +21,6 @@ from gmmae.generation.texture import (
     block_weights,
     grey_levels,
     innermost,
-    signed_distances,
     with_grey_levels,
 )
 from gmmae.system.errors import InputError
@@ -198,7 +198,7 @@ class Generator(NamedTuple):
         weights = block_weights(self.shape, BLOCKS)
         residual = texture * blend_residual_blocks(self.residuals, patches, weights)
         mask_residual = MASK_STRENGTH * blend_residual_blocks(self.mask_residuals, patches, weights)
-        outline = signed_distances(decoded["mask"] > 0.5) + mask_residual
+        outline = np.stack([signed_distance(mask) for mask in decoded["mask"] > 0.5]) + mask_residual
         first = drawn.donors[:, 0]
         outline = _with_voxels(outline, self.mask_voxels[first])
         smooth = from_density(decoded["density"], mass, (0.0, 1.0))
@@ -276,7 +276,8 @@ def fit(
     residuals = (shares - from_density(decoded["density"], mass, (0.0, 1.0))).astype(np.float32)
     mask_residuals = np.zeros_like(residuals)
     if training.masks is not None:
-        mask_residuals = (signed_distances(training.masks) - signed_distances(decoded["mask"] > 0.5)).astype(np.float32)
+        pairs = zip(training.masks > 0, decoded["mask"] > 0.5, strict=True)
+        mask_residuals = np.stack([signed_distance(mask) - signed_distance(other) for mask, other in pairs]).astype(np.float32)
     sizes = np.log(np.stack([mass, training.diameter_mm, training.edge_mm / training.diameter_mm], 1))
     held_out_distances = nearest(held_out.values, training.values, window, symmetric=True).distance
     deviations = latent.std(0)

@@ -10,7 +10,6 @@ from itertools import product
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
-from scipy import ndimage
 
 
 def block_weights(shape: tuple[int, ...], blocks: int) -> Float[np.ndarray, "blocks *volume"]:
@@ -99,21 +98,3 @@ def with_grey_levels(
 
 def _ranks(flat: Float[np.ndarray, "samples voxels"]) -> Int[np.ndarray, "samples voxels"]:
     return np.argsort(np.argsort(flat, axis=1, kind="stable"), axis=1)
-
-
-def signed_distances(masks: Shaped[np.ndarray, "samples *volume"]) -> Float[np.ndarray, "samples *volume"]:
-    """Returns the distance of each voxel's centre from the border of its mask, in voxels; it is negative outside.
-
-    `gmmae.generation.insertion.lungs.signed_distance` is quicker for scans, but up to 0.7 voxels too short inside of a mask.
-
-    >>> signed_distances(np.array([[0, 1, 1, 0]])).tolist()
-    [[-0.5, 0.5, 0.5, -0.5]]
-    """
-    return np.stack([_signed_distance(mask > 0) for mask in masks])
-
-
-def _signed_distance(mask: Bool[np.ndarray, "*volume"]) -> Float[np.ndarray, "*volume"]:
-    if mask.all() or not mask.any():
-        return np.full(mask.shape, 0.5 if mask.any() else -0.5) * max(mask.shape)
-    inside, outside = (np.asarray(ndimage.distance_transform_edt(part)) for part in (mask, ~mask))
-    return inside - outside - 0.5 * np.where(mask, 1, -1)

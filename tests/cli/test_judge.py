@@ -6,24 +6,19 @@ import json
 import numpy as np
 import pytest
 
-from gmmae.config.schema import changed
-from gmmae.config.toml import to_toml
 from gmmae.data.splits import split
 from gmmae.generation.judging import page
-from gmmae.training.records import Record, to_json
 from tests.commands import last_refusal, lines_of
 from tests.generation.nodules import balls
-from tests.small import small
 
 REAL, MADE = balls(0, 60), balls(1, 30, "new")
-FILES = [f"{name}.npy" for name in REAL.names]
-TRAINING, HELD_OUT = ([FILES[i] for i in part] for part in split(REAL.groups, [""] * 60, 26, 0))
+TRAINING = [f"real{i}.npy" for i in split(REAL.groups, [""] * 60, 26, 0).train]
 
 pytestmark = pytest.mark.usefixtures("few_divisions")
 
 
 def folder(path, nodules, **columns):
-    """A folder of cubes, as `gmmae generate` writes one, with arrays for files."""
+    """A folder of cubes with arrays for files, and with these columns."""
     for kind, volumes in (("images", nodules.values), ("masks", nodules.masks)):
         (path / kind).mkdir(parents=True)
         for name, volume in zip(nodules.names, volumes, strict=True):
@@ -37,15 +32,10 @@ def folder(path, nodules, **columns):
 @pytest.fixture
 def sets(tmp_path):
     """A folder of real nodules, one of generated ones that names what they were made from, and one of others; and options."""
-    made = {
-        "run": ["abc123"] * 30,
-        "nearest": [TRAINING[i % 20] for i in range(30)],
-        "shape_donors": [f"{TRAINING[i]} {TRAINING[33 - i]}" for i in range(30)],
-        "texture_donors": [TRAINING[(7 * i) % 34] for i in range(30)],
-        "group": [f"donor{i // 3}" for i in range(30)],
-    }
+    donors = [f"{TRAINING[i]} {TRAINING[33 - i]}" for i in range(30)]
+    record = {"run": ["abc123"] * 30, "nearest": TRAINING[:30], "shape_donors": donors, "group": [i // 3 for i in range(30)]}
     real = folder(tmp_path / "real", REAL, patient=REAL.groups)
-    generated = folder(tmp_path / "generated", MADE, **made)
+    generated = folder(tmp_path / "generated", MADE, **record)
     train = folder(tmp_path / "train", balls(2, 60, "trained"))
     words = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1", "--data.validation", "26")
     return real, generated, train, (*words, "--data.cache", tmp_path / "cache", "--out", tmp_path / "out")
@@ -59,31 +49,28 @@ def no_page(monkeypatch):
 
 def test_a_judgement_is_a_page_plain_data_and_a_dozen_lines(sets, tmp_path, capsys):
     real, generated, _, options = sets
-    said = lines_of(capsys, "judge", real, generated, "--split", "validation", *options)
     out = tmp_path / "out"
+    out.mkdir()
+    (out / page.JSON).write_text("of an earlier judgement, which is replaced")
+    said = lines_of(capsys, "judge", real, generated, "--split", "validation", *options)
     found = json.loads((out / "judgement.json").read_text())
     assert said[0].startswith("30 generated and 26 real nodules; compared: 26 generated and 26 other real nodules")
     assert "generated, n = 26" in said[1]
     assert said[2].split()[:3] == ["C2ST,", "AUC", f"{found['generated']['c2st'][0]:.2f}"]
-    assert "because gmmae generate rejects copies by distances of these same validation nodules" in " ".join(said)
     assert said[-3:] == [str(out / name) for name in ("judgement.html", "judgement.md", "judgement.json")]
     # Each generated nodule lies in the group of its donor's patient, of which 10 gave three each.
     assert found["generated"]["patients"][1] == 10
     assert 0.8 < found["novelty"]["nn"][0] < 1.2
     assert next(iter(found["novelty"]["nearest_distance"])) == "new0.npy"
     text = (out / "judgement.md").read_text()
-    for words in ("| C2ST, AUC |", "| novelty NNsym |", "copies by distances of these same", "Generated: A"):
+    for words in ("| C2ST, AUC |", "| novelty NNsym |", "rejects copies by distances of these same", "Generated: A"):
         assert words in text
     assert (out / "judgement.html").read_text().count("data:image/") == 2
-    # The folder of an earlier judgement is replaced.
-    (out / "stale").write_text("")
-    lines_of(capsys, "judge", real, generated, "--split", "validation", *options)
-    assert not (out / "stale").exists()
 
 
 def test_what_differs_beside_the_figures_is_told(sets, tmp_path, capsys, no_page):
     *_, train, options = sets
-    real = folder(tmp_path / "few", REAL, patient=[f"patient{i % 5}" for i in range(60)])
+    real = folder(tmp_path / "few", REAL, patient=[i % 5 for i in range(60)])
     made = folder(tmp_path / "made", balls(1, 30, "new", size=12), category=["solid"] * 20 + ["part-solid"] * 10)
     (made / "masks").rename(made / "others")
     said = " ".join(lines_of(capsys, "judge", real, made, "--train", train, *options))
@@ -98,11 +85,11 @@ def test_what_differs_beside_the_figures_is_told(sets, tmp_path, capsys, no_page
 
 def test_the_window_is_that_of_the_data(sets, tmp_path, capsys, no_page):
     """Volumes of 0 to 1 are nearly constant in CT's window."""
-    names = []
+    folders = []
     for name, nodules in (("shares", REAL), ("made", balls(1, 30, "new", shift=140))):
-        shares = (np.clip(nodules.values, -1000, 400) + 1000) / 1400
-        names.append(folder(tmp_path / name, nodules._replace(values=shares.astype(np.float32)), patient=nodules.groups))
-    said = lines_of(capsys, "judge", *names, "--data.window", 0, 1, *sets[3])
+        shares = ((np.clip(nodules.values, -1000, 400) + 1000) / 1400).astype(np.float32)
+        folders.append(folder(tmp_path / name, nodules._replace(values=shares), patient=nodules.groups))
+    said = lines_of(capsys, "judge", *folders, "--data.window", 0, 1, *sets[3])
     assert float(said[2].split()[2]) > 0.9  # all features are equal in CT's window
     assert "stretched to -1000 to 400" in " ".join(said)
     assert "novelty is unknown" in " ".join(said)
@@ -119,45 +106,33 @@ def test_the_window_is_that_of_the_data(sets, tmp_path, capsys, no_page):
         ("REAL REAL", "must be two sets of nodules; both are "),
         ("TRAIN MADE --count 31", "--count must be all, or from 25 to 30"),
         ("REAL MADE --out MINE", "--out must be a folder that is new or empty"),
-        # Names alone are no proof where the training set is at hand and has them too.
         ("REAL MADE", "GENERATED's nodules.csv names 34 of the 60"),
         ("REAL MADE --split validation --data.seed 1", "divide REAL as the run abc123 did, with its --data.validation"),
         ("REAL NAMED --train TRAIN", "2 of its 30 have names of REAL's, such as real3.npy, real5.npy"),
-        ("REAL COPIED --train TRAIN", "no nodule with GENERATED; 1 of its 60 are in it, perhaps flipped, such as real7.npy"),
+        ("REAL MADE --split validation --config RUN", "abc123 in its nodules.csv; got "),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(sets, tmp_path, capsys, words, message):
+def test_what_is_wrong_is_told_in_a_line(sets, mixture_run, tmp_path, capsys, words, message):
     real, made, train, options = sets
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("")
-    copied = MADE.values.copy()
-    copied[4] = REAL.values[7]
-    known = {"REAL": real, "MADE": made, "TRAIN": train, "MINE": tmp_path / "mine"}
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("")
+    known = {"REAL": real, "MADE": made, "TRAIN": train, "MINE": mine, "RUN": mixture_run.folder / "config.toml"}
     known["NAMED"] = folder(tmp_path / "named", MADE.with_columns(name=[*MADE.names[:28], "real3", "real5"]))
-    known["COPIED"] = folder(tmp_path / "copied", MADE._replace(values=copied))
     assert message in last_refusal(capsys, "judge", *options, *(known.get(word, word) for word in words.split()))
     assert not (tmp_path / "out").exists()
-    assert (tmp_path / "mine" / "thesis.tex").exists()
+    assert (mine / "thesis.tex").exists()
 
 
 def test_names_alone_are_no_proof_where_the_training_set_has_them_too(sets, tmp_path, capsys, no_page):
     real, generated, _, options = sets
-    train = folder(tmp_path / "others", REAL._replace(values=balls(2, 60).values), patient=[f"other{i}" for i in range(60)])
+    train = folder(tmp_path / "others", REAL._replace(values=balls(2, 60).values))
     assert lines_of(capsys, "judge", real, generated, "--train", train, *options)
 
 
-def test_the_configuration_of_another_run_is_refused_and_the_runs_own_divides_as_it_did(sets, tmp_path, capsys, no_page):
+def test_the_configuration_of_the_run_divides_as_it_did(sets, mixture_run, capsys, no_page):
     real, generated, _, options = sets
-    config = tmp_path / "run" / "config.toml"
-    config.parent.mkdir()
-    config.write_text(to_toml(changed(small(), data__seed=0, data__validation=26, data__crop="whole")))
-    counts = ("devices", "processes", "global_batch", "device_batch", "padding", "steps_per_epoch", "parameters",
-              "train_samples", "validation_samples", "batch_size", "wanted_batch")  # fmt: skip
-    record = Record("def456", "strong", 0, device_kind="cpu", oversubscribed=False, learning_rate=0.1, target=0.0,
-                    **dict.fromkeys(counts, 1))  # fmt: skip
-    (tmp_path / "run" / "record.json").write_text(to_json(record))
-    words = ("judge", real, generated, *options[:6], *options[8:], "--config", config, "--split", "validation")
-    assert f"abc123 in its nodules.csv; got {config}, of the run def456" in last_refusal(capsys, *words)
     table = generated / "nodules.csv"
-    table.write_text(table.read_text().replace("abc123", "def456"))
-    assert lines_of(capsys, *words)
+    table.write_text(table.read_text().replace("abc123", mixture_run.record.run_id))
+    config = mixture_run.folder / "config.toml"
+    assert lines_of(capsys, "judge", real, generated, "--config", config, "--split", "validation", *options)

@@ -7,7 +7,7 @@ import SimpleITK as sitk
 
 from gmmae.data.extraction.luna16 import COLUMNS
 from gmmae.data.volumes import Nodules, make_table
-from gmmae.generation.insertion.noise import Noise, draw
+from gmmae.generation.insertion.noise import draw
 from tests.volume_folders import write_rows
 
 LUNG_HU, WALL_HU = -850, 40
@@ -25,7 +25,7 @@ def write_chest(
     rng = np.random.default_rng(len(path.stem))
     z, y, x = (np.arange(n) / n for n in shape)
     squared = ((z[:, None, None] - 0.8) / 0.6) ** 2 + ((y[:, None] - 0.5) / 0.45) ** 2 + ((x - 0.5) / 0.45) ** 2
-    voxels = np.where((squared < 1) & lung, LUNG_HU, WALL_HU) + draw(rng, Noise(25.0, 0.0), shape)
+    voxels = np.where((squared < 1) & lung, LUNG_HU, WALL_HU) + 25 * draw(rng, 0.0, shape)
     image = sitk.GetImageFromArray(np.rint(voxels).astype(np.int16))
     image.SetSpacing(spacing)
     image.SetDirection(np.diag(direction).astype(float).ravel().tolist())

@@ -1,11 +1,11 @@
 import numpy as np
 
+from gmmae.generation.distance import signed_distance
 from gmmae.generation.texture import (
     blend_residual_blocks,
     block_weights,
     grey_levels,
     innermost,
-    signed_distances,
     with_grey_levels,
 )
 
@@ -45,12 +45,10 @@ def test_the_innermost_voxels_are_as_many_as_asked_for():
 
 
 def test_signed_distances_by_hand():
-    mask = np.zeros((1, 5, 5))
-    mask[0, 1:4, 1:4] = 1
-    found = signed_distances(mask)[0]
-    assert found[2, 2] == 1.5
-    assert found[1, 1] == 0.5
-    assert found[0, 2] == -0.5
-    assert (signed_distances(np.zeros((1, 4)))[0] < 0).all()
-    assert (signed_distances(np.ones((1, 4)))[0] > 0).all()
-    np.testing.assert_array_equal(found > 0, mask[0] > 0)
+    mask = np.zeros((5, 5), bool)
+    mask[1:4, 1:4] = True
+    found = signed_distance(mask, np.array([1.0, 2.0]))
+    assert (found[2, 2], found[1, 1], found[0, 2], found[2, 0]) == (1.5, 0.5, -0.5, -1.5)
+    np.testing.assert_array_equal(found > 0, mask)
+    assert (signed_distance(np.zeros((1, 4), bool)) < 0).all()
+    assert (signed_distance(np.ones((1, 4), bool)) > 0).all()

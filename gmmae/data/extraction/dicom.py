@@ -1,117 +1,119 @@
-"""CT series in a folder of DICOM files. It reads headers first, and slices only where they are needed.
+"""CT series in a folder of DICOM files. It reads headers first, and the voxels of slices only where they are needed.
 
-A series is divided into stacks of evenly spaced slices. A missing slice ends a stack, so no voxel is ever made up.
-World coordinates are x, y, z in mm, LPS as in DICOM and ITK; arrays are z, y, x. GDCM, a part of SimpleITK, reads the files
-and applies RescaleSlope and RescaleIntercept.
+pydicom reads the headers. GDCM, a part of SimpleITK, reads the voxels: it applies RescaleSlope and RescaleIntercept, and knows
+compressed slices without further packages. A series is divided into stacks of evenly spaced slices: a missing slice ends a
+stack, so no voxel is ever made up. World coordinates are x, y, z in mm, LPS as in DICOM and ITK; arrays are z, y, x.
 """
 
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
+import pydicom
 import SimpleITK as sitk
-from jaxtyping import Float, Real
+from jaxtyping import Int, Real
+from pydicom.errors import InvalidDicomError
 
-from gmmae.data.extraction.annotations import Fault
-from gmmae.data.extraction.headers import require_spacing
 from gmmae.data.extraction.progress import Say, progress
-from gmmae.data.extraction.scan import Scan, as_image, itk_reason, make_frame, region
-from gmmae.data.volumes import DataError, Point
+from gmmae.data.volumes import DataError, Point, error_line
 from gmmae.system.errors import InputError
 
-MODALITY, PATIENT, SERIES, SLICE = "0008|0060", "0010|0020", "0020|000e", "0008|0018"
-POSITION, PIXEL_SPACING = "0020|0032", "0028|0030"
-"""Tags of DICOM as ITK names them."""
-MAGIC_AT, MAGIC = 128, b"DICM"
-"""The first byte of the word by which a DICOM file is known, and the word."""
+REQUIRED = [
+    "SeriesInstanceUID",
+    "ImagePositionPatient",
+    "ImageOrientationPatient",
+    "PixelSpacing",
+    "Rows",
+    "Columns",
+    "BitsAllocated",
+]
+OPTIONAL = ["Modality", "SOPInstanceUID", "PatientID"]
+SAME_PLACE_MM = 1e-3
+"""Largest distance of slices at one place, as headers are rounded."""
 MAX_GAP_ERROR = 0.1
 """Largest difference between a gap and the series' usual one, as a share of that. Positions in headers are rounded."""
 MAX_SHIFT_PIXELS = 0.5
 """Largest shift of a slice within its plane."""
-SAME_DIRECTION = 1e-3
-"""Largest difference between the directions of two slices of one series."""
+SAME_SHAPE = [0, 0, 1e-4, 1e-4, *[1e-3] * 9]
+"""Largest differences of a slice from a series' median slice in size, spacing and direction. A localizer may be among them."""
 
-Index = tuple[int, int, int]
-T = TypeVar("T")
+LeftOut = list[tuple[str, str, str]]
+"""What is left out: its kind, in the plural; where it is; and why."""
 
 
 class Slice(NamedTuple):
-    """The header of a CT slice.
-
-    Attributes:
-      path: the file.
-      uid: SOPInstanceUID.
-      patient: PatientID; empty where not given.
-      size: pixels along x, y.
-      spacing_mm: of pixels along x, y.
-      origin_mm: centre of the first pixel.
-      direction: the unit vectors of rows, columns and normal, as the columns of a matrix.
-    """
+    """The header of a CT slice."""
 
     path: Path
-    uid: str
-    patient: str
-    size: tuple[int, int]
-    spacing_mm: tuple[float, float]
-    origin_mm: Point
-    direction: tuple[float, ...]
+    uid: str  # SOPInstanceUID
+    patient: str  # PatientID; empty where not given
+    size: tuple[int, int]  # pixels along x, y
+    spacing_mm: tuple[float, float]  # of pixels along x, y
+    origin_mm: Point  # centre of the first pixel
+    direction: tuple[float, ...]  # the unit vectors of rows, columns and normal, as the columns of a matrix
 
     @property
     def height_mm(self) -> float:
         """Position along the normal."""
-        return float(np.array(self.direction).reshape(3, 3)[:, 2] @ self.origin_mm)
-
-
-class Found(NamedTuple):
-    """The DICOM files of a folder.
-
-    Attributes:
-      series: the slices of each CT series by SeriesInstanceUID, in the order of their paths.
-      others: number of DICOM files that are no CT slice, by their modality.
-      faults: a fault for each file that cannot be read.
-    """
-
-    series: dict[str, list[Slice]]
-    others: Counter[str]
-    faults: list[Fault]
-
-
-class Volume(NamedTuple):
-    """The geometry of a stack: an image of one voxel that carries it, and the voxels along x, y, z."""
-
-    frame: sitk.Image
-    size: Index
+        return float(np.dot(self.direction[2::3], self.origin_mm))
 
 
 class Stack(NamedTuple):
-    """Evenly spaced slices of a series: the volume, and the slices along its axis z."""
+    """Evenly spaced slices of a series, along the axis z of a volume."""
 
-    volume: Volume
-    slices: tuple[Slice, ...]
+    slices: Sequence[Slice]
+    spacing_mm: Point  # along x, y, z
+
+    def point_mm(self, zyx: Real[np.ndarray, "3"]) -> Point:
+        """Returns the world point of an index."""
+        first = self.slices[0]
+        x, y, z = first.origin_mm + np.reshape(first.direction, (3, 3)) @ (zyx[::-1] * self.spacing_mm)
+        return float(x), float(y), float(z)
 
 
-def find_series(root: Path, say: Say) -> Found:
-    """Reads the headers of all DICOM files in a folder and the folders in it.
+def find_series(paths: Sequence[Path], left_out: LeftOut, say: Say) -> dict[str, list[Slice]]:
+    """Reads the headers of those files that are DICOM. Returns the slices of each CT series by its SeriesInstanceUID.
 
     Raises:
       InputError: the disk failed, or a file may not be read.
     """
-    found = Found({}, Counter(), [])
-    paths = list(_dicom_files(root))
-    for path in progress(paths, len(paths), "DICOM headers", say):
-        try:
-            tags, reader = _header(path)
-            if tags.get(MODALITY) != "CT":
-                found.others[tags.get(MODALITY) or "none"] += 1
+    series: dict[str, list[Slice]] = defaultdict(list)
+    for path in progress(paths, len(paths), "files", say):
+        with reading(path):
+            try:
+                header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=[*REQUIRED, *OPTIONAL])
+                modality = header.get("Modality")
+                if modality == "CT":
+                    series[str(header.get("SeriesInstanceUID"))].append(_slice(path, header))
+                else:
+                    left_out.append(("DICOM files that are no CT", str(path), f"modality {modality}"))
+            except InvalidDicomError:
                 continue
-            found.series.setdefault(tags.get(SERIES, ""), []).append(_slice(path, tags, reader))
-        except DataError as error:
-            found.faults.append(Fault("unreadable", path.relative_to(root).as_posix(), str(error), 0))
-    return found
+            except OSError:
+                raise
+            except Exception as error:  # pydicom has no common error for damaged headers
+                left_out.append(("DICOM files that cannot be read", str(path), error_line(error)))
+    return series
+
+
+def _slice(path: Path, header: pydicom.Dataset) -> Slice:
+    for name in REQUIRED:
+        if not header.get(name):
+            raise DataError(f"the header of a CT slice must have {name}")
+    syntax, voxels = header.file_meta.TransferSyntaxUID, header.Rows * header.Columns
+    plain = not syntax.is_compressed and not syntax.is_deflated
+    if plain and path.stat().st_size < voxels * header.BitsAllocated // 8:
+        raise DataError(f"the file is cut short: it lacks some of its {voxels} voxels")
+    row, column = np.reshape(header.ImageOrientationPatient, (2, 3)).astype(float)
+    direction = np.stack([row, column, np.cross(row, column)], 1)
+    x, y, z = map(float, header.ImagePositionPatient)
+    dy, dx = map(float, header.PixelSpacing)
+    uid, patient = (str(header.get(name, "")).strip() for name in ("SOPInstanceUID", "PatientID"))
+    return Slice(path, uid, patient, (header.Columns, header.Rows), (dx, dy), (x, y, z), tuple(direction.flat))
 
 
 def stacks(slices: Sequence[Slice]) -> tuple[list[Stack], list[str]]:
@@ -120,23 +122,40 @@ def stacks(slices: Sequence[Slice]) -> tuple[list[Stack], list[str]]:
     Raises:
       DataError: the slices make no volume, or two at one place differ.
     """
-    kept, notes = _most_alike(slices)
-    kept.sort(key=lambda item: (item.height_mm, item.path))
-    kept, repeated = _without_copies(kept)
-    if repeated:
-        notes.append(f"{repeated} slices are there twice, with equal voxels: one of each is used")
-    if len(kept) < 2:
-        raise DataError(f"a series must have 2 slices or more; this one has {len(kept)}")
-    gaps = np.diff([item.height_mm for item in kept])
-    usual = float(np.median(gaps))
-    _require_straight(kept)
-    breaks = np.flatnonzero(np.abs(gaps / usual - 1) > MAX_GAP_ERROR)
-    if len(breaks):
-        places = ", ".join(f"{kept[i].origin_mm[2]:g} and {kept[i + 1].origin_mm[2]:g}" for i in breaks[:3])
-        more = ", …" if len(breaks) > 3 else ""
-        notes.append(f"a slice is missing, or out of place, between z = {places}{more} mm")
-    parts = np.split(np.arange(len(kept)), breaks + 1)
-    return [_stack([kept[i] for i in part], usual) for part in parts], notes
+    shapes = np.array([(*item.size, *item.spacing_mm, *item.direction) for item in slices])
+    alike = np.all(np.abs(shapes - np.median(shapes, 0)) <= SAME_SHAPE, 1)
+    ordered = sorted(itertools.compress(slices, alike), key=lambda item: (item.height_mm, item.path))
+    gaps = np.diff([item.height_mm for item in ordered])
+    if not (gaps > SAME_PLACE_MM).any():
+        raise DataError("a series must have slices of one size and direction at 2 places or more")
+    again = np.array([False, *(gaps < MAX_GAP_ERROR * np.median(gaps[gaps > SAME_PLACE_MM]))])
+    for i in np.flatnonzero(again):
+        one, other = ordered[i - 1 : i + 1]
+        if not np.array_equal(_pixels(one), _pixels(other)):
+            raise DataError(
+                f"a series must have one slice at each place; {one.path.name} and {other.path.name} are both at "
+                f"z = {one.origin_mm[2]:g} mm, and differ"
+            )
+    kept = list(itertools.compress(ordered, ~again))
+    first, places = kept[0], np.array([item.origin_mm for item in kept])
+    shift = np.abs((places - first.origin_mm) @ np.reshape(first.direction, (3, 3))[:, :2] / first.spacing_mm).max()
+    if not shift <= MAX_SHIFT_PIXELS:  # nor where it is NaN
+        raise DataError(f"slices must lie straight above each other; these are {shift:.1f} pixels off, as with a tilted gantry")
+    heights = np.array([item.height_mm for item in kept])
+    usual = np.median(np.diff(heights))
+    breaks = np.flatnonzero(np.abs(np.diff(heights) / usual - 1) > MAX_GAP_ERROR) + 1
+    spoilt = (
+        (np.sum(~alike), "have another size, spacing or direction"),
+        (np.sum(again), "are there twice: one of each is used"),
+    )
+    notes = [f"{count} slices {why}" for count, why in spoilt if count]
+    for i in breaks:
+        notes.append(f"a slice is missing, or out of place, between z = {places[i - 1, 2]:g} and {places[i, 2]:g} mm")
+    made: list[Stack] = []
+    for start, end in itertools.pairwise([0, *breaks, len(kept)]):
+        gap = np.ptp(heights[start:end]) / max(end - start - 1, 1) or usual
+        made.append(Stack(kept[start:end], (*first.spacing_mm, float(gap))))
+    return made, notes
 
 
 @contextmanager
@@ -155,144 +174,31 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _dicom_files(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(folder, name)
-            if name.startswith(".") or not path.is_file():
-                continue
-            with reading(path), path.open("rb") as file:
-                start = file.read(MAGIC_AT + len(MAGIC))
-            if start[MAGIC_AT:] == MAGIC:
-                yield path
-
-
-def _reader(path: Path) -> sitk.ImageFileReader:
-    reader = sitk.ImageFileReader()
-    reader.SetImageIO("GDCMImageIO")
-    reader.SetFileName(str(path))
-    return reader
-
-
-def _header(path: Path) -> tuple[dict[str, str], sitk.ImageFileReader]:
-    reader = _reader(path)
-    try:
-        with reading(path):
-            ask_itk(reader.ReadImageInformation, path)
-    except RuntimeError as error:
-        raise DataError(f"the header cannot be read: {itk_reason(error)}") from error
-    tags = {key: reader.GetMetaData(key).strip(" \0") for key in reader.GetMetaDataKeys()}
-    return tags, reader
-
-
-def _slice(path: Path, tags: dict[str, str], reader: sitk.ImageFileReader) -> Slice:
-    for tag, name in ((SERIES, "SeriesInstanceUID"), (POSITION, "ImagePositionPatient"), (PIXEL_SPACING, "PixelSpacing")):
-        if not tags.get(tag):
-            raise DataError(f"the header of a CT slice must have {name}")
-    size, spacing, origin = reader.GetSize(), reader.GetSpacing(), reader.GetOrigin()
-    if len(size) != 3 or size[2] != 1 or reader.GetNumberOfComponents() != 1:
-        raise DataError(f"a CT slice must be one image of grey values; got {' × '.join(map(str, size))} voxels")
-    require_spacing(spacing[:2])
-    if not np.isfinite(origin).all():
-        raise DataError("ImagePositionPatient must be finite numbers")
-    return Slice(path, tags.get(SLICE, ""), tags.get(PATIENT, ""), size[:2], spacing[:2], origin, reader.GetDirection())
-
-
-def _most_alike(slices: Sequence[Slice]) -> tuple[list[Slice], list[str]]:
-    """Returns the largest part of a series with one size, spacing and direction. A localizer may be among its slices."""
-    parts: list[list[Slice]] = []
-    for item in slices:
-        for part in parts:
-            turn = np.abs(np.subtract(item.direction, part[0].direction)).max()
-            if (item.size, *np.round(item.spacing_mm, 4)) == (
-                part[0].size,
-                *np.round(part[0].spacing_mm, 4),
-            ) and turn <= SAME_DIRECTION:
-                part.append(item)
-                break
-        else:
-            parts.append([item])
-    kept = max(parts, key=len)
-    others = len(slices) - len(kept)
-    return kept, [f"{others} slices have another size, spacing or direction"] if others else []
-
-
-def _without_copies(slices: Sequence[Slice]) -> tuple[list[Slice], int]:
-    """Returns slices in order without second ones at the same place, and the number of these."""
-    heights = np.array([item.height_mm for item in slices])
-    apart = np.diff(heights)
-    usual = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
-    kept: list[Slice] = []
-    for item in slices:
-        if not kept or item.height_mm - kept[-1].height_mm > MAX_GAP_ERROR * usual:
-            kept.append(item)
-        elif not np.array_equal(_pixels(item), _pixels(kept[-1])):
-            raise DataError(
-                f"a series must have one slice at each place; {item.path.name} and {kept[-1].path.name} are both at "
-                f"z = {item.origin_mm[2]:g} mm, and differ"
-            )
-    return kept, len(slices) - len(kept)
-
-
-def _require_straight(slices: Sequence[Slice]) -> None:
-    """Refuses slices that are shifted within their plane, as with a tilted gantry."""
-    axes = np.array(slices[0].direction).reshape(3, 3)
-    shifts = (np.array([item.origin_mm for item in slices]) - slices[0].origin_mm) @ axes[:, :2] / slices[0].spacing_mm
-    if np.abs(shifts).max() > MAX_SHIFT_PIXELS:
-        raise DataError(
-            f"slices must lie straight above each other; these are shifted by {np.abs(shifts).max():.1f} pixels, as with a "
-            "tilted gantry"
-        )
-
-
 def _pixels(item: Slice) -> Real[np.ndarray, "y x"]:
-    reader = _reader(item.path)
+    with reading(item.path):
+        item.path.read_bytes()  # for GDCM a failing disk is a damaged file
     try:
-        with reading(item.path):
-            return sitk.GetArrayFromImage(ask_itk(reader.Execute, item.path))[0]
+        voxels = sitk.GetArrayFromImage(sitk.ReadImage(item.path, imageIO="GDCMImageIO"))
     except RuntimeError as error:
-        raise DataError(f"{item.path.name}: the voxels cannot be read: {itk_reason(error)}") from error
+        raise DataError(f"{item.path.name}: the voxels cannot be read: {error_line(error).rpartition(': ')[2]}") from error
+    if voxels.shape != (1, *item.size[::-1]):
+        raise DataError(f"{item.path.name}: must be one image of grey values; got voxels of {voxels.shape}")
+    return voxels[0]
 
 
-def _stack(slices: Sequence[Slice], usual_gap_mm: float) -> Stack:
-    first = slices[0]
-    gap = (slices[-1].height_mm - first.height_mm) / (len(slices) - 1) if len(slices) > 1 else usual_gap_mm
-    spacing = (*first.spacing_mm, gap)
-    require_spacing(spacing)
-    geometry = make_frame(spacing, first.origin_mm, first.direction)
-    return Stack(Volume(geometry, (*first.size, len(slices))), tuple(slices))
-
-
-def read_region(stack: Stack, start: Index, size: Index) -> sitk.Image:
-    """Reads a region of a stack in HU, as int16.
-
-    Args:
-      stack: the slices.
-      start: the first index, x, y, z.
-      size: voxels along x, y, z.
+def read_region(stack: Stack, low: Int[np.ndarray, "3"], high: Int[np.ndarray, "3"]) -> sitk.Image:
+    """Reads the voxels of a stack between two indices z, y, x, the second one excluded, in HU as int16.
 
     Raises:
       DataError: voxels cannot be read, or cannot be HU.
       InputError: the disk failed, or a file may not be read.
     """
-    (i, j, k), (nx, ny, nz) = start, size
-    voxels = np.stack([_pixels(item)[j : j + ny, i : i + nx] for item in stack.slices[k : k + nz]])
-    scan = Scan(voxels, stack.volume.frame)
-    return as_image(np.rint(region(scan, hu=True)).astype(np.int16), scan, start)
-
-
-def ask_itk(call: Callable[[], T], path: Path) -> T:
-    """Calls ITK, and repeats the call when it fails: its error is the same for a broken file and for a failing disk."""
-    try:
-        return call()
-    except RuntimeError as error:
-        if "Failed to allocate memory" in str(error):
-            raise MemoryError("ITK had too little memory") from error
-        path.read_bytes()  # raises the disk's own error
-        return call()
-
-
-def heights_mm(stack: Stack) -> Float[np.ndarray, " slices"]:
-    """Returns the world coordinate z of each slice's first pixel, which the readers' XML names."""
-    return np.array([item.origin_mm[2] for item in stack.slices])
+    rows, columns = slice(low[1], high[1]), slice(low[2], high[2])
+    voxels = np.stack([_pixels(item)[rows, columns] for item in stack.slices[low[0] : high[0]]])
+    if voxels.dtype.itemsize == 1 or voxels.min() < -32768 or voxels.max() > 32767:
+        raise DataError(f"voxels must be HU, in 16 bits; got {voxels.dtype} of {voxels.min():g} to {voxels.max():g}")
+    image = sitk.GetImageFromArray(np.rint(voxels).astype(np.int16))
+    image.SetSpacing(stack.spacing_mm)
+    image.SetOrigin(stack.point_mm(low))
+    image.SetDirection(stack.slices[0].direction)
+    return image

@@ -10,7 +10,6 @@ import os
 import re
 import zlib
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,10 +84,8 @@ def read_layout(path: Path) -> Layout:
 
 def data_file(path: Path) -> Path:
     """Returns the file with the voxels: the one that a `.mhd` header names, otherwise the file itself."""
-    name = "LOCAL"
-    if path.suffix in (".mhd", ".mha"):
-        with suppress(OSError):  # whoever reads it will say so
-            name = _fields(path, "=")[0].get("ElementDataFile", name)
+    names_another = path.suffix in (".mhd", ".mha") and path.is_file()
+    name = _fields(path, "=")[0].get("ElementDataFile", "LOCAL") if names_another else "LOCAL"
     return path if name.upper() == "LOCAL" else Path(os.path.normpath(path.parent / name))
 
 

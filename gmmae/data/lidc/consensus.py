@@ -1,8 +1,13 @@
-"""One nodule from the outlines of several readers.
+"""From the outlines of several readers to one nodule.
+
+LIDC-IDRI's convention: an outline lies just outside of what it surrounds. So the pixels of an outline are no part of the
+nodule, and the pixels of a hole's outline are no part of the hole. A hole is cut out of the nodule.
 
 Outlines of different readers belong to one nodule if their nearest voxels are at most a slice apart. Pairs are joined in the
 order of their overlap, and no nodule gets two outlines of one reader. The consensus holds the voxels that at least a share of
 those readers have inside, usually half. Its scores are the readers' medians.
+
+Source: LIDC-IDRI, Armato et al. 2011, doi 10.1118/1.3528204.
 """
 
 import itertools
@@ -11,94 +16,138 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.ndimage
 import scipy.spatial
 from jaxtyping import Bool, Int
 
 from gmmae.data.extraction.dicom import Stack
-from gmmae.data.lidc.masks import Drawn
-from gmmae.data.lidc.messages import SCORES
+from gmmae.data.lidc.messages import SCORES, ReadNodule
 from gmmae.data.volumes import DataError, Point
 
 
-class Consensus(NamedTuple):
-    """A nodule as its readers agree on it.
+class Drawn(NamedTuple):
+    """A reader's nodule on the grid of its stack."""
 
-    Attributes:
-      readers: number of those who outlined it.
-      stack: number of the stack among those of the series.
-      start: first index of the box, z, y, x.
-      mask: the nodule in the box.
-      centre_mm: world x, y, z of the mask's centre of mass.
-      diameter_mm: of the ball with the mask's volume.
-      scores: medians by the names in `SCORES`; those that no reader gave are missing.
+    nodule: ReadNodule
+    stack: Stack
+    voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x of the nodule
+    reach: Int[np.ndarray, "voxels 3"]  # these and the pixels of the outlines, by which readers mean the same nodule
+
+
+def draw(nodule: ReadNodule, stacks: Sequence[Stack]) -> Drawn:
+    """Draws a reader's outlines on the slices of a series.
+
+    Raises:
+      DataError: an outline lies outside the image or on no slice, a slice between them is missing, or they enclose nothing.
     """
+    slices = [(stack, k, item) for stack in stacks for k, item in enumerate(stack.slices)]
+    places: list[tuple[Stack, int]] = []
+    for uid, z_mm, _, _ in nodule.outlines:
+        found = [(stack, k) for stack, k, item in slices if uid and item.uid == uid]
+        if not found:
+            found = [(stack, k) for stack, k, item in slices if abs(item.origin_mm[2] - z_mm) < 0.25 * stack.spacing_mm[2]]
+        if len(found) != 1:
+            raise DataError(f"each outline must be on one slice of the series; there are {len(found)} at z = {z_mm:g} mm")
+        places += found
+    stack = places[0][0]
+    if any(other is not stack for other, _ in places):
+        raise DataError("a slice of the nodule is missing in the series")
+    lines = [np.array(outline.points) for outline in nodule.outlines]
+    points = np.array([(k, y, x) for line, (_, k) in zip(lines, places, strict=True) for x, y in line])
+    low, high = points.min(0), points.max(0)
+    width, height = stack.slices[0].size
+    if low.min() < 0 or (high[1:] >= (height, width)).any():
+        raise DataError(f"an outline must lie in the image of {width} × {height} pixels; it does not")
+    mask, reach = np.zeros((2, *(high - low + 1)), bool)
+    # Holes come last, so that a hole is cut for any order of the file.
+    for i in sorted(range(len(lines)), key=lambda i: not nodule.outlines[i].inclusion):
+        k = places[i][1] - low[0]
+        inside, line = enclosed(lines[i] - low[:0:-1], mask.shape[1:])
+        if nodule.outlines[i].inclusion:
+            mask[k] |= inside
+            reach[k] |= inside | line
+        else:
+            mask[k] &= ~inside
+    if not mask.any():
+        raise DataError("the outlines must enclose a voxel; they enclose none")
+    return Drawn(nodule, stack, np.argwhere(mask) + low, np.argwhere(reach) + low)
 
-    readers: int
-    stack: int
-    start: Int[np.ndarray, " 3"]
-    mask: Bool[np.ndarray, "z y x"]
-    centre_mm: Point
-    diameter_mm: float
-    scores: dict[str, float]
+
+def enclosed(
+    points: Int[np.ndarray, "points 2"], shape: tuple[int, ...]
+) -> tuple[Bool[np.ndarray, "y x"], Bool[np.ndarray, "y x"]]:
+    """Returns the pixels inside a closed line, and those on it. Points that are no neighbours are joined by straight lines.
+
+    Args:
+      points: pixels of the line, x and y.
+      shape: of the image, y and x.
+
+    >>> inside, line = enclosed(np.array([[0, 0], [3, 0], [3, 2], [0, 2]]), (3, 4))
+    >>> inside.astype(int).tolist(), int(line.sum())
+    ([[0, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]], 10)
+    """
+    line = np.zeros(shape, bool)
+    for start, end in zip(points, np.roll(points, -1, 0), strict=True):
+        steps = max(int(np.abs(end - start).max()), 1)
+        x, y = np.rint(start + np.linspace(0, 1, steps + 1)[:, None] * (end - start)).astype(int).T
+        line[y, x] = True
+    return scipy.ndimage.binary_fill_holes(line) & ~line, line
 
 
-def match(drawn: Sequence[Drawn], stacks: Sequence[Stack]) -> list[list[Drawn]]:
+class Consensus(NamedTuple):
+    """A nodule as its readers agree on it."""
+
+    readers: int  # number of those who outlined it
+    stack: Stack
+    voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x of the nodule, in order
+    centre_mm: Point  # centre of mass in the world
+    diameter_mm: float  # of the ball with the nodule's volume
+    scores: dict[str, float]  # medians by the names in `SCORES`; those that no reader gave are missing
+
+
+def match(drawn: Sequence[Drawn]) -> list[list[Drawn]]:
     """Returns the readers' outlines by nodule, in the order of each nodule's first outline."""
     pairs: list[tuple[float, float, int, int]] = []
     for i, j in itertools.combinations(range(len(drawn)), 2):
         one, other = drawn[i], drawn[j]
-        if one.nodule.reader == other.nodule.reader or one.stack != other.stack:
+        if one.nodule.reader == other.nodule.reader or one.stack is not other.stack:
             continue
-        spacing = np.array(stacks[one.stack].volume.frame.GetSpacing())[::-1]
-        distance = _distance_mm(one, other, spacing)
-        if distance <= spacing.max() * (1 + 1e-6):
-            pairs.append((-_overlap(one, other), distance, i, j))
-    group = list(range(len(drawn)))
+        spacing = np.array(one.stack.spacing_mm[::-1])
+        slice_mm = spacing.max() * (1 + 1e-6)
+        distances, _ = scipy.spatial.KDTree(one.reach * spacing).query(other.reach * spacing, distance_upper_bound=2 * slice_mm)
+        if distances.min() <= slice_mm:
+            dice = 2 * np.sum(distances == 0) / (len(one.reach) + len(other.reach))
+            pairs.append((-dice, distances.min(), i, j))
+    groups = [[i] for i in range(len(drawn))]  # the group of each outline; its members share one list
     for _, _, i, j in sorted(pairs):
-        members = [k for k in range(len(drawn)) if group[k] in (group[i], group[j])]
-        readers = [drawn[k].nodule.reader for k in members]
-        if group[i] != group[j] and len(set(readers)) == len(readers):
-            first = min(group[i], group[j])
-            for k in members:
-                group[k] = first
-    return [[item for item, its in zip(drawn, group, strict=True) if its == one] for one in dict.fromkeys(group)]
+        joined = sorted(groups[i] + groups[j])
+        if groups[i] is not groups[j] and len({drawn[k].nodule.reader for k in joined}) == len(joined):
+            for k in joined:
+                groups[k] = joined
+    return [[drawn[k] for k in group] for i, group in enumerate(groups) if i == group[0]]
 
 
-def consensus(group: Sequence[Drawn], stacks: Sequence[Stack], share: float) -> Consensus:
+def consensus(group: Sequence[Drawn], share: float) -> Consensus:
     """Returns the nodule of a group of outlines.
 
     Args:
       group: the outlines.
-      stacks: of the series.
       share: of the readers of the nodule who must have a voxel inside; 0 means any reader.
 
     Raises:
       DataError: no voxel is inside for that share of the readers.
     """
-    low = np.min([item.start for item in group], 0)
-    high = np.max([item.start + item.mask.shape for item in group], 0)
-    votes = np.zeros(high - low, int)
-    for item in group:
-        votes[_box(item.start - low, item.mask.shape)] += item.mask
+    voxels, votes = np.unique(np.concatenate([item.voxels for item in group]), axis=0, return_counts=True)
     needed = max(math.ceil(share * len(group) - 1e-9), 1)
-    mask = votes >= needed
-    if not mask.any():
+    voxels = voxels[votes >= needed]
+    if not len(voxels):
         raise DataError(f"{needed} of {len(group)} readers must agree on a voxel; they agree on none")
-    inside = np.argwhere(mask)
-    first, last = inside.min(0), inside.max(0)
-    geometry = stacks[group[0].stack].volume.frame
-    centre = geometry.TransformContinuousIndexToPhysicalPoint((inside.mean(0) + low)[::-1].tolist())
-    volume_mm3 = len(inside) * float(np.prod(geometry.GetSpacing()))
+    stack = group[0].stack
+    volume_mm3 = len(voxels) * math.prod(stack.spacing_mm)
     scores = {name: [item.nodule.scores[name] for item in group if name in item.nodule.scores] for name in SCORES}
-    return Consensus(
-        len(group),
-        group[0].stack,
-        low + first,
-        mask[_box(first, last - first + 1)],
-        centre,
-        float(np.cbrt(6 / np.pi * volume_mm3)),
-        {name: float(np.median(values)) for name, values in scores.items() if values},
-    )
+    medians = {name: float(np.median(values)) for name, values in scores.items() if values}
+    centre_mm = stack.point_mm(voxels.mean(0))
+    return Consensus(len(group), stack, voxels, centre_mm, float(np.cbrt(6 / np.pi * volume_mm3)), medians)
 
 
 def category(texture: float | None) -> str:
@@ -110,27 +159,3 @@ def category(texture: float | None) -> str:
     if texture is None:
         return ""
     return "ground-glass" if texture <= 2 else "part-solid" if texture <= 4 else "solid"
-
-
-def _box(start: Int[np.ndarray, " 3"], shape: Sequence[int] | Int[np.ndarray, " 3"]) -> tuple[slice, ...]:
-    return tuple(slice(int(first), int(first + count)) for first, count in zip(start, shape, strict=True))
-
-
-def _distance_mm(one: Drawn, other: Drawn, spacing: np.ndarray) -> float:
-    """Returns the distance between the nearest voxels of two nodules, their outlines included."""
-    apart = np.maximum(one.start - other.start - other.reach.shape + 1, other.start - one.start - one.reach.shape + 1)
-    boxes = float(np.linalg.norm(np.maximum(apart, 0) * spacing))
-    if boxes > spacing.max() * (1 + 1e-6):
-        return boxes
-    first, second = ((np.argwhere(item.reach) + item.start) * spacing for item in (one, other))
-    return float(scipy.spatial.KDTree(first).query(second)[0].min())
-
-
-def _overlap(one: Drawn, other: Drawn) -> float:
-    """Returns the Dice of two nodules, their outlines included."""
-    low = np.maximum(one.start, other.start)
-    high = np.minimum(one.start + one.reach.shape, other.start + other.reach.shape)
-    if (high <= low).any():
-        return 0.0
-    shared = np.logical_and(*(item.reach[_box(low - item.start, high - low)] for item in (one, other))).sum()
-    return float(2 * shared / (one.reach.sum() + other.reach.sum()))

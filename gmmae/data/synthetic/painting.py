@@ -5,15 +5,17 @@ there, without supersampling. All vectors are in array order, z, y, x, in mm fro
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from gmmae.data.synthetic.phantom import Phantom, Tube, Vector, Wall
+from gmmae.data.synthetic.phantom import Phantom, Tube, Vector
 
 Grid = Float64[np.ndarray, "z y x"]
-Axes = tuple[Float64[np.ndarray, "z 1 1"], Float64[np.ndarray, "1 y 1"], Float64[np.ndarray, "1 1 x"]]
+Axes = Sequence[np.ndarray]
+"""Offsets along each axis, in shapes that broadcast to the grid."""
 
 
 class Field(NamedTuple):
@@ -46,10 +48,6 @@ def interpolate(
     return lattice
 
 
-def _axes(field: Field) -> Axes:
-    return field.z_mm[:, None, None], field.y_mm[None, :, None], field.x_mm[None, None, :]
-
-
 def _dot(vector: Vector, axes: Axes) -> Grid:
     return vector[0] * axes[0] + vector[1] * axes[1] + vector[2] * axes[2]
 
@@ -67,38 +65,15 @@ def _brighten(hu: Grid, cover: Grid, value: Grid | float) -> Grid:
 
 def paint_tube(tube: Tube, field: Field, hu: Grid) -> Grid:
     """Returns `hu` with a vessel. The distance to its axis is taken at the nearest point of the straight axis."""
-    axes = _axes(field)
+    axes = np.ix_(*field[:3])
     t = np.clip(_dot(tube.along, axes) - tube.along @ tube.start_mm, 0, tube.length_mm)
-    squared = np.zeros_like(hu)
-    for axis, start, along, bend in zip(axes, tube.start_mm, tube.along, tube.bend, strict=True):
-        squared += np.square(axis - (start + t * (along + t * bend)))
+    parts = zip(axes, tube.start_mm, tube.along, tube.bend, strict=True)
+    squared = sum(np.square(axis - (start + t * (along + t * bend))) for axis, start, along, bend in parts)
     radius = tube.radius_mm * (1 - (1 - tube.taper) / tube.length_mm * t)
     # Across its axis a thin tube keeps the share of a disc that a Gaussian of this variance leaves at the centre.
     variance = float(np.square(field.blur_mm) @ (1 - np.square(tube.along))) / 2
     kept = 1 - math.exp(-(tube.radius_mm**2) / (2 * variance))
     return _brighten(hu, kept * _cover(np.sqrt(squared) - radius, math.sqrt(variance)), tube.hu)
-
-
-def _wall_distance(wall: Wall, field: Field) -> Grid:
-    """Returns the signed distance to the chest wall, mm, negative inside it."""
-    axes = _axes(field)
-    depth = _dot(wall.normal, axes)
-    squared = np.square(axes[0]) + np.square(axes[1]) + np.square(axes[2])
-    return wall.distance_mm - wall.curvature / 2 * (squared - np.square(depth)) - depth
-
-
-def _radius(phantom: Phantom, axes: Axes, norm: Grid, relief: Grid) -> Grid:
-    """Returns the distance of the nodule's surface from its centre along each voxel's ray, mm."""
-    rho = np.sqrt(sum(np.square(_dot(row, axes)) for row in phantom.axes))
-    rise = 1 + phantom.roughness * relief
-    for bumps, squarings in ((phantom.lobes, 2), (phantom.spicules, 5)):  # cos⁴ is a lobe, cos³² a spicule
-        for bump in bumps:
-            height = math.sqrt(bump @ bump)
-            cosine = np.maximum(_dot(bump / height, axes), 0) / norm
-            for _ in range(squarings):
-                cosine = cosine * cosine
-            rise += height * cosine
-    return rise * norm / rho
 
 
 def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.ndarray, "z y x"]]:
@@ -116,16 +91,23 @@ def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.n
     Returns:
       HU, not rounded, and the nodule's voxels (those on the lung's side of the phantom's wall).
     """
-    axes = _axes(field._replace(x_mm=field.x_mm + 1e-6))  # the very centre has no direction: look a nanometre aside
+    axes = np.ix_(field.z_mm, field.y_mm, field.x_mm + 1e-6)  # the very centre has no direction: look a nanometre aside
     squares = [np.square(axis) for axis in axes]
-    norm = np.sqrt(squares[0] + squares[1] + squares[2])
-    lattice = [3.5 + offsets * (4 / phantom.diameter_mm) for offsets in field[:3]]
-    relief = interpolate(phantom.relief, *lattice)
-    distance = norm - _radius(phantom, axes, norm, relief)
-    blur = np.sqrt(_dot(np.square(field.blur_mm), (squares[0], squares[1], squares[2]))) / norm
+    norm = np.sqrt(sum(squares))
+    relief = interpolate(phantom.relief, *(3.5 + offsets * (4 / phantom.diameter_mm) for offsets in field[:3]))
+    # The distance of the surface from the centre along each voxel's ray is that of an ellipsoid, raised.
+    rise = 1 + phantom.roughness * relief
+    for bumps, squarings in ((phantom.lobes, 2), (phantom.spicules, 5)):  # cos⁴ is a lobe, cos³² a spicule
+        for bump in bumps:
+            height = math.sqrt(bump @ bump)
+            cosine = np.maximum(_dot(bump / height, axes), 0) / norm
+            for _ in range(squarings):
+                cosine = cosine * cosine
+            rise += height * cosine
+    distance = norm - rise * norm / np.sqrt(sum(np.square(_dot(row, axes)) for row in phantom.axes))
+    blur = np.sqrt(_dot(np.square(field.blur_mm), squares)) / norm
 
-    core_axes = tuple(axis - offset for axis, offset in zip(axes, phantom.core_mm, strict=True))
-    core_norm = np.sqrt(np.square(core_axes[0]) + np.square(core_axes[1]) + np.square(core_axes[2]))
+    core_norm = np.sqrt(sum(np.square(axis - offset) for axis, offset in zip(axes, phantom.core_mm, strict=True)))
     core = _cover(core_norm - phantom.core_radius * (norm - distance), float(field.blur_mm.mean()))
     inside = phantom.shell_hu + phantom.texture_hu * relief
     inside += core * (phantom.core_hu - phantom.shell_hu)
@@ -138,8 +120,10 @@ def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.n
     for tube in phantom.tubes:
         hu = paint_tube(tube, field, hu)
     if phantom.wall is not None:
-        to_wall = _wall_distance(phantom.wall, field)
-        wall_blur = math.sqrt(float(np.square(field.blur_mm) @ np.square(phantom.wall.normal)))
-        hu = _brighten(hu, _cover(to_wall, wall_blur), phantom.wall.hu)
+        normal, distance_mm, curvature, wall_hu = phantom.wall
+        axes = np.ix_(*field[:3])
+        depth = _dot(normal, axes)
+        to_wall = distance_mm - curvature / 2 * (sum(map(np.square, axes)) - np.square(depth)) - depth
+        hu = _brighten(hu, _cover(to_wall, math.sqrt(float(np.square(field.blur_mm) @ np.square(normal)))), wall_hu)
         mask &= to_wall > 0
     return hu, mask

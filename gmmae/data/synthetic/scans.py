@@ -6,7 +6,6 @@ ellipsoidal lungs in an elliptic cylinder of soft tissue; nodules and vessels ar
 
 import csv
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,15 +34,6 @@ NOISE_EDGE = 128
 MIN_HALF_AXIS_MM = 5.0
 """Shortest half-axis of a lung."""
 SUBSETS = 10
-
-
-class Annotation(NamedTuple):
-    """One row of `annotations.csv`: world coordinates x, y, z in mm (ITK's LPS)."""
-
-    seriesuid: str
-    world_mm: tuple[float, float, float]
-    diameter_mm: float
-    category: str
 
 
 class Frame(NamedTuple):
@@ -89,11 +79,11 @@ def _add_noise(rng: np.random.Generator, volume: Volume) -> None:
     tiles = rng.standard_normal((4, NOISE_EDGE, NOISE_EDGE))
     tiles = (tiles + np.roll(tiles, 1, 1) + np.roll(tiles, 1, 2) + np.roll(tiles, (1, 1), (1, 2))) / 2
     tiles = np.rint(tiles * rng.uniform(15, 35)).astype(np.int16)
-    repeats = [-(-n // NOISE_EDGE) for n in volume.shape[1:]]
+    rows, columns = (np.arange(n) for n in volume.shape[1:])
     for plane in volume:
-        tile = np.roll(tiles[rng.integers(4)], rng.integers(NOISE_EDGE, size=2), (0, 1))
-        plane += np.tile(tile, repeats)[: plane.shape[0], : plane.shape[1]]
-        np.clip(plane, -1024, 3071, out=plane)
+        tile, (down, right) = tiles[rng.integers(4)], rng.integers(NOISE_EDGE, size=2)
+        plane += tile[np.ix_((rows - down) % NOISE_EDGE, (columns - right) % NOISE_EDGE)]
+    np.clip(volume, -1024, 3071, out=volume)
 
 
 def _paint_tube(volume: Volume, frame: Frame, centre_mm: Vector, tube: Tube) -> None:
@@ -105,37 +95,27 @@ def _paint_tube(volume: Volume, frame: Frame, centre_mm: Vector, tube: Tube) -> 
     volume[region] = np.rint(paint_tube(tube, field, volume[region].astype(np.float64)))
 
 
-def _paint_nodule(volume: Volume, frame: Frame, centre_mm: Vector, phantom: Phantom) -> None:
-    reach = np.full(3, 1.2 * phantom.diameter_mm + 3)
-    region, field = frame.region(centre_mm, -reach, reach)
-    painted, _ = paint(phantom._replace(tubes=()), field, volume[region].astype(np.float64))
-    volume[region] = np.rint(painted)
-    for tube in phantom.tubes:
-        _paint_tube(volume, frame, centre_mm, tube)
-
-
-def _centre(rng: np.random.Generator, frame: Frame, phantom: Phantom) -> Vector:
-    """Returns a random centre in a lung; for juxta-pleural nodules a quarter diameter from its surface, off apex and base."""
-    semi_mm = LUNG * frame.edges_mm
-    lung = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
-    if phantom.category == "juxta-pleural":
-        outward = random_directions(rng, 1)[0]
-        outward[0] *= 0.5
-        outward /= math.sqrt(outward @ outward)
-        normal = outward / semi_mm
-        return lung + semi_mm * outward - 0.25 * phantom.diameter_mm * normal / math.sqrt(normal @ normal)
-    inner = 1 - 0.65 * phantom.diameter_mm / float(semi_mm.min())
-    return lung + semi_mm * random_directions(rng, 1)[0] * (inner * np.cbrt(rng.uniform()))
-
-
 def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Phantom, Vector]]:
-    """Returns nodules that do not touch. Each has a hundred tries for its position."""
-    largest_mm = min(DIAMETER_MM[1], 0.8 * float((LUNG * frame.edges_mm).min()))
+    """Returns nodules that do not touch, and their centres in a lung. Each has a hundred tries for its position.
+
+    Juxta-pleural nodules lie a quarter diameter from the lung's surface, off apex and base.
+    """
+    semi_mm = LUNG * frame.edges_mm
+    largest_mm = min(DIAMETER_MM[1], 0.8 * float(semi_mm.min()))
     placed: list[tuple[Phantom, Vector]] = []
     for _ in range(count):
         phantom = draw_phantom(rng, largest_mm=largest_mm)._replace(wall=None)
         for _ in range(100):
-            centre_mm = _centre(rng, frame, phantom)
+            centre_mm = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
+            direction = random_directions(rng, 1)[0]
+            if phantom.category == "juxta-pleural":
+                direction[0] *= 0.5
+                direction /= math.sqrt(direction @ direction)
+                normal = direction / semi_mm
+                centre_mm = centre_mm + semi_mm * direction - 0.25 * phantom.diameter_mm * normal / math.sqrt(normal @ normal)
+            else:
+                inner = 1 - 0.65 * phantom.diameter_mm / float(semi_mm.min())
+                centre_mm = centre_mm + semi_mm * direction * (inner * np.cbrt(rng.uniform()))
             gaps = (math.dist(centre_mm, other) - 0.75 * (phantom.diameter_mm + p.diameter_mm) for p, other in placed)
             if all(gap > 2 for gap in gaps):
                 placed.append((phantom, centre_mm))
@@ -164,45 +144,26 @@ def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[
     """
     nodules = _place(rng, frame, count)
     volume = _chest(rng, frame)
-    litres = 2 * 4 / 3 * math.pi * float(np.prod(LUNG * frame.edges_mm)) / 1e6
-    for _ in range(round(VESSELS_PER_LITRE * litres)):
-        lung = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
-        start_mm = lung + LUNG * frame.edges_mm * random_directions(rng, 1)[0] * (0.8 * np.cbrt(rng.uniform()))
+    semi_mm = LUNG * frame.edges_mm
+    for _ in range(round(VESSELS_PER_LITRE * 2 * 4 / 3 * math.pi * float(np.prod(semi_mm)) / 1e6)):
+        lung_mm = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
+        start_mm = lung_mm + semi_mm * random_directions(rng, 1)[0] * (0.8 * np.cbrt(rng.uniform()))
         along = random_directions(rng, 1)[0]
         _paint_tube(volume, frame, start_mm, random_tube(rng, np.zeros(3), along, rng.uniform(10, 50), rng.lognormal(0, 0.4)))
     for phantom, centre_mm in nodules:
-        _paint_nodule(volume, frame, centre_mm, phantom)
+        reach = np.full(3, 1.2 * phantom.diameter_mm + 3)
+        region, field = frame.region(centre_mm, -reach, reach)
+        painted, _ = paint(phantom._replace(tubes=()), field, volume[region].astype(np.float64))
+        volume[region] = np.rint(painted)
+        for tube in phantom.tubes:
+            _paint_tube(volume, frame, centre_mm, tube)
     _add_noise(rng, volume)
     return volume, nodules
 
 
-def _scans(
-    scans: int, nodules_per_scan: tuple[int, int], seed: int, frame: Frame
-) -> Iterator[tuple[str, sitk.Image, list[Annotation]]]:
-    """Yields series UID, image and annotations of each scan; scan i depends on its seed and i only."""
-    for index in range(scans):
-        rng = np.random.default_rng([seed, index])
-        seriesuid = f"2.25.{int.from_bytes(rng.bytes(15))}"  # DICOM's root for UIDs made of random bits
-        origin = rng.uniform((-250, -250, -400), (-150, -150, -100))
-        volume, nodules = synthetic_scan(rng, frame, int(rng.integers(*nodules_per_scan, endpoint=True)))
-        image = sitk.GetImageFromArray(volume)
-        image.SetSpacing(frame.spacing_mm[::-1].tolist())
-        image.SetOrigin(origin.tolist())
-        rows = [
-            Annotation(
-                seriesuid,
-                image.TransformContinuousIndexToPhysicalPoint((centre_mm / frame.spacing_mm)[::-1].tolist()),
-                phantom.diameter_mm,
-                phantom.category,
-            )
-            for phantom, centre_mm in nodules
-        ]
-        yield seriesuid, image, rows
-
-
 def write_luna16_folder(
     root: Path, scans: int, nodules_per_scan: tuple[int, int], seed: int, frame: Frame, compressed: bool = False
-) -> list[Annotation]:
+) -> int:
     """Writes scans as `subset0/<seriesuid>.mhd` with `.raw` or `.zraw` beside them, and `annotations.csv`.
 
     Scan i goes to subset i modulo 10, and depends on `seed`, i and the frame only. Annotations are the exact centres and the
@@ -217,7 +178,7 @@ def write_luna16_folder(
       compressed: write `.zraw` rather than `.raw`.
 
     Returns:
-      The annotations, in the order of the file.
+      The number of nodules.
 
     Raises:
       DataError: the frame is too small, or nodules do not fit into a scan.
@@ -231,15 +192,22 @@ def write_luna16_folder(
             f"a lung's shortest half-axis must be at least {MIN_HALF_AXIS_MM:g} mm; got {half_axis_mm:.3g} mm from "
             f"{frame.shape} voxels of {frame.spacing_mm.tolist()} mm (z, y, x): enlarge either"
         )
-    annotations: list[Annotation] = []
+    rows: list[list[object]] = []
     with whole_folder(Path(root), "FOLDER") as place:
-        for index, (seriesuid, image, rows) in enumerate(_scans(scans, nodules_per_scan, seed, frame)):
+        for index in range(scans):
+            rng = np.random.default_rng([seed, index])
+            seriesuid = f"2.25.{int.from_bytes(rng.bytes(15))}"  # DICOM's root for UIDs made of random bits
+            origin = rng.uniform((-250, -250, -400), (-150, -150, -100))
+            volume, nodules = synthetic_scan(rng, frame, int(rng.integers(*nodules_per_scan, endpoint=True)))
+            image = sitk.GetImageFromArray(volume)
+            image.SetSpacing(frame.spacing_mm[::-1].tolist())
+            image.SetOrigin(origin.tolist())
+            for phantom, centre_mm in nodules:
+                world_mm = image.TransformContinuousIndexToPhysicalPoint((centre_mm / frame.spacing_mm)[::-1].tolist())
+                rows.append([seriesuid, *world_mm, phantom.diameter_mm, phantom.category])
             folder = place / f"subset{index % SUBSETS}"
             folder.mkdir(exist_ok=True)
             write_image(image, folder / f"{seriesuid}.mhd", compressed)
-            annotations += rows
         with (place / ANNOTATIONS).open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["seriesuid", *COLUMNS, "category"])
-            writer.writerows([row.seriesuid, *row.world_mm, row.diameter_mm, row.category] for row in annotations)
-    return annotations
+            csv.writer(file).writerows([["seriesuid", *COLUMNS, "category"], *rows])
+    return len(rows)

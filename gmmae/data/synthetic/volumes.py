@@ -3,27 +3,56 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool
 
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, interpolate, paint
-from gmmae.data.synthetic.phantom import Phantom, draw_phantom
+from gmmae.data.synthetic.phantom import Phantom, Vector, draw_phantom
 from gmmae.data.volumes import NativeNodule, Nodules, make_table
 
 Shape = tuple[int, int, int]
+Mask = Bool[np.ndarray, "z y x"]
 
 EDGE_DIAMETERS = 1.25
 """A cube's edge over its nodule's diameter, as for the real nodules."""
 
 
-def _noise(rng: np.random.Generator, field: Field, step_mm: Float64[np.ndarray, "3"]) -> Grid:
+class _Scanner(NamedTuple):
+    """A scan as it shows a nodule: its spacing and the annotated centre's error along z, y, x, and tissue without a nodule."""
+
+    spacing_mm: Vector
+    noise_hu: float
+    lung_hu: float
+    texture_hu: float
+    shift_mm: Vector
+
+
+def _draw_scanner(phantom: Phantom, rng: np.random.Generator) -> _Scanner:
+    slice_mm, pixel_mm, noise_hu, lung_hu, texture_hu = rng.uniform((0.6, 0.55, 12, -900, 20), (2.5, 0.85, 45, -770, 60))
+    shift_mm = 0.05 * phantom.diameter_mm * rng.standard_normal(3)
+    return _Scanner(np.array([slice_mm, pixel_mm, pixel_mm]), noise_hu, lung_hu, texture_hu, shift_mm)
+
+
+def _noise(rng: np.random.Generator, places: list[np.ndarray], step_mm: Vector) -> Grid:
     """Returns white noise on a lattice of `step_mm`, linearly interpolated, like a scan's noise after resampling."""
     phase = rng.uniform(size=3)
-    positions = [(mm - mm[0]) / step + start for mm, step, start in zip(field[:3], step_mm, phase, strict=True)]
+    positions = [(mm - mm[0]) / step + start for mm, step, start in zip(places, step_mm, phase, strict=True)]
     lattice = rng.standard_normal([int(position[-1]) + 2 for position in positions])
     return interpolate(lattice, *positions)
 
 
-def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tuple[Grid, Bool[np.ndarray, "z y x"]]:
+def _render(phantom: Phantom, scanner: _Scanner, shape: Shape, voxel_mm: Vector, rng: np.random.Generator) -> tuple[Grid, Mask]:
+    """Returns HU, not rounded, and the nodule's voxels."""
+    steps = zip(shape, voxel_mm, scanner.shift_mm, strict=True)
+    places = [(np.arange(n) - (n - 1) / 2) * step + shift for n, step, shift in steps]
+    slope = rng.normal(0, 20 / phantom.diameter_mm, 3)
+    z, y, x = np.ix_(*places)
+    tissue = scanner.lung_hu + slope[0] * z + slope[1] * y + slope[2] * x
+    tissue += scanner.texture_hu * _noise(rng, places, np.maximum(2.0, voxel_mm))
+    hu, mask = paint(phantom, Field(places[0], places[1], places[2], blur_of(scanner.spacing_mm)), tissue)
+    return hu + scanner.noise_hu * _noise(rng, places, np.maximum(scanner.spacing_mm, voxel_mm)), mask
+
+
+def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tuple[Grid, Mask]:
     """Renders a phantom with parenchyma and noise in a box of cubic voxels, whose edge is `EDGE_DIAMETERS` × its diameter.
 
     The cube's centre misses the nodule's by 5 % of the diameter (a standard deviation along each axis), as a reader's does.
@@ -37,41 +66,8 @@ def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tup
     Returns:
       HU, not rounded, and the nodule's voxels, both of that shape.
     """
-    scanner = _draw_scanner(rng)
-    voxel_mm = EDGE_DIAMETERS * phantom.diameter_mm / max(shape)
-    shift_mm = 0.05 * phantom.diameter_mm * rng.standard_normal(3)
-    return _scan(phantom, scanner, _places(shape, np.full(3, voxel_mm), shift_mm), np.full(3, voxel_mm), rng)
-
-
-class _Scanner(NamedTuple):
-    """Spacing along z, y, x, and what tissue is like without a nodule."""
-
-    spacing_mm: Float64[np.ndarray, "3"]
-    noise_hu: float
-    lung_hu: float
-    texture_hu: float
-
-
-def _draw_scanner(rng: np.random.Generator) -> _Scanner:
-    slice_mm, pixel_mm, noise_hu, lung_hu, texture_hu = rng.uniform((0.6, 0.55, 12, -900, 20), (2.5, 0.85, 45, -770, 60))
-    return _Scanner(np.array([slice_mm, pixel_mm, pixel_mm]), noise_hu, lung_hu, texture_hu)
-
-
-def _places(shape: Shape, step_mm: Float64[np.ndarray, "3"], shift_mm: Float64[np.ndarray, "3"]) -> list[np.ndarray]:
-    """Returns the positions of voxels along each axis, from the nodule's centre, mm."""
-    return [(np.arange(n) - (n - 1) / 2) * step + shift for n, step, shift in zip(shape, step_mm, shift_mm, strict=True)]
-
-
-def _scan(
-    phantom: Phantom, scanner: _Scanner, places: list[np.ndarray], voxel_mm: Float64[np.ndarray, "3"], rng: np.random.Generator
-) -> tuple[Grid, Bool[np.ndarray, "z y x"]]:
-    z_mm, y_mm, x_mm = places
-    field = Field(z_mm, y_mm, x_mm, blur_of(scanner.spacing_mm))
-    slope = rng.normal(0, 20 / phantom.diameter_mm, 3)
-    tissue = scanner.lung_hu + slope[0] * z_mm[:, None, None] + slope[1] * y_mm[:, None] + slope[2] * x_mm
-    tissue += scanner.texture_hu * _noise(rng, field, np.maximum(2.0, voxel_mm))
-    hu, mask = paint(phantom, field, tissue)
-    return hu + scanner.noise_hu * _noise(rng, field, np.maximum(scanner.spacing_mm, voxel_mm)), mask
+    voxel_mm = np.full(3, EDGE_DIAMETERS * phantom.diameter_mm / max(shape))
+    return _render(phantom, _draw_scanner(phantom, rng), shape, voxel_mm, rng)
 
 
 def native_nodules(samples: int, edge: int, seed: int) -> tuple[NativeNodule, ...]:
@@ -86,12 +82,10 @@ def native_nodules(samples: int, edge: int, seed: int) -> tuple[NativeNodule, ..
 def _native(edge: int, seed: int, index: int) -> NativeNodule:
     rng = np.random.default_rng([seed, index])
     phantom = draw_phantom(rng)
-    scanner = _draw_scanner(rng)
+    scanner = _draw_scanner(phantom, rng)
     slices = max(2, round(phantom.diameter_mm / scanner.spacing_mm[0]))
-    shift_mm = 0.05 * phantom.diameter_mm * rng.standard_normal(3)
     for shape in ((slices, edge, edge), (slices + 1, edge, edge)):
-        places = _places(shape, scanner.spacing_mm, shift_mm)
-        hu, mask = _scan(phantom, scanner, places, scanner.spacing_mm, rng)
+        hu, mask = _render(phantom, scanner, shape, scanner.spacing_mm, rng)
         if mask.any():
             break
     z, y, x = ((n - 1) / 2 for n in shape)

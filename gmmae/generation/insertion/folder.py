@@ -1,6 +1,6 @@
-"""The output folder of an insertion: scans in LUNA16's format, and their nodules in several formats.
+"""The folders of an insertion: scans in LUNA16's format with annotations, before and after.
 
-Scans keep their relative paths and UIDs. The folder also contains:
+In the output folder scans keep their relative paths and UIDs. It also contains:
 
 - `annotations.csv`: old and new lines. The column `inserted` names a new line's nodule, and `patient` its own patient.
 - `masks/UID.nii.gz`: a label for each inserted nodule, beginning with 1.
@@ -9,24 +9,40 @@ Scans keep their relative paths and UIDs. The folder also contains:
 """
 
 import json
-import zlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import SimpleITK as sitk
-from jaxtyping import Real, UInt16
-
-from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS
-from gmmae.data.writing import write_image
-from gmmae.generation.insertion.hosts import Annotations, Host, annotated
+from gmmae.data.extraction.annotations import Table, read_table
+from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS, find_scans
+from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import DataError
+from gmmae.generation.insertion.geometry import Vector
 from gmmae.system.files import csv_text, write_text
 
-INSERTED = "inserted"
-MASKS, DETECTION, RECORD, PICTURE = "masks", "detection.json", "insertions.csv", "insertions.png"
-COMPRESSION_LEVEL = 2
-"""Level of zlib, equal to that of ITK's writer."""
+MASKS = "masks"
+
+
+def read_scans(root: Path) -> tuple[dict[str, Path], Table, list[str]]:
+    """Returns the headers of a folder's scans by series UID, its annotations if it has some, and a message for each fault.
+
+    Raises:
+      DataError: the folder does not exist or has no scans, or its `annotations.csv` cannot be read.
+    """
+    if not root.is_dir():
+        raise DataError(f"SCANS must be a folder of .mhd scans; got {root}, which is no folder")
+    scans, repeated = find_scans(root)
+    if not scans:
+        raise DataError(f"SCANS must hold .mhd scans, in subset*/ or directly; got {root}, which has none")
+    path, table = root / ANNOTATIONS, Table([], [], ("seriesuid", *COLUMNS))
+    if os.path.lexists(path):
+        table = read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS)
+    return (
+        dict(sorted(scans.items())),
+        table,
+        [fault.line() for fault in (*repeated, *table.faults) if fault.kind != "duplicate"],
+    )
 
 
 class InsertionRecord(NamedTuple):
@@ -71,61 +87,32 @@ class InsertionRecord(NamedTuple):
     scan_noise_hu: float
 
 
-def write_scan(path: Path, header: Path, voxels: Real[np.ndarray, "z y x"]) -> None:
-    """Writes `.mhd` and `.zraw`. The header keeps its old lines, except those about the storage of voxels."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stored = zlib.compress(np.ascontiguousarray(voxels, voxels.dtype.newbyteorder("<")).tobytes(), COMPRESSION_LEVEL)
-    path.with_suffix(".zraw").write_bytes(stored)
-    storage = {
-        "CompressedData": "True",
-        "CompressedDataSize": str(len(stored)),
-        "BinaryDataByteOrderMSB": "False",
-        "ElementByteOrderMSB": None,
-        "HeaderSize": None,
-    }
-    lines: list[str] = []
-    for line in header.read_text(encoding="latin-1").splitlines():
-        key = line.partition("=")[0].strip()
-        if key == "ElementDataFile":
-            break  # it is the last one
-        if key not in storage:
-            lines.append(line)
-    lines += [f"{key} = {value}" for key, value in storage.items() if value is not None]
-    lines.append(f"ElementDataFile = {path.with_suffix('.zraw').name}")
-    path.write_text("\n".join(lines) + "\n", encoding="latin-1")
+class Written(NamedTuple):
+    """A scan of the output folder: its header's path there, its old nodules' centres and radii (mm), and its new nodules."""
+
+    path: Path
+    old: list[tuple[Vector, float]]
+    records: list[InsertionRecord]
 
 
-def write_mask(path: Path, host: Host, labels: UInt16[np.ndarray, "z y x"]) -> None:
-    """Writes the labels with the scan's geometry."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = sitk.GetImageFromArray(labels)
-    image.SetOrigin(host.frame.GetOrigin())
-    image.SetSpacing(host.frame.GetSpacing())
-    image.SetDirection(host.frame.GetDirection())
-    write_image(image, path)
-
-
-def _cell(value: object) -> object:
-    """Returns a value as a cell of a CSV: several numbers are one text."""
-    return " ".join(f"{number:.4f}" for number in value) if isinstance(value, tuple) else value
-
-
-def write_tables(folder: Path, table: Annotations, scans: dict[str, Path], records: Sequence[InsertionRecord]) -> None:
-    """Writes the annotations, the boxes and the record of the scans, given by their headers' paths in the folder."""
-    columns = (*table.columns, *(column for column in ("category", "patient", INSERTED) if column not in table.columns))
+def write_tables(folder: Path, table: Table, scans: Mapping[str, Written]) -> None:
+    """Writes the annotations, the boxes and the record of the scans. All lines of the old table are kept."""
+    columns = (*table.columns, *(column for column in ("category", "patient", "inserted") if column not in table.columns))
     lines: list[Mapping[str, object]] = []
     images: list[dict[str, object]] = []
-    for uid, path in scans.items():
-        lines += table.lines.get(uid, [])
-        boxes = [[*centre.tolist(), *[diameter] * 3] for centre, diameter in annotated(table.rows[uid])]
+    cells: list[Mapping[str, object]] = []
+    for uid, (path, old, records) in scans.items():
+        lines += [line for line in table.lines if line["seriesuid"] == uid]
+        boxes = [[*centre.tolist(), *[2 * radius] * 3] for centre, radius in old]
         for record in records:
-            if record.seriesuid == uid:
-                position = {column: getattr(record, column) for column in COLUMNS}
-                names = {"category": record.category, "patient": record.patient, INSERTED: record.nodule}
-                lines.append({"seriesuid": uid, **position, **names})
-                boxes.append(list(record.box_mm))
+            known = record._asdict()
+            texts = {name: " ".join(f"{mm:.4f}" for mm in known[name]) for name in ("box_mm", "spacing_mm")}
+            cells.append(known | texts)
+            lines.append(
+                {name: known[name] for name in ("seriesuid", *COLUMNS, "category", "patient")} | {"inserted": record.nodule}
+            )
+            boxes.append(list(record.box_mm))
         images.append({"image": path.as_posix(), "box": boxes, "label": [0] * len(boxes)})
     write_text(folder / ANNOTATIONS, csv_text(lines, columns))
-    cells = [{name: _cell(value) for name, value in record._asdict().items()} for record in records]
-    write_text(folder / RECORD, csv_text(cells, InsertionRecord._fields))
-    (folder / DETECTION).write_text(json.dumps({"training": images}, indent=1) + "\n")
+    write_text(folder / "insertions.csv", csv_text(cells, InsertionRecord._fields))
+    (folder / "detection.json").write_text(json.dumps({"training": images}, indent=1) + "\n")

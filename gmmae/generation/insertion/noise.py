@@ -9,10 +9,10 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Real
+from jaxtyping import Float, Real
 from scipy import ndimage
 
-from gmmae.generation.insertion.hosts import Host
+from gmmae.generation.insertion.geometry import Volume, Voxels
 from gmmae.generation.insertion.lungs import Lungs
 
 MIN_PLEURA_MM = 5.0
@@ -24,64 +24,54 @@ FILTER_PIXELS = 1.5
 REACHES = (0.01, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4)
 """Standard deviations, in pixels, of the Gaussian that turns white noise into a scan's noise."""
 
+EDGE_MM = 1.0
+"""Width of a nodule's edge, which is left out when its own noise is measured."""
+
 MAD = 1.4826
 
 
 class Noise(NamedTuple):
     """Standard deviation of the noise in HU, and of the Gaussian that correlates neighbours in a slice, in pixels."""
 
-    hu: float
+    sd_hu: float
     reach_pixels: float
 
 
-def measure(host: Host, lungs: Lungs) -> Noise:
+def measure(voxels: Voxels, lungs: Lungs) -> Noise:
     """Measures the noise of a scan's lungs, away from the pleura. It is zero if there is too little lung."""
     deep = lungs.depth_mm > MIN_PLEURA_MM
-    slices = np.flatnonzero(deep.any(axis=(1, 2)))
-    chosen = slices[np.unique(np.linspace(0, len(slices) - 1, min(MAX_SLICES, len(slices))).round().astype(int))]
-    z, y, x = lungs.step
-    residuals: list[np.ndarray] = []
-    neighbours: list[np.ndarray] = []
-    for block in chosen:
-        pixels = host.voxels[block * z].astype(float)
-        mask = np.zeros(pixels.shape, bool)
-        upsampled = deep[block].repeat(y, 0).repeat(x, 1)
-        rows, columns = (min(pair) for pair in zip(upsampled.shape, pixels.shape, strict=True))
-        mask[:rows, :columns] = upsampled[:rows, :columns]
-        residual = _residual(pixels)
-        residuals.append(residual[mask])
-        neighbours.append(np.stack([residual[:, :-1], residual[:, 1:]])[:, mask[:, :-1] & mask[:, 1:]])
-    if sum(map(len, residuals)) < MIN_VOXELS:
+    slices = np.flatnonzero(deep.any((1, 2)))
+    chosen, (z, y, x) = slices[:: len(slices) // MAX_SLICES + 1], lungs.step
+    mask = deep[chosen].repeat(y, 1).repeat(x, 2)
+    pairs = mask[..., :-1] & mask[..., 1:]
+    residual = _residual(voxels[chosen * z, : mask.shape[1], : mask.shape[2]])
+    if pairs.sum() < MIN_VOXELS or not (deviation := _robust_deviation(residual[mask])):
         return Noise(0.0, REACHES[0])
-    deviation = _robust_deviation(np.concatenate(residuals))
-    pairs = np.clip(np.concatenate(neighbours, axis=1), -2.5 * deviation, 2.5 * deviation)
-    correlation = float(np.corrcoef(pairs)[0, 1]) if deviation > 0 and pairs.shape[1] > 1 else 0.0
-    kept, correlations = _simulated()
-    reach = float(np.interp(correlation, correlations, REACHES))
+    neighbours = np.clip([residual[..., :-1][pairs], residual[..., 1:][pairs]], -2.5 * deviation, 2.5 * deviation)
+    _, kept, correlations = _simulated()
+    reach = float(np.interp(np.corrcoef(neighbours)[0, 1], correlations, REACHES))
     return Noise(deviation / float(np.interp(reach, REACHES, kept)), reach)
 
 
-def within(values: Float[np.ndarray, "z y x"], inner: Bool[np.ndarray, "z y x"], reach_pixels: float) -> float | None:
-    """Measures the noise in a nodule's inner voxels, given its reach; returns its standard deviation in HU.
+def measure_inside(hu: Volume, distance_mm: Volume, reach_pixels: float) -> float | None:
+    """Measures the noise in a nodule, given its reach, and returns the standard deviation in HU.
 
-    The result is None for too few voxels.
+    A nodule's edge is left out where enough voxels are within it. The result is None for too few voxels.
     """
-    if inner.sum() < MIN_VOXELS:
-        return None
-    residual = np.stack([_residual(plane) for plane in values])
-    kept, _ = _simulated()
-    return _robust_deviation(residual[inner]) / float(np.interp(reach_pixels, REACHES, kept))
+    for inner in (distance_mm < -EDGE_MM, distance_mm < 0):
+        if inner.sum() >= MIN_VOXELS:
+            return _robust_deviation(_residual(hu)[inner]) / float(np.interp(reach_pixels, REACHES, _simulated()[1]))
+    return None
 
 
-def draw(rng: np.random.Generator, noise: Noise, shape: tuple[int, ...]) -> Float[np.ndarray, "z y x"]:
-    """Draws noise of a strength and reach."""
-    white = rng.standard_normal(shape)
-    field = ndimage.gaussian_filter(white, (0, noise.reach_pixels, noise.reach_pixels), mode="wrap")
-    return field * (noise.hu / _gain(noise.reach_pixels))
+def draw(rng: np.random.Generator, reach_pixels: float, shape: tuple[int, ...]) -> Volume:
+    """Draws noise of a reach, with a standard deviation of 1."""
+    field = ndimage.gaussian_filter(rng.standard_normal(shape), reach_pixels, axes=(1, 2), mode="wrap")
+    return field / np.interp(reach_pixels, REACHES, _simulated()[0])
 
 
-def _residual(pixels: Real[np.ndarray, "y x"]) -> Float[np.ndarray, "y x"]:
-    return pixels - ndimage.gaussian_filter(pixels, FILTER_PIXELS, mode="nearest")
+def _residual(values: Real[np.ndarray, "*slices y x"]) -> Float[np.ndarray, "*slices y x"]:
+    return values - ndimage.gaussian_filter(values.astype(float), FILTER_PIXELS, axes=(-2, -1), mode="nearest")
 
 
 def _robust_deviation(values: Float[np.ndarray, " n"]) -> float:
@@ -89,20 +79,13 @@ def _robust_deviation(values: Float[np.ndarray, " n"]) -> float:
 
 
 @cache
-def _gain(reach_pixels: float) -> float:
-    """Returns the standard deviation of white noise after the Gaussian of a reach."""
-    impulse = np.zeros((25, 25))
-    impulse[12, 12] = 1
-    return float(np.sqrt(np.square(ndimage.gaussian_filter(impulse, reach_pixels)).sum()))
-
-
-@cache
-def _simulated() -> tuple[list[float], list[float]]:
-    """Returns, for each reach, the share of the noise after the filter and the correlation of neighbours."""
+def _simulated() -> Float[np.ndarray, "3 reaches"]:
+    """Returns, for each reach, the noise's standard deviation, its share after the filter, and the neighbours' correlation."""
     white = np.random.default_rng(0).standard_normal((192, 192))
-    kept, correlations = [], []
+    found = []
     for reach in REACHES:
-        residual = _residual(ndimage.gaussian_filter(white, reach, mode="wrap") / _gain(reach))
-        kept.append(float(residual.std()))
-        correlations.append(float(np.corrcoef(residual[:, :-1].ravel(), residual[:, 1:].ravel())[0, 1]))
-    return kept, correlations
+        noise = ndimage.gaussian_filter(white, reach, mode="wrap")
+        residual = _residual(noise)
+        correlation = np.corrcoef(residual[:, :-1].ravel(), residual[:, 1:].ravel())[0, 1]
+        found.append((noise.std(), residual.std() / noise.std(), correlation))
+    return np.transpose(found)

@@ -5,16 +5,16 @@ the cube that keeps its slices orients that tissue towards the scan's wall.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Real
 
+from gmmae.data.extraction.scan import Scan
 from gmmae.generation.insertion.blending import dense
-from gmmae.generation.insertion.cubes import SYMMETRIES, Nodule, ResampledNodule, Symmetry, reoriented, resample
-from gmmae.generation.insertion.hosts import Host
-from gmmae.generation.insertion.lungs import AIR_HU, TISSUE_HU, Lungs
+from gmmae.generation.insertion.cubes import TURNS, Nodule, Turn, band_mm, resample
+from gmmae.generation.insertion.geometry import Mask, Points, Vector, Volume, to_index, to_world
+from gmmae.generation.insertion.lungs import AIR_HU, STEP_MM, TISSUE_HU, Lungs
 from gmmae.generation.insertion.noise import Noise
 
 MAX_TRIES = 60
@@ -42,30 +42,26 @@ MIN_FIT = 0.7
 OVERLAP_MM = 1.5
 """Overlap of an attached nodule with the wall. The wall's own voxels are kept, so the nodule touches them."""
 
-MAX_POINTS = 300
-"""Approximate maximum number of points in the first check of a place."""
-
-Occupied = tuple[Float[np.ndarray, "3"], float]
-"""The centre (world mm) and the radius (mm) of a nodule in a scan."""
-
 
 class Target(NamedTuple):
-    """A scan with its lungs, its noise, and the nodules in it."""
+    """A scan in HU with its lungs, its noise, and the centre (world mm) and radius (mm) of each nodule in it."""
 
-    host: Host
+    uid: str
+    scan: Scan
     lungs: Lungs
     noise: Noise
-    occupied: Sequence[Occupied]
+    occupied: list[tuple[Vector, float]]
 
 
 class Placement(NamedTuple):
-    """A place in a scan: the cube's centre and symmetry, the resampled nodule, its voxels, and their depth in the lung."""
+    """A nodule on the voxels of a scan, in the region that contains its band."""
 
-    centre_mm: Float[np.ndarray, "3"]
-    symmetry: Symmetry
-    resampled: ResampledNodule
-    label: Bool[np.ndarray, "z y x"]
-    depth_mm: Float[np.ndarray, "z y x"]
+    turn: Turn
+    region: tuple[slice, ...]
+    hu: Volume
+    distance_mm: Volume  # distance from the nodule's surface, negative inside
+    label: Mask  # the nodule's voxels
+    depth_mm: Volume  # distance from the pleura, negative outside of the lung
 
 
 def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap_mm: float | None) -> Placement | str:
@@ -77,79 +73,69 @@ def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap
       target: the scan.
       gap_mm: wanted distance of a free nodule's surface from the pleura; None for any.
     """
-    lungs, surface = target.lungs, nodule.surface_mm()
-    radius = float(np.linalg.norm(surface, axis=1).max())
+    lungs = target.lungs
+    inside_mm = (np.argwhere(nodule.distance_mm < 0) - (np.array(nodule.hu.shape) - 1) / 2) * nodule.voxel_mm
+    radius = float(np.linalg.norm(inside_mm, axis=1).max())
     if nodule.wall is None:
         candidates, depth_mm = lungs.depth_mm >= radius, None if gap_mm is None else nodule.diameter_mm / 2 + gap_mm
     else:
-        depth_mm = float((surface @ nodule.wall).max()) - OVERLAP_MM
-        candidates = lungs.inside
+        candidates, depth_mm = lungs.depth_mm > 0, float((inside_mm @ nodule.wall).max()) - OVERLAP_MM
     if depth_mm is not None and (near := candidates & (np.abs(lungs.depth_mm - depth_mm) < 2 * ERROR_MM)).any():
         candidates = near
-    blocks = np.flatnonzero(candidates)
+    blocks = np.argwhere(candidates)
     if not len(blocks):
-        return f"no lung is as wide as its {2 * radius:.0f} mm" if lungs.inside.any() else "no lung was found"
+        return f"no lung is as wide as its {2 * radius:.0f} mm" if (lungs.depth_mm > 0).any() else "no lung was found"
     reasons: Counter[str] = Counter()
     for block in rng.choice(blocks, min(MAX_TRIES, len(blocks)), replace=False):
-        index = (np.array(np.unravel_index(block, candidates.shape)) + rng.uniform(size=3)) * lungs.step - 0.5
-        placement = _place(rng, nodule, index, target, radius)
+        placement = _place(rng, nodule, inside_mm, target, (block + rng.uniform(size=3)) * lungs.step - 0.5)
         if isinstance(placement, Placement):
             return placement
         reasons[placement] += 1
     return f"most of {reasons.total()} places {reasons.most_common(1)[0][0]}"
 
 
-def _place(
-    rng: np.random.Generator, nodule: Nodule, index: Float[np.ndarray, "3"], target: Target, radius: float
-) -> Placement | str:
-    """Places a nodule at a voxel's index, or at the wall nearest to it; returns the reason if it does not fit."""
-    host, lungs = target.host, target.lungs
-    symmetry, centre, kind = Symmetry(), host.grid.world(index), "free"
+def _place(rng: np.random.Generator, nodule: Nodule, inside_mm: Points, target: Target, index: Vector) -> Placement | str:
+    """Places a nodule at a voxel's index, or at the wall nearest to it; returns the reason if it does not fit.
+
+    `inside_mm` are the nodule's voxels, in mm from its cube's centre along z, y, x.
+    """
+    _, (voxels, frame, *_), lungs, _, occupied = target
+    turn, centre, kind = TURNS[0], to_world(frame, index), "free"
     if nodule.wall is not None:
         kind = "attached"
-        outward = np.linalg.inv(host.grid.matrix_mm.T) @ lungs.outward(index)[::-1]  # mm per mm, along the world's x, y, z
+        ends = to_index(frame, centre + np.stack([-np.eye(3), np.eye(3)]) * STEP_MM)
+        outward = -np.diff(lungs.depth_at(ends), axis=0)[0, ::-1] / (2 * STEP_MM)  # mm per mm, along z, y, x
         slope = float(np.linalg.norm(outward))
         outward /= max(slope, MIN_SLOPE)
-        fits = np.array([symmetry.of_vector(nodule.wall) @ outward[::-1] for symmetry in SYMMETRIES])
+        fits = TURNS @ nodule.wall @ outward
         if slope < MIN_SLOPE or fits.max() < MIN_FIT:
             return "are equally far from two walls, or have a wall at another angle to the slices"
-        symmetry = SYMMETRIES[rng.choice(np.flatnonzero(fits > fits.max() - 1e-6))]
-        nodule = reoriented(nodule, symmetry)
-        reach = float((nodule.surface_mm() @ outward[::-1]).max()) - OVERLAP_MM
-        centre = centre + outward * (float(lungs.depth_at(index)) - reach)
-    if reason := _quick_check(nodule, centre, target, kind, radius):
-        return reason
-    resampled = resample(nodule, centre, host.grid)
-    if resampled is None:
+        turn = TURNS[rng.choice(np.flatnonzero(fits > fits.max() - 1e-6))]
+        inside_mm = inside_mm @ turn.T
+        reach = float((inside_mm @ outward).max()) - OVERLAP_MM
+        centre = centre + outward[::-1] * (float(lungs.depth_at(index)) - reach)
+    radius = float(np.linalg.norm(inside_mm, axis=1).max())
+    if any(float(np.linalg.norm(centre - other)) < radius + width + MIN_GAP_MM for other, width in occupied):
+        return "are too near to another nodule"
+    edges = np.array(list(product((-1, 1), repeat=3))) * (np.abs(inside_mm).max(0) + band_mm(frame) + nodule.voxel_mm)
+    corners = to_index(frame, centre + edges[:, ::-1])
+    first, last = np.floor(corners.min(0)).astype(int) - 1, np.ceil(corners.max(0)).astype(int) + 1
+    if (first < 0).any() or (last >= voxels.shape).any():
         return "reach beyond the scan"
-    tissue = host.voxels[resampled.region].astype(float)
-    first = np.array([axis.start for axis in resampled.region])
-    depth = lungs.depth_at(np.moveaxis(np.indices(tissue.shape), 0, -1) + first)
-    label = (resampled.distance_mm < 0) & ~((dense(tissue, resampled.hu) > 0.5) & (depth < 0))
+    points = to_index(frame, centre + inside_mm[:, ::-1])
+    tissue, depth_mm = voxels[tuple(np.rint(points).astype(int).T)], lungs.depth_at(points)
+    faults = {
+        "reach out of the lung": (depth_mm > -ERROR_MM).mean() < MIN_WITHIN[kind],
+        "contain vessels or other tissue": np.median(tissue) > MAX_MEDIAN_HU or (tissue > TISSUE_HU).mean() > MAX_TISSUE[kind],
+        "contain the air of a bronchus": np.median(tissue) < AIR_HU,
+    }
+    for reason, fails in faults.items():
+        if fails:
+            return reason
+    region = tuple(map(slice, first.tolist(), (last + 1).tolist()))
+    hu, distance_mm = resample(nodule, turn, centre, frame, region)
+    depth_mm = lungs.depth_at(np.moveaxis(np.mgrid[region], 0, -1))
+    label = (distance_mm < 0) & ~((dense(voxels[region].astype(float), hu) > 0.5) & (depth_mm < 0))
     if not label.any():
         return "lie between the scan's voxels, which are wider than the nodule"
-    if reason := _unfit(tissue[label], depth[label], kind):
-        return reason
-    return Placement(centre, symmetry, resampled, label, depth)
-
-
-def _quick_check(nodule: Nodule, centre: Float[np.ndarray, "3"], target: Target, kind: str, radius: float) -> str:
-    """Checks a place by a few of the nodule's points; returns the reason if it does not fit, or an empty string."""
-    host = target.host
-    if any(float(np.linalg.norm(centre - other)) < radius + width + MIN_GAP_MM for other, width in target.occupied):
-        return "are too near to another nodule"
-    points = nodule.surface_mm()
-    points = host.grid.indices(centre + points[:: max(1, len(points) // MAX_POINTS), ::-1])
-    rounded = np.rint(points).astype(int)
-    if (rounded < 0).any() or (rounded >= host.voxels.shape).any():
-        return "reach beyond the scan"
-    return _unfit(host.voxels[tuple(rounded.T)], target.lungs.depth_at(points), kind)
-
-
-def _unfit(hu: Real[np.ndarray, " n"], depth_mm: Float[np.ndarray, " n"], kind: str) -> str:
-    """Returns why a nodule cannot displace tissue of these values and depths, or an empty string if it can."""
-    if (depth_mm > -ERROR_MM).mean() < MIN_WITHIN[kind]:
-        return "reach out of the lung"
-    if np.median(hu) > MAX_MEDIAN_HU or (hu > TISSUE_HU).mean() > MAX_TISSUE[kind]:
-        return "contain vessels or other tissue"
-    return "contain the air of a bronchus" if np.median(hu) < AIR_HU else ""
+    return Placement(turn, region, hu, distance_mm, label, depth_mm)

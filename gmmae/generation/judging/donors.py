@@ -9,9 +9,6 @@ from gmmae.data.volumes import Nodules
 from gmmae.system.errors import InputError
 from gmmae.training.workdir import WorkDir
 
-COLUMNS = ("nearest", "shape_donors", "texture_donors")
-"""Columns with names of training nodules, separated by spaces."""
-
 
 def cells(generated: Nodules, *columns: str) -> list[str]:
     """Returns the different words in some columns; none of nodules without a record of their origin."""
@@ -42,7 +39,8 @@ def require_new(real: Nodules, generated: Nodules, training: Nodules | None, by_
     Raises:
       InputError: the origin names real nodules, or real nodules are among the generated ones.
     """
-    text = f" {'  '.join(cells(generated, *COLUMNS))} "
+    # Cells hold names separated by spaces, and a name may have spaces too.
+    text = f" {'  '.join(cells(generated, 'nearest', 'shape_donors', 'texture_donors'))} "
     sources, known = set(text.split(" ")), set() if training is None or by_split else set(training.names)
     seen = [name for name in real.names if name in sources or (" " in name and f" {name} " in text)]
     if seen := [name for name in seen if name not in known]:  # a name may be in two folders

@@ -1,4 +1,4 @@
-"""Figures of a judgement: unlabelled slices, and generated volumes above their nearest training volumes."""
+"""Sheets of slices: real and generated ones in random order, and any others."""
 
 from collections.abc import Container, Sequence
 
@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from scipy.ndimage import zoom
 
 from gmmae.plotting import canvas
-from gmmae.plotting.canvas import VERMILION
 
 COLUMNS = 10
 ROWS = "ABCDEF"
@@ -42,29 +41,18 @@ def contact_sheet(
         parts.append(zoom(images, (1, *fewest / images.shape[1:]), order=1, mode="nearest", grid_mode=True))
     order = rng.permutation(2 * count)
     made = np.flatnonzero(order >= count)
-    figure = _sheet(np.concatenate(parts)[order], window, ROWS, range(1, COLUMNS + 1), made if labelled else ())
+    figure = sheet(np.concatenate(parts)[order], window, ROWS, range(1, COLUMNS + 1), made if labelled else ())
     return figure, ", ".join(f"{ROWS[at // COLUMNS]}{at % COLUMNS + 1}" for at in made)
 
 
-def neighbours(
-    generated: Real[np.ndarray, "pairs z y x"],
-    nearest: Real[np.ndarray, "pairs z y x"],
-    titles: Sequence[str],
-    window: tuple[float, float],
-) -> Figure:
-    """Draws the central axial slice of each generated volume, with a title, above that of its nearest training volume."""
-    middle = generated.shape[1] // 2
-    slices = np.concatenate([generated[:, middle], nearest[:, middle]])
-    return _sheet(slices, window, ("generated", "training"), titles)
-
-
-def _sheet(
+def sheet(
     slices: Real[np.ndarray, "slices y x"],
     window: tuple[float, float],
     rows: Sequence[object],
     columns: Sequence[object],
     framed: Container[int] = (),
 ) -> Figure:
+    """Draws images in rows and columns with their titles. Some have a frame."""
     count = -(-len(slices) // len(columns))
     figure = canvas.blank(canvas.WIDTH / (len(columns) + 1) * count + 0.3, "")
     grid = figure.subplots(count, len(columns), squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
@@ -76,5 +64,5 @@ def _sheet(
         axes.set(xticks=[], yticks=[], frame_on=at in framed)
         if at < len(slices):
             axes.imshow(slices[at], cmap="gray", vmin=window[0], vmax=window[1])
-            axes.spines[:].set(color=VERMILION, linewidth=2)
+            axes.spines[:].set(color=canvas.VERMILION, linewidth=2)
     return figure

@@ -50,7 +50,7 @@ def judge(
     hu: bool = True,
     count: int = 0,
 ) -> Judgement:
-    """Compares generated nodules with real ones held out of the generator's training.
+    """Compares generated nodules with real ones held out of the generator's training; all volumes have one shape.
 
     `real_vs_real` compares the same real nodules with equally many of the training set, from other patients. Without a
     training set the real nodules are divided by patient. Both comparisons are then with the first half.
@@ -66,8 +66,8 @@ def judge(
         equal numbers.
 
     Raises:
-      InputError: too few nodules or patients, different shapes of volumes, real nodules or patients in the training set, or
-        real nodules among the generated ones.
+      InputError: too few nodules or patients, real nodules or patients in the training set, or real nodules among the
+        generated ones.
     """
     _check(real, generated, training, window)
     if training is None:
@@ -107,19 +107,13 @@ def population(nodules: Nodules, masks: bool, window: tuple[float, float], hu: b
 
 
 def _check(real: Nodules, generated: Nodules, training: Nodules | None, window: tuple[float, float]) -> None:
-    """Checks that the sets are large enough, alike and apart. Copies of training nodules are what `Novelty` measures."""
-    shape = real.values.shape[1:]
+    """Checks that the sets are large enough and apart. Copies of training nodules are what `Novelty` measures."""
     # Without a training set two halves of the real nodules are compared.
     _require_enough("REAL", real, 2 if training is None else 1)
     for name, others in (("GENERATED", generated), ("--train", training)):
         if others is None:
             continue
         _require_enough(name, others)
-        if len(shape) != 3 or others.values.shape[1:] != shape:
-            one, two = (" × ".join(map(str, axes)) for axes in (shape, others.values.shape[1:]))
-            raise InputError(
-                f"REAL and {name} must have volumes of three axes and one shape; got {one} and {two}: make them alike"
-            )
         if name == "--train" and (shared := {*real.groups} & {*others.groups}):
             raise InputError(
                 f"REAL must have been held out of the training set; {len(shared)} of its {len(set(real.groups))} patients are "

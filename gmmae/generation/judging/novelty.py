@@ -107,8 +107,8 @@ def measure(
     generated: Nodules,
     training: Nodules,
     window: tuple[float, float],
-    seed: int = 0,
-    compared: Int[np.ndarray, " compared"] | slice = slice(None),
+    seed: int,
+    compared: Int[np.ndarray, " compared"],
 ) -> tuple[Novelty, Nearest]:
     """Measures distances of generated nodules to the training set, relative to those of held-out real ones.
 
@@ -138,4 +138,4 @@ def measure(
         ratios.append(estimate(medians[1] / np.where(medians[0] > 0, medians[0], np.nan)))
     limit = float(np.percentile(distances[0], COPY_PERCENTILE))
     by_name = dict(zip(generated.names, new.distance.round(5).tolist(), strict=True))
-    return Novelty(*ratios, float(np.mean(distances[1] < limit)), limit, by_name), new
+    return Novelty(ratios[0], ratios[1], float(np.mean(distances[1] < limit)), limit, by_name), new

@@ -32,11 +32,14 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
     """
     unit = "HU" if judgement.hu else "the data's unit"
     low, high = judgement.window
-    sheet, key = figures.contact_sheet(*(nodules.values for nodules in judgement.compared), judgement.window, seed)
+    one, two = judgement.compared
+    sheet, key = figures.contact_sheet(one.values, two.values, judgement.window, seed)
     remarks = [f"- {literal(remark[0].upper() + remark[1:])}." for remark in (*_remarks(judgement), *notes)]
-    means = [features.mean(0) for features in judgement.features]
     worst = sorted(judgement.generated.ks.items(), key=lambda item: -item[1][0])[:WORST]
-    rows = [(name, f"{d:.2f}", f"{p:.2g}", *(f"{mean[NAMES.index(name)]:.3g}" for mean in means)) for name, (d, p) in worst]
+    rows = [
+        (name, f"{d:.2f}", f"{p:.2g}", *(f"{of[:, NAMES.index(name)].mean():.3g}" for of in judgement.features))
+        for name, (d, p) in worst
+    ]
     with whole_folder(folder, mark=JSON) as place:
 
         def figure(name: str, drawing: figures.Figure, caption: str) -> str:
@@ -45,7 +48,7 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
         text = [
             f"{_counts(judgement)}.",
             tables.table(*table(judgement)),
-            *(["\n".join(remarks)] if remarks else []),
+            "\n".join(remarks),
             "**Real** compares equally many real nodules of other patients with the same ones, as a perfect generator would "
             "score. The 95 % intervals resample patients. A nodule without a patient counts as one. C2ST is the AUC of a "
             "logistic regression on 29 features of held-out nodules. Most values depend on the number of compared nodules. So "
@@ -66,9 +69,10 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
             shown = np.argsort(distance, kind="stable")[np.linspace(0, len(distance) - 1, PAIRS).round().astype(int)]
             _, made, training = judgement.given
             assert training is not None
-            turned = np.stack([list(symmetries(made.values[[i]]))[turn[i]][0] for i in shown])
-            titles = [f"{distance[i]:.3f}" for i in shown]
-            drawing = figures.neighbours(turned, training.values[index[shown]], titles, judgement.window)
+            turned = [list(symmetries(made.values[[i]]))[turn[i]] for i in shown]
+            volumes, titles = np.concatenate([*turned, training.values[index[shown]]]), [f"{distance[i]:.3f}" for i in shown]
+            slices = volumes[:, volumes.shape[1] // 2]
+            drawing = figures.sheet(slices, judgement.window, ("generated", "training"), titles)
             caption = (
                 f"{PAIRS} generated nodules, from the nearest to the farthest, each above its nearest training nodule. They "
                 "are rotated or reflected for the best fit. The number is the distance as a share of the window."
@@ -76,10 +80,9 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
             text += ["## Nearest training nodules", figure("Neighbours", drawing, caption)]
         text += ["## Key", f"Generated: {key}."]
         document.write("Judgement of generated nodules", "\n\n".join(text), place / MARKDOWN, place / HTML)
-        plain: dict[str, object] = {"masks": judgement.masks, "window": judgement.window, "unit": unit}
-        for name in ("generated", "real_vs_real", "novelty"):
-            if (part := getattr(judgement, name)) is not None:
-                plain[name] = part._asdict()
+        parts = {name: getattr(judgement, name) for name in ("generated", "real_vs_real", "novelty")}
+        plain = {"masks": judgement.masks, "window": judgement.window, "unit": unit}
+        plain |= {name: part._asdict() for name, part in parts.items() if part}
         write_text(place / JSON, json.dumps(plain, indent=1) + "\n")
     return [folder / name for name in (HTML, MARKDOWN, JSON)]
 

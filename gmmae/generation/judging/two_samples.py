@@ -53,13 +53,13 @@ def compare(real: Sample, other: Sample, seed: int = 0) -> Comparison:
       other: the second set.
       seed: seed of divisions and intervals.
     """
-    rest = (sample._replace(features=sample.features[:, ~IS_COPIED]) for sample in (real, other))
+    rest = [sample._replace(features=sample.features[:, ~IS_COPIED]) for sample in (real, other)]
     statistic, p = ks_tests(real, other, seed)
     return Comparison(
         len(real.groups),
         (len(set(real.groups)), len(set(other.groups))),
         c2st(real, other, seed),
-        c2st(*rest, seed),
+        c2st(rest[0], rest[1], seed),
         coverage(real, other, seed),
         float(np.mean(p >= SIGNIFICANCE)),
         float(np.mean(false_discovery_control(p) >= SIGNIFICANCE)),

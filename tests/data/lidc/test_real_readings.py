@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.data.extraction.dicom import Slice, Stack, Volume, stacks
-from gmmae.data.extraction.scan import make_frame
-from gmmae.data.lidc.consensus import consensus, match
-from gmmae.data.lidc.masks import draw
-from gmmae.data.lidc.messages import Message, read_message
+from gmmae.data.extraction.dicom import Slice, Stack, stacks
+from gmmae.data.lidc.consensus import consensus, draw, match
+from gmmae.data.lidc.messages import read_message
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "luna16_nodules"
 NAME = "LIDC-IDRI-0069_R_1.nii.gz"
@@ -21,20 +19,18 @@ DIRECTION = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 def agreed(share):
     """The consensus of the four readers. Only the positions of the slices are needed, and not their voxels."""
     message = read_message(Path(__file__).with_name("LIDC-IDRI-0069.xml"))
-    assert isinstance(message, Message)
     lines = [line for nodule in message.nodules for line in nodule.outlines]
     places = sorted({line.z_mm: line.uid for line in lines}.items())
     assert np.allclose(np.diff([z for z, _ in places]), SPACING[2])
     slices = tuple(Slice(Path(), uid, "", (512, 512), SPACING[:2], (0.0, 0.0, z), DIRECTION) for z, uid in places)
-    geometry = make_frame(SPACING, slices[0].origin_mm, DIRECTION)
-    stack = Stack(Volume(geometry, (512, 512, len(slices))), slices)
-    (group,) = match([draw(nodule, [stack]) for nodule in message.nodules], [stack])
-    return consensus(group, [stack], share)
+    stack = Stack(slices, SPACING)
+    (group,) = match([draw(nodule, [stack]) for nodule in message.nodules])
+    return consensus(group, share)
 
 
 def test_half_of_the_readers():
     nodule = agreed(0.5)
-    assert (nodule.readers, nodule.mask.sum()) == (4, 521)
+    assert (nodule.readers, len(nodule.voxels)) == (4, 521)
     assert nodule.scores["texture"] == 5
     assert nodule.scores["subtlety"] == 2.5
     # LUNA16's list has 9.77 mm for it, the mean of its readers' diameters.
@@ -58,7 +54,5 @@ def test_slices_of_one_series_are_compared_with_the_first():
 def test_the_union_of_the_readers_is_the_mask_of_the_770_nodules():
     mask = sitk.ReadImage(str(REAL / "masks" / NAME))
     np.testing.assert_allclose(mask.GetSpacing(), SPACING, atol=1e-6)
-    voxels = sitk.GetArrayFromImage(mask)
-    inside = np.argwhere(voxels)
-    box = voxels[tuple(slice(low, high + 1) for low, high in zip(inside.min(0), inside.max(0), strict=True))]
-    np.testing.assert_array_equal(agreed(0.0).mask, box)
+    inside, voxels = np.argwhere(sitk.GetArrayFromImage(mask)), agreed(0.0).voxels
+    np.testing.assert_array_equal(voxels - voxels.min(0), inside - inside.min(0))

@@ -12,8 +12,10 @@ from gmmae.data.extraction.prepare import load_prepared, prepare
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, joined
 from gmmae.generation.insertion.insert import insert
-from tests.commands import run_gmmae
+from tests.commands import lines_of, refusal, rows
 from tests.generation.chests import tissue_balls, write_annotations, write_chest, write_scans
+
+HEADERS = {"a": "subset0/a.mhd", "turned": "subset1/turned.mhd"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,77 +32,59 @@ def scans(tmp_path):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """The folder of scans, the output folder and the summary of an insertion."""
+    """The folder of scans, and the output folder and the records of an insertion of six balls, two of each patient."""
     root = tmp_path_factory.mktemp("done")
-    scans, out = write_scans(root / "scans"), root / "out"
-    return scans, out, insert(of_patients(), scans, out, 3, silent, (2, 2))
-
-
-PATIENTS = {f"n{i}": f"source{i // 2}" for i in range(6)}
+    records, _ = insert(of_patients(), write_scans(root / "scans"), root / "out", 3, print, (2, 2))
+    return root / "scans", root / "out", records
 
 
 def of_patients():
-    """Six balls, two of each patient."""
-    return tissue_balls().with_columns(group=list(PATIENTS.values()))
-
-
-def silent(line):
-    pass
-
-
-def table(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return tissue_balls().with_columns(group=[f"source{i // 2}" for i in range(6)])
 
 
 def voxels(path):
     return sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
 
 
-def test_scans_change_around_the_masks_only_and_keep_their_geometry_and_header(done):
-    scans, out, summary = done
-    assert summary.scans == 2
-    assert len(summary.records) == 4
-    for header in ("subset0/a.mhd", "subset1/turned.mhd"):
-        old, new = voxels(scans / header), voxels(out / header)
-        mask = sitk.ReadImage(str(out / "masks" / f"{(out / header).stem}.nii.gz"))
-        label = sitk.GetArrayFromImage(mask)
+def test_scans_change_around_the_masks_only_and_keep_their_geometry(done):
+    scans, out, _ = done
+    for uid, header in HEADERS.items():
+        old, new, mask = (sitk.ReadImage(str(path)) for path in (scans / header, out / header, out / f"masks/{uid}.nii.gz"))
+        before, after, label = map(sitk.GetArrayFromImage, (old, new, mask))
         assert set(np.unique(label)) == {0, 1, 2}
         # The band is 2 mm, a slice's distance, wide; a voxel's corner may be half a voxel nearer than its centre.
         away = sitk.SignedMaurerDistanceMap(mask != 0, squaredDistance=False, useImageSpacing=True)
         far = sitk.GetArrayFromImage(away) > 2.0 + 2.0
-        assert new.dtype == old.dtype == np.int16
-        assert np.array_equal(new[far], old[far])
-        assert (new[label > 0] - old[label > 0]).mean() > 500
-        a, b = (sitk.ReadImage(str(root / header)) for root in (scans, out))
-        assert (a.GetOrigin(), a.GetSpacing(), a.GetDirection()) == (b.GetOrigin(), b.GetSpacing(), b.GetDirection())
-        assert mask.GetDirection() == b.GetDirection()
-        assert np.allclose(mask.GetOrigin(), b.GetOrigin(), atol=1e-4)
-        storage = ("CompressedData", "ElementDataFile")
-        lines, kept = ([s for s in (r / header).read_text().splitlines() if not s.startswith(storage)] for r in (scans, out))
-        assert kept == sorted(lines, key=lambda line: "ByteOrder" in line)
+        assert after.dtype == before.dtype == np.int16
+        assert np.array_equal(after[far], before[far])
+        assert (after[label > 0] - before[label > 0]).mean() > 500
+        for part in ("GetOrigin", "GetSpacing", "GetDirection"):
+            assert getattr(new, part)() == getattr(old, part)()
+            assert np.allclose(getattr(mask, part)(), getattr(old, part)(), atol=1e-4)
 
 
-def test_prepare_finds_each_nodule_where_its_voxels_changed(done, tmp_path):
-    scans, out, summary = done
+def test_prepare_finds_each_nodule_where_its_voxels_changed_and_groups_by_its_own_patient_too(done, tmp_path):
+    scans, out, records = done
     config = DataConfig(source="luna16", root=str(out), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=None)
-    prepared = prepare(config, silent)
+    prepared = prepare(config, print)
     assert prepared.summary["faults"] == []
     nodules = load_prepared(prepared)
     assert len(nodules.names) == 5
-    headers = {"a": "subset0/a.mhd", "turned": "subset1/turned.mhd"}
-    for row in summary.records:
-        new = sitk.ReadImage(str(out / headers[row.seriesuid]))
-        label = voxels(out / "masks" / f"{row.seriesuid}.nii.gz")
-        changed = (voxels(scans / headers[row.seriesuid]) != sitk.GetArrayFromImage(new)) & (label == row.label)
-        places = [
-            new.TransformContinuousIndexToPhysicalPoint([float(i) for i in index[::-1]]) for index in np.argwhere(changed)
-        ]
-        distances = np.linalg.norm(nodules.centre_mm - np.mean(places, axis=0), axis=1)
+    together = {}
+    for record in records:
+        header = HEADERS[record.seriesuid]
+        new = sitk.ReadImage(str(out / header))
+        label = voxels(out / "masks" / f"{record.seriesuid}.nii.gz")
+        changed = (voxels(scans / header) != sitk.GetArrayFromImage(new)) & (label == record.label)
+        centre = np.mean([new.TransformContinuousIndexToPhysicalPoint(i[::-1].tolist()) for i in np.argwhere(changed) * 1.0], 0)
+        distances = np.linalg.norm(nodules.centre_mm - centre, axis=1)
         found = int(np.argmin(distances))
         assert distances[found] < 0.5
         assert nodules.diameter_mm[found] == 8.0
         assert nodules.values[found][6:10, 6:10, 6:10].mean() > -200  # and tissue is there
+        together.setdefault(record.patient, set()).add(nodules.groups[found])
+        together.setdefault(record.seriesuid, set()).add(nodules.groups[found])
+    assert {len(groups) for groups in together.values()} == {1}
 
 
 def test_a_nodule_gets_the_noise_that_it_lacks(scans, tmp_path):
@@ -108,217 +92,136 @@ def test_a_nodule_gets_the_noise_that_it_lacks(scans, tmp_path):
     balls = tissue_balls(diameter_mm=12.0)
     assert balls.masks is not None
     faint = np.where(balls.masks > 0, -780, -800)
-    own = np.random.default_rng(0).normal(0, 90, faint.shape)
     added = {}
-    for name, values in {"smooth": faint, "noisy": faint + own}.items():
-        made = insert(balls._replace(values=values.astype(np.int16)), scans, tmp_path / name, 3, silent, (2, 2))
-        assert [row.scan_noise_hu for row in made.records] == pytest.approx([25] * 4, rel=0.05)
-        added[name] = [row.noise_hu for row in made.records]
+    for name, own in {"smooth": 0, "noisy": np.random.default_rng(0).normal(0, 90, faint.shape)}.items():
+        records, _ = insert(balls._replace(values=(faint + own).astype(np.int16)), scans, tmp_path / name, 3, print, (2, 2))
+        assert [record.scan_noise_hu for record in records] == pytest.approx([25] * 4, rel=0.05)
+        added[name] = [record.noise_hu for record in records]
     assert added["smooth"] == pytest.approx([25] * 4, rel=0.05)
     assert max(added["noisy"]) < 15
 
 
-def test_old_rows_are_kept_and_new_ones_name_their_nodule(done):
-    _, out, summary = done
-    rows = table(out / "annotations.csv")
-    old = [row for row in rows if not row["inserted"]]
-    assert [(row["seriesuid"], row["coordX"], row["diameter_mm"]) for row in old] == [("a", "20.0", "6.5")]
-    new = [row for row in rows if row["inserted"]]
-    assert [row["inserted"] for row in new] == [row.nodule for row in summary.records]
-    # The host's patient has the old line, and the nodule's own patient the new one: a division must keep both together.
-    assert [row["patient"] for row in rows] == ["p1", *(row.patient for row in summary.records)]
-    assert {row.nodule: row.patient for row in summary.records}.items() <= PATIENTS.items()
-    record = table(out / "insertions.csv")
-    assert [row["nodule"] for row in record] == [row.nodule for row in summary.records]
-    assert all(float(row["displaced_hu"]) < -700 for row in record)
-
-
-def test_monais_boxes_hold_the_masks(done):
-    _, out, summary = done
+def test_tables_keep_old_rows_and_boxes_and_have_the_nodules_names_and_patients(done):
+    _, out, records = done
+    annotations = rows(out / "annotations.csv")
+    assert [row["inserted"] for row in annotations] == ["", *(record.nodule for record in records)]
+    assert [row["patient"] for row in annotations] == ["p1", *(f"source{int(r.nodule[1:]) // 2}" for r in records)]
+    assert (annotations[0]["coordX"], annotations[0]["diameter_mm"]) == ("20.0", "6.5")
+    assert [row["nodule"] for row in rows(out / "insertions.csv")] == [record.nodule for record in records]
+    assert all(record.displaced_hu < -700 for record in records)
     images = json.loads((out / "detection.json").read_text())["training"]
-    assert [image["image"] for image in images] == ["subset0/a.mhd", "subset1/turned.mhd"]
-    assert [len(image["box"]) for image in images] == [3, 2]
-    assert images[0]["box"][0] == [20.0, 85.5, -250.125, 6.5, 6.5, 6.5]
-    for image in images:
-        assert image["label"] == [0] * len(image["box"])
-        uid = image["image"].split("/")[1].removesuffix(".mhd")
-        scan, label = sitk.ReadImage(str(out / image["image"])), voxels(out / "masks" / f"{uid}.nii.gz")
-        for row, box in zip((r for r in summary.records if r.seriesuid == uid), image["box"][-2:], strict=True):
-            centre, width = np.array(box[:3]), np.array(box[3:])
-            corners = [
-                scan.TransformContinuousIndexToPhysicalPoint((index[::-1] + side).tolist())
-                for index in np.argwhere(label == row.label)
-                for side in (-0.5, 0.5)
-            ]
-            assert np.allclose(np.max(corners, axis=0), centre + width / 2)
-            assert np.allclose(np.min(corners, axis=0), centre - width / 2)
-
-
-def test_a_seed_gives_the_same_folder_again_and_another_one_another(done, tmp_path):
-    scans, first, _ = done
-    for name, seed in (("again", 3), ("other", 4)):
-        insert(of_patients(), scans, tmp_path / name, seed, silent, (2, 2))
-    files = [p.relative_to(first) for p in first.rglob("*") if p.is_file()]
-    assert len(files) == 10
-    for file in files:
-        assert (first / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), file
-    assert (first / "insertions.csv").read_bytes() != (tmp_path / "other" / "insertions.csv").read_bytes()
-
-
-def test_a_nodule_at_the_pleura_is_laid_there(scans, tmp_path):
-    attached = insert(tissue_balls(wall=True), scans, tmp_path / "out", 0, silent, (2, 2))
-    assert len(attached.records) >= 2
-    assert all(row.pleura_mm < 1.5 for row in attached.records)
-    assert {row.turn for row in attached.records} != {"+z+y+x"}
-    assert {row.turn[1] for row in attached.records} == {"z"}  # pixels are sharper than slices, so none is turned out of them
-
-
-def test_turns_that_fit_as_well_are_drawn_by_lot(scans, tmp_path):
-    """A wall across the slices' edge fits a wall there in two turns, that differ by a reflection along the slices."""
-    turns = {
-        row.turn
-        for seed in range(4)
-        for row in insert(tissue_balls(wall=True), scans, tmp_path / str(seed), seed, silent, (3, 3)).records
-    }
-    assert {turn[0] for turn in turns} == {"+", "-"}
-
-
-def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, tmp_path):
-    large = tissue_balls(1, diameter_mm=90.0).with_columns(name=["large"])
-    summary = insert(joined(tissue_balls(2), large), scans, tmp_path / "out", 0, silent)
-    assert len(summary.records) == 2
-    assert len(summary.unplaced) == 1
-    assert summary.unplaced[0].startswith("large found no place: no lung is as wide as its ")
-    assert summary.unplaced[0] in summary.lines()
-
-
-def test_a_scan_without_a_lung_gets_nothing_and_is_counted(scans, tmp_path):
-    write_chest(scans / "wall.mhd", lung=False)
-    (scans / "broken.mhd").write_text("no header")
-    summary = insert(tissue_balls(20), scans, tmp_path / "out", 0, silent, (1, 1))
-    assert (summary.scans, summary.empty) == (2, 1)
-    assert summary.faults[0].startswith("broken.mhd: ")
-    assert "1 scans got no nodule and are not in the folder" in summary.lines()
-    assert not (tmp_path / "out" / "wall.mhd").exists()
-
-
-def test_scans_that_are_not_in_hu_and_rows_that_lie_outside_are_named(scans, tmp_path):
-    whole = voxels(scans / "subset0/a.mhd").astype(np.float32)
-    for name, values in (("shares", (whole + 1000) / 1400), ("damaged", np.where(whole > 90, np.nan, whole))):
-        sitk.WriteImage(sitk.GetImageFromArray(values), str(scans / f"{name}.mhd"))
-    with (scans / "annotations.csv").open("a") as file:
-        file.write("turned,900,85.5,-250,6,\nturned,20,left,-250,6,\n")
-    summary = insert(tissue_balls(), scans, tmp_path / "out", 0, silent, (1, 1))
-    assert {row.seriesuid for row in summary.records} == {"a", "turned"}
-    images = json.loads((tmp_path / "out" / "detection.json").read_text())["training"]
-    assert [len(image["box"]) for image in images] == [2, 1]  # the annotation outside of its scan has no box
-    wanted = [
-        "annotations.csv line 4: coordY must be a finite number; got left",
-        "annotations.csv line 3: the point (900, 85.5, -250) mm lies outside the scan turned.mhd",
-        "damaged.mhd: voxels must be finite numbers; ",
-        "shares.mhd: voxels must be HU; got ",
+    assert [(image["image"], len(image["box"]), sum(image["label"])) for image in images] == [
+        (HEADERS["a"], 3, 0),
+        (HEADERS["turned"], 2, 0),
     ]
-    assert sorted(summary.faults) == [next(f for f in summary.faults if f.startswith(start)) for start in sorted(wanted)]
-    assert set(summary.faults) <= set(summary.lines())
+    assert images[0]["box"][0] == [20.0, 85.5, -250.125, 6.5, 6.5, 6.5]
+    boxes = images[0]["box"][1:] + images[1]["box"]
+    for record, box in zip(records, boxes, strict=True):
+        scan, label = sitk.ReadImage(str(out / HEADERS[record.seriesuid])), voxels(out / f"masks/{record.seriesuid}.nii.gz")
+        ends = [index + side for index in np.argwhere(label == record.label) for side in (-0.5, 0.5)]
+        corners = [scan.TransformContinuousIndexToPhysicalPoint(end[::-1].tolist()) for end in ends]
+        centre, width = np.array(box[:3]), np.array(box[3:])
+        assert np.allclose([np.min(corners, 0), np.max(corners, 0)], [centre - width / 2, centre + width / 2])
 
 
-def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(done, scans, tmp_path):
-    assert done[2].pleural_distances.startswith("anywhere in the lung")
+def test_a_seed_gives_the_same_bytes_again_and_another_one_others(done, tmp_path):
+    scans, first, _ = done
+    for seed in (3, 4):
+        insert(of_patients(), scans, tmp_path / str(seed), seed, print, (2, 2))
+    files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
+    assert len(files) == 10
+    differ = [[(first / f).read_bytes() != (tmp_path / seed / f).read_bytes() for f in files] for seed in ("3", "4")]
+    assert not any(differ[0])
+    assert any(differ[1])
+
+
+def test_a_nodule_at_the_pleura_is_laid_there_in_its_slices_by_lot(scans, tmp_path):
+    """A wall across the slices' edge fits a wall there in two turns, that differ by a reflection along the slices."""
+    made = [insert(tissue_balls(wall=True), scans, tmp_path / str(seed), seed, print, (3, 3))[0] for seed in range(4)]
+    records = [record for part in made for record in part]
+    assert len(records) >= 8
+    assert all(record.pleura_mm < 1.5 for record in records)
+    assert {record.turn[1] for record in records} == {"z"}  # pixels are sharper than slices, so none is turned out of them
+    assert {record.turn[0] for record in records} == {"+", "-"}
+
+
+def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, tmp_path):
     # 8 mm under the surface of the lung's deepest slice, which runs through (x, 85.5 mm).
     write_annotations(scans, [("a", 20.0 + 0.1 * i, 85.5, -236.25, 4.0) for i in range(25)])
-    summary = insert(tissue_balls(diameter_mm=5.0), scans, tmp_path / "many", 0, silent, (3, 3))
-    assert summary.pleural_distances.startswith("distances to the pleura of the 25 annotated nodules")
-    median = float(summary.pleural_distances.split("median ")[1].split()[0])
-    assert all(abs(row.pleura_mm - median) < 4 for row in summary.records)
+    records, lines = insert(tissue_balls(diameter_mm=5.0), scans, tmp_path / "many", 0, print, (3, 3))
+    assert "as deep as 25 annotated nodules" in lines[1]
+    median = float(lines[1].split("median ")[1].split()[0])
+    assert all(abs(record.pleura_mm - median) < 4 for record in records)
+
+
+def test_what_cannot_be_used_is_named_and_the_rest_is_done(scans, tmp_path):
+    write_chest(scans / "wall.mhd", lung=False)
+    (scans / "broken.mhd").write_text("no header")
+    whole = voxels(scans / HEADERS["a"]).astype(np.float32)
+    for name, values in (("shares", (whole + 1000) / 1400), ("damaged", np.where(whole > 90, np.nan, whole))):
+        sitk.WriteImage(sitk.GetImageFromArray(values), str(scans / f"{name}.mhd"))
+    for path in (scans / "subset0").glob("a.*"):
+        shutil.copy(path, scans / "subset1" / path.name)
+    with (scans / "annotations.csv").open("a") as file:
+        file.write("turned,900,85.5,-250,6,\nturned,20,left,-250,6,\n")
+    nodules = joined(tissue_balls(), tissue_balls(1, diameter_mm=90.0).with_columns(name=["large"]))
+    records, lines = insert(nodules, scans, tmp_path / "out", 0, print, (4, 4))
+    assert {record.seriesuid for record in records} == set(HEADERS)
+    images = json.loads((tmp_path / "out/detection.json").read_text())["training"]
+    assert len(images[1]["box"]) == sum(record.seriesuid == "turned" for record in records)  # none of the one outside
+    assert not (tmp_path / "out/wall.mhd").exists()
+    for words in (
+        "places: anywhere in the lung",
+        "1 scans got no nodule",
+        "subset1/a.mhd: is also in subset0",
+        "annotations.csv line 4: coordY must be a finite number",
+        "annotations.csv line 3: the nodule lies outside the scan turned.mhd",
+        "broken.mhd: ",
+        "damaged.mhd: voxels must be finite",
+        "shares.mhd: voxels must be HU",
+        "large found no place: no lung ",
+    ):
+        assert sum(line.startswith(words) for line in lines) == 1, words
 
 
 @pytest.mark.parametrize(
     ("nodules", "folder", "message"),
     [
-        (tissue_balls(1)._replace(masks=None), "scans", "nodules to insert must have masks"),
+        (tissue_balls(1)._replace(masks=None), "scans", "must have masks"),
         (tissue_balls(1)._replace(masks=np.zeros((1, 16, 16, 16))), "scans", "that of n0 has none"),
-        (tissue_balls(1), "missing", r"SCANS must be a folder of \.mhd scans"),
-        (tissue_balls(1), "empty", r"SCANS must hold \.mhd scans"),
-        (tissue_balls(1, diameter_mm=90.0), "scans", "a nodule must find a place in "),
+        (tissue_balls(1), "missing", "SCANS must be a folder"),
+        (tissue_balls(1), "empty", "SCANS must hold"),
+        (tissue_balls(1), "odd", r"annotations\.csv is no file"),
+        (tissue_balls(1, diameter_mm=90.0), "scans", "must find a place in "),
     ],
 )
 def test_errors_are_one_line_and_write_nothing(nodules, folder, message, scans, tmp_path):
     (tmp_path / "empty").mkdir()
+    write_chest(tmp_path / "odd/a.mhd")
+    (tmp_path / "odd/annotations.csv").mkdir()
     with pytest.raises(DataError, match=message) as caught:
-        insert(nodules, tmp_path / folder, tmp_path / "out", 0, silent)
+        insert(nodules, tmp_path / folder, tmp_path / "out", 0, print)
     assert "\n" not in str(caught.value)
-    assert {path.name for path in tmp_path.iterdir()} == {"scans", "empty"}
+    assert {path.name for path in tmp_path.iterdir()} == {"scans", "empty", "odd"}
 
 
-def cubes(folder, nodules):
-    """Writes nodules as a folder of cubes."""
+def test_the_command_reads_a_folder_of_cubes_and_names_those_it_leaves_out(scans, tmp_path, capsys, monkeypatch):
+    nodules, folder = tissue_balls(4), tmp_path / "cubes"
+    assert nodules.masks is not None
     for kind, arrays in (("images", nodules.values), ("masks", nodules.masks)):
         (folder / kind).mkdir(parents=True)
         for name, array in zip(nodules.names, arrays, strict=True):
             image = sitk.GetImageFromArray(array)
             image.SetSpacing([float(nodules.edge_mm[0]) / 16] * 3)
             sitk.WriteImage(image, str(folder / kind / f"{name}.nii.gz"))
-    lines = ["file,category,diameter_mm", *(f"{name}.nii.gz,solid,8" for name in nodules.names)]
-    (folder / "nodules.csv").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def command(folder, scans, tmp_path):
-    """The exit code of `gmmae insert`."""
-    return run_gmmae(*("insert", folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache"))
-
-
-def test_the_command_tells_wrong_scans_before_it_reads_nodules(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("gmmae.cli.insert.prepare", None)
-    assert command(tmp_path / "cubes", tmp_path / "nowhere", tmp_path) == 2
-    assert "SCANS must be a folder of .mhd scans; got " in capsys.readouterr().err
-
-
-def test_the_command_reads_a_folder_of_cubes_and_refuses_a_folder_with_files(scans, tmp_path, capsys):
-    folder = cubes(tmp_path / "cubes", tissue_balls(3))
-    assert command(folder, scans, tmp_path) == 0
-    assert f"2 nodules in 2 scans: {tmp_path / 'out'}" in capsys.readouterr().out
-    assert (tmp_path / "out" / "insertions.png").read_bytes().startswith(b"\x89PNG")
-    assert command(folder, scans, tmp_path) == 2
-    assert "--out must be a folder that is new or empty; got " in capsys.readouterr().err
-
-
-def test_cubes_that_are_left_out_are_named(scans, tmp_path, capsys):
-    folder = cubes(tmp_path / "cubes", tissue_balls(6))
-    (folder / "images" / "n0.nii.gz").write_bytes(b"")
-    for name in ("images/n1.nii.gz", "masks/n2.nii.gz"):
-        (folder / name).write_bytes((folder / name).read_bytes()[:200])
-    rows = folder / "nodules.csv"
-    rows.write_text(rows.read_text().replace("n3.nii.gz,solid,8", "n3.nii.gz,solid,nan"))
-    assert command(folder, scans, tmp_path) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for place in ("n0.nii.gz", "n1.nii.gz", "n2.nii.gz (nodules.csv line 4): the mask n2.nii.gz", "nodules.csv line 5"):
-        assert sum(line.startswith(place) for line in lines) == 1, place
-
-
-def test_files_that_a_mac_leaves_are_no_scans(done, scans, tmp_path):
-    for path in list(scans.glob("subset*/*")):
-        (path.parent / f"._{path.name}").write_bytes(b"\0\5\x16\7Mac OS X")
-    (scans / "._b.mhd").write_bytes(b"")
-    summary = insert(of_patients(), scans, tmp_path / "out", 3, silent, (2, 2))
-    assert summary._replace(out=done[1]) == done[2]
-
-
-def test_a_scan_that_is_there_twice_is_named(scans, tmp_path):
-    for path in (scans / "subset0").glob("a.*"):
-        shutil.copy(path, scans / "subset1" / path.name)
-    summary = insert(tissue_balls(), scans, tmp_path / "out", 3, silent)
-    assert "subset1/a.mhd: is also in subset0, which is used: remove one of the two" in summary.lines()
-
-
-def test_annotations_may_be_spelled_otherwise_but_must_be_a_file(done, scans, tmp_path):
-    path = scans / "annotations.csv"
-    head, _, rows = path.read_text().partition("\n")
-    path.write_text("\n" + head.upper().replace("COORD", "Coord ").replace(",", " , ") + "\n" + rows.replace(",", " , "))
-    summary = insert(of_patients(), scans, tmp_path / "out", 3, silent, (2, 2))
-    assert summary._replace(out=done[1]) == done[2]
-    assert table(tmp_path / "out" / "annotations.csv") == table(done[1] / "annotations.csv")
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(DataError, match=r"annotations\.csv is no file"):
-        insert(tissue_balls(), scans, tmp_path / "none", 3, silent)
+    (folder / "masks/n0.nii.gz").write_bytes((folder / "masks/n0.nii.gz").read_bytes()[:200])
+    with (folder / "nodules.csv").open("w") as file:
+        csv.writer(file).writerows([("file", "diameter_mm"), *((f"{name}.nii.gz", 8) for name in nodules.names)])
+    words = ("insert", folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache")
+    lines = lines_of(capsys, *words)
+    assert f"2 nodules in 2 scans: {tmp_path / 'out'}" in lines
+    assert sum(line.startswith("n0.nii.gz (nodules.csv line 2): the mask") for line in lines) == 1
+    assert (tmp_path / "out/insertions.png").read_bytes().startswith(b"\x89PNG")
+    assert "--out must be a folder that is new or empty" in refusal(capsys, *words)
+    monkeypatch.setattr("gmmae.cli.insert.prepare", None)  # wrong scans are told before nodules are read
+    assert "SCANS must be a folder" in refusal(capsys, "insert", folder, tmp_path / "nowhere", "--out", tmp_path / "new")

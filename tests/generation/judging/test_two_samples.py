@@ -18,16 +18,8 @@ def named(features, prefix):
     return Sample(features, [f"{prefix}{i}" for i in range(len(features))])
 
 
-def normal(seed, samples=120, shift=0.0):
-    return named(np.random.default_rng(seed).normal(shift, 1, (samples, 6)), f"{seed}-")
-
-
-def test_two_halves_of_one_population_cannot_be_told_apart_and_shifted_ones_can():
-    # The AUC of 120 against 120 has a standard deviation of .05 (30 pairs of populations, of mean .498), the mean of four .025.
-    pairs = np.random.default_rng(100).normal(size=(4, 2, 120, 6))
-    floors = [c2st(named(one, "a"), named(two, "b")) for one, two in pairs]
-    assert np.mean([floor.value for floor in floors]) == pytest.approx(0.5, abs=0.06)
-    assert c2st(normal(0), normal(1, shift=1.0)).low > 0.9
+def normal(seed, samples=120):
+    return named(np.random.default_rng(seed).normal(size=(samples, 6)), f"{seed}-")
 
 
 def test_the_interval_of_an_auc_is_as_wide_as_theory_says():
@@ -93,8 +85,3 @@ def test_coverage_of_balls_on_a_line(monkeypatch):
     monkeypatch.setattr(two_samples, "NEIGHBOURS", 1)
     real = np.array([[0.0], [1.0], [2.0], [3.0]])
     assert coverage(named(real, "a"), named(np.array([[1.0], [1.0], [9.0]]), "b")).value == pytest.approx(3 / 4)
-
-
-def test_one_population_is_covered_and_one_mode_of_it_does_not_cover():
-    assert coverage(normal(0), normal(1)).value > 0.9
-    assert coverage(normal(0), named(0.1 * normal(1).features, "b")).value < 0.8

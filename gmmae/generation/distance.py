@@ -1,0 +1,26 @@
+"""Distances from the surface of a mask."""
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy import ndimage
+
+
+def signed_distance(
+    mask: Bool[np.ndarray, "*volume"], spacing: float | Float[np.ndarray, " axes"] = 1.0
+) -> Float[np.ndarray, "*volume"]:
+    """Returns the distance of each voxel's centre from the surface of a mask; it is negative outside.
+
+    The surface runs half a voxel beyond the outermost centres. Without a surface the distance is half the longest edge.
+
+    Args:
+      mask: the mask.
+      spacing: distance of neighbouring voxels along each axis, or along all. The result has its unit.
+
+    >>> signed_distance(np.array([False, True, True, False])).tolist()
+    [-0.5, 0.5, 0.5, -0.5]
+    """
+    sampling = np.broadcast_to(spacing, mask.ndim)
+    if mask.all() or not mask.any():
+        return np.full(mask.shape, 0.5 if mask.any() else -0.5) * np.max(sampling * mask.shape)
+    inside, outside = (np.asarray(ndimage.distance_transform_edt(part, sampling)) for part in (mask, ~mask))
+    return inside - outside - np.where(mask, 0.5, -0.5) * sampling.min()
