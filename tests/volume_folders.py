@@ -127,7 +127,7 @@ class Nodule(NamedTuple):
     slope: np.ndarray
 
     def _points(self, grid: Grid) -> np.ndarray:
-        return grid.at(np.stack(np.indices(grid.shape)[::-1], -1)) - CENTRE
+        return grid.at(np.moveaxis(np.indices(grid.shape)[::-1], 0, -1)) - CENTRE
 
     def field(self, grid: Grid = GRID) -> np.ndarray:
         """The nodule's HU on a grid."""

@@ -119,7 +119,7 @@ def row(function, number=3):
     return rows(lambda cells: [*cells[:number], function(cells[number]), *cells[number + 1 :]])
 
 
-def cell(column, value, number=3):
+def cell(column, value, number: int | None = 3):
     """Sets a cell of the CSV, or with None those of all rows. A column that it lacks is added."""
 
     def function(cells):

@@ -277,7 +277,7 @@ LOST_FORMATS = {
     },
     "nrrd in RAS, which is elsewhere": _nrrd(b"left-posterior-", b"right-anterior-"),
     "nrrd in micrometres": _nrrd(b"endian:", b'space units: "um" "um" "um"\nendian:'),
-    "nrrd with a sheared matrix": _nrrd(b"(0.8,0,", b"(0.8,0.5,"),
+    "nrrd with a sheared matrix": _nrrd(b",0,0) (", b",0.5,0) ("),
     "an array of Python objects": _array(np.array([{}])),
     "an array of text": _array(BALL.astype(str)),
     "an array of two axes": _array(BALL[0]),
