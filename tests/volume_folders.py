@@ -1,7 +1,6 @@
 """Folders of small volumes with masks, sound or spoilt in one place."""
 
 import csv
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -82,13 +81,6 @@ def write_rows(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[s
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
 
 
-def patch(path: Path, layout: str, offset: int, *values: float) -> None:
-    """Overwrites bytes of a file, such as a field of its header."""
-    content = bytearray(path.read_bytes())
-    struct.pack_into(layout, content, offset, *values)
-    path.write_bytes(content)
-
-
 # Folders whose voxels are a linear field of the world's coordinates, another one in each volume. Linear interpolation
 # reproduces such a field on every grid, so a volume that is written on another grid must give the same cube.
 
@@ -120,7 +112,7 @@ class Grid(NamedTuple):
 
 GRID = Grid()
 SCAN_GRID = Grid((16, 26, 26))
-CENTRE = GRID.middle + (0.7, -0.5, 0.9)
+CENTRE = np.add(GRID.middle, (0.7, -0.5, 0.9))
 """The nodules' place in the world, off the middle of their volumes."""
 
 
@@ -135,7 +127,7 @@ class Nodule(NamedTuple):
     slope: np.ndarray
 
     def _points(self, grid: Grid) -> np.ndarray:
-        return grid.at(np.stack(np.indices(grid.shape)[::-1], -1)) - CENTRE
+        return grid.at(np.moveaxis(np.indices(grid.shape)[::-1], 0, -1)) - CENTRE
 
     def field(self, grid: Grid = GRID) -> np.ndarray:
         """The nodule's HU on a grid."""

@@ -1,4 +1,3 @@
-import csv
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 import SimpleITK as sitk
 
 from gmmae.data.settings import DataConfig
+from tests import volume_folders
 
 COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm")
 
@@ -43,10 +43,7 @@ def write_scan() -> Callable[..., Path]:
 
     def write(path: Path, scan: Scan, compressed: bool = False) -> Path:
         spacing = np.linalg.norm(scan.matrix, axis=0)
-        image = sitk.GetImageFromArray(scan.voxels)
-        image.SetSpacing(spacing.tolist())
-        image.SetOrigin(scan.origin.tolist())
-        image.SetDirection((scan.matrix / spacing).ravel().tolist())
+        image = volume_folders.image(scan.voxels, scan.origin, spacing, (scan.matrix / spacing).ravel())
         path.parent.mkdir(parents=True, exist_ok=True)
         sitk.WriteImage(image, str(path), compressed)
         return path
@@ -57,8 +54,7 @@ def write_scan() -> Callable[..., Path]:
 @pytest.fixture
 def write_csv() -> Callable[..., Path]:
     def write(path: Path, rows, columns=COLUMNS) -> Path:
-        with path.open("w", newline="") as file:
-            csv.writer(file).writerows([columns, *rows])
+        volume_folders.write_rows(path, rows, columns)
         return path
 
     return write

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import ChainMap
 from contextlib import chdir, suppress
+from typing import Any
 
 import numpy as np
 import SimpleITK as sitk
@@ -49,7 +50,7 @@ COMMANDS = {
 RESULTS = ("evaluation.csv", "run/history.csv", "model.zip", "out/*.npz", "out/judgement.json", "out/**/*.csv")
 RESULTS += ("out/**/*.mhd", "out/**/*.nii.gz", "../data/report/report.md")
 """The files that are results. Without any, the printed lines are."""
-OWN = ("place", "path", "described", "picture", "from", "compile_s", "train_s", "eval_s", "checkpoint_s", "total_s")
+OWN = ("place", "path", "file", "described", "picture", "from", "compile_s", "train_s", "eval_s", "checkpoint_s", "total_s")
 """Beginnings of columns and lines that differ between calls."""
 FACTS = ("values", "masks", "names", "groups", "categories", "splits", "centre_mm", "edge_mm", "diameter_mm", "filled")
 """What is compared of prepared nodules."""
@@ -82,9 +83,9 @@ def call(case, command, place, shared, capfd):
         out, err = capfd.readouterr()
         results = {str(path)[len(str(work)) :]: columns(path) for pattern in RESULTS for path in work.glob(pattern)}
         if command == "prepare" and not code:
-            given = {key.removeprefix("data."): value for key, value in options.items() if key != "out"}
-            cache = {"cache": str(work / "cache"), "workers": 1, "scan_time_limit_s": None}
-            nodules = load(DataConfig(source=source, root=root, shape=8, **cache, **given), lambda line: None)
+            given: dict[str, Any] = {key.removeprefix("data."): value for key, value in options.items() if key != "out"}
+            given |= {"cache": str(work / "cache"), "workers": 1, "scan_time_limit_s": None}
+            nodules = load(DataConfig(source=source, root=root, shape=8, **given), lambda line: None)
             results = {"": {name: getattr(nodules, name) for name in FACTS}}
     results = results or {"": {"": [line for line in out.splitlines() if not line.startswith(OWN)]}}
     return code, out, err, {file: in_order(found, case.renamed) for file, found in results.items()}

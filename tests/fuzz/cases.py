@@ -67,6 +67,7 @@ def table(base, name, commands, expect, changes, **more):
     for n, (what, change) in zip(TURN, changes.items(), strict=False):
         words = [group.split("|")[n % (group.count("|") + 1)] for group in commands.split(", ")]
         names = None if expect.names is None else (*expect.names, *what.split(": ")[:-1])
-        likes = [change if like is itself else like for like in expect[:2]]
-        cases.append(Case(base, f"{name}: {what}", change, Expect(*likes, names, *expect[3:]), words, **more))
+        like, rest = (change if like is itself else like for like in expect[:2])
+        own = expect._replace(reads=like, rest=rest, names=names)
+        cases.append(Case(base, f"{name}: {what}", change, own, words, **more))
     return cases

@@ -88,12 +88,6 @@ def loop(path):
     path.symlink_to(path)
 
 
-def apple_double(folder):
-    """Puts a file of macOS beside each file of a scan."""
-    for path in sorted(folder.glob("subset*/*")):
-        (path.parent / f"._{path.name}").write_bytes(APPLE_DOUBLE)
-
-
 def text(function):
     """Changes the text of the CSV."""
     return lambda folder: stored(table_path(folder).name, lambda data: function(data.decode()))(folder)
@@ -125,7 +119,7 @@ def row(function, number=3):
     return rows(lambda cells: [*cells[:number], function(cells[number]), *cells[number + 1 :]])
 
 
-def cell(column, value, number=3):
+def cell(column, value, number: int | None = 3):
     """Sets a cell of the CSV, or with None those of all rows. A column that it lacks is added."""
 
     def function(cells):
@@ -203,17 +197,6 @@ def fields(name, text):
         for part in text.split(";"):
             at, form, *words = part.split()
             struct.pack_into(f"<{form}", plain, int(at), *map(float if form[-1] == "f" else int, words))
-
-    return nifti(name, function)
-
-
-def in_unit(name, code, per_mm):
-    """Gives the same geometry of a NIfTI file in another unit of length, which the header names."""
-
-    def function(plain):
-        plain[123] = code
-        for at, count in ((80, 3), (268, 15)):  # pixdim; qoffset and srow
-            np.frombuffer(plain, "<f4", count, at)[:] *= np.float32(per_mm)
 
     return nifti(name, function)
 

@@ -54,13 +54,12 @@ NAMES = [
         Expect(unchanged, without_row(LAST), ("nii.gz",)),
         {"composed in the CSV, decomposed on the disk": renamed(LAST, "zu\u0308", "zü")},
     ),
-    *(
-        case
-        for name, place in EMPTY.items()
-        for case in names(
-            left_out(without_row(FIRST), place),
-            {f"{name!r}, 0 bytes": both(renamed(FIRST, name), content(f"images/{name}.nii.gz", ""))},
-        )
+    *names(
+        left_out(without_row(FIRST)),
+        {
+            f"{place}: 0 bytes": both(renamed(FIRST, name), content(f"images/{name}.nii.gz", ""))
+            for name, place in EMPTY.items()
+        },
     ),
     *names(left_out(without_row(), "zzz"), {"300 characters, missing": cell("file", "z" * 300 + ".nii.gz")}),
 ]
@@ -124,11 +123,6 @@ ROOTS = {
     "10,000 characters": ("{folder}/" + "x" * 10_000, refused("xxx")),
 }
 PATHS = [
-    *(
-        case
-        for base, commands in COMMANDS_ON.items()
-        for case in table(base, f"{base}, the folder", commands, refused("data"), WRONG)
-    ),
     *table(
         "cubes",
         "the folder",
@@ -136,13 +130,12 @@ PATHS = [
         reads(),
         {"a link": lambda folder: folder.symlink_to(folder.rename(folder.with_name("other")))},
     ),
-    *(
-        case
-        for what, (root, expect) in ROOTS.items()
-        for case in table("cubes", "the path", READERS, expect, {what: unchanged}, root=root)
-    ),
     *table("cubes", "the path", "prepare, segment, sweep", refused(), {"empty": unchanged}, root=""),
 ]
+for base, commands in COMMANDS_ON.items():
+    PATHS += table(base, f"{base}, the folder", commands, refused("data"), WRONG)
+for what, (root, expect) in ROOTS.items():
+    PATHS += table("cubes", "the path", READERS, expect, {what: unchanged}, root=root)
 
 lists = partial(table, "cubes", "the CSV")
 LISTS = [

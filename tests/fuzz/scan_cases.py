@@ -9,7 +9,7 @@ import SimpleITK as sitk
 
 from tests.fuzz.cases import either, itself, left_out, reads, refused, table
 from tests.fuzz.changes import (
-    apple_double,
+    APPLE_DOUBLE,
     both,
     cell,
     content,
@@ -146,7 +146,7 @@ SCANS = [
         reads(),
         {
             "in the folder itself": both(moved(SCAN, f"{UID}.mhd"), moved(RAW, f"{UID}.raw")),
-            "._ files of macOS": apple_double,
+            "._ files of macOS": content(f"subset1/._{UID}.mhd", APPLE_DOUBLE),
             "a scan that no row names": copied(SCAN, "subset1/x.mhd"),
         },
     ),
@@ -207,7 +207,10 @@ HOST_LOST = left_out(gone("subset1"), "b.mhd")
 HOSTS = [
     *hosts(HOST_LOST, broken(HOST, HOST_RAW)),
     *hosts(HOST_LOST._replace(reads=itself), {"air alone": voxels(HOST, lambda v: v * 0 - 1000)}),
-    *hosts(reads(), {"._ files of macOS": apple_double, "other files": content("subset0/Thumbs.db", "x")}),
+    *hosts(
+        reads(),
+        {"._ files of macOS": content("subset1/._b.mhd", APPLE_DOUBLE), "other files": content("subset0/Thumbs.db", "x")},
+    ),
     *dialects(hosts, ANNOTATIONS),
     *hosts(reads(gone(ANNOTATIONS)), {"annotations missing": gone(ANNOTATIONS)}),
     *hosts(  # the row stays in the table

@@ -73,21 +73,3 @@ def test_each_voxel_is_the_mean_of_the_part_that_it_covers_or_interpolated(confi
         fine = np.moveaxis(np.repeat(fine, parts, axis), axis, -1)
         fine = np.moveaxis(fine.reshape(*fine.shape[:3], edge, width).mean(-1), -1, axis)
     np.testing.assert_allclose(fewer, fine, rtol=1e-5, atol=1e-3)
-
-
-def test_the_adrenal_glands_are_those_of_cubes(shared_data, tmp_path):
-    path = shared_data / "adrenal_shapes.npz"
-    if not path.is_file():
-        pytest.skip(f"there is no {path}")
-    content = np.load(path)
-    file = {}
-    for part in ("train", "val", "test"):
-        which = np.flatnonzero(content["split"] == part)[:20]
-        file |= {f"{part}_images": content["volumes"][which], f"{part}_labels": content["label"][which][:, None]}
-    np.savez_compressed(tmp_path / "adrenalmnist3d.npz", allow_pickle=False, **file)
-    np.savez(tmp_path / "cubes.npz", volumes=file["test_images"])
-    common = {"cache": str(tmp_path), "workers": 1, "scan_time_limit_s": None}
-    loaded = sources.load(DataConfig("medmnist", str(tmp_path / "adrenalmnist3d.npz"), **common))
-    cubes = sources.load(DataConfig("cubes", str(tmp_path / "cubes.npz"), crop="whole", window=(0.0, 255.0), **common))
-    np.testing.assert_allclose(loaded.nodules.values[loaded.test], cubes.nodules.values, atol=1e-4)
-    assert set(loaded.nodules.categories) == {"normal", "hyperplasia"}
