@@ -6,7 +6,7 @@ The cache is a folder with an entry for each set of files and options, named by 
   not there, and is made again. A file is replaced whole, so what a reader has begun to read stays as it was.
 - `KEY.lock` lets one process at a time make an entry. The others wait.
 - `.parts/` has the cubes of each scan of an extraction that is not finished, named by a hash of what they depend on. So another
-  CSV, or a mended scan, costs only the scans that it changes. They are removed when an entry has them.
+  CSV, or a fixed scan, costs only the scans that it changes. They are removed when an entry has them.
 - What a killed process has left is removed by an extraction a month later.
 """
 
