@@ -11,7 +11,7 @@ from gmmae.config.schema import changed
 from gmmae.data.extraction.medmnist import DATASETS
 from gmmae.training.loop import run
 from tests import medmnist_files
-from tests.commands import lines_of, refusal, rows, run_gmmae
+from tests.commands import last_refusal, lines_of, rows, run_gmmae
 from tests.small import Recorder, small
 
 KINDS = ("mixture", "latent", "voxels", "all three")
@@ -111,7 +111,7 @@ def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patient
         (("--label-column", "score", "--label-at-most", 4, "--label-at-least", 2), "must be below --label-at-least"),
         ((*labels, "--data.seed", 3), "got data.seed otherwise in"),
     ):
-        assert message in refusal(capsys, "classify", folder, *wrong, "--seeds", 1)
+        assert message in last_refusal(capsys, "classify", folder, *wrong, "--seeds", 1)
 
 
 def test_runs_and_labels_that_do_not_fit_are_refused(medmnist_runs, tmp_path, capsys):
@@ -126,7 +126,7 @@ def test_runs_and_labels_that_do_not_fit_are_refused(medmnist_runs, tmp_path, ca
         (("--label-column", "score"), "must be one of the data's columns, none; got score"),
         (("--data.root", without), "the test set must have 1 or more samples of each class; it has 0 of 'malignant'"),
     ):
-        assert message in refusal(capsys, "classify", one, "--out", tmp_path / "out", *words)
+        assert message in last_refusal(capsys, "classify", one, "--out", tmp_path / "out", *words)
 
 
 def test_published_results_are_of_each_data_set_and_plausible():
