@@ -41,7 +41,7 @@ def contact_sheet(
         parts.append(zoom(images, (1, *fewest / images.shape[1:]), order=1, mode="nearest", grid_mode=True))
     order = rng.permutation(2 * count)
     made = np.flatnonzero(order >= count)
-    figure = sheet(np.concatenate(parts)[order], window, ROWS, range(1, COLUMNS + 1), made if labelled else ())
+    figure = sheet(np.concatenate(parts)[order], window, ROWS, range(1, COLUMNS + 1), made.tolist() if labelled else ())
     return figure, ", ".join(f"{ROWS[at // COLUMNS]}{at % COLUMNS + 1}" for at in made)
 
 
