@@ -9,7 +9,7 @@ from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.settings import DataConfig
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
-from gmmae.generation.generator import Wanted
+from gmmae.generation.generator import Options
 from gmmae.generation.insertion.folder import read_scans
 from gmmae.generation.insertion.insert import insert
 from gmmae.generation.judging.figures import contact_sheet
@@ -32,6 +32,7 @@ def command(options: GenerateArguments) -> int:
     """Generates, writes, draws, and prints where everything is. Returns the exit code."""
     start = time.perf_counter()
     data, size = getattr(run_config(options.run).settings, "data", None), 0 if options.size == "auto" else options.size
+    wanted = Options(options.category, options.diameter_mm, options.malignancy, size, options.bandwidth, options.texture)
     if not isinstance(data, DataConfig) or data.ndim != 3:
         raise InputError(NO_GENERATOR)
     claim_output(options.out)
@@ -44,13 +45,9 @@ def command(options: GenerateArguments) -> int:
     known = fingerprint.checked(options.run, fingerprint.load(trained.config))
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    wanted = Wanted(options.category, options.diameter_mm, options.malignancy)
-    malignancy = None if options.malignancy is None else generators.malignancy(training)
-    generators.fitting(wanted, training, malignancy)  # what is asked for in vain is said at once
-    generator = generators.fit(trained, training, validation, malignancy)
-    made = generator.sample(
-        options.count, wanted, options.seed, size=size, bandwidth=options.bandwidth, texture=options.texture
-    )
+    generators.candidates(training, wanted)  # what is asked for in vain is said at once
+    generator = generators.fit(trained, training, validation)
+    made = generator.sample(options.count, options.seed, wanted)
     inserted = []
     with whole_folder(options.out) as place:
         folder.write(made, training, place, trained.record.run_id, options.seed)

@@ -70,13 +70,14 @@ def _read_task(task: Task, least_axes: int, hu: bool) -> Iterator[NativeNodule]:
             if scan.voxels is not voxels:
                 voxels, values = scan.voxels, region(scan, hu)
                 values = np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
-            centre = np.array([np.nan] * 3) if item.centre_mm is None else index_of(scan, centre_mm(item, scan))
+            centre = None if item.centre_mm is None else centre_mm(item, scan)
+            index = None if centre is None else index_of(scan, centre)[::-1]
             if source is None:
                 raise DataError(f"a volume must have a mask to be segmented; add {Path(item.name).name} to masks/")
-            mask = mask_on_grid(read_mask(source, scan, item.centre_mm and centre_mm(item, scan)), scan)
+            mask = mask_on_grid(read_mask(source, scan, centre), scan)
             if not mask.any():
                 raise DataError("the mask must hold voxels of its volume; got no voxel at all")
-            z, y, x = np.argwhere(mask).mean(0).tolist() if item.centre_mm is None else centre[::-1].tolist()
+            z, y, x = (np.argwhere(mask).mean(0) if index is None else index).tolist()
             sx, sy, sz = scan.spacing_mm
             diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
             facts = (item.name, item.group, item.category, values, mask, (z, y, x), (sz, sy, sx), diameter_mm, place)

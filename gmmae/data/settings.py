@@ -28,9 +28,6 @@ COLUMNS = ("file_column", "diameter_column", "category_column", "group_column")
 
 AIR_HU = -1000.0
 
-BYTES = (0.0, 255.0)
-"""Window of MedMNIST's values."""
-
 ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
 """The CSV of a folder of scans, as LUNA16's, and that of a folder of cubes."""
 
@@ -38,10 +35,6 @@ ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
 def _sound_edge(value: str) -> bool:
     edge = CROP_PATTERN.fullmatch(value)
     return edge is not None and (edge["number"] is None or float(edge["number"]) > 0)
-
-
-def _sound_window(window: tuple[float, float]) -> bool:
-    return window[0] < window[1]
 
 
 def _sound_size(size: int | tuple[int, ...]) -> bool:
@@ -59,7 +52,7 @@ Validation = Annotated[
     int | float,
     Rule("a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1),
 ]
-Window = Annotated[tuple[float, float], Rule("two increasing numbers", _sound_window)]
+Window = Annotated[tuple[float, float], Rule("two increasing numbers", lambda window: window[0] < window[1])]
 
 
 @dataclass(frozen=True)
@@ -91,23 +84,17 @@ class DataConfig(Section, name="data"):
 
     def __post_init__(self) -> None:
         if isinstance(self.shape, tuple) and len(set(self.shape)) == 1 and len(self.shape) in (1, self.ndim):
-            object.__setattr__(
-                self, "shape", self.shape[0]
-            )  # one way to say the same, so that runs that are equal are named so
-        if self.source == "medmnist":
-            self._fit_to_medmnist()
+            object.__setattr__(self, "shape", self.shape[0])  # so that runs that are equal are named so
+        if self.source == "medmnist":  # its volumes are whole cubes of bytes, so the defaults of CT are replaced
+            if self.window == DataConfig.window:
+                object.__setattr__(self, "window", (0.0, 255.0))
+            if self.crop == DataConfig.crop:
+                object.__setattr__(self, "crop", "whole")
+            require(self.crop == "whole", "data.crop", "whole for data.source = medmnist", self.crop)
+            require(isinstance(self.shape, int), "data.shape", "one number for data.source = medmnist", self.shape)
         super().__post_init__()
         rule = f"one number, or one for each of data.ndim = {self.ndim} axes"
         require(isinstance(self.shape, int) or len(self.shape) == self.ndim, "data.shape", rule, self.shape)
-
-    def _fit_to_medmnist(self) -> None:
-        """Replaces the defaults of CT. MedMNIST's volumes are whole cubes of bytes."""
-        if self.window == DataConfig.window:
-            object.__setattr__(self, "window", BYTES)
-        if self.crop == DataConfig.crop:
-            object.__setattr__(self, "crop", "whole")
-        require(self.crop == "whole", "data.crop", "whole for data.source = medmnist", self.crop)
-        require(isinstance(self.shape, int), "data.shape", "one number for data.source = medmnist", self.shape)
 
     @property
     def averages(self) -> bool:

@@ -214,7 +214,7 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
     return Nodules(np.concatenate([first.values, second.values]), masks, columns, first.by)
 
 
-def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[np.ndarray, "samples ..."]:
+def central_section(values: Shaped[np.ndarray, "samples ..."], ndim: int) -> Shaped[np.ndarray, "samples ..."]:
     """Returns the central slice (`ndim` 2) or central line (`ndim` 1) of each volume with more axes."""
     while values.ndim > ndim + 1:
         values = values[:, values.shape[1] // 2]

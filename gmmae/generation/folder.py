@@ -40,7 +40,7 @@ def write(generated: Generated, training: Nodules, out: Path, run: str, seed: in
     nodules = generated.nodules
     volumes = {"images": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
     for folder in volumes:
-        (out / folder).mkdir(parents=True, exist_ok=True)
+        (out / folder).mkdir(parents=True)
     rows = []
     groups, categories = nodules.groups, nodules.categories
     for i, name in enumerate(nodules.names):
@@ -48,9 +48,8 @@ def write(generated: Generated, training: Nodules, out: Path, run: str, seed: in
         for folder, values in volumes.items():
             world_coordinates.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
-        known = (categories[i], f"{nodules.diameter_mm[i]:.6f}", run, seed)
-        origin = (generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors)
-        rows.append([file, groups[i], *known, *origin])
+        made = (groups[i], categories[i], f"{nodules.diameter_mm[i]:.6f}", run, seed)
+        rows.append([file, *made, generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors])
     with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
     used = np.isin(training.table["name"], [*generated.shape_donors.ravel(), *generated.texture_donors.ravel()])

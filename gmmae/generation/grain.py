@@ -6,38 +6,31 @@ Spectrum and grey levels are imposed alternately (Schreiber and Schmitz, Phys. R
 The phases, and so all places, remain those of the generated nodule.
 """
 
+from typing import Any
+
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy import fft
 
-from gmmae.generation.texture import with_grey_levels
+from gmmae.generation.texture import Levels, Masks, Volumes, with_grey_levels
 
 EDGES = (0.12, 0.25, 0.37, 0.5, 0.62, 0.75, 0.87)
 """Edges of the bands of frequencies across slices and within slices, as shares of the highest frequency of an axis."""
 ITERATIONS = 6
+COSINES: dict[str, Any] = {"axes": (1, 2, 3), "norm": "ortho"}
+
+Spectra = Float[np.ndarray, "samples bands"]
 
 
-def bands(shape: tuple[int, ...]) -> Int[np.ndarray, "z y x"]:
-    """Returns the band of each coefficient of a cosine transform. Band 0 has the lowest frequencies.
+def spectra(volumes: Volumes) -> Spectra:
+    """Returns the mean square of the cosine coefficients in each band. Bands without a coefficient have 0.
 
-    A band is a range of frequencies across slices and a range of frequencies within slices.
+    A band is a range of frequencies across slices and a range of frequencies within slices. Band 0 has the lowest ones.
     """
-    z, y, x = (np.arange(n) / n for n in shape)
-    within = np.digitize(np.hypot(y[:, None], x), EDGES)
-    return np.digitize(z, EDGES)[:, None, None] * (len(EDGES) + 1) + within
+    return _energies(np.asarray(fft.dctn(volumes.astype(np.float64), **COSINES)), _bands(volumes.shape[1:]))
 
 
-def spectra(volumes: Float[np.ndarray, "samples z y x"]) -> Float[np.ndarray, "samples bands"]:
-    """Returns the mean square of the coefficients in each band. Bands without a coefficient have 0."""
-    return _energies(_transform(volumes), bands(volumes.shape[1:]))
-
-
-def with_spectra(
-    volumes: Float[np.ndarray, "samples z y x"],
-    wanted: Float[np.ndarray, "samples bands"],
-    levels: Float[np.ndarray, "samples levels"],
-    inside: Bool[np.ndarray, "samples z y x"],
-) -> Float[np.ndarray, "samples z y x"]:
+def with_spectra(volumes: Volumes, wanted: Spectra, levels: Levels, inside: Masks) -> Volumes:
     """Gives volumes the energy of each band but band 0, and grey levels, alternately.
 
     Args:
@@ -46,27 +39,21 @@ def with_spectra(
       levels: grey levels of each volume, by `gmmae.generation.texture.grey_levels`.
       inside: the masks, of as many voxels as those of the levels.
     """
-    band = bands(volumes.shape[1:])
+    band = _bands(volumes.shape[1:])
     for _ in range(ITERATIONS):
-        coefficients = _transform(volumes)
+        coefficients = np.asarray(fft.dctn(volumes.astype(np.float64), **COSINES))
         gain = np.sqrt(wanted / np.maximum(_energies(coefficients, band), 1e-12))
         gain[:, 0] = 1
-        volumes = with_grey_levels(_inverse(coefficients * gain[:, band]), levels, inside)
+        volumes = with_grey_levels(np.asarray(fft.idctn(coefficients * gain[:, band], **COSINES)), levels, inside)
     return volumes
 
 
-def _transform(volumes: Float[np.ndarray, "samples z y x"]) -> Float[np.ndarray, "samples z y x"]:
-    return np.asarray(fft.dctn(volumes.astype(np.float64), axes=(1, 2, 3), norm="ortho"))
+def _bands(shape: tuple[int, ...]) -> Int[np.ndarray, "z y x"]:
+    z, y, x = (np.arange(n) / n for n in shape)
+    return np.digitize(z, EDGES)[:, None, None] * (len(EDGES) + 1) + np.digitize(np.hypot(y[:, None], x), EDGES)
 
 
-def _inverse(coefficients: Float[np.ndarray, "samples z y x"]) -> Float[np.ndarray, "samples z y x"]:
-    return np.asarray(fft.idctn(coefficients, axes=(1, 2, 3), norm="ortho"))
-
-
-def _energies(
-    coefficients: Float[np.ndarray, "samples z y x"], band: Int[np.ndarray, "z y x"]
-) -> Float[np.ndarray, "samples bands"]:
-    count = (len(EDGES) + 1) ** 2
-    sizes = np.bincount(band.ravel(), minlength=count)
-    sums = [np.bincount(band.ravel(), np.square(one).ravel(), count) for one in coefficients]
-    return np.array(sums).reshape(-1, count) / np.maximum(sizes, 1)
+def _energies(coefficients: Volumes, band: Int[np.ndarray, "z y x"]) -> Spectra:
+    flat, count = band.ravel(), (len(EDGES) + 1) ** 2
+    sums = np.array([np.bincount(flat, np.square(one).ravel(), count) for one in coefficients]).reshape(-1, count)
+    return sums / np.maximum(np.bincount(flat, minlength=count), 1)

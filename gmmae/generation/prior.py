@@ -22,27 +22,11 @@ NEIGHBOURS = 5
 
 
 class Prior(NamedTuple):
-    """Training points in principal components of unit variance, without their categories' means.
+    """Training points in principal components of unit variance, without their categories' means."""
 
-    Attributes:
-      components: principal components of the covariance within the categories. All categories share it.
-      means: mean of each category.
-      points: components of each training sample.
-      labels: category of each training sample.
-    """
-
-    components: PCA
-    means: dict[str, Float[np.ndarray, " features"]]
-    points: Float[np.ndarray, "samples components"]
-    labels: tuple[str, ...]
-
-
-class Draw(NamedTuple):
-    """Drawn points, their categories, and the training sample behind each band."""
-
-    points: Float[np.ndarray, "count features"]
-    labels: tuple[str, ...]
-    donors: Int[np.ndarray, "count bands"]
+    components: PCA  # of the covariance within the categories, which all share
+    means: Float[np.ndarray, "samples features"]  # mean of each sample's category
+    points: Float[np.ndarray, "samples components"]  # components of each training sample
 
 
 def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) -> Prior:
@@ -52,46 +36,38 @@ def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) ->
       points: latent vectors, with any further features drawn with them.
       labels: category of each point; equal strings if none is known.
     """
-    means = {category: points[np.array(labels) == category].mean(0) for category in sorted(set(labels))}
-    centred = points - np.stack([means[label] for label in labels])
+    names, category = np.unique(labels, return_inverse=True)
+    means = np.stack([points[category == i].mean(0) for i in range(len(names))])[category]
     # Directions without variance are left out: inactive latent units, or fewer samples than features.
-    rank = int(np.linalg.matrix_rank(centred))
-    components = PCA(n_components=rank, whiten=True, svd_solver="full").fit(centred)
-    return Prior(components, means, components.transform(centred), tuple(labels))
+    rank = int(np.linalg.matrix_rank(points - means))
+    components = PCA(n_components=rank, whiten=True, svd_solver="full").fit(points - means)
+    return Prior(components, means, components.transform(points - means))
 
 
-def draw(prior: Prior, donors: Int[np.ndarray, " count"], bandwidth: float, rng: np.random.Generator) -> Draw:
-    """Draws new points.
+def draw(
+    prior: Prior, donors: Int[np.ndarray, " count"], bandwidth: float, rng: np.random.Generator
+) -> tuple[Float[np.ndarray, "count features"], Int[np.ndarray, "count bands"]]:
+    """Draws new points; returns them, and the training sample behind each of their bands.
 
     Args:
       prior: a fitted prior.
-      donors: training sample behind the first band of each point. It also gives the category.
+      donors: training sample behind the first band of each point. The point has its category.
       bandwidth: standard deviation of the noise, in standard deviations within a category.
       rng: random generator.
     """
     components = np.empty((len(donors), prior.points.shape[1]))
-    band_donors = []
+    of_bands = []
     for start, end in zip(BANDS, (*BANDS[1:], prior.points.shape[1]), strict=True):
         if start:
-            donors = _random_neighbours(prior.points[:, :start], components[:, :start], NEIGHBOURS, 1, rng)[:, 0]
-        band_donors.append(donors)
+            donors = random_neighbours(prior.points[:, :start], components[:, :start], NEIGHBOURS, 1, rng)[:, 0]
+        of_bands.append(donors)
         points = prior.points[donors, start:end]
         noise = bandwidth * rng.standard_normal(points.shape)
         components[:, start:end] = (points + noise) / np.sqrt(1 + bandwidth**2)
-    labels = tuple(np.array(prior.labels)[band_donors[0]].tolist())
-    means = np.stack([prior.means[label] for label in labels])
-    return Draw(prior.components.inverse_transform(components) + means, labels, np.stack(band_donors, 1))
+    return prior.components.inverse_transform(components) + prior.means[of_bands[0]], np.stack(of_bands, 1)
 
 
-def sample_neighbours(
-    prior: Prior, drawn: Draw, neighbours: int, donors: int, rng: np.random.Generator
-) -> Int[np.ndarray, "count donors"]:
-    """Draws donors for each drawn point among its nearest training points in all components."""
-    centred = drawn.points - np.stack([prior.means[label] for label in drawn.labels])
-    return _random_neighbours(prior.points, prior.components.transform(centred), neighbours, donors, rng)
-
-
-def _random_neighbours(
+def random_neighbours(
     training: np.ndarray, points: np.ndarray, neighbours: int, draws: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "count draws"]:
     """Draws training points for each point, with replacement, among its nearest ones."""

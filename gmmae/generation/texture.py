@@ -9,11 +9,15 @@ from functools import reduce
 from itertools import product
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
+
+Volumes = Float[np.ndarray, "samples *volume"]
+Masks = Bool[np.ndarray, "samples *volume"]
+Levels = Float[np.ndarray, "samples levels"]
 
 
 def block_weights(shape: tuple[int, ...], blocks: int) -> Float[np.ndarray, "blocks *volume"]:
-    """Returns the weight of each block at each voxel. The squares sum to one.
+    """Returns the weight of each block at each voxel: 1 at its centre, 0 at its neighbours' centres. The squares sum to one.
 
     Args:
       shape: shape of the volume.
@@ -23,18 +27,13 @@ def block_weights(shape: tuple[int, ...], blocks: int) -> Float[np.ndarray, "blo
     >>> weights.shape, bool(np.allclose((weights**2).sum(0), 1))
     ((9, 16, 16), True)
     """
-    hats = [_hats(size, blocks) for size in shape]
-    return np.stack([reduce(np.multiply.outer, of_axes) for of_axes in product(*hats)])
-
-
-def _hats(size: int, blocks: int) -> Float[np.ndarray, "blocks size"]:
-    """Returns weights that are 1 at a block's centre and 0 at its neighbours' centres. Their squares sum to one."""
-    position = np.clip((np.arange(size) + 0.5) * blocks / size - 0.5, 0, blocks - 1)
-    return np.cos(np.pi / 2 * np.clip(np.abs(position - np.arange(blocks)[:, None]), 0, 1))
+    places = [np.clip((np.arange(size) + 0.5) * blocks / size - 0.5, 0, blocks - 1) for size in shape]
+    along = [np.cos(np.pi / 2 * np.clip(np.abs(place - np.arange(blocks)[:, None]), 0, 1)) for place in places]
+    return np.stack([reduce(np.multiply.outer, of_axes) for of_axes in product(*along)])
 
 
 def blend_residual_blocks(
-    residuals: Float[np.ndarray, "samples *volume"],
+    residuals: Volumes,
     donors: Int[np.ndarray, "count blocks"],
     weights: Float[np.ndarray, "blocks *volume"],
 ) -> Float[np.ndarray, "count *volume"]:
@@ -51,21 +50,17 @@ def blend_residual_blocks(
     return blended
 
 
-def grey_levels(
-    values: Float[np.ndarray, "samples *volume"], masks: Shaped[np.ndarray, "samples *volume"]
-) -> Float[np.ndarray, "samples levels"]:
+def grey_levels(values: Volumes, masks: Masks) -> Levels:
     """Returns the voxel values of each volume in ascending order, first those outside of the mask and then those inside.
 
-    >>> grey_levels(np.array([[3.0, 1.0, 2.0, 0.0]]), np.array([[0, 1, 1, 0]])).tolist()
+    >>> grey_levels(np.array([[3.0, 1.0, 2.0, 0.0]]), np.array([[False, True, True, False]])).tolist()
     [[0.0, 3.0, 1.0, 2.0]]
     """
     flat, inside = values.reshape(len(values), -1), masks.reshape(len(values), -1) > 0
     return np.take_along_axis(flat, np.lexsort((flat, inside), axis=1), axis=1)
 
 
-def innermost(
-    outline: Float[np.ndarray, "samples *volume"], voxels: Int[np.ndarray, " samples"]
-) -> Bool[np.ndarray, "samples *volume"]:
+def deepest_voxels(outline: Volumes, voxels: Int[np.ndarray, " samples"]) -> Masks:
     """Returns the given number of voxels that lie deepest inside of each outline.
 
     Args:
@@ -77,10 +72,10 @@ def innermost(
 
 
 def with_grey_levels(
-    values: Float[np.ndarray, "count *volume"],
-    levels: Float[np.ndarray, "count levels"],
-    inside: Bool[np.ndarray, "count *volume"],
-) -> Float[np.ndarray, "count *volume"]:
+    values: Volumes,
+    levels: Levels,
+    inside: Masks,
+) -> Volumes:
     """Replaces the voxel values of each volume by grey levels in the same rank order, outside and inside of a mask apart.
 
     Decoded volumes are blurred, so too many voxels lie between lung and nodule. The grey levels of a real nodule correct that

@@ -1,30 +1,18 @@
+"""Residuals, grey levels and spectra that are added to decoded volumes."""
+
 import numpy as np
+from scipy import ndimage
 
+from gmmae.generation import grain
 from gmmae.generation.distance import signed_distance
-from gmmae.generation.texture import (
-    blend_residual_blocks,
-    block_weights,
-    grey_levels,
-    innermost,
-    with_grey_levels,
-)
-
-
-def test_where_a_block_is_alone_its_donor_s_residual_stands():
-    residuals = np.stack([np.full((6, 6), 1.0), np.full((6, 6), 5.0)])
-    found = blend_residual_blocks(residuals, np.array([[0, 1, 0, 1], [1, 1, 1, 1]]), block_weights((6, 6), 2))
-    np.testing.assert_allclose(found[0, 0, 0], 1.0)  # the first block's corner
-    np.testing.assert_allclose(found[0, 0, 5], 5.0)  # the second's, which lies behind it along the last axis
-    np.testing.assert_allclose(found[0, 5, 0], 1.0)
+from gmmae.generation.texture import blend_residual_blocks, block_weights, grey_levels, with_grey_levels
 
 
 def test_the_variance_of_independent_residuals_is_kept():
     rng = np.random.default_rng(0)
-    residuals = rng.normal(size=(500, 8, 8))
-    donors = rng.integers(500, size=(2000, 9))
-    np.testing.assert_allclose(
-        blend_residual_blocks(residuals, donors, block_weights((8, 8), 3)).std(0), 1, atol=0.1
-    )  # 500 samples: 0.03
+    residuals, donors = rng.normal(size=(500, 8, 8)), rng.integers(500, size=(2000, 9))
+    found = blend_residual_blocks(residuals, donors, block_weights((8, 8), 3))
+    np.testing.assert_allclose(found.std(0), 1, atol=0.1)  # 500 samples: 0.03
 
 
 def test_voxels_get_the_grey_levels_and_keep_their_order_inside_and_outside():
@@ -32,16 +20,9 @@ def test_voxels_get_the_grey_levels_and_keep_their_order_inside_and_outside():
     nowhere, left = np.zeros((1, 2, 2), bool), np.array([[[True, False], [True, False]]])
     found = with_grey_levels(values, np.array([[10.0, 20.0, 30.0, 40.0]]), nowhere)
     np.testing.assert_array_equal(found, [[[30.0, 40.0], [10.0, 20.0]]])
-    donor = np.array([[[1.0, 8.0], [9.0, 2.0]]])
-    levels = grey_levels(donor, np.array([[[0, 1], [1, 0]]]))
+    levels = grey_levels(np.array([[[1.0, 8.0], [9.0, 2.0]]]), np.array([[[False, True], [True, False]]]))
     np.testing.assert_array_equal(levels, [[1, 2, 8, 9]])
     np.testing.assert_array_equal(with_grey_levels(values, levels, left), [[[9, 2], [8, 1]]])
-
-
-def test_the_innermost_voxels_are_as_many_as_asked_for():
-    found = innermost(np.array([[-1.0, 0.5, 0.5, 2.0]] * 3), np.array([0, 2, 4]))
-    assert found.sum(1).tolist() == [0, 2, 4]
-    assert found[1, 3]
 
 
 def test_signed_distances_by_hand():
@@ -52,3 +33,15 @@ def test_signed_distances_by_hand():
     np.testing.assert_array_equal(found > 0, mask)
     assert (signed_distance(np.zeros((1, 4), bool)) < 0).all()
     assert (signed_distance(np.ones((1, 4), bool)) > 0).all()
+
+
+def test_imposed_spectra_and_grey_levels_are_nearly_those_asked_for():
+    rng = np.random.default_rng(0)
+    shape = ndimage.gaussian_filter(rng.normal(size=(2, 5, 16, 16, 16)), (0, 0, 3, 3, 3)) * 20
+    smooth, rough = shape + rng.normal(size=shape.shape) * np.array([0.05, 0.25]).reshape(2, 1, 1, 1, 1)
+    levels, wanted = grey_levels(rough, shape[0] > 0), grain.spectra(rough)
+    made = grain.with_spectra(smooth, wanted, levels, shape[0] > 0)
+    np.testing.assert_array_equal(grey_levels(made, shape[0] > 0), levels)
+    fine = np.flatnonzero(np.add.outer(*[np.array((0.0, *grain.EDGES)) >= 0.5] * 2).ravel())  # the upper half of an axis
+    before, after = (np.abs(np.log(grain.spectra(some) / wanted))[:, fine].mean() for some in (smooth, made))
+    assert after < 0.15 * before

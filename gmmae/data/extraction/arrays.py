@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Shaped, UInt8
 
 from gmmae.data.volumes import DataError
 
@@ -24,59 +24,48 @@ VOLUMES_ARRAY, MEDMNIST_ARRAY = "volumes", "train_images"
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 CHUNK_BYTES = 2**20
+GZIP = b"\x1f\x8b"
+"""The first bytes of a part of a gzip file."""
 
 
-def mapped(
-    path: Path, kind: np.dtype, shape: tuple[int, ...], begin: int | None = None, order: Literal["C", "F"] = "C"
-) -> np.memmap:
-    """Maps the last bytes of a file, from `begin` where that is given. Only the parts that are used are read.
+def content(path: Path, begin: int, compressed: bool) -> UInt8[np.ndarray, " bytes"]:
+    """Returns the bytes of a file from one on: decompressed, or mapped, so that only the parts that are used are read.
 
-    Raises:
-      DataError: the file has another length.
-    """
-    length, actual = math.prod(shape) * kind.itemsize, path.stat().st_size
-    begin = max(actual - length, 0) if begin is None else begin
-    _compare(path, begin + length, actual)
-    return np.memmap(path, kind, "r", begin, shape, order)
-
-
-def inflated(path: Path, promised: int, begin: int = 0) -> bytearray:
-    """Decompresses what begins at a byte of a file: zlib, or gzip of one part or several, as the stream says.
-
-    Args:
-      path: of the file.
-      promised: bytes when decompressed; 0: any number, and none is kept.
-      begin: first byte.
+    Compressed data are zlib, or gzip of one part or several; what comes behind them is not read.
 
     Raises:
-      DataError: it is damaged, or has another length than promised.
+      DataError: they are damaged or truncated.
     """
-    content, total, stream = bytearray(), 0, zlib.decompressobj(wbits=47)
+    if not compressed:
+        return np.memmap(path, np.uint8, "r", begin) if path.stat().st_size > begin else np.empty(0, np.uint8)
+    values, stream = bytearray(), zlib.decompressobj(wbits=47)
     with path.open("rb") as file:
         file.seek(begin)
-        while total < promised or not stream.eof:
-            chunk = stream.unconsumed_tail or stream.unused_data or file.read(CHUNK_BYTES)
-            if stream.eof:
-                stream = zlib.decompressobj(wbits=47)
+        while chunk := stream.unused_data or file.read(CHUNK_BYTES):
+            if stream.eof and not chunk.startswith(GZIP):
+                break
             try:
-                part = stream.decompress(chunk, CHUNK_BYTES)
+                stream = zlib.decompressobj(wbits=47) if stream.eof else stream
+                values += stream.decompress(chunk)
             except zlib.error as error:
                 place = f"near byte {file.tell()} of {path.stat().st_size}"
                 raise DataError(f"damaged {_kind(path)}: {path.name} does not decompress {place} ({error})") from error
-            total += len(part)
-            if total <= promised:
-                content += part
-            if not chunk and not part:
-                break
-    _compare(path, promised, total, "decompresses to", stream.eof)
-    return content
+    if not stream.eof:
+        raise DataError(
+            f"truncated {_kind(path)}: {path.name} ends in the middle of its voxels, after {len(values)} bytes of them"
+        )
+    return np.frombuffer(values, np.uint8)
 
 
-def _compare(path: Path, promised: int, actual: int, verb: str = "has", whole: bool = True) -> None:
-    if actual < promised or not whole:
-        raise DataError(f"truncated {_kind(path)}: the header promises {promised} bytes, {path.name} {verb} {actual}")
-    if actual > promised > 0:
-        raise DataError(f"{_kind(path)} must hold the {promised} bytes that the header promises; {path.name} {verb} {actual}")
+def require_length(path: Path, promised: int, actual: int) -> None:
+    """Compares the bytes in a file with those that its header promises.
+
+    Raises:
+      DataError: it has more or less.
+    """
+    if actual != promised:
+        kind = f"truncated {_kind(path)}:" if actual < promised else _kind(path)
+        raise DataError(f"{kind} must hold the {promised} bytes that the header promises; {path.name} has {actual}")
 
 
 def _kind(path: Path) -> str:
@@ -97,7 +86,8 @@ def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
         return next(stream(path, key if key in names else names[0], whole=True))
     with _faults(path), path.open("rb") as file:
         shape, order, kind = _header(file)
-        return mapped(path, kind, shape, file.tell(), order)
+        require_length(path, file.tell() + math.prod(shape) * kind.itemsize, path.stat().st_size)
+        return np.memmap(path, kind, "r", file.tell(), shape, order)
 
 
 def array_names(path: Path) -> tuple[str, ...]:
@@ -132,7 +122,7 @@ def stream(path: Path, key: str, whole: bool = False) -> Iterator[Shaped[np.ndar
             raise ValueError(f"{key} must hold the bytes that its header promises; it has more")
 
 
-def _header(file: BufferedIOBase) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype]:
+def _header(file: IO[bytes] | BufferedIOBase) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype]:
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, in_columns, kind = read(file)

@@ -89,11 +89,11 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
         edge = float(max(shape))  # the array is the cube already
     else:
         edge = edge_mm(config.crop, item.diameter_mm, scan, shape)
-    centre = centre_mm(item, scan)
+    centre, filled, outline = centre_mm(item, scan), 0.0, np.zeros(shape, np.uint8)
     if config.averages and all(n <= there for n, there in zip(shape, size, strict=True)):
-        return Cube(item, averaged(scan, shape, config.hu), None, centre, edge, 0.0)
-    values, filled = cut(scan, centre, edge, shape, config.outside, config.hu)
-    if mask is None:
-        return Cube(item, values, None, centre, edge, filled)
-    place = None if item.centre_mm is None else centre
-    return Cube(item, values, cut_mask(read_mask(mask, scan, place), centre, edge, shape), centre, edge, filled)
+        values, mask = averaged(scan, shape, config.hu), None
+    else:
+        values, filled = cut(scan, centre, edge, shape, config.outside, config.hu)
+    if mask is not None:
+        outline = cut_mask(read_mask(mask, scan, None if item.centre_mm is None else centre), centre, edge, shape)
+    return Cube(item, values, outline, mask is not None, centre, edge, filled)

@@ -8,13 +8,14 @@ before ITK reads them. Nothing here imports SimpleITK.
 import math
 import os
 import re
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import UInt8
 
+from gmmae.data.extraction.arrays import content
 from gmmae.data.volumes import DataError
 
 SUFFIXES = (".mhd", ".mha", ".nii", ".nii.gz", ".nrrd")
@@ -26,14 +27,13 @@ FORM_TOLERANCE_MM = 0.5
 """Largest distance between a voxel's places by the two matrices of a NIfTI header."""
 
 META_NUMBERS = (
-    *((1, (name,)) for name in ("DimSize", "ElementSpacing", "ElementSize")),
-    (1, ("Offset", "Position", "Origin")),
-    (2, ("TransformMatrix", "Rotation", "Orientation")),
+    *((3, (name,)) for name in ("DimSize", "ElementSpacing", "ElementSize")),
+    (3, ("Offset", "Position", "Origin")),
+    (9, ("TransformMatrix", "Rotation", "Orientation")),
 )
-"""Fields of a MetaImage with a number for each axis (1), or for each pair of axes (2). Readers choose differently among names
-of one field, so these must agree."""
-META_FIXED = {"ElementToIntensityFunctionSlope": 1, "ElementToIntensityFunctionOffset": 0}
-"""Fields of a MetaImage that rescale its voxels, and the values at which they change nothing."""
+"""How many numbers a field of a MetaImage has, and its names. Readers choose differently among these, so they must agree."""
+META_FIXED = {"ElementToIntensityFunctionSlope": "1", "ElementToIntensityFunctionOffset": "0", "BinaryData": "True"}
+"""Fields of a MetaImage that may have one value only, where they are there."""
 
 NIFTI_TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}
 """Types of voxels by their code in a NIfTI header. Others have several components."""
@@ -52,23 +52,22 @@ FIRST_VOXEL = 352
 """First byte that voxels of a NIfTI file may have."""
 
 
-class Layout(NamedTuple):
-    """Where the voxels of a volume lie, and how."""
+class Stored(NamedTuple):
+    """The voxels of a volume as they are stored."""
 
-    data: Path
-    begin: int | None  # first byte of the voxels or of their compressed stream; None: they are the file's last bytes
-    order: str  # of bytes, "<" or ">"
-    compressed: bool
-    skip: int = 0  # bytes before the voxels in the decompressed stream
-    kind: str = ""  # of the voxels as they are stored, where ITK does not say it
-    scaling: tuple[float, float] | None = None  # slope and intercept
+    path: Path  # the file that holds them
+    content: UInt8[np.ndarray, " bytes"]
+    order: Literal["<", ">"]  # of bytes
+    from_end: bool = False  # they are the last bytes of the content
+    kind: str = ""  # their type, where ITK does not say it
+    scaling: tuple[float, float] = (1.0, 0.0)  # slope and intercept
 
 
-def read_layout(path: Path) -> Layout:
-    """Reads a header, and checks it for faults that ITK would repair.
+def read_stored(path: Path) -> Stored:
+    """Reads a volume file, and checks its header for faults that ITK would repair.
 
     Raises:
-      DataError: the header cannot be read, or must not be trusted.
+      DataError: the header must not be trusted, or compressed voxels are damaged.
       OSError: the system failed, not the file.
     """
     if not path.is_file():
@@ -101,7 +100,7 @@ def _fields(path: Path, separator: str) -> tuple[dict[str, str], int]:
         return fields, file.tell()
 
 
-def _read_meta(path: Path) -> Layout:
+def _read_meta(path: Path) -> Stored:
     data, (fields, end) = data_file(path), _fields(path, "=")
     if "ElementDataFile" not in fields:
         raise DataError("the header is no MetaImage header: it has no ElementDataFile")
@@ -112,36 +111,33 @@ def _read_meta(path: Path) -> Layout:
     _check_meta(fields)
     big = fields.get("BinaryDataByteOrderMSB", fields.get("ElementByteOrderMSB", "")).lower() == "true"
     compressed = fields.get("CompressedData", "").lower() == "true"
-    begin = _begin(end if data == path else 0, "0" if compressed else fields.get("HeaderSize", "0"))
-    return Layout(data, begin, ">" if big else "<", compressed)
+    skipped = "0" if compressed else fields.get("HeaderSize", "0")
+    return _behind(data, end if data == path else 0, skipped, big, compressed)
 
 
 def _check_meta(fields: dict[str, str]) -> None:
-    axes = fields.get("NDims", "")
-    if not axes.isdecimal():
-        raise DataError(f"NDims in the header must be a number; got {axes or 'none'}")
-    for power, names in META_NUMBERS:
+    for count, names in META_NUMBERS:
         found = {name: _numbers(fields[name]) for name in names if name in fields}
         for name, numbers in found.items():
-            if len(numbers) != int(axes) ** power:
-                raise DataError(f"{name} in the header must be {int(axes) ** power} finite numbers; got {fields[name]}")
+            if len(numbers) != count:
+                raise DataError(f"{name} in the header must be {count} finite numbers; got {fields[name]}")
         if len(set(found.values())) > 1:
             raise DataError(f"the header must have one of {', '.join(names)}, or equal ones; they differ")
     if "ElementSpacing" not in fields and "ElementSize" not in fields:
         raise DataError("ElementSpacing in the header must give the spacing in mm; got none, which ITK takes for 1 mm")
-    for name, neutral in META_FIXED.items():
-        if as_number(fields.get(name, str(neutral))) != neutral:
-            raise DataError(f"{name} in the header must be {neutral}, because it is not applied; got {fields[name]}")
-    if fields.get("BinaryData", "True").lower() != "true":
-        raise DataError("the voxels must be binary; BinaryData in the header is False")
+    for name, wanted in META_FIXED.items():
+        found = fields.get(name, wanted)
+        if found.lower() != wanted.lower() and as_number(found) != as_number(wanted):
+            raise DataError(f"{name} in the header must be {wanted}, because nothing else is applied; got {found}")
 
 
-def _begin(end: int, skipped: str) -> int | None:
-    """Returns the first byte of voxels behind a header and some more bytes; -1 stands for all bytes before the voxels."""
-    return None if skipped == "-1" else end + (int(skipped) if skipped.isdigit() else 0)
+def _behind(path: Path, end: int, skipped: str, big_endian: bool, compressed: bool) -> Stored:
+    """Returns the voxels behind a header and some more bytes; -1 stands for all bytes before the voxels."""
+    begin = end + int(skipped) if skipped.isdigit() else 0
+    return Stored(path, content(path, begin, compressed), ">" if big_endian else "<", skipped == "-1")
 
 
-def _read_nrrd(path: Path) -> Layout:
+def _read_nrrd(path: Path) -> Stored:
     """Reads a `.nrrd`: a text header, an empty line, then the voxels."""
     found, end = _fields(path, ":")
     fields = {name.lower(): value.removeprefix("=") for name, value in found.items()}
@@ -149,28 +145,21 @@ def _read_nrrd(path: Path) -> Layout:
         units = set(re.findall(r'"([^"]*)"', fields.get(name, ""))) - {"", "mm"}
         if units:
             raise DataError(f"{name} in the header must be mm; got {', '.join(sorted(units))}: save the volume in mm")
-    spacings = fields.get("spacings", "").split()
-    if len(_numbers(" ".join(spacings))) != len(spacings):
-        raise DataError(f"spacings in the header must be finite numbers; got {' '.join(spacings)}")
+    if (spacings := fields.get("spacings", "")) and not _numbers(spacings):
+        raise DataError(f"spacings in the header must be finite numbers; got {spacings}")
     if not {"data file", "datafile"}.isdisjoint(fields):
         raise DataError("a .nrrd must hold its voxels itself; this one names another file: save it attached")
     encoding = fields.get("encoding", "")
     if encoding not in ("raw", "gzip", "gz"):
         raise DataError(f"the header cannot be read: encoding must be raw or gzip; got {encoding or 'none'}: save it so")
-    begin = _begin(end, fields.get("byte skip", "0"))
-    return Layout(path, begin, ">" if fields.get("endian") == "big" else "<", encoding != "raw")
+    return _behind(path, end, fields.get("byte skip", "0"), fields.get("endian") == "big", encoding != "raw")
 
 
-def _read_nifti(path: Path) -> Layout:
-    with path.open("rb") as file:
-        start = file.read(4096)
-    compressed = path.suffix == ".gz"
-    if compressed:
-        try:
-            start = zlib.decompressobj(wbits=31).decompress(start, FIRST_VOXEL)
-        except zlib.error as error:
-            raise DataError(f"damaged .nii.gz: {path.name} does not decompress near byte 0 ({error})") from error
-    order = {b"\x5c\x01\0\0": "<", b"\0\0\x01\x5c": ">"}.get(start[:4])
+def _read_nifti(path: Path) -> Stored:
+    file = content(path, 0, path.suffix == ".gz")
+    start = file[:FIRST_VOXEL].tobytes()
+    orders: dict[bytes, Literal["<", ">"]] = {b"\x5c\x01\0\0": "<", b"\0\0\x01\x5c": ">"}
+    order = orders.get(start[:4])
     if start[4:7] == b"n+2":
         raise DataError("a NIfTI file must be of version 1; this one is of version 2: save it as version 1")
     if order is None or len(start) < FIRST_VOXEL:
@@ -180,15 +169,15 @@ def _read_nifti(path: Path) -> Layout:
         for name, (kind, place) in NIFTI_FIELDS.items()
     }
     _check_nifti(header)
-    first, (slope, intercept) = int(header["vox_offset"]), header["scaling"]
+    slope, intercept = header["scaling"]
     if all(value == 0 or math.isnan(value) for value in (slope, intercept)):  # which all readers take for no scaling
         slope, intercept = 1.0, 0.0
-    if not (math.isfinite(slope) and math.isfinite(intercept)) or slope == 0:
+    if slope == 0 or not np.isfinite([slope, intercept]).all():
         raise DataError(
             f"scl_slope and scl_inter in the header must be finite, and the slope not 0; got {slope:g} and {intercept:g}"
         )
-    begin, skip = (0, first) if compressed else (first, 0)
-    return Layout(path, begin, order, compressed, skip, NIFTI_TYPES[header["datatype"]], (slope, intercept))
+    voxels, kind = file[int(header["vox_offset"]) :], NIFTI_TYPES[header["datatype"]]
+    return Stored(path, voxels, order, kind=kind, scaling=(slope, intercept))
 
 
 def _check_nifti(header: dict[str, Any]) -> None:
@@ -199,20 +188,19 @@ def _check_nifti(header: dict[str, Any]) -> None:
         raise DataError(f"dim in the header must be 1 to 7 axes and their positive lengths; got {listed(header['dim'])}")
     if header["datatype"] not in NIFTI_TYPES:
         raise DataError(f"voxels must be numbers; datatype in the header is {header['datatype']}")
-    spacing = header["pixdim"][1 : min(axes, 3) + 1]
+    spacing = header["pixdim"][1:4]
     if not all(math.isfinite(mm) and mm > 0 for mm in spacing):
         raise DataError(f"the spacing in the header must be positive and finite; pixdim is {listed(spacing)}")
     first = header["vox_offset"]
     if not (math.isfinite(first) and first >= FIRST_VOXEL):
         raise DataError(f"the voxels must begin at byte {FIRST_VOXEL} or later; vox_offset in the header is {first:g}")
-    qform_code, sform_code = header["codes"]
-    if sform_code <= 0:
+    if header["codes"][1] <= 0:  # there is no sform
         return
     sform = np.array(header["sform"])
-    lengths = np.linalg.norm(sform[:, : len(spacing)], axis=0).tolist()
+    lengths = np.linalg.norm(sform[:, :3], axis=0).tolist()
     if any(abs(length / mm - 1) > SPACING_TOLERANCE for length, mm in zip(lengths, spacing, strict=True)):
         raise DataError(f"the header must have one spacing; pixdim says {listed(spacing)}, the sform matrix {listed(lengths)}")
-    if qform_code > 0 and len(spacing) == 3:
+    if header["codes"][0] > 0:
         vector = np.array(header["quatern"])
         cross = np.cross(vector, np.eye(3)).T
         rotation = np.eye(3) + 2 * (math.sqrt(max(1 - vector @ vector, 0)) * cross + cross @ cross)

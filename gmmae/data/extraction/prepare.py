@@ -98,7 +98,7 @@ def load_prepared(prepared: Prepared) -> Nodules:
     """Loads the nodules of a cache entry."""
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         table = dict(arrays)
-    values, masks, masked = (table.pop(name) for name in ("values", "masks", "masked"))
+    values, masks, masked = (table.pop(name) for name in ("values", "mask", "masked"))
     return Nodules(values, masks if masked.any() else None, table, prepared.summary["split_by"])
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from pebble import ProcessExpired, ProcessPool
 
 from gmmae.data.extraction.annotations import refuse
+from gmmae.data.extraction.extract import extract
 from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.extraction.tasks import Cube, Extracted, Plan, Reading, Task, Transient
 from gmmae.data.settings import DataConfig
@@ -71,19 +72,11 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
 
 
 def cube_arrays(cubes: Sequence[Cube]) -> dict[str, np.ndarray]:
-    """Returns the fields of cubes as arrays. `masked` says which have a mask; the others get zeros.
-
-    Beside images, only the central slice of a volume is usable.
-    """
-    _, values, masks, *fields = zip(*cubes, strict=True)
-    axes = min(array.ndim for array in values)
-    outlines = [np.zeros_like(array, np.uint8) if mask is None else mask for array, mask in zip(values, masks, strict=True)]
-    return {
-        "values": np.concatenate([central_section(array[None], axes) for array in values]),
-        "masks": np.concatenate([central_section(array[None], axes) for array in outlines]),
-        "masked": np.array([mask is not None for mask in masks]),
-        **dict(zip(Cube._fields[3:], map(np.array, fields), strict=True)),
-    }
+    """Returns the fields of cubes, but the item, as arrays. Beside images, only the central slice of a volume is usable."""
+    axes = min(cube.values.ndim for cube in cubes)
+    columns = zip(*(cube[1:] for cube in cubes), strict=True)
+    sections = ([central_section(np.array([field]), axes) for field in column] for column in columns)
+    return dict(zip(Cube._fields[1:], map(np.concatenate, sections), strict=True))
 
 
 def _load(path: Path, task: Task) -> Reading | None:
@@ -91,9 +84,8 @@ def _load(path: Path, task: Task) -> Reading | None:
     damages = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile)
     # NumPy leaves a damaged file open if it opens it itself.
     with suppress(*damages), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-        arrays = zip(task.items, *dict(content).values(), strict=True)
-        cubes = [Cube(item, values, mask if masked else None, *fields) for item, values, mask, masked, *fields in arrays]
-        return Reading(task, Extracted(tuple(cubes), ()), ())
+        rows = zip(task.items, *dict(content).values(), strict=True)
+        return Reading(task, Extracted(tuple(Cube(*row) for row in rows), ()), ())
     return None
 
 
@@ -107,30 +99,25 @@ def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[R
         if not left or in_a_row == most:
             break
         time.sleep(pause_s)
-        if failures:
-            say(f"scans that are read again, one at a time: {len(left)}; the first: {left[0].label}: {failures[left[0]][-1]}")
-            workers = min(workers, 1)
         failed, in_a_row = list[Task](), 0
-        with closing(_extract_all(left, config, workers)) as answers:
+        with closing(_extract_all(left, config, min(workers, 1) if failures else workers)) as answers:
             for task, answer in progress(answers, len(left), "scans", say):
                 if isinstance(answer, Extracted):
                     in_a_row = 0
                     yield Reading(task, answer, tuple(failures[task]))
                     continue
-                failed.append(task)
+                say(f"not read: {task.label}: {answer.text}")
                 failures[task].append(answer.text)
+                failed.append(task)
                 in_a_row += 1
                 if in_a_row == most:
                     break
         left = failed
-    lines = [f"{task.label}: {failures[task][-1]}" for task in left]
-    for line in lines:
-        say(f"not read: {line}")
-    if lines:
+    if left:
         raise TransientError(
-            f"every scan must be read, or be broken itself; {len(lines)} failed for transient reasons, the first: {lines[0]}: "
-            "run the same command again (without --refresh), which reads only what is missing; to do without a scan, take its "
-            "rows out of the CSV"
+            f"every scan must be read, or be broken itself; {len(left)} failed for transient reasons, "
+            f"the first: {left[0].label}: {failures[left[0]][-1]}: run the same command again (without --refresh), "
+            "which reads only what is missing; to do without a scan, take its rows out of the CSV"
         )
 
 
@@ -139,7 +126,7 @@ def _extract_all(
 ) -> Generator[tuple[Task, Extracted | Transient], None, None]:
     """Yields all tasks with their results, in the order in which they finish. 0 workers: this process, without a time limit."""
     if workers == 0:
-        yield from ((task, _extract(task, config)) for task in tasks)
+        yield from ((task, extract(task, config)) for task in tasks)
         return
     waiting, running = iter(tasks), dict[Future[Extracted | Transient], Task]()
     pool = ProcessPool(min(workers, len(tasks)), initializer=_begin, context=_Context())
@@ -147,7 +134,7 @@ def _extract_all(
         while pool.active:
             for task in islice(waiting, 2 * workers - len(running)):
                 limit_s = (config.scan_time_limit_s or 0.0) * task.volumes
-                running[pool.schedule(_extract, (task, config), timeout=limit_s)] = task
+                running[pool.schedule(extract, (task, config), timeout=limit_s)] = task
             if not running:
                 return
             # A pool that breaks may leave some without an answer.
@@ -195,18 +182,9 @@ class _Context(SpawnContext):
 
 
 def _begin() -> None:
-    """Prepares a worker. Imports do not count for the time limit of its first scan."""
-    import gmmae.data.extraction.extract  # noqa: F401
-
+    """Prepares a worker."""
     # PR_SET_PDEATHSIG: the kernel kills it with its parent, even in a decoder that hangs.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     # What native libraries print would get between the lines of the command.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-
-
-def _extract(task: Task, config: DataConfig) -> Extracted | Transient:
-    # SimpleITK is only needed where scans are read, and costs half a second to import.
-    from gmmae.data.extraction.extract import extract
-
-    return extract(task, config)

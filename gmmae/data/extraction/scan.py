@@ -18,8 +18,8 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Bool, Float, Integer, Real, Shaped, UInt8
 
-from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, VOLUMES_ARRAY, array_header, array_names, inflated, mapped, open_array
-from gmmae.data.extraction.headers import SUFFIXES, listed, read_layout, require_spacing
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, VOLUMES_ARRAY, array_header, array_names, open_array, require_length
+from gmmae.data.extraction.headers import SUFFIXES, listed, read_stored, require_spacing
 from gmmae.data.volumes import DataError, Point
 
 MAX_DIRECTION_ERROR = 0.01
@@ -67,7 +67,7 @@ def read(path: Path, key: str = "volume") -> Scan:
     """
     if path.name.endswith(ARRAY_SUFFIXES):
         return of_array(open_array(path, key))
-    stored = read_stored(path)
+    stored = as_stored(path)
     frame = sitk.DICOMOrient(stored.frame)
     ours, theirs = (np.array(one.GetDirection()).reshape(3, 3) for one in (frame, stored.frame))
     along = theirs.T @ ours  # ±1 where a stored axis is one of the turned axes, about 0 elsewhere
@@ -80,42 +80,34 @@ def read(path: Path, key: str = "volume") -> Scan:
     return stored._replace(voxels=voxels, frame=frame)
 
 
-def read_stored(path: Path) -> Scan:
+def as_stored(path: Path) -> Scan:
     """Reads a volume file, its axes as they are stored. Errors are those of `read`."""
-    layout = read_layout(path)
+    stored = read_stored(path)
     header = sitk.ImageFileReader()
     header.SetFileName(str(path))
     try:
         header.ReadImageInformation()
     except RuntimeError as error:
-        if layout.compressed:
-            inflated(layout.data, 0, layout.begin or 0)  # it may be damaged
-        raise DataError(f"the header cannot be read: {itk_reason(error)}") from error
+        reason = re.sub(r".*ERROR: (\w+\(0x\w+\): )?", "", str(error), flags=re.DOTALL)
+        raise DataError(f"the header cannot be read: {reason}") from error
     if header.GetDimension() != 3 or header.GetNumberOfComponents() != 1:
         kind = f"{header.GetDimension()} axes and {header.GetNumberOfComponents()} values a voxel"
         raise DataError(f"a volume must have 3 axes and 1 value a voxel; this one has {kind}")
     frame = make_frame(header.GetSpacing(), header.GetOrigin(), header.GetDirection())
     kind = sitk.GetArrayViewFromImage(sitk.Image([1] * 3, header.GetPixelID())).dtype
     size = _require_voxels(header.GetSize()[::-1], kind)
-    stored = np.dtype(layout.kind or kind).newbyteorder(layout.order)
-    if layout.compressed:
-        content = inflated(layout.data, layout.skip + math.prod(size) * stored.itemsize, layout.begin or 0)
-        voxels = np.frombuffer(content, stored, offset=layout.skip).reshape(size)
-    else:
-        voxels = mapped(layout.data, stored, size, layout.begin)
-    if layout.scaling not in (None, (1, 0)):
-        slope, intercept = np.float64(layout.scaling)
+    in_file = np.dtype(stored.kind or kind).newbyteorder(stored.order)
+    promised = math.prod(size) * in_file.itemsize
+    content = stored.content[-promised:] if stored.from_end else stored.content
+    require_length(stored.path, promised, len(content))
+    voxels = content.view(in_file).reshape(size)
+    if stored.scaling != (1, 0):
+        slope, intercept = map(np.float64, stored.scaling)
         scaled = np.empty(size, kind)
         for part, whole in zip(scaled, voxels, strict=True):  # slice by slice, because it is done in double precision
             part[...] = whole * slope + intercept
         voxels = scaled
     return Scan(voxels, frame)
-
-
-def itk_reason(error: RuntimeError) -> str:
-    """Returns the first telling words of an ITK exception, without its source file and addresses."""
-    match = re.search(r"ERROR: (?:\w+\(0x[0-9a-f]+\): )?(.*)", str(error))
-    return match[1] if match else " ".join(str(error).split())
 
 
 def read_scan(path: Path) -> tuple[Scan, Real[np.ndarray, "z y x"]]:
@@ -125,7 +117,7 @@ def read_scan(path: Path) -> tuple[Scan, Real[np.ndarray, "z y x"]]:
       DataError: it cannot be used.
       OSError: the system failed, not the file.
     """
-    scan = read_stored(path)
+    scan = as_stored(path)
     return scan, np.require(region(scan, hu=True), requirements="W")
 
 
@@ -143,10 +135,8 @@ def of_array(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point = (1.0, 1.0, 1
     """
     if not 1 <= voxels.ndim <= 3 or min(voxels.shape) < 1:
         raise DataError(f"a volume must have the axes z, y, x, or the last of them; this one has the shape {voxels.shape}")
-    if voxels.dtype in (np.float16, np.bool_):
-        voxels = voxels.astype(np.float32)
-    elif voxels.dtype.itemsize > 8 and voxels.dtype.kind == "f":
-        voxels = voxels.astype(np.float64)
+    kind = {"?": "f4", "e": "f4", "g": "f8"}.get(voxels.dtype.char, voxels.dtype)  # ITK does not know these
+    voxels = voxels.astype(kind, copy=False)
     size = _require_voxels((1,) * (3 - voxels.ndim) + voxels.shape, voxels.dtype)
     return Scan(voxels.reshape(size), make_frame(spacing_mm), voxels.ndim, bare=True)
 
@@ -154,7 +144,7 @@ def of_array(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point = (1.0, 1.0, 1
 def make_frame(
     spacing_mm: tuple[float, ...],
     origin_mm: tuple[float, ...] = (0.0, 0.0, 0.0),
-    direction: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0),
+    direction: tuple[float, ...] = tuple(np.eye(3).ravel().tolist()),
 ) -> sitk.Image:
     """Returns an image of one voxel with the geometry of a scan. It transforms between points and indices.
 
@@ -182,23 +172,18 @@ def _require_voxels(size: tuple[int, ...], kind: np.dtype) -> tuple[int, ...]:
     return size
 
 
-def index_of(scan: Scan, point_mm: Point) -> Float[np.ndarray, " 3"]:
+def index_of(scan: Scan, point_mm: Point, tolerance: float = 0.0) -> Float[np.ndarray, " 3"]:
     """Returns the continuous index (x, y, z) of a world point.
 
     Raises:
-      DataError: the point lies outside the scan.
+      DataError: the point lies outside the scan, by more voxels than the tolerance.
     """
-    index, beyond = _beyond(scan, point_mm)
-    if not (beyond <= 0).all():
+    index = np.array(scan.frame.TransformPhysicalPointToContinuousIndex(point_mm))
+    beyond = np.maximum(-0.5 - index, index - (np.array(scan.size) - 0.5))
+    if not (beyond <= tolerance).all():
         distance = math.hypot(*(np.maximum(beyond, 0) * scan.spacing_mm).tolist())
         raise DataError(f"the point ({', '.join(f'{c:g}' for c in point_mm)}) mm lies {distance:.6g} mm outside the scan")
     return index
-
-
-def _beyond(scan: Scan, point_mm: Point) -> tuple[Float[np.ndarray, " 3"], Float[np.ndarray, " 3"]]:
-    """Returns the continuous index of a world point, and its distance outside the scan along each axis, in voxels."""
-    index = np.array(scan.frame.TransformPhysicalPointToContinuousIndex(point_mm))
-    return index, np.maximum(-0.5 - index, index - (np.array(scan.size) - 0.5))
 
 
 def region(
@@ -278,26 +263,18 @@ def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: P
         if mask.axes != scan.axes:
             raise DataError(f"must have the {scan.axes} axes of its volume; it has {mask.axes}")
         # The box around its corners, along the scan's axes, must reach into the scan.
-        corners = np.array([_beyond(scan, corner)[0] for corner in _corners(mask)])
-        if not ((corners.min(0) < np.array(scan.size) - 0.5) & (corners.max(0) > -0.5)).all():
-            raise DataError(f"must overlap its volume, which covers {_extent(scan)}; it covers {_extent(mask)}")
-        if centre_mm is not None and not (_beyond(mask, centre_mm)[1] <= MAX_GRID_DISTANCE).all():
-            raise DataError(f"must hold its nodule's centre, ({listed(centre_mm)}) mm; it covers {_extent(mask)}")
+        ends = product(*((-0.5, n - 0.5) for n in mask.size))
+        corners = [mask.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
+        indices = np.array([scan.frame.TransformPhysicalPointToContinuousIndex(corner) for corner in corners])
+        if not ((indices.min(0) < np.array(scan.size) - 0.5) & (indices.max(0) > -0.5)).all():
+            ours, theirs = (listed(one.frame.GetOrigin()) for one in (scan, mask))
+            raise DataError(f"must overlap its volume, which begins at ({ours}) mm; it begins at ({theirs}) mm")
+        if centre_mm is not None:
+            index_of(mask, centre_mm, MAX_GRID_DISTANCE)
     except DataError as error:
-        raise DataError(f"the mask{f' {source.name}' if isinstance(source, Path) else ''}: {error}") from error
+        name = f" {source.name}" if isinstance(source, Path) else ""
+        raise DataError(f"the mask{name}: {error}") from error
     return mask
-
-
-def _corners(scan: Scan) -> list[Point]:
-    """Returns the outer corners of a scan in the world."""
-    ends = product(*((-0.5, n - 0.5) for n in scan.size))
-    return [scan.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
-
-
-def _extent(scan: Scan) -> str:
-    """Returns the box that a scan covers in the world."""
-    corners = np.array(_corners(scan)).round()
-    return f"({listed(corners.min(0).tolist())}) to ({listed(corners.max(0).tolist())}) mm"
 
 
 def mask_on_grid(mask: Scan, scan: Scan) -> UInt8[np.ndarray, "z y x"]:

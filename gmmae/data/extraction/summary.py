@@ -46,7 +46,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
         "unreadable_scans": kinds["unreadable"],
         "bad_nodules": kinds["nodule"],
         "masks": int(masked.sum()),
-        "empty_masks": sum(not mask.any() for mask in table["masks"][masked]),
+        "empty_masks": sum(not mask.any() for mask in table["mask"][masked]),
         "splits": dict(Counter(filter(None, table["split"].tolist()))),
         "categories": dict(sorted(Counter(table["category"].tolist()).items())),
         "diameter_mm": _spread(diameter_mm[np.isfinite(diameter_mm)]),

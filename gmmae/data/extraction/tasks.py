@@ -52,7 +52,8 @@ class Cube(NamedTuple):
 
     item: Item
     values: Real[np.ndarray, "*volume"]
-    mask: UInt8[np.ndarray, "*volume"] | None  # 1 in the nodule; None where no mask is known
+    mask: UInt8[np.ndarray, "*volume"]  # 1 in the nodule
+    masked: bool  # whether a mask is known
     centre_mm: Point  # world point in the middle of the cube
     edge_mm: float  # the longest edge
     filled: float  # share of the voxels that lie outside the scan

@@ -21,8 +21,6 @@ from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.geometry import Vector
 from gmmae.system.files import csv_text, write_text
 
-MASKS = "masks"
-
 
 def read_scans(root: Path) -> tuple[dict[str, Path], Table, list[str]]:
     """Returns the headers of a folder's scans by series UID, its annotations if it has some, and a message for each fault.

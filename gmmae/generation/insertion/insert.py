@@ -15,7 +15,7 @@ from gmmae.data.writing import write_image
 from gmmae.generation.insertion import noise as noises
 from gmmae.generation.insertion.blending import dense, poisson
 from gmmae.generation.insertion.cubes import as_nodule, band_mm, turn_name
-from gmmae.generation.insertion.folder import MASKS, InsertionRecord, Written, read_scans, write_tables
+from gmmae.generation.insertion.folder import InsertionRecord, Written, read_scans, write_tables
 from gmmae.generation.insertion.geometry import matrix_mm, spacing_mm, to_index, to_world
 from gmmae.generation.insertion.lungs import find_lungs
 from gmmae.generation.insertion.placing import Target, find_placement
@@ -78,7 +78,7 @@ def insert(
     views: list[InsertionView] = []
     unreadable = 0
     with whole_folder(out) as folder:
-        (folder / MASKS).mkdir()
+        (folder / "masks").mkdir()
         for number, (uid, header) in enumerate(progress(headers.items(), len(headers), "scans", say)):
             if not waiting:
                 break
@@ -95,8 +95,8 @@ def insert(
             if records:
                 written[uid] = Written(header.relative_to(scans), old, records)
                 (folder / written[uid].path).parent.mkdir(exist_ok=True)
-                write_image(as_image(scan.voxels, scan, np.zeros(3, int)), folder / written[uid].path)
-                write_image(as_image(labels, scan, np.zeros(3, int)), folder / MASKS / f"{uid}.nii.gz")
+                write_image(as_image(scan.voxels, scan), folder / written[uid].path)
+                write_image(as_image(labels, scan), folder / "masks" / f"{uid}.nii.gz")
                 views += shown[: max(1, SHOWN // len(headers))]
         unplaced = [f"{nodules.names[number]} found no place: {reason}" for number, reason in waiting.items() if reason]
         if not written:

@@ -87,14 +87,16 @@ def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap
         return f"no lung is as wide as its {2 * radius:.0f} mm" if (lungs.depth_mm > 0).any() else "no lung was found"
     reasons: Counter[str] = Counter()
     for block in rng.choice(blocks, min(MAX_TRIES, len(blocks)), replace=False):
-        placement = _place(rng, nodule, inside_mm, target, (block + rng.uniform(size=3)) * lungs.step - 0.5)
+        placement = _place(rng, nodule, inside_mm, radius, target, (block + rng.uniform(size=3)) * lungs.step - 0.5)
         if isinstance(placement, Placement):
             return placement
         reasons[placement] += 1
     return f"most of {reasons.total()} places {reasons.most_common(1)[0][0]}"
 
 
-def _place(rng: np.random.Generator, nodule: Nodule, inside_mm: Points, target: Target, index: Vector) -> Placement | str:
+def _place(
+    rng: np.random.Generator, nodule: Nodule, inside_mm: Points, radius: float, target: Target, index: Vector
+) -> Placement | str:
     """Places a nodule at a voxel's index, or at the wall nearest to it; returns the reason if it does not fit.
 
     `inside_mm` are the nodule's voxels, in mm from its cube's centre along z, y, x.
@@ -114,7 +116,6 @@ def _place(rng: np.random.Generator, nodule: Nodule, inside_mm: Points, target: 
         inside_mm = inside_mm @ turn.T
         reach = float((inside_mm @ outward).max()) - OVERLAP_MM
         centre = centre + outward[::-1] * (float(lungs.depth_at(index)) - reach)
-    radius = float(np.linalg.norm(inside_mm, axis=1).max())
     if any(float(np.linalg.norm(centre - other)) < radius + width + MIN_GAP_MM for other, width in occupied):
         return "are too near to another nodule"
     edges = np.array(list(product((-1, 1), repeat=3))) * (np.abs(inside_mm).max(0) + band_mm(frame) + nodule.voxel_mm)

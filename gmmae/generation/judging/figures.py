@@ -40,8 +40,8 @@ def contact_sheet(
         images = volumes[rng.permutation(len(volumes))[:count], volumes.shape[1] // 2].astype(np.float32)
         parts.append(zoom(images, (1, *fewest / images.shape[1:]), order=1, mode="nearest", grid_mode=True))
     order = rng.permutation(2 * count)
-    made = np.flatnonzero(order >= count)
-    figure = sheet(np.concatenate(parts)[order], window, ROWS, range(1, COLUMNS + 1), made.tolist() if labelled else ())
+    made = np.flatnonzero(order >= count).tolist()
+    figure = sheet(np.concatenate(parts)[order], window, ROWS, range(1, COLUMNS + 1), made if labelled else ())
     return figure, ", ".join(f"{ROWS[at // COLUMNS]}{at % COLUMNS + 1}" for at in made)
 
 

@@ -8,11 +8,7 @@ from gmmae.data.extraction import prepare, readings
 from gmmae.data.extraction.extract import extract
 from gmmae.data.settings import DataConfig
 
-FAULTS = {
-    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "hangs": lambda: time.sleep(600),
-    "bug": lambda: 1 / 0,
-}
+FAULTS = {"killed": lambda: os.kill(os.getpid(), signal.SIGKILL), "hangs": lambda: time.sleep(600), "bug": lambda: 1 / 0}
 
 
 def extract_or_fail(task, config):
@@ -31,5 +27,5 @@ def die():
 
 
 def run(root, cache):
-    readings._extract = extract_or_fail
+    readings.extract = extract_or_fail
     prepare.prepare(DataConfig("luna16", root, cache=cache, workers=2))

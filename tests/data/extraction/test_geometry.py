@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
+from gmmae.data.extraction import arrays, headers, luna16
 from gmmae.data.extraction.cutting import cut, cut_mask, edge_mm
+from gmmae.data.extraction.extract import extract
 from gmmae.data.extraction.scan import read
+from gmmae.data.extraction.tasks import Extracted
 from gmmae.data.settings import AIR_HU
 from gmmae.data.volumes import DataError
 from tests.volume_folders import image, scan_of
@@ -93,6 +96,17 @@ def test_anywhere_at_the_border_the_filling_is_right(blob_scan_once, shift, edge
     if outside_value is not None:
         values[outside] = outside_value
     assert np.abs(hu - values).max() <= 0.51
+
+
+def test_a_compressed_scan_is_decompressed_once_for_all_its_nodules(luna_folder, monkeypatch):
+    config = luna_folder("a", [("a", 10 + step, -20, 30, 8) for step in range(3)], compressed=True)
+    read = []
+    monkeypatch.setattr(headers, "content", lambda path, *how: read.append(path.name) or arrays.content(path, *how))
+    (task,) = luna16.plan(config).tasks
+    result = extract(task, config)
+    assert isinstance(result, Extracted)
+    assert len(result.cubes) == 3
+    assert read == ["a.zraw"]
 
 
 @pytest.fixture(scope="module")
