@@ -29,6 +29,7 @@ from tests.fuzz.changes import (
     version_2,
     volume,
     voxels,
+    without_columns,
     without_row,
 )
 from tests.volume_folders import CENTRE, CSV, GRID, NODULES, Grid, write_image
@@ -281,7 +282,7 @@ LOST_FORMATS = {
     "an array of Python objects": _array(np.array([{}])),
     "an array of text": _array(BALL.astype(str)),
     "an array of two axes": _array(BALL[0]),
-    "an array cut": _array(BALL, stored("images/n2.npy", lambda data: data[:500])),
+    "truncated: an array cut": _array(BALL, stored("images/n2.npy", lambda data: data[:500])),
     "text for an array": _array(BALL, content("images/n2.npy", "hello")),
     **{
         f"the ending {ending}": both(moved(IMAGE, f"images/n2.{ending}"), cell("file", f"n2.{ending}"))
@@ -306,6 +307,7 @@ def _ball(grid):
     return image(MASK, NODULE.ball(grid), grid)
 
 
+NO_CENTRES = without_columns("coordX", "coordY", "coordZ")
 FINER = Grid((20, 32, 28), (0.4, 0.45, 0.75), (9.8, -20.225, 29.625))
 EMPTY = {"without a voxel": voxels(MASK, np.zeros_like)}
 ODD_LABELS = {
@@ -348,6 +350,13 @@ MASKS = [
             "without a geometry": _mask(BALL, spacing=(1.0, 1.0, 1.0), origin=(0.0, 0.0, 0.0)),
             "1 m away": _mask(BALL, origin=(1010.0, -20.0, 30.0)),
         },
+    ),
+    *table(
+        "cubes",
+        "mask",
+        "prepare",
+        left_out(both(NO_CENTRES, GONE), NAME),
+        {"1 m away, without coordinates": both(NO_CENTRES, _mask(BALL, origin=(1010.0, -20.0, 30.0)))},
     ),
     *masks(
         reads(near=True),
