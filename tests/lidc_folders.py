@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pydicom
 import scipy.ndimage
+from pydicom.dataset import FileMetaDataset
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 SCORES = {
     "subtlety": 4,
@@ -50,7 +52,7 @@ def write_series(folder: Path, scan: Scan, values: np.ndarray, slices: Sequence[
     for k in range(scan.shape[0]) if slices is None else slices:
         origin = np.array(scan.origin) + k * scan.spacing[2] * scan.axes()[2]
         fields = {
-            "SOPClassUID": pydicom.uid.CTImageStorage,
+            "SOPClassUID": CTImageStorage,
             "SOPInstanceUID": f"{scan.series}.{k + 1}",
             "SeriesInstanceUID": scan.series,
             "Modality": "CT",
@@ -71,8 +73,8 @@ def write_series(folder: Path, scan: Scan, values: np.ndarray, slices: Sequence[
         } | tags
         stored = (values[k] - fields["RescaleIntercept"]) // fields["RescaleSlope"]
         header = pydicom.Dataset()
-        header.file_meta = pydicom.dataset.FileMetaDataset()
-        header.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        header.file_meta = FileMetaDataset()
+        header.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
         for name, value in fields.items():
             if value is not None:
                 setattr(header, name, value)
@@ -95,7 +97,7 @@ def outlines(scan: Scan, mask: np.ndarray, inclusion: str = "TRUE", uids: bool =
         inside_y, inside_x = np.nonzero(plane)
         if len(y):
             order = np.argsort(np.arctan2(y - inside_y.mean(), x - inside_x.mean()))
-            words += roi(scan, k, [(x[i], y[i]) for i in order], inclusion, uids)
+            words += roi(scan, k, [(int(x[i]), int(y[i])) for i in order], inclusion, uids)
     return words
 
 

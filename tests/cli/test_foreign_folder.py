@@ -16,7 +16,7 @@ HEADER = ("nodule_id", "image_path", "PatientID", "size_mm", "diagnosis")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """32 nodules of 16 patients: flat ones, and round ones."""
-    root, rng, table = tmp_path_factory.mktemp("foreign"), np.random.default_rng(0), [HEADER]
+    root, rng, table = tmp_path_factory.mktemp("foreign"), np.random.default_rng(0), [[*HEADER]]
     (root / "scans").mkdir()
     for i in range(32):
         spacing = rng.uniform(0.6, 2.0, 3)
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
         image = sitk.GetImageFromArray((np.where(distance < 5, 50, -850) + rng.normal(0, 20, (13, 13, 13))).astype(np.int16))
         image.SetSpacing(spacing[::-1].tolist())
         sitk.WriteImage(image, root / f"scans/{i}.nii.gz")
-        table.append((f"N{i}", f"scans/{i}.nii.gz", f"P{i // 2}", f"{10 - i / 100}", ("round", "flat")[i % 2]))
+        table.append([f"N{i}", f"scans/{i}.nii.gz", f"P{i // 2}", f"{10 - i / 100}", ("round", "flat")[i % 2]])
     with (root / "labels.csv").open("w", newline="") as file:
         csv.writer(file).writerows(table)
     return root

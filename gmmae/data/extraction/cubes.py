@@ -137,7 +137,7 @@ def _plan_arrays(root: Path, config: DataConfig) -> Plan:
             f"{root}: volumes must have the axes N, {wanted}{' or more' * (config.ndim < 3)}; got the shape {shape}: data.ndim "
             "must be the number of axes besides N, or less"
         )
-    columns = {VOLUMES_ARRAY: [f"volumes[{i}]" for i in range(samples)]}
+    columns, unread = {VOLUMES_ARRAY: [f"volumes[{i}]" for i in range(samples)]}, list[str]()
     for key in sorted({*array_names(root)} - {VOLUMES_ARRAY}):
         wanted = {"masks": shape, "spacing_mm": (samples, axes)}.get(key, (samples,))
         try:
@@ -145,10 +145,11 @@ def _plan_arrays(root: Path, config: DataConfig) -> Plan:
         except DataError:
             if key in ARRAYS:
                 raise
-            continue
+            found = None
         if found != wanted and key in ARRAYS:
             raise DataError(f"{root}: {key} must have the shape {wanted}, as volumes has; got {found}")
         if found != wanted or key == "masks":
+            unread += [key] * (key != "masks")
             continue
         values = next(stream(root, key, whole=True))
         try:
@@ -167,4 +168,4 @@ def _plan_arrays(root: Path, config: DataConfig) -> Plan:
     ]
     tasks = (task(root, root.name, tuple(rows)),) if rows else ()
     faults, inputs = tuple(table.faults), fingerprint(root.parent, tasks)
-    return Plan(tasks, faults, samples, inputs, header=table.header[1:], used=table.used)
+    return Plan(tasks, faults, samples, inputs, header=table.header[1:], used=table.used, unread=tuple(unread))

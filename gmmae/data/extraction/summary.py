@@ -31,6 +31,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
     low = np.percentile(values.reshape(len(values), -1), 1, axis=1)
     unused = [column for column in plan.header if column not in plan.used.values()]
     unread = ["nothing reads split: the split follows from data.validation and data.seed"] if "split" in unused else []
+    unread += [f"nothing reads {', '.join(plan.unread)}: a column has one value for each volume"] if plan.unread else []
     return {
         "annotations": plan.annotations,
         "nodules": len(values),

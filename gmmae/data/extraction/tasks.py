@@ -91,6 +91,7 @@ class Plan(NamedTuple):
     way_out: str = SKIP  # the user's alternative to a fix, where a fault ends the extraction
     header: tuple[str, ...] = ()  # the user's columns
     used: Mapping[str, str] = {}  # those that are used, by this program's names for them
+    unread: tuple[str, ...] = ()  # arrays of an `.npz` that are no column, because they have another shape
 
 
 def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:

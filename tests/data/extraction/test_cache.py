@@ -29,6 +29,7 @@ def test_killed_at_any_moment_it_goes_on_and_leaves_nothing(tmp_path):
     with moments(Path(config.cache)) as undisturbed:
         whole = load(config)
     names = {*tree(Path(config.cache))}
+    assert whole.masks is not None
     assert np.count_nonzero(whole.masks.any((1, 2, 3))) == 1
     for moment in range(1, undisturbed.count + 1):
         config = replace(config, cache=str(tmp_path / f"cache{moment}"))

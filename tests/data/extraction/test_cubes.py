@@ -100,6 +100,7 @@ def test_masks_are_found_beside_their_volumes_or_by_their_column(config, folder)
     write_image(folder / "other/b_mask.nrrd", ball)
     listed(folder, "file mask", "a.nii.gz ", "b.nii.gz other/b_mask.nrrd", "c.nii.gz ")
     nodules = load(replace(config, crop="8mm"))
+    assert nodules.masks is not None
     assert [bool(mask.any()) for mask in nodules.masks] == [True, True, False]
     assert (nodules.masks[:2] != (nodules.values[:2] > -400)).mean() < 0.001  # a voxel may be at one half
 
@@ -194,6 +195,7 @@ def test_the_real_nodules(shared_data, config, folder):
     assert len(nodules.values) == len(rows[1::24])
     assert not [message for message in messages if "left out" in message]
     # Readers drew the masks around what LUNA16's coordinates are the middle of.
+    assert nodules.masks is not None
     steps = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 3, indexing="ij"))
     assert np.median([np.linalg.norm((mask * steps).sum((1, 2, 3)) / mask.sum()) for mask in nodules.masks]) < 0.05
     pairs = zip(nodules.values, nodules.masks, strict=True)

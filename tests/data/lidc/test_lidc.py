@@ -7,6 +7,7 @@ import numpy as np
 import pydicom
 import pytest
 import SimpleITK as sitk
+from pydicom.uid import RLELossless
 
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
@@ -112,6 +113,7 @@ def test_balls_are_found_where_they_are(capsys, known, balls, tmp_path, uids, na
     nodules = load(config, [].append)
     assert nodules.names == tuple(row["file"] for row in table)
     assert set(nodules.groups) == {"LIDC-IDRI-0001"}
+    assert nodules.masks is not None
     for values, mask in zip(nodules.values, nodules.masks, strict=True):
         assert values[mask == 1].mean() > -150
         assert values[mask == 0].mean() < -600
@@ -132,7 +134,7 @@ def test_compressed_and_rescaled_slices_are_in_hu(capsys, tmp_path, balls):
     values = write(tmp_path / "in", *balls, RescaleSlope=2, RescaleIntercept=-1000)
     for path in tmp_path.rglob("*.dcm"):
         header = pydicom.dcmread(path)
-        header.compress(pydicom.uid.RLELossless)
+        header.compress(RLELossless)
         header.save_as(path)
     table, *_ = cut(capsys, tmp_path / "in")
     image, _, box = written(tmp_path / "in", table[0])
