@@ -31,9 +31,8 @@ def mixture_features(
     - quantiles of the components' distance from the centre, size, elongation and flatness;
     - the largest weights and their perplexity, and the mean product of distance and size, which tells whether outer
       components are larger;
-    - invariants of the central moments of the whole mixture, to the fourth order: the distance of the mean, the standard
-      deviations, the norm of the third moments and of their trace, E|y|⁴ relative to (E|y|²)², Mardia's kurtosis, and the sum
-      of E y_i⁴ relative to (E|y|²)²;
+    - the distance of the whole mixture's mean, its standard deviations, and the norm of its third moments and of their trace;
+    - E|y|⁴ and the sum of E y_i⁴, both relative to (E|y|²)², and Mardia's kurtosis between them;
     - the mass in each cell, sorted among the cells that the symmetries of the cube exchange. Correlations are left out, so
       that the mass of a component is a product over the axes.
     """

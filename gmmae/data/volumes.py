@@ -15,7 +15,7 @@ from jaxtyping import Float, Float32, Float64, Real, Shaped, UInt8
 from gmmae.system.errors import InputError, printable
 
 OWN = "csv."
-"""Before the names of the user's columns in a table."""
+"""The beginning of the names of the user's columns in a table."""
 
 Point = tuple[float, float, float]
 """A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""

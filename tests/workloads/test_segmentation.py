@@ -191,7 +191,7 @@ def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
 
 
 def test_every_key_of_data_and_model_has_a_bad_value_above():
-    free = {"data.root", "data.csv", "data.category_column", "data.group_column"}
+    free = {"data.root", "data.csv", "data.category_column", "data.group_column", "data.file_column", "data.diameter_column"}
     free |= {"data.augment", "data.empty_slices", "data.allow_seen"}
     own = {key for key, _ in flatten(SMALL.settings)}
     assert own - free == {key for key, _, _ in BAD}
