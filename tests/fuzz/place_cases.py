@@ -75,7 +75,8 @@ for place in ODD_FOLDERS.split("/"):
     commands = "prepare, sweep|train unet|evaluate|describe" + ", segment" * (place != "data.npz")
     FOLDERS += table("cubes", "folder's name", commands, reads(), {repr(place[:20]): unchanged}, place=place)
     empty = {f"{place[:20]!r}; the CSV is empty": content(CSV, "")}
-    FOLDERS += table("cubes", "folder's name", "prepare, segment|evaluate", refused(CSV), empty, place=place)
+    commands = "prepare, evaluate" + "|segment" * (place != "data.npz")
+    FOLDERS += table("cubes", "folder's name", commands, refused(CSV), empty, place=place)
 
 beside = partial(table, "cubes", "beside", "prepare, segment|describe", reads())
 BESIDE = beside(

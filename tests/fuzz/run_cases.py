@@ -97,7 +97,7 @@ CASES = [
     *table(
         "nodules",
         "checkpoint",
-        "evaluate apart|describe apart|export apart",
+        "evaluate run apart|describe with apart|export apart",
         refused(CHECKPOINTS),
         {what: newest(partial(damage, what)) for what in DAMAGES} | {"bytes of the arrays changed": newest(spoil)},
     ),

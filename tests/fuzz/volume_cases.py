@@ -207,7 +207,8 @@ VOLUMES = [
             )
         },
     ),
-    *volumes(
+    *table(
+        *("cubes", "volume", "prepare, evaluate|describe"),
         reads(),
         {"NaN far off": voxels(IMAGE, lambda v: np.where(np.indices(v.shape).sum(0), v, np.float32("nan")))},
     ),

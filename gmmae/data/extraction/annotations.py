@@ -97,7 +97,7 @@ def find_csv(config: DataConfig) -> Path:
       DataError: the folder has several, and none has the usual name.
     """
     root, usual = config.folder, ANNOTATIONS if config.source == "luna16" else NODULES
-    others = sorted(path.name for path in root.glob("*.csv") if not path.name.startswith("."))
+    others = sorted(path.name for path in root.glob("[!.]*.csv") if path.name != "donors.csv")  # which `generate` writes
     if config.csv != "auto" or (root / usual).is_file() or not others:
         return root / (usual if config.csv == "auto" else config.csv)
     if len(others) > 1:

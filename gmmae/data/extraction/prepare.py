@@ -13,6 +13,7 @@ The cache is a folder with an entry for each set of files and options, named by 
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -174,7 +175,7 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
     cubes = sorted((cube for reading in readings for cube in reading.result.cubes), key=lambda cube: cube.item.name)
     faults = sorted(
         [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)],
-        key=lambda fault: (fault.place, fault.text),
+        key=lambda fault: ([(text, int(part or 0)) for text, part in re.findall(r"(\D+|^)(\d*)", fault.place)], fault.text),
     )
     if not cubes:
         why = "".join(f": {fault.line()}" for fault in faults[:1])
