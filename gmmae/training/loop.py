@@ -135,7 +135,7 @@ class Run:
             # A stage that is over, or that no epoch reaches, needs no program.
             stages = compilation.stages(setup)
             self.stages = [
-                (of, programs.training(of, self.state, fetcher))
+                (of, programs.training(of, self.state, fetcher), programs.epoch_parts(of))
                 for of, after in zip(stages, [*stages[1:], None], strict=True)
                 if of.stage.first_epoch <= most and (after is None or after.stage.first_epoch > done + 1)
             ]
@@ -206,14 +206,12 @@ class Run:
         epoch, before = len(self.history) + 1, self.history[-1].steps if self.history else 0
         if len(self.stages) > 1 and self.stages[1][0].stage.first_epoch == epoch:
             self.stages.pop(0)
-        setup, train = self.stages[0]
+        setup, train, parts = self.stages[0]
         plan, steps, losses = setup.train_plan, setup.train_plan.steps, []
         if epoch > 1 and epoch == setup.stage.first_epoch:
             self.display.say(f"the global batch is {plan.batch} from epoch {epoch} on")
         rates = schedules.epoch_learning_rates(setup.schedule, epoch, steps)
-        every = setup.config.stop.validate_every_steps or steps
-        for first in range(0, steps, every):
-            part = range(first, min(first + every, steps))
+        for part in parts:
             with jax.transfer_guard("disallow"):  # what goes to the devices or comes back does so on purpose
                 with self.clock.section("train_s"):
                     self.state, of_part = train(self.state, epoch, part)

@@ -40,7 +40,7 @@ class _Chunks:
       setup: of the run.
       split: of the data.
       plan: of its batches.
-      part: steps between two validations. A chunk lies within such a part.
+      parts: the parts of an epoch. A chunk lies within one of them.
       places: the samples of an epoch by its number.
       epochs: how many there are.
       fetcher: reads the samples of a source.
@@ -51,12 +51,12 @@ class _Chunks:
     """
 
     def __init__(
-        self, setup: TrainSetup, split: Split, plan: BatchPlan, part: int,
+        self, setup: TrainSetup, split: Split, plan: BatchPlan, parts: Sequence[range],
         places: Callable[[int], ShardedIndices], epochs: float, fetcher: Fetcher | None,
     ) -> None:  # fmt: skip
         devices, source = setup.devices, getattr(setup.data, split)
         self._setup, self._plan, self._epochs, self.places = setup, plan, epochs, places
-        self._length, self.from_source = min(part, plan.steps), isinstance(source, CheckedSource)
+        self._length, self.from_source = len(parts[0]), isinstance(source, CheckedSource)
         if self.from_source:
             like, slots = cast(setup.config, source.first), plan.devices * plan.device_batch // devices.count
             step_bytes = len(devices.own) * slots * sum(leaf.nbytes for leaf in jax.tree.leaves(like))
@@ -77,9 +77,7 @@ class _Chunks:
             key = ("data on devices", split, setup.config.precision, devices, *workload_key(setup.config))
             self._held = setup.cache.get(key, lambda: devices.replicate(cast(setup.config, source)))
         self.of_epoch = [
-            range(first, min(first + self._length, start + part, plan.steps))
-            for start in range(0, plan.steps, part)
-            for first in range(start, min(start + part, plan.steps), self._length)
+            range(first, min(first + self._length, part.stop)) for part in parts for first in part[:: self._length]
         ]
         self.filled: dict[range, slice | Int32[np.ndarray, " length"]] = {
             steps: slice(steps.start, steps.stop)  # without a copy
@@ -141,6 +139,13 @@ Validate = Callable[[Params], dict[str, float]]
 """`params -> {name: mean over the validation samples}`: the loss and the workload's metrics."""
 
 
+def epoch_parts(setup: TrainSetup) -> list[range]:
+    """Returns the steps of each part of an epoch, from 0. There is one part if no validation is due before the epoch's end."""
+    steps = setup.train_plan.steps
+    part = setup.config.stop.validate_every_steps or steps
+    return [range(first, min(first + part, steps)) for first in range(0, steps, part)]
+
+
 def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None) -> Train:
     """Compiles the training of some or all steps of an epoch.
 
@@ -183,8 +188,7 @@ def compile_training(
     def places(epoch: int) -> ShardedIndices:
         return shard_samples(epoch_order(config.seed, epoch, plan.samples), plan, dtype)
 
-    part = config.stop.validate_every_steps or plan.steps
-    chunks = _Chunks(setup, "train", plan, part, places, config.stop.max_epochs, fetcher)
+    chunks = _Chunks(setup, "train", plan, epoch_parts(setup), places, config.stop.max_epochs, fetcher)
 
     def arguments(epoch: int, steps: range, *, read: bool = True) -> tuple[Any, ...]:
         rates = schedules.epoch_learning_rates(setup.schedule, epoch, plan.steps).astype(dtype)[chunks.filled[steps]]
@@ -226,7 +230,7 @@ def compile_validation(
     """Returns the program of a chunk of a validation, and the chunks. Args are those of `validation`."""
     plan, exact = setup.eval_plan, setup.config.parallel.deterministic
     places = shard_samples(np.arange(plan.samples, dtype=np.int32), plan, setup.config.dtype)
-    chunks = _Chunks(setup, "validation", plan, plan.steps, lambda _: places, math.inf, fetcher)
+    chunks = _Chunks(setup, "validation", plan, [range(plan.steps)], lambda _: places, math.inf, fetcher)
     values = partial(summable_values, setup.workload, setup.data.may_be_undefined)
     function = partial(validate_steps, values=values, exact=exact)
     example = chunks.arguments(1, chunks.of_epoch[0], read=False)

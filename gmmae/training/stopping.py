@@ -15,6 +15,7 @@ class StopMonitor:
       rows: all of them.
       epochs: those at the ends of epochs.
       at_target: the first row at the target, or None.
+      time_limit_s: infinite where there is none.
       costs: the monitored metric after each epoch as something to make small, by its number; infinite before the first one.
 
     >>> rows = [Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0, 0, 0, 0, 0, 32) for epoch, loss in enumerate((0.3, 0.2), 1)]
@@ -24,6 +25,7 @@ class StopMonitor:
 
     def __init__(self, stop: StopConfig, rows: Iterable[Epoch] = ()):
         self._stop, self._sign = stop, stop.cost(1.0)
+        self.time_limit_s = math.inf if stop.time_limit_s is None else stop.time_limit_s
         self._target = -math.inf if stop.target is None else stop.cost(stop.target)
         self.rows: list[Epoch] = []
         self.epochs: list[Epoch] = []
@@ -85,7 +87,7 @@ class StopMonitor:
                 return STALLED
         if done >= stop.max_epochs:
             return MAX_EPOCHS
-        return TIME_LIMIT if stop.time_limit_s is not None and stop.time_limit_s <= last.total_s else None
+        return TIME_LIMIT if self.time_limit_s <= last.total_s else None
 
 
 def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> float:
@@ -127,4 +129,4 @@ def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bo
         return monitor.reason() == reason
     if reason == MAX_EPOCHS:
         return record.epochs >= stop.max_epochs
-    return reason != TIME_LIMIT or (stop.time_limit_s is not None and stop.time_limit_s <= record.clocks.get("total_s", 0.0))
+    return reason != TIME_LIMIT or monitor.time_limit_s <= record.clocks.get("total_s", 0.0)
