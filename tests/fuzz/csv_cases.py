@@ -70,13 +70,16 @@ def dialects(table, csv):
                 "an empty file": text(lambda _: ""),
                 "the header alone": rows(lambda old: old[:1]),
                 "rows without a header": rows(lambda old: old[1:]),
-                "coordX: twice": replaced("coordY", "coordX"),
-                "coordX: missing": without_columns("coordX"),
-                "coordZ: missing": without_columns("coordZ"),
             },
         ),
         *table(refused("diameter_mm"), {"no column diameter_mm": without_columns("diameter_mm")}),
     ]
+
+
+def centres(table, csv):
+    """Faults of the columns with the nodules' centres."""
+    changes = {f"{column}: missing": without_columns(column) for column in ("coordX", "coordZ")}
+    return table(refused(csv), {"coordX: twice": replaced("coordY", "coordX"), **changes})
 
 
 FLÄCHE = replaced("part-solid", "fläche")
@@ -91,6 +94,7 @@ with_diameters = partial(table, "cubes", "CSV", "prepare, evaluate|describe|swee
 """The segmentation does without diameters."""
 CASES = [
     *dialects(cubes, CSV),
+    *centres(cubes, CSV),
     *cubes(reads(), {"diameter +5.1e0": cell("diameter_mm", "+5.1e0")}),
     *cubes(reads(ON_FACE), {"a centre on the volume's face": cell("coordX", "9.61")}),
     *cubes(reads(NO_CENTRES), {"empty coordinates": both(*(cell(f"coord{axis}", "", None) for axis in "XYZ"))}),

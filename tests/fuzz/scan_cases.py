@@ -30,7 +30,7 @@ from tests.fuzz.changes import (
     voxels,
     without_row,
 )
-from tests.fuzz.csv_cases import WRONG_CELLS, cells, dialects
+from tests.fuzz.csv_cases import WRONG_CELLS, cells, centres, dialects
 from tests.fuzz.volume_cases import TURNED, TYPES, WRONG_VOXELS, halved
 from tests.volume_folders import ANNOTATIONS, CSV, NODULES, SCAN_GRID
 
@@ -155,6 +155,7 @@ SCANS = [
 annotated = partial(table, "luna16", "annotations", "prepare, evaluate|sweep")
 ROWS = [
     *dialects(annotated, ANNOTATIONS),
+    *centres(annotated, ANNOTATIONS),
     *annotated(
         either(ANNOTATIONS, "seriesuid"), {"SeriesInstanceUID for seriesuid": replaced("seriesuid", "SeriesInstanceUID")}
     ),
@@ -212,6 +213,7 @@ HOSTS = [
         {"._ files of macOS": content("subset1/._b.mhd", APPLE_DOUBLE), "other files": content("subset0/Thumbs.db", "x")},
     ),
     *dialects(hosts, ANNOTATIONS),
+    *centres(hosts, ANNOTATIONS),
     *hosts(reads(gone(ANNOTATIONS)), {"annotations missing": gone(ANNOTATIONS)}),
     *hosts(  # the row stays in the table
         left_out(itself, "line 2"), {"coordX x": cell("coordX", "x", 1), "diameter_mm nan": cell("diameter_mm", "nan", 1)}

@@ -128,6 +128,8 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
             for values in reader:
+                if "\0" in "".join(values):
+                    raise csv.Error(f"line {reader.line_num} holds a NUL")
                 cells = [value.strip() for value in values]
                 while cells and not cells[-1]:
                     cells.pop()

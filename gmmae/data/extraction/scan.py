@@ -24,6 +24,8 @@ from gmmae.data.volumes import DataError, Point
 
 MAX_DIRECTION_ERROR = 0.01
 """Largest difference between the identity and a direction matrix times its transpose. Headers are rounded."""
+MAX_ORIGIN_MM = 1e6
+"""Largest distance of a scan's first voxel from the world's origin along an axis. Beyond, places in the scan lose their digits."""
 MAX_GRID_DISTANCE = 0.1
 """Largest distance of a nodule's centre from its mask, in voxels. Headers are rounded."""
 HU_RANGE = (-32768, 32767)
@@ -153,6 +155,8 @@ def make_frame(
     """
     if not np.isfinite([*spacing_mm, *origin_mm, *direction]).all():
         raise DataError("spacing, origin and direction in the header must be finite numbers")
+    if max(map(abs, origin_mm)) > MAX_ORIGIN_MM:
+        raise DataError(f"the origin must be within {MAX_ORIGIN_MM:g} mm along each axis; it is {listed(origin_mm)}")
     require_spacing(spacing_mm)
     matrix = np.array(direction).reshape(3, 3)
     if np.abs(matrix.T @ matrix - np.eye(3)).max() > MAX_DIRECTION_ERROR:

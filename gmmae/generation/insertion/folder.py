@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.data.extraction.annotations import Table, read_table
+from gmmae.data.extraction.annotations import Table, read_table, refuse
 from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS, find_scans
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
@@ -36,6 +36,8 @@ def read_scans(root: Path) -> tuple[dict[str, Path], Table, list[str]]:
     path, table = root / ANNOTATIONS, Table([], [], ("seriesuid", *COLUMNS))
     if os.path.lexists(path):
         table = read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS)
+        if not table.rows:
+            refuse(table.faults, "leave the file out")
     return (
         dict(sorted(scans.items())),
         table,
