@@ -25,7 +25,7 @@ from gmmae.data.volumes import DataError, Point
 MAX_DIRECTION_ERROR = 0.01
 """Largest difference between the identity and a direction matrix times its transpose. Headers are rounded."""
 MAX_ORIGIN_MM = 1e6
-"""Largest distance of a scan's first voxel from the world's origin along an axis. Beyond, places in the scan lose their digits."""
+"""Largest distance of a scan's first voxel from the world's origin along an axis. Beyond, places lose their digits."""
 MAX_GRID_DISTANCE = 0.1
 """Largest distance of a nodule's centre from its mask, in voxels. Headers are rounded."""
 HU_RANGE = (-32768, 32767)
