@@ -30,7 +30,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
       DataError: a nodule is missing or cannot be read.
     """
     root = config.folder
-    if root.suffix == ".npz":
+    if root.suffix == ".npz" and not root.is_dir():
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
     try:
         if cubes.looks_like_luna16(root, config.csv):
