@@ -62,9 +62,6 @@ def restore(found: Mapping[str, Any]) -> Measured:
         rows = sorted((int(batch), float(seconds)) for batch, seconds in m[name].items())
         return StepTimes(tuple(batch for batch, _ in rows), tuple(seconds for _, seconds in rows))
 
-    def numbers(name: str) -> dict[float, float]:
-        return {float(factor): math.nan if value is None else value for factor, value in m[name].items()}
-
     return Measured(
         samples=m["samples"],
         validation=m["validation"],
@@ -77,8 +74,6 @@ def restore(found: Mapping[str, Any]) -> Measured:
         train=table("step_s"),
         passes=table("validation_s"),
         gradient_bytes=m["gradient_bytes"],
-        progress=numbers("progress"),
-        active_unit_fractions=numbers("active_unit_fractions"),
     )
 
 

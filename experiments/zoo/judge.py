@@ -21,7 +21,7 @@ from benchmarks.options import Parser, guarded
 from experiments import tables
 from experiments.zoo import cases as zoo
 from experiments.zoo.cases import CASES, Case, Point
-from gmmae.planner import stability, step_ratios
+from gmmae.planner import step_ratios
 from gmmae.planner.prediction import INTERVAL_LEVEL
 from gmmae.planner.step_ratios import INTERVAL_NORMAL, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Constants, Ratios
 from gmmae.plotting.tables import text_table
@@ -197,7 +197,7 @@ def _failure(of: Sequence[Cell]) -> float:
     scaled = [cell for cell in of if cell.rate > 1]
     feature = np.array([step_ratios.failure_feature(cell.rate, cell.ratios) for cell in scaled])
     failed, weight = np.array([cell.failures for cell in scaled]), weights(scaled)
-    at_base = math.log(stability.BASE_RATE_FAILURE / (1 - stability.BASE_RATE_FAILURE))
+    at_base = math.log(step_ratios.BASE_RATE_FAILURE / (1 - step_ratios.BASE_RATE_FAILURE))
 
     def loss(constant: float) -> float:
         logit = at_base + constant * feature
@@ -330,7 +330,8 @@ def regrets(of: Sequence[Judged], choose: Callable[[Situation], str]) -> list[fl
     return found
 
 
-def _least(now: Situation) -> str:
+def least(now: Situation) -> str:
+    """Returns the strategy of the least predicted time."""
     return min(now.guess, key=lambda name: now.guess[name])
 
 
@@ -356,7 +357,7 @@ def figures(of: Sequence[Judged]) -> list[tuple[str, str]]:
     """Returns the summary of a method, a figure a row."""
     caught = recall(of)
     sure = steady(of)
-    times = regrets(of, _least)
+    times = regrets(of, least)
     held = "80 % intervals that hold the runs, all; mean of the workloads; the two worst"
     return [
         ("steps, weak: abs. log error, median / 90 %", errors(of, False).text),
@@ -380,7 +381,7 @@ def main() -> None:
     scales = {zoo.key(row): float(row["noise_scale"]) for row in tables.read(NOISE)}
     known = [one._replace(middle=one.cell.own, failure=float(not math.isfinite(one.cell.own))) for one in ours]
     constant = {
-        "the choice by the runs themselves with the measured seed": regrets(known, _least),
+        "the choice by the runs themselves with the measured seed": regrets(known, least),
         "always strong": regrets(ours, lambda _: "strong"),
         "always weak": regrets(ours, lambda _: "weak"),
         "AdaptDL's choice by the noise scale, base rate": regrets(ours, by_goodput(scales, "weak")),

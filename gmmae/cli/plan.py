@@ -25,12 +25,11 @@ def command(options: PlanArguments, config: Config, name: str) -> int:
         all_reduce_s(cluster, max(options.devices), 1.0)  # refuses an unknown link before anything is measured
     root = options.workdir or Path("runs") / f"plan_{name}"
     config = changed(config, parallel__devices=1, parallel__simulate_devices=None, distributed__auto=False)
-    unscaled = [cluster for cluster in clusters if cluster.reference_step_s and options.scale_compute is None]
-    if config.scaling not in (names := page.planned_strategies()):
+    if config.scaling not in (names := prediction.planned_strategies()):
         print(f"a plan predicts {', '.join(names)}; {config.scaling} is left out", flush=True)
     with join_processes(config), claimed(root):
         try:
-            of = measure(config, root, terminal.display, options.devices, {one.reference_batch for one in unscaled})
+            of = measure(config, root, terminal.display, options.devices, clusters, options.scale_compute)
         except PlanInterruptedError as error:
             print("interrupted; the same command goes on where it was", flush=True)
             return EXIT_CODES[str(error)]
@@ -46,9 +45,7 @@ def command(options: PlanArguments, config: Config, name: str) -> int:
             measured=measured,
             metric=of.metric,
             target=of.target,
-            forecasts=[
-                prediction.forecast(measured, cluster, names, options.devices, options.scale_compute) for cluster in clusters
-            ],
+            forecasts=of.forecasts,
             basis=f"a run at batch {measured.optim.batch_size}{beside}",
             device_kind=of.device_kind,
             precision=config.precision,

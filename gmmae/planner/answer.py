@@ -138,7 +138,7 @@ def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) 
     compared: dict[int, tuple[Prediction, float, float, float]] = {}
     verdicts: dict[str, list[int]] = defaultdict(list)
     for n in sorted(strong.keys() - {1}):
-        if grown := [cell for cell in forecast.cells if cell.devices == n and cell.tested and cell.batch > base]:
+        if grown := [cell for cell in forecast.cells if cell.devices == n and not cell.failed_trial and cell.batch > base]:
             one = min(grown, key=lambda cell: cell.expected_s if timed else cell.steps)
             ratio, low, high = prediction.time_ratio(plan.measured, forecast, one, strong[n])
             compared[n] = one, ratio, low, high
@@ -171,27 +171,23 @@ def _steps(cell: Prediction) -> str:
 
 
 def _failures(cells: Sequence[Prediction]) -> str:
-    """Returns sentences, each with a space behind it, on strategies that are likely to fail, and on untested ones."""
+    """Returns a sentence, with a space behind it, on strategies that are likely to fail."""
     several = sorted((cell for cell in cells if cell.devices > 1), key=lambda cell: -cell.devices)
-    failing = {cell.scaling: cell.devices for cell in several if cell.tested and cell.probability_of_failure > 0.5}
-    untested = {cell.scaling: cell.devices for cell in several if not cell.tested}
-    text = "No tested strategy is likely to fail. " if several and not failing else ""
-    for title, of in (("Will most likely fail", failing), ("Untested", untested)):
-        names = [f"{label(name).lower()} from n = {n} on" for name, n in of.items()]
-        text += f"{title}: {_listed(names)}. " if names else ""
-    return text
+    failing = {cell.scaling: cell.devices for cell in several if cell.probability_of_failure > 0.5}
+    names = [f"{label(name).lower()} from n = {n} on" for name, n in failing.items()]
+    return f"Will most likely fail: {_listed(names)}. " if names else "No strategy is likely to fail. " if several else ""
 
 
 def shown(forecast: Forecast) -> list[Prediction]:
     """Returns the best predictions for each number of devices, by expected time or by steps.
 
-    Strategies with the same batch and learning rate are one run, so the first one stands for all. Untested ones are left out
-    where there are tested ones.
+    Strategies with the same batch and learning rate are one run, so the first one stands for all. Those whose trial failed are
+    left out where there are others.
     """
     found = []
     for n in dict.fromkeys(cell.devices for cell in forecast.cells):
         of = [cell for cell in forecast.cells if cell.devices == n]
-        of = [cell for cell in of if cell.tested] or of
+        of = [cell for cell in of if not cell.failed_trial] or of
         of.sort(key=lambda cell: (cell.expected_s if forecast.best else cell.steps, cell != forecast.best))
         found += list({(cell.batch, cell.learning_rate): cell for cell in reversed(of)}.values())[::-1][:BEST]
     return found
@@ -208,7 +204,7 @@ def table(
             row |= {"time": time_text(cell.seconds), "80 %": interval_text(cell.seconds_low, cell.seconds_high)}
         if plan.device_kind:
             unknown = plan.may_miss and cell.learning_rate <= plan.measured.optim.learning_rate
-            chance = f"{'≥ ' * unknown}{100 * cell.probability_of_failure:.0f} %" if cell.tested else "untested"
+            chance = f"{'≥ ' * unknown}{100 * cell.probability_of_failure:.0f} %"
             row |= {"fails": chance, "expected": time_text(cell.expected_s)}
         if forecast.best:
             row |= {"speed-up": f"{cell.speedup:.2f}", "device time": time_text(cell.devices * cell.seconds)}

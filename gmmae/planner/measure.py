@@ -8,14 +8,14 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from gmmae.config.schema import Config, changed
-from gmmae.planner import stability, step_ratios, trials
+from gmmae.planner import prediction, step_ratios
 from gmmae.planner.answer import time_text
 from gmmae.planner.measurements import (
+    VALIDATIONS_AN_EPOCH,
     VERSION,
     PlanInterruptedError,
     TargetRun,
@@ -23,11 +23,10 @@ from gmmae.planner.measurements import (
     until_stop,
     validation_spacing,
 )
-from gmmae.planner.prediction import Measured, runnable
+from gmmae.planner.prediction import BEST_BATCH, Forecast, Measured, Prediction, runnable
 from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
-from gmmae.planner.trials import Trial
 from gmmae.scaling import strategies
-from gmmae.scaling.cost import StepTimes, as_in_runs
+from gmmae.scaling.cost import Cluster, StepTimes, as_in_runs
 from gmmae.scaling.identity import identity_fields
 from gmmae.sweep import step_times, throughput
 from gmmae.sweep.grid import TimingConfig
@@ -44,18 +43,33 @@ from gmmae.training.workdir import WorkDir
 MIN_BASE_EPOCHS = 2
 """Epochs of a base run below which the zoo says nothing of the steps."""
 
-FIRST_STEPS_DEVICES = (2, 4)
-"""Numbers of devices whose first steps under the linear rule are tried. More devices cost more epochs and show the same."""
+TRIAL_SHARE = 10
+"""Epochs of the base run for each epoch of a trial."""
 
 CPU_TIMING = TimingConfig(warmup_steps=2, steps=2, blocks=5)
 GPU_TIMING = TimingConfig(warmup_steps=20, steps=20, blocks=7)
 """The timing of steps. On a CPU a step takes long beside a dispatch, on a GPU it does not."""
 
 
+def trial_epochs(base: int, growth: float, warmup: int = 0) -> int:
+    """Returns the epochs of a trial: a tenth of the base run's, unless the warmup or the base run's first validation is later.
+
+    Args:
+      base: epochs of the base run.
+      growth: the batch over the base batch.
+      warmup: epochs of the strategy's warmup.
+
+    >>> trial_epochs(60, 8), trial_epochs(20, 16), trial_epochs(20, 2, warmup=5)
+    (6, 4, 6)
+    """
+    return max(base // TRIAL_SHARE, math.ceil(growth / VALIDATIONS_AN_EPOCH), warmup + (warmup > 0))
+
+
 class PlanMeasurements(NamedTuple):
     """The measurements of a plan."""
 
     measured: Measured
+    forecasts: list[Forecast]  # one for each cluster
     device_kind: str
     target: float
     metric: str
@@ -66,16 +80,24 @@ class PlanMeasurements(NamedTuple):
 
 
 def measure(
-    config: Config, root: Path, display: Callable[[], Display], devices: Collection[int], references: Collection[int] = ()
+    config: Config,
+    root: Path,
+    display: Callable[[], Display],
+    devices: Collection[int],
+    clusters: Collection[Cluster] = (),
+    compute_scale: float | None = None,
 ) -> PlanMeasurements:
-    """Makes the measurements that are missing.
+    """Makes the measurements that are missing, with a trial of each run that the forecasts recommend.
+
+    Where a trial fails, the next best run is tried.
 
     Args:
       config: configuration of the runs. Its strategy and devices are ignored.
       root: work directory, which `gmmae.planner.measurements.claimed` has claimed.
       display: makes a display of one run's progress.
       devices: numbers of devices to predict for.
-      references: batches of the clusters, whose steps are timed too.
+      clusters: to predict for.
+      compute_scale: as in `prediction.device_group`.
 
     Raises:
       InputError: there is no target, or the base run does not reach it. Or the batch has more samples than the training set, or
@@ -94,6 +116,7 @@ def measure(
         )
     max_devices = runnable(work.samples, devices)[-1]
     base, steps = work.base_run()
+    references = {one.reference_batch for one in clusters if one.reference_step_s and compute_scale is None}
     times = work.step_times(references, max_devices)
     first, second = (work.short_run(base, steps, *short) for short in ((*WEAK_RUN, MAX_COSTS[0]), (*LINEAR_RUN, MAX_COSTS[1])))
     curve, weak, exponent = base.curve(stop), None, None
@@ -104,7 +127,6 @@ def measure(
         factor = second.record.global_batch / base.record.global_batch
         exponent = step_ratios.rate_exponent(found, weak, (factor, factor))
     ratios = Ratios(weak, exponent, steps, step_ratios.flatness(curve, steps, stop.cost(stop.target)))
-    progress, active = work.trials(base, max_devices) if step_ratios.is_doubtful(ratios) else ({1.0: 1.0}, {})
 
     def table(rows: Collection[Timing]) -> StepTimes:
         return StepTimes(*map(tuple, zip(*((row.samples, row.median_s) for row in sorted(rows)), strict=True)))
@@ -119,29 +141,35 @@ def measure(
         train=as_in_runs(table(times.train), {one.record.global_batch: one.step_s for one in (base, first, second) if one}),
         passes=table(times.validation),
         gradient_bytes=float(base.record.parameters * (8 if config.precision == "float64" else 4)),
-        progress=progress,
-        active_unit_fractions=active,
     )
+    tried: set[tuple[int, float, bool]] = {(batch, config.optim.learning_rate, False)}
+    while True:
+        names = prediction.planned_strategies()
+        forecasts = [prediction.forecast(measured, cluster, names, devices, compute_scale) for cluster in clusters]
+        untried = {cell.attempt: cell for one in forecasts if (cell := one.best) and cell.attempt not in tried}
+        if not untried:
+            break
+        for attempt, cell in untried.items():
+            tried.add(attempt)
+            if not work.trial(base, cell):
+                measured = measured._replace(failed_trials=(*measured.failed_trials, attempt))
     spread, base_s = step_times.spread(times.train), base.rows[-1].train_s + base.rows[-1].eval_s
     busy = (
         "the step times scatter as on a machine with other work, and so may all predicted times: plan again in another "
         "--workdir when it is idle"
-    )
-    stable = stability.max_stable_factor(progress)
-    tried = (
-        f"Trials went up to {max(progress):g} times the learning rate. An epoch at the base batch fails at about {stable:.2g}."
     )
     total, total_s = sum(work.epochs.values()), sum(work.seconds.values())
     facts = [
         f"The quartiles of the step times are within {100 * spread:.0f} % of the medians.",
         *([f"Steps at equal loss: twice the batch takes {math.exp(weak):.2f} of the base run's."] if weak is not None else []),
         *([f"Twice the learning rate takes {2**exponent:.2f} of the steps."] if exponent is not None else []),
-        tried if len(progress) > 1 else "No trial of a higher learning rate was made.",
+        *([f"Trials: {'; '.join(work.trials)}."] if work.trials else []),
         f"Measuring took {total:.0f} epochs and {time_text(total_s)}: {total / len(base.epochs):.1f} times the base run's "
         f"{len(base.epochs)} epochs, {total_s / base_s:.1f} times its {time_text(base_s)}, compiling included.",
     ]
     return PlanMeasurements(
         measured=measured,
+        forecasts=forecasts,
         device_kind=work.device_kind,
         target=stop.target,
         metric=stop.monitor,
@@ -172,7 +200,7 @@ class _Work:
             "device": setup.devices.kind,
         }
         self._kept = read_kept(root / "measured.json", shared)
-        self.compiled_trials = lru_cache(maxsize=1)(trials.learning_rate_trials)  # successive trials share a program
+        self.trials: list[str] = []
         self.epoch_s = 0.0
         self.epochs: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
@@ -184,18 +212,16 @@ class _Work:
         seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
         write_text(self.root / "measured.json", json.dumps(self._kept, indent=1) + "\n")
 
-    def _run(self, batch: int, max_epochs: int, rate: float = 1.0, target: float | None = None) -> TargetRun:
-        """Trains at a batch and a multiple of the learning rate as far as is needed, and returns the run."""
-        stop = self.config.stop
+    def _run(self, config: Config, folder: str, name: str, max_epochs: int) -> TargetRun:
+        """Trains a configuration as far as is needed, and returns the run. Its cost is noted under a name."""
+        stop, n = self.config.stop, config.parallel.simulate_devices or 1
+        batch = strategies.resolve(config.scaling, config.optim, n, self.samples).stages[0].batch
         config = changed(
-            self.config,
-            optim__batch_size=batch,
-            optim__learning_rate=rate * self.config.optim.learning_rate,
-            stop__max_epochs=min(stop.max_epochs, max_epochs),
-            stop__target=stop.target if target is None else target,
+            config,
+            stop__max_epochs=max_epochs,
             stop__validate_every_steps=stop.validate_every_steps or validation_spacing(self.samples, batch),
         )
-        workdir = WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_rate_{rate:g}" * (rate != 1)))
+        workdir = WorkDir(self.root / "runs" / folder)
         record = workdir.read_record()
         rows, reason = until_stop(workdir if record and record.stop_reason else None, config.stop)
         if record is None or reason is None:
@@ -204,7 +230,6 @@ class _Work:
                 raise PlanInterruptedError(record.stop_reason)
             rows, reason = until_stop(workdir, config.stop)
         run = TargetRun(rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
-        name = f"batch {record.global_batch}" + f", {rate:g} times the learning rate" * (rate != 1)
         self.epochs[name], self.seconds[name] = len(run.epochs), rows[-1].total_s
         return run
 
@@ -212,7 +237,7 @@ class _Work:
         """Returns the run to the target at the base batch, and its steps."""
         batch, stop = self.config.optim.batch_size, self.config.stop
         self.say(f"training to the target at the base batch, {batch}")
-        base = self._run(batch, stop.max_epochs)
+        base = self._run(self.config, f"batch_{batch}", f"batch {batch}", stop.max_epochs)
         self.epoch_s = (base.rows[-1].train_s + base.rows[-1].eval_s) / len(base.epochs)
         if not base.reached:
             values = [value for row in base.epochs if math.isfinite(value := row.value(stop.monitor))]
@@ -279,43 +304,37 @@ class _Work:
             self.warnings.append(f"no short run at {words}: there are {samples} training samples")
             return None
         self.say(f"training most of the way at {words}, at most {time_text(max(1.0, epochs * self.epoch_s))}")
-        level = self.config.stop.cost(base.curve(self.config.stop).lowest_by(LEVEL_SHARE * steps))
-        return self._run(batch, epochs, rate, level)
+        stop = self.config.stop
+        config = changed(
+            self.config,
+            optim__batch_size=batch,
+            optim__learning_rate=rate * self.config.optim.learning_rate,
+            stop__target=stop.cost(base.curve(stop).lowest_by(LEVEL_SHARE * steps)),
+        )
+        folder = f"batch_{batch}" + f"_rate_{rate:g}" * (rate != 1)
+        name = f"batch {batch}" + f", {rate:g} times the learning rate" * (rate != 1)
+        return self._run(config, folder, name, min(stop.max_epochs, epochs))
 
-    def _trial(self, group: str, name: str, config: Config, batch: int, factor: float) -> Trial:
-        """Returns a trial, which is stored by its name."""
-        epochs = trials.count_epochs(config, self.samples, batch)
-        if name not in self._kept["parts"]:
-            self.say(f"measuring {name}, about {time_text(max(1.0, epochs * self.epoch_s))}")
-            began = time.perf_counter()
-            self._kept["parts"][name] = self.compiled_trials(config)(factor)
-            self._note(name, began)
-        self.epochs[group] = self.epochs.get(group, 0.0) + epochs
-        self.seconds[group] = self.seconds.get(group, 0.0) + self._kept["seconds"][name]
-        return Trial(*self._kept["parts"][name])
+    def trial(self, base: TargetRun, cell: Prediction) -> bool:
+        """Trains the beginning of a recommended run, and returns whether it went well.
 
-    def trials(self, base: TargetRun, max_devices: int) -> tuple[dict[float, float], dict[float, float]]:
-        """Returns the progress of trials, and the active-unit fractions, by factor of the learning rate.
-
-        Trials are at 1, 2, 4, … times the learning rate, until one fails. Those of the linear rule's first steps are on few
-        devices, unless their learning rate is known to fail.
+        With a scaled learning rate it must have come as far as the base run did after as many steps. At the base rate, where no
+        run of the zoo failed, its loss must only be finite.
         """
-        samples, batch, final_loss = self.samples, base.record.global_batch, base.rows[-1].train_loss
-        assert final_loss is not None  # the last row ends an epoch
-        progress, active, factor = dict[float, float](), dict[float, float](), 1.0
-        first = self._trial("multiples of the rate", "1 times the learning rate", self.config, batch, 1.0)
-        while factor < 2 * min(max_devices, samples / batch):
-            name = f"{factor:g} times the learning rate"
-            trial = self._trial("multiples of the rate", name, self.config, batch, factor) if factor > 1 else first
-            progress[factor] = trials.progress(first, trial, final_loss)
-            if not progress[factor] >= stability.MIN_PROGRESS:
-                break
-            factor *= 2
-        for n in (n for n in FIRST_STEPS_DEVICES if n <= max_devices):
-            stage = strategies.resolve("linear", self.config.optim, n, samples).stages[0]
-            factor = stage.learning_rate / self.config.optim.learning_rate
-            if 1 < factor < stability.max_stable_factor(progress):
-                name = f"first steps of linear on {n}"
-                linear = changed(self.config, scaling="linear", parallel__simulate_devices=n)
-                active[factor] = trials.active_unit_fraction(first, self._trial(name, name, linear, stage.batch, 1.0))
-        return progress, active
+        stop, best = self.config.stop, cell.scaling == BEST_BATCH
+        config = changed(
+            self.config,
+            scaling="strong" if best else cell.scaling,
+            parallel__simulate_devices=None if best else cell.devices,
+            optim__batch_size=cell.batch if best else self.config.optim.batch_size,
+        )
+        warmup = strategies.resolve(config.scaling, config.optim, cell.devices, self.samples).stages[0].warmup_epochs
+        epochs = trial_epochs(len(base.epochs), cell.batch / base.record.global_batch, warmup)
+        words = f"{cell.scaling} with batch {cell.batch} and learning rate {cell.learning_rate:.3g}"
+        self.say(f"trying {words}, at most {time_text(max(1.0, epochs * self.epoch_s))}")
+        name = f"trial_{cell.scaling}_{cell.batch if best else cell.devices}"
+        run = self._run(config, name, f"trial of {words}", min(stop.max_epochs, epochs))
+        rates, cost = (cell.learning_rate, self.config.optim.learning_rate), run.curve(stop).costs[-1]
+        passed = bool(math.isfinite(cost) and (rates[0] <= rates[1] or cost <= base.curve(stop).lowest_by(run.rows[-1].steps)))
+        self.trials.append(f"{len(run.epochs)} epochs of {words} went {'well' if passed else 'too slowly'}")
+        return passed

@@ -1,7 +1,7 @@
 """The stored measurements of a plan, each with what it depends on, so that the order of calls changes no answer.
 
-A training run at one batch is kept whole, and read up to the epoch at which it stops under the present rules. All other
-measurements are named parts of `measured.json`. With the configuration and the data, the name determines the value.
+A training run is kept whole, and read up to the epoch at which it stops under the present rules. `measured.json` says what
+all measurements depend on.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from gmmae.training.workdir import WorkDir, alone, writable
 
 T = TypeVar("T")
 
-VERSION = 6
+VERSION = 7
 """Version of the format of `measured.json`."""
 
 
@@ -111,10 +111,10 @@ def read_kept(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
     Raises:
       InputError: the file belongs to another plan, other data, another device or version, or cannot be read.
     """
-    new = {"shared": shared, "parts": {}, "seconds": {}}
+    new = {"shared": shared, "seconds": {}}
 
     def checked(data: dict[str, Any]) -> dict[str, Any]:
-        data = {"shared": {}, "parts": {}, "seconds": {}} | data
+        data = {"shared": {}, "seconds": {}} | data
         if bad := [name for name in new if not isinstance(data[name], dict)]:
             raise ValueError(f"{bad[0]}, which is no object")
         return data

@@ -10,7 +10,6 @@ from gmmae.planner.prediction import Forecast
 from gmmae.plotting import canvas, comparison, document, tables
 from gmmae.plotting.comparison import Measured
 from gmmae.plotting.tables import literal
-from gmmae.scaling import strategies
 from gmmae.system.files import write_text
 from gmmae.system.provenance import git_commit, versions
 from gmmae.training.workdir import writable
@@ -20,16 +19,6 @@ FILES = ("plan.json", "README.md", "index.html")
 
 OTHERWISE_IN_JSON = ("optim", "train", "passes", "whole_epochs", "largest_batch")
 """Fields of the measurements that the JSON file holds under other names, or not."""
-
-
-def planned_strategies() -> list[str]:
-    """Returns the strategies of a plan.
-
-    The law of the steps is for one batch and one optimiser. So strategies whose batch grows, or whose constants of the
-    optimiser follow the batch, are left out.
-    """
-    known = strategies.STRATEGIES.items()
-    return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.as_configured]
 
 
 def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[str]:

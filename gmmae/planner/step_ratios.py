@@ -25,7 +25,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gmmae.planner.stability import BASE_RATE_FAILURE
 from gmmae.training.stopping import crossing
 
 WEAK_RUN = (2.0, 1.0)
@@ -58,6 +57,9 @@ MIN_RATE_EXPONENT = -1.25
 MEAN_STEPS = 200.0
 """The steps of a base run where they are not known: about the median of the zoo."""
 
+BASE_RATE_FAILURE = 0.01
+"""The probability that a run at the base rate misses the target."""
+
 MEAN_FLATNESS = 0.2
 """The flatness where it is not known."""
 
@@ -79,13 +81,6 @@ WEAK_SPREAD, EXPONENT_SPREAD = 0.27, 0.41
 
 MAX_WEAK_RATIO = 0.05
 """Largest weak ratio that is believed: a larger batch does not take more steps than that, but for chance."""
-
-
-SAFE_EXPONENT = -0.5
-"""The largest γ at which no trial of the learning rate is made: at most one in fifty runs of the zoo failed there."""
-
-MAX_SAFE_RATE = 16.0
-"""The largest learning rate of the zoo, over the base rate."""
 
 
 class Ratios(NamedTuple):
@@ -244,15 +239,6 @@ def _unknown(batch: float, rate: float, ratios: Ratios, constants: Constants) ->
     """Returns the standard deviations that the numbers add which were not measured."""
     of_batch = WEAK_SPREAD * abs(shape(math.log2(batch))) if ratios.weak is None else 0.0
     return of_batch, EXPONENT_SPREAD * constants.rate[1] * math.log(rate) if ratios.rate_exponent is None else 0.0
-
-
-def is_doubtful(ratios: Ratios) -> bool:
-    """Returns whether scaled learning rates may fail, by the second run, so that trials are worth their cost.
-
-    >>> is_doubtful(Ratios(-0.2, -0.9)), is_doubtful(Ratios(-0.2, -0.3)), is_doubtful(Ratios(-0.2, None))
-    (False, True, True)
-    """
-    return ratios.rate_exponent is None or ratios.rate_exponent > SAFE_EXPONENT
 
 
 def failure_feature(rate: float, ratios: Ratios) -> float:

@@ -1,6 +1,6 @@
-"""Training, trials and timings that take no time, for tests of plans.
+"""Training and timings that take no time, for tests of plans.
 
-A run's loss depends on its batch and epoch, a trial's on its factor. A step's time depends on its batch. Runs lie in ordinary
+A run's loss depends on its batch, learning rate and epoch. A step's time depends on its batch. Runs lie in ordinary
 work directories, stop by the ordinary rules, and can be resumed.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.planner import measure, prediction, trials
-from gmmae.planner.trials import Trial
+from gmmae.planner import measure, prediction
+from gmmae.scaling import strategies
 from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep import step_times
 from gmmae.sweep.grid import RunKey
@@ -25,10 +25,11 @@ from gmmae.training.run_logger import write_history
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Splits
 from tests import sweeps
+from tests.small import SMALL
 
 SAMPLES, VALIDATION = 100, 40
 FAILS_AT = 8.0
-"""The factor of the learning rate whose trial diverges."""
+"""The factor of the learning rate at which training diverges."""
 
 
 def step_s(batch: int) -> float:
@@ -46,7 +47,6 @@ class Laboratory:
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(measure, "compilation", SimpleNamespace(prepare=self.prepare))
         self._patch.setattr(measure, "loop", SimpleNamespace(run=self.run))
-        self._patch.setattr(trials, "learning_rate_trials", self.trials)
         self._patch.setattr(measure.throughput, "measure", self.step_times)
         self._patch.setattr(prediction, "DRAWS", 50)
         return self
@@ -69,8 +69,9 @@ class Laboratory:
         )
 
     def run(self, config: Config, root, display, **_: object) -> Record:
-        workdir, batch = WorkDir(root), min(config.optim.batch_size, SAMPLES)
-        rate = float(workdir.root.name.partition("_rate_")[2] or 1)
+        devices = config.parallel.simulate_devices or 1
+        workdir, stage = WorkDir(root), strategies.resolve(config.scaling, config.optim, devices, SAMPLES).stages[0]
+        batch, rate = stage.batch, stage.learning_rate / SMALL.optim.learning_rate
         workdir.root.mkdir(parents=True, exist_ok=True)
         monitor = stopping.StopMonitor(config.stop)
         for row in workdir.read_rows():
@@ -91,16 +92,6 @@ class Laboratory:
         workdir.record.write_text(to_json(record))
         return record
 
-    def trials(self, config: Config):
-        def attempt(factor: float) -> Trial:
-            self.count()
-            speed = min(factor, 3.0) if factor < FAILS_AT else -5.0
-            virtual = config.parallel.simulate_devices or 1
-            losses = [float(np.exp(-speed * step / 40)) for step in range(10)]
-            return Trial(losses, [1.0 / virtual, 0.9])
-
-        return attempt
-
     def step_times(self, config, batches, validation, timing) -> Timings:
         self.count()
         train = [Timing(batch, batch, *(3 * (step_s(batch),))) for batch in batches]
@@ -111,7 +102,7 @@ class Laboratory:
 def row_of(epoch: int, batch: int, rate: float = 1.0) -> Epoch:
     """Returns an epoch whose loss falls with the steps and the learning rate, more slowly for small batches, with scatter."""
     steps = epoch * math.ceil(SAMPLES / batch)
-    progress = rate**0.5 * steps / (1 + 20.0 / batch)
+    progress = (rate**0.5 if rate < FAILS_AT else -0.01) * steps / (1 + 20.0 / batch)
     loss = 1.0 / (1 + progress / 10) * (1 + 0.01 * math.sin(epoch * 7 + batch))
     seconds = steps * step_s(batch)
     return Epoch(epoch, steps, epoch * SAMPLES, 0.001, loss, loss, 0.0, seconds, 0.01 * epoch, 0.0, seconds, batch)

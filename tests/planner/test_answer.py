@@ -1,7 +1,6 @@
 """The answer of a plan, its table, its JSON and its page, from constructed predictions."""
 
 import json
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -26,14 +25,15 @@ def cell(scaling, devices, batch, seconds, **changes):
         "steps": 300.0,
         "seconds": seconds,
         "probability_of_failure": 0.04,
-        "tested": True,
+        "warmup": False,
+        "failed_trial": False,
     }
     values |= {"expected_s": seconds, "speedup": 1.0, "efficiency": 1.0}
     return Prediction(scaling=scaling, devices=devices, batch=batch, **{**values, **ends, **changes})
 
 
 ALONE, STRONG, WEAK = cell("strong", 1, 32, 360.0), cell("strong", 4, 32, 240.0), cell("weak", 4, 128, 100.0)
-UNTESTED = cell("linear", 4, 128, 50.0, learning_rate=0.004, tested=False)
+FAILED = cell("linear", 4, 128, 50.0, learning_rate=0.004, failed_trial=True, probability_of_failure=0.6)
 
 
 def plan_of(*cells, best=None, **changes):
@@ -83,10 +83,10 @@ def test_a_step_time_that_was_not_measured_names_no_winner():
 
 def test_the_last_line_says_what_fails_and_how_sure_the_steps_are():
     fails = WEAK._replace(scaling="linear", devices=2, probability_of_failure=0.6)
-    text = lines(STRONG, fails, UNTESTED._replace(scaling="sqrt"))[-1]
-    assert text.startswith("Will most likely fail: linear rule from n = 2 on. Untested: square-root rule from n = 4 on. ")
+    text = lines(STRONG, fails, FAILED._replace(scaling="sqrt"))[-1]
+    assert text.startswith("Will most likely fail: square-root rule from n = 4 on and linear rule from n = 2 on. ")
     assert "The choice takes 300 (300 to 300) steps, 80 %, " in text
-    assert lines(ALONE, STRONG)[-1].startswith("No tested strategy is likely to fail. ")
+    assert lines(ALONE, STRONG)[-1].startswith("No strategy is likely to fail. ")
 
 
 def test_a_target_where_the_loss_hardly_falls_may_be_missed_by_another_seed():
@@ -105,12 +105,12 @@ def test_the_table_has_three_runs_for_each_number_of_devices_by_expected_time():
     """The expected time has the failures, and the median has not. Strategies of one run stand once, and the choice for them."""
     risky = WEAK._replace(scaling="sqrt", batch=129, seconds=10.0, expected_s=300.0)
     worst, alike = WEAK._replace(scaling="linear-warmup", batch=130, expected_s=400.0), WEAK._replace(scaling="best-batch")
-    forecast = plan_of(ALONE, worst, STRONG, risky, WEAK, alike, UNTESTED, best=alike).forecasts[0]
+    forecast = plan_of(ALONE, worst, STRONG, risky, WEAK, alike, FAILED, best=alike).forecasts[0]
     assert answer.shown(forecast) == [ALONE, alike, STRONG, risky]
 
 
 def test_the_page_and_the_json_say_what_the_terminal_says(tmp_path):
-    numbers = measured(0.16, ratios=Ratios(None, None), progress={1.0: 1.0, 2.0: math.nan})
+    numbers = measured(0.16, ratios=Ratios(None, None))
     forecasts = [
         prediction.forecast(numbers, cluster, ("strong", "weak", "linear", "best-batch"), DEVICES) for cluster in (IDEAL, SLOW)
     ]
@@ -127,7 +127,6 @@ def test_the_page_and_the_json_say_what_the_terminal_says(tmp_path):
     assert all("cpu in tf32" in line for line in captions)
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["measured"]["ratios"]["weak"] is None
-    assert plan["measured"]["progress"]["2.0"] is None
     assert plan["clusters"]["Slow"]["best"] in [cell._asdict() for cell in forecasts[1].cells]
     assert "a / (b B) = 5 on one device" in html
     assert "--optim.best-batches " in html

@@ -5,15 +5,15 @@ import math
 
 import pytest
 
-from gmmae.planner import step_ratios
 from gmmae.planner.measure import measure
 from gmmae.planner.measurements import claimed
-from gmmae.scaling.cost import StepTimes
+from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from tests.planner.laboratory import Laboratory
 from tests.small import small
 
+FAST = Cluster("Fast", "cpu", 8, 1e-9, 1e15, 1e-9, 1e15)
 REACHED = 0.05
 """A loss that the first epoch of `small` reaches."""
 
@@ -49,13 +49,20 @@ def test_short_runs_tell_what_a_larger_batch_and_learning_rate_bring(tmp_path):
     assert ratios.rate_exponent == pytest.approx(-0.5, abs=0.15)
 
 
-@pytest.mark.parametrize(("exponent", "factors"), [(-0.9, {1.0}), (-0.1, {1.0, 2.0}), (None, {1.0, 2.0})])
-def test_trials_are_made_where_the_second_short_run_leaves_doubt(tmp_path, monkeypatch, exponent, factors):
-    monkeypatch.setattr(step_ratios, "rate_exponent", lambda *_: exponent)
-    with Laboratory():
-        measurements = plan(tmp_path, stop__target=0.5)
-    assert set(measurements.measured.progress) == factors
-    assert ("multiples of the rate" in measurements.costs["epochs"]) == (len(factors) > 1)
+def test_what_is_recommended_has_been_tried_and_a_failed_trial_gives_way_to_the_next_best(tmp_path):
+    """In the laboratory eight times the learning rate diverges, and steps cost next to nothing but their overhead."""
+    config = small(stop__target=0.1, stop__max_epochs=200)
+    with Laboratory(), claimed(tmp_path):
+        found = measure(config, tmp_path, lambda: IDLE, (2, 4, 8), (FAST,), 1e-3)
+    best = found.forecasts[0].best
+    assert best
+    assert best.attempt not in found.measured.failed_trials
+    rate = config.optim.learning_rate
+    assert any(tried == pytest.approx(8 * rate) for _, tried, _ in found.measured.failed_trials)
+    assert rate < best.learning_rate < 8 * rate
+    tried = [name for name in found.costs["epochs"] if name.startswith("trial of ")]
+    assert len(tried) == 1 + len(found.measured.failed_trials)
+    assert f"trial of {best.scaling} with batch {best.batch} and " in tried[-1]
 
 
 def test_a_target_that_is_not_reached_is_told_with_the_best_value(tmp_path):
@@ -78,7 +85,7 @@ def test_measurements_of_something_else_are_refused(tmp_path, name):
             plan(tmp_path, **options)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", '{"parts": []}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"seconds": []}', "[" * 100_000])
 def test_a_damaged_file_is_told(tmp_path, text):
     (tmp_path / "measured.json").write_text(text)
     with pytest.raises(InputError, match=r"measured.json must be what a plan has measured"):

@@ -7,7 +7,6 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gmmae.planner import page, prediction
 from gmmae.planner.measure import measure
 from gmmae.planner.measurements import PlanInterruptedError, claimed
 from gmmae.scaling.cost import Cluster
@@ -33,13 +32,10 @@ CALLS = st.fixed_dictionaries(
 def answer(folder, call, laboratory):
     """What a call tells, without the seconds that measuring took: its numbers, or the line of its error."""
     stop = {"stop__target": call["target"], "stop__max_epochs": call["max_epochs"], "stop__patience_epochs": call["patience"]}
-    references = {cluster.reference_batch for cluster in call["clusters"] if cluster.reference_step_s}
     try:
         with laboratory, claimed(folder):
-            found = measure(small(**stop), folder, lambda: IDLE, call["devices"], references)
-            names = page.planned_strategies()
-            forecasts = [prediction.forecast(found.measured, of, names, call["devices"]) for of in call["clusters"]]
-            return found._replace(costs=found.costs["epochs"], facts=found.facts[:-1]), forecasts
+            found = measure(small(**stop), folder, lambda: IDLE, call["devices"], call["clusters"])
+            return found._replace(costs=found.costs["epochs"], facts=found.facts[:-1])
     except InputError as error:
         return str(error).replace(str(folder), "FOLDER")
 

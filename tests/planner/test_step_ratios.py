@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gmmae.planner import step_ratios
-from gmmae.planner.stability import BASE_RATE_FAILURE
-from gmmae.planner.step_ratios import CONSTANTS, MetricCurve, Ratios, log_ratio
+from gmmae.planner.step_ratios import BASE_RATE_FAILURE, CONSTANTS, MetricCurve, Ratios, log_ratio
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -24,7 +24,6 @@ class Planned(NamedTuple):
     seconds_low: float
     seconds_high: float
     probability_of_failure: float
-    tested: bool
 
 
 def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
@@ -75,7 +74,7 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
                     *(cluster, cell.scaling, str(cell.devices)),
                     *(predicted.text(tables.seconds), cell.time_s.text(tables.seconds)),
                     within if math.isfinite(predicted.low + predicted.high + time_s) else "–",
-                    *(f"{cell.seeds - cell.reached} of {cell.seeds}", failure if planned.tested else "untested"),
+                    *(f"{cell.seeds - cell.reached} of {cell.seeds}", failure),
                 )
             )
         if not rows:

@@ -16,14 +16,14 @@ RATE, BATCH = GRID.run.optim.learning_rate, GRID.run.optim.batch_size
 def planned(scaling, devices, batch, rate, seconds, **changes):
     """A prediction as `plan.json` has it, with an interval about its seconds."""
     interval = (0.8 * seconds, 1.25 * seconds) if seconds else (None, None)
-    values = (scaling, devices, batch, rate, seconds, *interval, 0.04, True)
+    values = (scaling, devices, batch, rate, seconds, *interval, 0.04)
     return dict(zip(outcome.Planned._fields, values, strict=True)) | changes
 
 
 CELLS = [
     planned("weak", 1, BATCH, RATE, None, probability_of_failure=None),
     planned("strong", 2, BATCH, RATE, 200.0),  # 218 s
-    planned("weak", 2, 2 * BATCH, RATE, 300.0, tested=False),  # 520 s
+    planned("weak", 2, 2 * BATCH, RATE, 300.0),  # 520 s
     planned("linear", 2, 2 * BATCH, 2 * RATE, 90.0, probability_of_failure=0.7, seconds_high=None),  # collapses
     planned("linear", 4, 8 * BATCH, 4 * RATE, 90.0),  # of another batch
     planned("sqrt", 2, 2 * BATCH, 2 * RATE, 90.0),  # not in the sweep
@@ -50,7 +50,7 @@ def test_predictions_stand_beside_outcomes_where_batch_and_rate_are_the_runs(pro
     assert lines == [
         "| Flat | strong | 2 | 200 (160 to 250) | 218 | yes | 0 of 3 | 4% |",
         "| Flat | weak | 1 | – | 100 | – | 0 of 3 | – |",
-        "| Flat | weak | 2 | 300 (240 to 375) | 520 | no | 0 of 3 | untested |",
+        "| Flat | weak | 2 | 300 (240 to 375) | 520 | no | 0 of 3 | 4% |",
         "| Flat | linear | 2 | 90.0 | not reached | – | 3 of 3 | 70% |",
     ]
 
