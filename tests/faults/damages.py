@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,10 @@ def _truncate(checkpoint: Path, pattern: str, divisor: int | None = None) -> Non
     assert found, f"a checkpoint must have {pattern}: the damage is out of date"
     for file in found:
         os.truncate(file, file.stat().st_size // divisor if divisor else 0)
+
+
+def _remove(checkpoint: Path, name: str) -> None:
+    shutil.rmtree(checkpoint / name)
 
 
 def rewrite(checkpoint: Path, array: str, value: float) -> None:
@@ -35,9 +39,9 @@ ITEMS = {
     "array metadata": "arrays/_METADATA",
     "progress": "progress/metadata",
 }
-DAMAGES: dict[str, Callable[[Path], object]] = (
+DAMAGES: Mapping[str, Callable[[Path], object]] = (
     {f"{item} emptied": partial(_truncate, pattern=pattern) for item, pattern in ITEMS.items()}
     | {f"{item} cut to half": partial(_truncate, pattern=pattern, divisor=2) for item, pattern in ITEMS.items()}
-    | {f"{name} removed": lambda checkpoint, name=name: shutil.rmtree(checkpoint / name) for name in ("arrays", "progress")}
+    | {f"{name} removed": partial(_remove, name=name) for name in ("arrays", "progress")}
 )
 """The damages, by name. Orbax's other files are no part of it: damage to its markers and to its own metadata harms nothing."""

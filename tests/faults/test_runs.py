@@ -46,6 +46,7 @@ class Fault(NamedTuple):
       mend: what a person does before the same command.
       bound_s: until all have ended.
       options: of `distributed`.
+      disk: whether a disk must be mounted for it.
     """
 
     strike: Callable[[Launch], object]
@@ -81,11 +82,12 @@ def back(launch: Launch) -> None:
 
 KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
 LOST_S = SILENCE_S + 6.0  # an abort, on a busy machine
+AWAY = "work directory moved away"
 FULL = {
     "disk full but for rows": (lambda launch: fill(launch.workdir.parent, ROOM_BYTES), empty),
     "disk full": (lambda launch: fill(launch.workdir.parent), empty),
     "work directory read-only": (lambda launch: make_read_only(launch.workdir), lambda launch: unmount(launch.workdir)),
-    "work directory moved away": (lambda launch: launch.workdir.rename(launch.workdir.with_name("away")), back),
+    AWAY: (lambda launch: launch.workdir.rename(launch.workdir.with_name("away")), back),
 }
 FAULTS: dict[str, Fault] = {
     "alone: SIGKILL": Fault(sent(KILL, 0), (-KILL,)),
@@ -113,8 +115,8 @@ FAULTS: dict[str, Fault] = {
         bound_s=60.0,
         options={"heartbeat-timeout-s": 3 * SILENCE_S},
     ),
-    **{f"alone: {what}": Fault(strike, (74,), mend, disk=True) for what, (strike, mend) in FULL.items()},
-    **{f"two: {what}": Fault(strike, (74, 74), mend, disk=True) for what, (strike, mend) in FULL.items()},
+    **{f"alone: {what}": Fault(strike, (74,), mend, disk=what != AWAY) for what, (strike, mend) in FULL.items()},
+    **{f"two: {what}": Fault(strike, (74, 74), mend, disk=what != AWAY) for what, (strike, mend) in FULL.items()},
 }
 
 

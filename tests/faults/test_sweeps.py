@@ -77,7 +77,7 @@ class Sweep:
         found = {path.parent.name: path.read_bytes() for path in self.workdir.glob("runs/*/record.json")}
         return {name: content for name, content in found.items() if json.loads(content)["stop_reason"] == "max_epochs"}
 
-    def results(self) -> tuple[dict[str, object], ...]:
+    def results(self) -> tuple[object, object]:
         """The records and the histories, without seconds."""
         return {name: dict(_timeless(json.loads(content))) for name, content in self.records().items()}, self.rows()
 
@@ -101,7 +101,7 @@ def _read(pid: int | str, name: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> tuple[dict[str, object], ...]:
+def undisturbed(tmp_path_factory) -> tuple[object, object]:
     sweep = Sweep(tmp_path_factory.mktemp("undisturbed"))
     sweep.start()
     assert sweep.finish() == 0, sweep.said()

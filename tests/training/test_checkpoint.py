@@ -97,7 +97,7 @@ REWRITTEN = {
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "damage",
-    [pytest.param(damage, id=name) for name, damage in (DAMAGES | REWRITTEN | {"a clock changed": change_clock}).items()],
+    [pytest.param(damage, id=name) for name, damage in {**DAMAGES, **REWRITTEN, "a clock changed": change_clock}.items()],
 )
 def test_what_is_damaged_is_set_aside_for_an_older_one(tmp_path, state, damage):
     saved(tmp_path, state, 2, 3)

@@ -113,6 +113,7 @@ def untimed(rows, steps) -> list[tuple[object, ...]]:
 )
 def test_a_run_in_parts_has_the_bits_of_one_throughout(tmp_path, whole, case):
     expected, workdir = whole(**case.of), tmp_path / "run"
+    config = expected.config
     for part in case.parts:
         config = small(**case.of | part.changes)
         saved = max(checkpoint_epochs(workdir), default=0) if workdir.exists() else 0
