@@ -60,6 +60,7 @@ def test_a_run_compiles_four_programs(tmp_path):
         ("gmmae.cli.main", set()),
         ("gmmae.sweep.report.page", FIGURES | ARRAYS | {"markdown_it", "tensorboardX"}),
         ("gmmae.sweep.engine", ARRAYS),
+        ("gmmae; gmmae.configure('quickstart')", set()),
     ],
 )
 def test_a_module(tmp_path, module, needed):

@@ -1,5 +1,6 @@
 """Sweeps as jobs of a real Slurm."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -87,95 +88,96 @@ def test_a_run_and_step_times_on_two_nodes(tmp_path):
     assert json.loads(SweepDir(tmp_path / "throughput").step_times(2).read_text())["devices"] == 2
 
 
+LAST = 20
+
+
+def long(slurm: SlurmConfig | None = None, seeds: tuple[int, ...] = (0,), **changes) -> SweepConfig:
+    """Weak runs on two devices. Only the checkpoint of an interruption can save their epochs: the next is after the end."""
+    run = small(
+        **{"parallel__devices": "all", "data__samples": 4000, "stop__max_epochs": LAST, "checkpoint__every_epochs": 1000}
+        | changes
+    )
+    return SweepConfig(scaling=("weak",), devices=(2,), seeds=seeds, slurm=slurm or SlurmConfig(), timing=TIMING, run=run)
+
+
+def workdir(root: Path, seed: int = 0) -> WorkDir:
+    return WorkDir(root / f"runs/weak-n2-seed{seed}")
+
+
+def resumptions(root: Path, seed: int = 0) -> int:
+    return (workdir(root, seed).root / "log.txt").read_text().count(", resumed after epoch ")
+
+
+def end(process: subprocess.Popen[str], config: SweepConfig, root: Path) -> None:
+    """Waits for a command whose sweep ends as if nothing had been."""
+    printed, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, printed
+    records = SweepDir(root).read_all(config)
+    assert [record.outcome for record in records] == ["max_epochs"] * len(config.seeds)
+    for seed in config.seeds:
+        assert [row.epoch for row in workdir(root, seed).read_rows()] == list(range(1, LAST + 1))
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_preempted_run_goes_on_from_its_checkpoint(tmp_path, nodes):
-    """Only the checkpoint that is written on being told to end can save the epochs before: the next would be after the end."""
-    root, last = tmp_path / "sweep", 20
     asked = SlurmConfig(devices_per_node=2 // nodes, additional_parameters=("gpus_per_node=",))
-    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
-    config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), slurm=asked, run=run)
-    with begun(config, root) as process:
-        workdir = WorkDir(root / "runs/weak-n2-seed0")
-        wait_until(workdir.read_rows, LONG_S)
-        done = subprocess.run(["scancel", "--signal=USR2", *jobs()], check=False)
-        printed, _ = process.communicate(timeout=LONG_S)
-    assert (done.returncode, process.returncode) == (0, 0), printed
-    [found] = SweepDir(root).read_all(config)
+    config = dataclasses.replace(long(asked), mode="measured")
+    with begun(config, tmp_path / "sweep") as process:
+        wait_until(workdir(tmp_path / "sweep").read_rows, LONG_S)
+        subprocess.run(["scancel", "--signal=USR2", *jobs()], check=True)
+        end(process, config, tmp_path / "sweep")
+    [found] = SweepDir(tmp_path / "sweep").read_all(config)
     assert found.record is not None
-    assert (found.outcome, found.record.epochs, found.record.processes) == ("max_epochs", last, nodes)
-    assert [row.epoch for row in workdir.read_rows()] == list(range(1, last + 1))
-    assert f"{workdir.root}, resumed after epoch " in (workdir.root / "log.txt").read_text()
+    assert (found.record.epochs, found.record.processes) == (LAST, nodes)
+    assert resumptions(tmp_path / "sweep")
 
 
 def test_a_preempted_job_of_several_runs_goes_on_with_those_that_have_not_ended(tmp_path):
-    """SIGUSR2 comes in the second of three runs, whose checkpoint is the only one."""
-    root, last = tmp_path / "sweep", 20
-    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
-    asked = SlurmConfig(array_parallelism=1)
-    config = SweepConfig(scaling=("weak",), devices=(2,), seeds=(0, 1, 2), slurm=asked, timing=TIMING, run=run)
-    with begun(config, root) as process:
-        second = WorkDir(root / "runs/weak-n2-seed1")
-        wait_until(second.read_rows, LONG_S)
+    """SIGUSR2 comes in the second of three runs."""
+    config = long(SlurmConfig(array_parallelism=1), seeds=(0, 1, 2))
+    with begun(config, tmp_path / "sweep") as process:
+        wait_until(workdir(tmp_path / "sweep", 1).read_rows, LONG_S)
         subprocess.run(["scancel", "--signal=USR2", *jobs()], check=True)
-        printed, _ = process.communicate(timeout=LONG_S)
-    assert process.returncode == 0, printed
-    assert [record.outcome for record in SweepDir(root).read_all(config)] == ["max_epochs"] * 3
-    assert [row.epoch for row in second.read_rows()] == list(range(1, last + 1))
-    logs = [(root / f"runs/weak-n2-seed{seed}/log.txt").read_text() for seed in (0, 1, 2)]
-    assert [log.count(", resumed after epoch ") for log in logs] == [0, 1, 0]
+        end(process, config, tmp_path / "sweep")
+    assert [resumptions(tmp_path / "sweep", seed) for seed in config.seeds] == [0, 1, 0]
 
 
 def test_ctrl_c_cancels_the_jobs_and_the_next_call_goes_on(tmp_path):
     """The run that had begun writes its checkpoint; the other waits in the queue."""
-    root, last = tmp_path / "sweep", 20
-    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
-    asked = SlurmConfig(array_parallelism=1)
-    config = SweepConfig(scaling=("weak",), devices=(2,), seeds=(0, 1), slurm=asked, timing=TIMING, run=run)
+    root, config = tmp_path / "sweep", long(SlurmConfig(array_parallelism=1), seeds=(0, 1))
     with begun(config, root) as process:
-        first = WorkDir(root / "runs/weak-n2-seed0")
-        wait_until(first.read_rows, LONG_S)
+        wait_until(workdir(root).read_rows, LONG_S)
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=LONG_S)
     assert process.returncode == 130, printed
-    assert list(first.checkpoints.iterdir())
+    assert list(workdir(root).checkpoints.iterdir())
     assert jobs() == []
-    code, printed = sweep(config, root)
-    assert code == 0, printed
-    assert "resumed after epoch" in (first.root / "log.txt").read_text()
-    assert [record.outcome for record in SweepDir(root).read_all(config)] == ["max_epochs"] * 2
+    with begun(config, root) as process:
+        end(process, config, root)
+    assert resumptions(root)
 
 
 def test_a_killed_sweeps_jobs_are_waited_for_by_the_next_call(tmp_path):
-    root, last = tmp_path / "sweep", 20
-    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last)
-    config = SweepConfig(scaling=("weak",), devices=(2,), timing=TIMING, run=run)
-    with begun(config, root) as process:
-        workdir = WorkDir(root / "runs/weak-n2-seed0")
-        wait_until(workdir.read_rows, LONG_S)
+    root, config = tmp_path / "sweep", long()
+    with begun(config, root):
+        wait_until(workdir(root).read_rows, LONG_S)
     before = jobs()
     assert len(before) == 1
     with begun(config, root) as process:
         assert set(jobs()) <= set(before)
-        printed, _ = process.communicate(timeout=LONG_S)
-    assert process.returncode == 0, printed
-    assert "resumed after epoch" not in (workdir.root / "log.txt").read_text()
-    assert [record.outcome for record in SweepDir(root).read_all(config)] == ["max_epochs"]
+        end(process, config, root)
+    assert resumptions(root) == 0
 
 
 def test_a_run_whose_worker_is_killed_goes_on_in_the_same_job(tmp_path):
-    root, last = tmp_path / "sweep", 20
-    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__min_interval_s=0.0)
-    config = SweepConfig(scaling=("weak",), devices=(2,), timing=TIMING, run=run)
+    root, config = tmp_path / "sweep", long(checkpoint__every_epochs=1, checkpoint__min_interval_s=0.0)
     with begun(config, root) as process:
-        workdir = WorkDir(root / "runs/weak-n2-seed0")
-        wait_until(lambda: len(workdir.read_rows()) > 4, LONG_S)
+        wait_until(lambda: len(workdir(root).read_rows()) > 4, LONG_S)
         attempt = SweepDir(root).read_attempt("weak-n2-seed0")
         assert attempt is not None
         os.kill(attempt.pid, signal.SIGKILL)
-        printed, _ = process.communicate(timeout=LONG_S)
-    assert process.returncode == 0, printed
-    assert [row.epoch for row in workdir.read_rows()] == list(range(1, last + 1))
-    assert "resumed after epoch" in (workdir.root / "log.txt").read_text()
+        end(process, config, root)
+    assert resumptions(root)
 
 
 def test_options_that_slurm_refuses_are_one_line(tmp_path):

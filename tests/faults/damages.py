@@ -2,57 +2,21 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 
-class UnmatchedError(Exception):
-    """The injector itself is out of date: what it means to strike is not there."""
+def _truncate(checkpoint: Path, pattern: str, divisor: int | None = None) -> None:
+    """Cuts every file that matches to a fraction, or empties it."""
+    found = [path for path in checkpoint.glob(pattern) if path.stat().st_size > 0]
+    assert found, f"a checkpoint must have {pattern}: the damage is out of date"
+    for file in found:
+        os.truncate(file, file.stat().st_size // divisor if divisor else 0)
 
 
-class Damage(NamedTuple):
-    """What is done to every file or folder below a checkpoint that matches a pattern."""
-
-    pattern: str
-    harm: Callable[[Path], None]
-
-
-def _empty(file: Path) -> None:
-    os.truncate(file, 0)
-
-
-def _halve(file: Path) -> None:
-    os.truncate(file, file.stat().st_size // 2)
-
-
-ITEMS = {
-    "array data": "arrays/ocdbt.process_*/d/*",
-    "array index": "arrays/d/*",
-    "array manifest": "arrays/manifest.ocdbt",
-    "array metadata": "arrays/_METADATA",
-    "progress": "progress/metadata",
-}
-DAMAGES = (
-    {f"{item} emptied": Damage(pattern, _empty) for item, pattern in ITEMS.items()}
-    | {f"{item} cut to half": Damage(pattern, _halve) for item, pattern in ITEMS.items()}
-    | {f"{folder} removed": Damage(folder, shutil.rmtree) for folder in ("arrays", "progress")}
-)
-"""The damages, by name. Orbax's other files are no part of it: damage to its markers and to its own metadata harms nothing."""
-
-
-def apply(name: str, checkpoint: Path) -> None:
-    """Damages a checkpoint.
-
-    Raises:
-      UnmatchedError: it has nothing that this damage could harm.
-    """
-    damage = DAMAGES[name]
-    found = [path for path in checkpoint.glob(damage.pattern) if path.is_dir() or path.stat().st_size > 0]
-    if not found:
-        raise UnmatchedError(f"{name}: a checkpoint must have {damage.pattern}; got {_contents(checkpoint)}")
-    for path in found:
-        damage.harm(path)
+def _remove(checkpoint: Path, name: str) -> None:
+    shutil.rmtree(checkpoint / name)
 
 
 def rewrite(checkpoint: Path, array: str, value: float) -> None:
@@ -68,5 +32,16 @@ def rewrite(checkpoint: Path, array: str, value: float) -> None:
     opened.write(np.full(opened.shape, value, opened.dtype.numpy_dtype)).result()
 
 
-def _contents(checkpoint: Path) -> str:
-    return ", ".join(sorted(str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*") if path.is_file()))
+ITEMS = {
+    "array data": "arrays/ocdbt.process_*/d/*",
+    "array index": "arrays/d/*",
+    "array manifest": "arrays/manifest.ocdbt",
+    "array metadata": "arrays/_METADATA",
+    "progress": "progress/metadata",
+}
+DAMAGES: Mapping[str, Callable[[Path], object]] = (
+    {f"{item} emptied": partial(_truncate, pattern=pattern) for item, pattern in ITEMS.items()}
+    | {f"{item} cut to half": partial(_truncate, pattern=pattern, divisor=2) for item, pattern in ITEMS.items()}
+    | {f"{name} removed": partial(_remove, name=name) for name in ("arrays", "progress")}
+)
+"""The damages, by name. Orbax's other files are no part of it: damage to its markers and to its own metadata harms nothing."""

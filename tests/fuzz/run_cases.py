@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 from tests.faults.damages import DAMAGES
-from tests.faults.damages import apply as damage
 from tests.fuzz.cases import either, reads, refused, table
 from tests.fuzz.changes import APPLE_DOUBLE, content, gone, instead, stored, unchanged
 
@@ -99,7 +98,7 @@ CASES = [
         "checkpoint",
         "evaluate run apart|describe with apart|export apart",
         refused(CHECKPOINTS),
-        {what: newest(partial(damage, what)) for what in DAMAGES} | {"bytes of the arrays changed": newest(spoil)},
+        {what: newest(damage) for what, damage in DAMAGES.items()} | {"bytes of the arrays changed": newest(spoil)},
     ),
     *table("nodules", "generator", "generate", refused("lattice"), {"of another model": unchanged}),
     *table("unet", "run", "generate", refused(), {"of a segmentation": unchanged}),

@@ -22,47 +22,38 @@ def test_only_the_exact_reduction_fixes_the_threads(monkeypatch):
     require_prepared(EXACT, cpu_devices=16)
 
 
-def test_more_cpu_devices_than_shards_are_refused(monkeypatch):
-    """They would bring more threads with them."""
-    monkeypatch.setenv(THREADS, "16")
-    with pytest.raises(
-        InputError, match=r"at most parallel.deterministic_shards = 16 CPU devices .*; got 17: lower JAX_NUM_CPU_DEVICES"
-    ):
-        require_prepared(EXACT, cpu_devices=17)
-
-
-@pytest.mark.parametrize("threads", [None, "2"])
-def test_another_number_of_threads_is_refused_on_a_cpu(monkeypatch, threads):
-    monkeypatch.delenv(THREADS, raising=False)
-    if threads:
-        monkeypatch.setenv(THREADS, threads)
-    with pytest.raises(InputError, match=rf"needs PJRT_NPROC = parallel.deterministic_shards = 16 .*; got {threads!r}: set it"):
-        require_prepared(EXACT, cpu_devices=1)
+@pytest.mark.parametrize(
+    ("threads", "devices", "message"),
+    [
+        # More devices would bring more threads with them.
+        ("16", 17, "at most parallel.deterministic_shards = 16 CPU devices .*; got 17: lower JAX_NUM_CPU_DEVICES"),
+        ("", 1, "needs PJRT_NPROC = parallel.deterministic_shards = 16 .*; got '': set it"),
+        ("2", 1, "needs PJRT_NPROC = parallel.deterministic_shards = 16 .*; got '2': set it"),
+    ],
+)
+def test_other_numbers_of_devices_or_threads_are_refused_on_a_cpu(monkeypatch, threads, devices, message):
+    monkeypatch.setenv(THREADS, threads)
+    with pytest.raises(InputError, match=message):
+        require_prepared(EXACT, devices)
     require_prepared(EXACT, cpu_devices=0)  # on a GPU
 
 
-@pytest.fixture
-def three_cores(monkeypatch):
+@pytest.mark.parametrize(
+    ("config", "alone", "devices"),
+    [
+        (Config(), True, "3"),
+        (Config(scaling="weak", parallel=ParallelConfig(simulate_devices=8)), True, "3"),
+        (Config(scaling="weak"), True, "1"),
+        (Config(parallel=ParallelConfig(devices=1)), True, None),
+        (Config(), False, None),
+    ],
+    ids=["strong", "simulated", "its batch follows the devices", "a number is given", "beside others"],
+)
+def test_a_run_takes_a_device_a_core_where_its_batch_follows_no_devices(monkeypatch, config, alone, devices):
     monkeypatch.setattr(environment, "cores", lambda: 3)
     monkeypatch.setattr(environment, "devices_are_chosen", lambda: False)
-
-
-def cpu_devices(config=None, alone=True, **environ) -> str | None:
-    prepare(config or Config(), alone, environ)
-    return environ.get(CPU_DEVICES)
-
-
-@pytest.mark.usefixtures("three_cores")
-def test_a_run_takes_a_device_a_core_where_its_batch_follows_no_devices():
-    assert cpu_devices() == "3"
-    assert cpu_devices(Config(scaling="weak", parallel=ParallelConfig(simulate_devices=8))) == "3"
-    assert cpu_devices(Config(scaling="weak")) == "1"
-
-
-@pytest.mark.usefixtures("three_cores")
-def test_who_says_otherwise_is_heard():
-    assert cpu_devices(Config(parallel=ParallelConfig(devices=1))) is None
-    assert cpu_devices(alone=False) is None
+    prepare(config, alone, environ := {})
+    assert environ.get(CPU_DEVICES) == devices
 
 
 TRAININGS = """

@@ -1,6 +1,5 @@
 """What is said and refused before the first epoch. The tests of `loop` have the rest."""
 
-import dataclasses
 import shutil
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import pytest
 
 from gmmae.system.errors import InputError
 from gmmae.training import beginning, compilation, loop
-from gmmae.training.beginning import new_record, require_same_optimization, run_summary
+from gmmae.training.beginning import new_record, run_summary
 from tests.small import Recorder, small
-from tests.sweep.test_runs import RECORD
 
 
 def summary(config):
@@ -43,14 +41,6 @@ def test_the_start_table_names_devices_batch_warmup_and_an_unused_gpu(monkeypatc
     assert facts["global batch"] == "22 (capped from 24) = 3 × 8 a device, 2 of the slots padded"
     assert facts["learning rate"] == "0.00105 → 0.0028875 = 2.75 η in 5 epochs"
     assert (facts["devices"], facts["GPU"]) == (devices, "not used by cpu")
-
-
-def test_a_run_does_not_go_on_with_another_batch_or_rate():
-    now = dataclasses.replace(RECORD, scaling="linear", devices=32, global_batch=574, learning_rate=0.01883437)
-    earlier = dataclasses.replace(now, devices=2, learning_rate=0.0336)
-    message = "linear must keep .*, 574 and 0.0336 on 2 devices; got 574 and 0.0188344 on 32: use as many devices"
-    with pytest.raises(InputError, match=message):
-        require_same_optimization(earlier, now)
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_again_in_silence(tmp_path):

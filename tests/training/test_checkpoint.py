@@ -1,7 +1,6 @@
 """What a checkpoint holds, and what happens when it cannot be read."""
 
 import errno
-import sys
 import threading
 from functools import partial
 
@@ -13,7 +12,7 @@ from gmmae.system.errors import InputError
 from gmmae.training import checkpoint, compilation
 from gmmae.training.checkpoint import Checkpoint, CheckpointError, OtherModelError
 from gmmae.training.records import Progress
-from tests.faults.damages import rewrite
+from tests.faults.damages import DAMAGES, rewrite
 from tests.small import small
 
 
@@ -59,9 +58,6 @@ def test_the_newest_are_kept_to_every_bit_and_an_empty_folder_has_none(tmp_path,
     assert read(tmp_path / "c", state, 2).progress.epoch == 2
 
 
-HOOKS = [(threading, "excepthook"), (sys, "unraisablehook"), (sys, "excepthook")]
-
-
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
@@ -71,10 +67,8 @@ HOOKS = [(threading, "excepthook"), (sys, "unraisablehook"), (sys, "excepthook")
         (ValueError("Cannot save arrays with zero size"), 2),
     ],
 )
-def test_a_save_that_fails_prints_nothing_and_leaves_the_hooks(tmp_path, state, monkeypatch, capsys, failure, code):
-    for module, hook in HOOKS:
-        monkeypatch.setattr(module, hook, getattr(module, f"__{hook}__"))
-
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_save_that_fails_prints_nothing(tmp_path, state, monkeypatch, capsys, failure, code):
     def fail(*_, **__):
         thread = threading.Thread(target=lambda: 1 / 0)
         thread.start()
@@ -87,14 +81,6 @@ def test_a_save_that_fails_prints_nothing_and_leaves_the_hooks(tmp_path, state, 
         checkpoint.save(manager, after(1, state))
     assert caught.value.exit_code == code
     assert capsys.readouterr().err == ""
-    assert all(getattr(module, hook) is getattr(module, f"__{hook}__") for module, hook in HOOKS)
-
-
-def cut(folder, item):
-    """Cuts the files of one item short, as a full disk or a crashed file system may."""
-    for path in (folder / item).rglob("*"):
-        if path.is_file():
-            path.write_bytes(path.read_bytes()[:40])
 
 
 def change_clock(folder):
@@ -102,43 +88,46 @@ def change_clock(folder):
     place.write_text(place.read_text().replace("1.5", "7.5"))
 
 
-KERNEL = "best.params.encoder.Conv_0.kernel"
-DAMAGES = {
-    "the arrays cut": partial(cut, item="arrays"),
-    "the progress cut": partial(cut, item="progress"),
-    "a parameter changed": partial(rewrite, array=KERNEL, value=0.1),
-    "a parameter that became NaN": partial(rewrite, array=KERNEL, value=np.nan),
-    "a clock changed": change_clock,
+REWRITTEN = {
+    f"a parameter that became {value}": partial(rewrite, array="best.params.heads.bias", value=value) for value in (0.1, np.nan)
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_what_is_damaged_is_refused_or_set_aside_for_an_older_one(tmp_path, state, damage):
-    saved(tmp_path, state, 3)
+# Orbax gives up at the first array that cannot be read and closes its event loop; TensorStore's threads may answer it later.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "damage",
+    [pytest.param(damage, id=name) for name, damage in {**DAMAGES, **REWRITTEN, "a clock changed": change_clock}.items()],
+)
+def test_what_is_damaged_is_set_aside_for_an_older_one(tmp_path, state, damage):
+    saved(tmp_path, state, 2, 3)
     damage(tmp_path / "3")
-    with pytest.raises(CheckpointError, match=r"checkpoint .*/3 must be readable; .* no older one: delete that") as caught:
+    lines = []
+    found = restored(tmp_path, state, lines.append)
+    assert found is not None
+    assert found.progress.epoch == 2
+    assert unchanged(found, state)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3.corrupt"]
+    [line] = lines
+    assert line.startswith(f"{tmp_path / '3'} cannot be read (")
+    assert line.endswith("): moved to 3.corrupt; going on from epoch 2")
+
+
+def test_what_is_damaged_is_refused_without_an_older_one_and_its_number_may_be_damaged_again(tmp_path, state):
+    saved(tmp_path, state, 3)
+    change_clock(tmp_path / "3")
+    with pytest.raises(CheckpointError, match=r"\Athe checkpoint .*/3 must be readable; .* no older one: delete that.*\Z"):
         restored(tmp_path, state)
-    assert "\n" not in str(caught.value)
     with pytest.raises(CheckpointError, match=r"/3 must be readable; .*: ask$"):
         read(tmp_path, state, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["3"]
-    (tmp_path / "3").rename(tmp_path.parent / f"{tmp_path.name}_3")
-    saved(tmp_path, state, 2)
-    lines = []
-    for _ in range(2):  # the way back leads over the same number: it can be saved again, and damaged again
-        saved(tmp_path, state, 3)
-        damage(tmp_path / "3")
-        found = restored(tmp_path, state, lines.append)
-        assert found is not None
-        assert found.progress.epoch == 2
-        assert unchanged(found, state)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3.corrupt"]
-    assert len(lines) == 2
-    assert lines[0].startswith(f"{tmp_path / '3'} cannot be read (")
-    assert lines[0].endswith("): moved to 3.corrupt; going on from epoch 2")
+    (tmp_path / "3").rename(tmp_path / "3.corrupt")
+    saved(tmp_path, state, 2, 3)
+    change_clock(tmp_path / "3")
+    assert restored(tmp_path, state) is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3.corrupt"]
 
 
-# After a failure TensorStore's threads may answer the event loop that Orbax has closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_no_changed_bit_passes_for_another_number(tmp_path, state):
     """Some bits are of no consequence; without a checksum one in three changed a number."""

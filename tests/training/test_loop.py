@@ -1,9 +1,9 @@
 """Whole runs: their ends, their files, and what a resume must not change."""
 
 import dataclasses
-import json
 import shutil
 import signal
+from contextlib import nullcontext
 from functools import partial
 
 import jax
@@ -14,23 +14,21 @@ from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.training import compilation, loop, programs
 from gmmae.training.records import from_json, read_history, to_json
-from tests.small import RATES, Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
+from tests.small import Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
+from tests.training.test_same_bits import GROWING
 
 
 def snapshots(workdir) -> list[str]:
     return sorted(path.name for path in (workdir / "figures" / "snapshots").iterdir())
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("whole")
-    config = small(stop__max_epochs=5)
-    record, display = finish(config, workdir)
-    return config, workdir, record, display
+@pytest.fixture
+def uninterrupted(whole):
+    return whole(stop__max_epochs=5)
 
 
 def test_record_and_history_are_complete(uninterrupted):
-    _config, workdir, record, display = uninterrupted
+    _, workdir, record, display = uninterrupted
     assert from_json((workdir / "record.json").read_text()) == record
     assert (record.stop_reason, record.epochs, record.time_to_target_s) == ("max_epochs", 5, None)
     assert (record.global_batch, record.device_batch, record.padding, record.steps_per_epoch) == (8, 8, 0, 3)
@@ -47,30 +45,23 @@ def test_record_and_history_are_complete(uninterrupted):
 
 
 def test_target_reached(tmp_path, uninterrupted):
-    target = uninterrupted[3].rows[2].val_loss
+    """Between the losses after epochs 2 and 3, of three steps each."""
+    target = (uninterrupted.display.rows[1].val_loss + uninterrupted.display.rows[2].val_loss) / 2
     record, _ = finish(small(stop__max_epochs=9, stop__target=target), tmp_path)
-    assert (record.stop_reason, record.epochs) == ("target_reached", 3)
+    assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 3, 3)
+    assert record.target_step == pytest.approx(7.5)
     assert record.time_to_target_s == pytest.approx(record.clocks["train_s"] + record.clocks["eval_s"])
 
 
-def test_divergence_is_a_result(tmp_path):
-    """A step of size 1e30 overflows float32: the next loss is not a number."""
-    record, display = finish(small(optim__learning_rate=1e30), tmp_path)
-    assert record.stop_reason == stop_reasons.DIVERGED
-    assert stop_reasons.EXIT_CODES[record.stop_reason] == 3
-    assert not np.isfinite(display.rows[-1].val_loss)
-    assert record.best_epoch is None
-    assert losses(read_history(tmp_path / "history.csv"))[0][0] == 1
-    assert json.loads((tmp_path / "record.json").read_text())["final_val_loss"] in ("nan", "inf")
-
-
-def test_collapse_is_a_result(tmp_path):
-    """Steps of size 10 switch every ReLU off; the finite loss then stays the same to the last digit."""
-    record, display = finish(small(optim__learning_rate=10.0, stop__max_epochs=50, stop__collapse_epochs=3), tmp_path)
-    assert record.stop_reason == stop_reasons.COLLAPSED
-    assert stop_reasons.EXIT_CODES[record.stop_reason] == 3
-    assert len({row.val_loss for row in display.rows[-4:]}) == 1
-    assert np.isfinite(display.rows[-1].val_loss)
+@pytest.mark.parametrize(("rate", "reason"), [(1e30, stop_reasons.DIVERGED), (10.0, stop_reasons.COLLAPSED)])
+def test_divergence_and_collapse_are_results(tmp_path, rate, reason):
+    """Steps of size 1e30 overflow float32. Those of size 10 switch every ReLU off: the loss then stays the same."""
+    record, display = finish(small(optim__learning_rate=rate, stop__max_epochs=50, stop__collapse_epochs=3), tmp_path)
+    assert (record.stop_reason, stop_reasons.EXIT_CODES[reason]) == (reason, 3)
+    assert len({repr(row.val_loss) for row in display.rows[-4:]}) == 1
+    assert np.isfinite(display.rows[-1].val_loss) == (reason == stop_reasons.COLLAPSED) == (record.best_epoch is not None)
+    assert list(map(repr, read_history(tmp_path / "history.csv"))) == list(map(repr, display.rows))
+    assert repr(from_json((tmp_path / "record.json").read_text())) == repr(record)
 
 
 @pytest.mark.parametrize(
@@ -101,47 +92,28 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
     assert second.clocks["total_s"] > first.clocks["total_s"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in RATES if name != "adam"])
-def test_each_optimiser_resumes(tmp_path, name):
-    optim = {"optim__name": name, "optim__learning_rate": RATES[name], "model__activation": "silu"}
-    config = small(**optim, stop__max_epochs=4)
-    finish(small(**optim, stop__max_epochs=2), tmp_path / "parts")
-    finish(config, tmp_path / "parts")
-    _, whole = finish(config, tmp_path / "whole")
-    assert losses(read_history(tmp_path / "parts" / "history.csv")) == losses(whole.rows)
-    assert len({row.val_loss for row in whole.rows}) == 4
-
-
-@pytest.mark.slow
-def test_another_number_of_devices_goes_on_with_the_same_strong_run(tmp_path, uninterrupted):
-    _, _, _, display = uninterrupted
-    for devices, epochs in ((1, 2), (4, 4), (3, 5)):
-        record, _ = finish(small(parallel__devices=devices, stop__max_epochs=epochs), tmp_path)
-        assert (record.devices, record.epochs, record.run_id) == (devices, epochs, uninterrupted[2].run_id)
-    # Sums in another order, as in test_parallel.py.
-    np.testing.assert_allclose(losses(read_history(tmp_path / "history.csv")), losses(display.rows), rtol=2e-5)
-
-
-def test_a_run_whose_global_batch_would_be_another_does_not_go_on(tmp_path, uninterrupted):
+@pytest.mark.parametrize(
+    ("of", "earlier", "changes", "message"),
+    [
+        ({}, {"global_batch": 16}, {}, "must keep its global batch and learning rate, 16 and .*; got 8 and"),
+        ({}, {"learning_rate": 0.5}, {}, r"must keep .*, 8 and 0\.5 on 1 devices; got 8 and 0\.00105 on 1: use as many"),
+        (GROWING, {"largest_batch": 16}, {}, "must keep its global batch and learning rate, 16 and .*; got 22 and"),
+        (
+            {"stop__target": 1e-9},
+            {},
+            {"stop__mode": "max"},
+            "stop.mode, which chose its best .*, loss and min; got loss and max",
+        ),
+    ],
+    ids=["batch", "rate", "largest batch", "mode"],
+)
+def test_what_an_earlier_part_of_a_run_was_optimised_with_is_kept(tmp_path, whole, of, earlier, changes, message):
     """Another machine may have other devices, and a batch that follows them, with the same configuration."""
-    _, workdir, record, _ = uninterrupted
-    shutil.copytree(workdir, tmp_path / "run")
-    (tmp_path / "run" / "record.json").write_text(to_json(dataclasses.replace(record, global_batch=16)))
-    with pytest.raises(InputError, match=r"must keep its global batch and learning rate, 16 and .*; got 8 and"):
-        finish(small(stop__max_epochs=6), tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_killed_run_repeats_only_what_was_not_saved(tmp_path, uninterrupted):
-    """The history has a row that no checkpoint has, and there is no final record."""
-    config, _, _, display = uninterrupted
-    with pytest.raises(MemoryError):
-        loop.run(config, tmp_path, Recorder(3, fail))
-    assert len(read_history(tmp_path / "history.csv")) == 3
-    assert checkpoint_epochs(tmp_path) == [2]
-    finish(config, tmp_path)
-    assert losses(read_history(tmp_path / "history.csv")) == losses(display.rows)
+    first, folder = whole(**of), tmp_path / "run"
+    shutil.copytree(first.workdir, folder)
+    (folder / "record.json").write_text(to_json(dataclasses.replace(first.record, **earlier)))
+    with pytest.raises(InputError, match=message):
+        finish(small(**of | changes | {"stop__max_epochs": 9}), folder)
 
 
 HISTORIES = {
@@ -165,13 +137,13 @@ def test_a_history_that_is_not_the_checkpoint_s_is_refused_until_it_is_put_back(
     with pytest.raises(
         InputError, match=r"history\.csv must begin with the 2 rows after which the checkpoint of epoch 2"
     ) as error:
-        finish(uninterrupted[0], tmp_path)
+        finish(uninterrupted.config, tmp_path)
     assert "\n" not in str(error.value)
     assert (history.read_text() if history.exists() else None) == changed
     assert checkpoint_epochs(tmp_path) == [2]
     history.write_text(text + "what no checkpoint has, as of a kill,,\n3,9")
-    finish(uninterrupted[0], tmp_path)
-    assert losses(read_history(history)) == losses(uninterrupted[3].rows)
+    finish(uninterrupted.config, tmp_path)
+    assert losses(read_history(history)) == losses(uninterrupted.display.rows)
 
 
 def test_a_checkpoint_that_comes_too_early_waits_for_a_later_one(tmp_path, uninterrupted):
@@ -203,48 +175,36 @@ def test_finished_run_says_so_and_longer_one_goes_on(tmp_path, uninterrupted):
     assert display.rows == []
     assert display.lines == [f"{tmp_path} holds a finished run: max_epochs after 2 epochs"]
     assert again.epochs == 2
-    _, longer = finish(uninterrupted[0], tmp_path)
-    assert losses(longer.rows) == losses(uninterrupted[3].rows)[2:]
+    _, longer = finish(uninterrupted.config, tmp_path)
+    assert losses(longer.rows) == losses(uninterrupted.display.rows)[2:]
 
 
 @pytest.mark.slow
 def test_a_lower_target_goes_on(tmp_path, uninterrupted):
-    rows = uninterrupted[3].rows
-    finish(small(stop__max_epochs=5, stop__target=rows[1].val_loss), tmp_path)
-    record, display = finish(small(stop__max_epochs=5, stop__target=rows[3].val_loss), tmp_path)
-    assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 4, 4)
-    assert losses(display.rows) == losses(rows)[2:4]
-    off, display = finish(uninterrupted[0], tmp_path)  # 0: no target
-    assert (off.stop_reason, off.epochs, off.target_epoch, off.time_to_target_s) == ("max_epochs", 5, None, None)
+    rows = uninterrupted.display.rows
+    for target, reason, epochs in (
+        (rows[1].val_loss, "target_reached", 2),
+        (rows[3].val_loss, "target_reached", 4),
+        (0, "max_epochs", 5),
+    ):
+        record, display = finish(small(stop__max_epochs=5, stop__target=target or None), tmp_path)
+        assert (record.stop_reason, record.epochs, record.target_epoch) == (reason, epochs, epochs if target else None)
+        assert losses(display.rows) == losses(rows[:epochs])[-len(display.rows) :]
+    assert record.time_to_target_s is None
 
 
-def test_an_easier_target_is_judged_anew_and_another_metric_is_refused(tmp_path, uninterrupted):
-    rows = uninterrupted[3].rows
-    finish(small(stop__target=rows[2].val_loss), tmp_path)
-    record, display = finish(small(stop__target=rows[1].val_loss), tmp_path)
-    assert display.rows == []
-    assert (record.target, record.target_epoch, record.epochs) == (rows[1].val_loss, 2, 3)
-    history = read_history(tmp_path / "history.csv")
-    assert record.time_to_target_s == history[1].train_s + history[1].eval_s
-    with pytest.raises(InputError, match=r"stop.mode, which chose its best parameters, loss and min; got loss and max"):
-        finish(small(stop__target=rows[1].val_loss, stop__mode="max"), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("before", ["max_epochs", "sigterm", "killed", "diverged"])
-def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp_path, before):
+@pytest.mark.parametrize(
+    "before",
+    ["target_reached", *(pytest.param(end, marks=pytest.mark.slow) for end in ("max_epochs", "sigterm", "killed", "diverged"))],
+)
+def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp_path, uninterrupted, before):
     # Epoch 4 then has steps that overflow.
     changes = {"optim__decay_epochs": (3,), "optim__decay_factor": 1e35} if before == "diverged" else {}
-    config = small(stop__max_epochs=5, **changes)
-    if before == "killed":
-        with pytest.raises(MemoryError):
-            loop.run(config, tmp_path, Recorder(5, fail))
-    elif before == "sigterm":
-        loop.run(config, tmp_path, Recorder(4, interrupt))
-    else:
-        limit = {"max_epochs": 4, "diverged": 5}[before]
-        record, _ = finish(small(stop__max_epochs=limit, **changes), tmp_path)
-        assert (record.stop_reason, record.epochs) == (before, 4)
+    limit = {"max_epochs": 4}.get(before, 5)
+    target = uninterrupted.display.rows[3].val_loss if before == "target_reached" else None
+    display = Recorder(*{"killed": (5, fail), "sigterm": (4, interrupt)}.get(before, ()))
+    with pytest.raises(MemoryError) if before == "killed" else nullcontext():
+        assert loop.run(small(stop__max_epochs=limit, stop__target=target, **changes), tmp_path, display).stop_reason == before
     third = read_history(tmp_path / "history.csv")[2]
     again = small(stop__max_epochs=5, stop__target=third.val_loss, **changes)
     record, display = finish(again, tmp_path)
@@ -252,30 +212,21 @@ def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp
     assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 4, 3)
     assert record.time_to_target_s == third.train_s + third.eval_s
     assert f"validation loss {third.val_loss:g} reached after epoch 3 of 4 earlier ones" in display.lines
-    assert (tmp_path / "record.json").read_text() == to_json(record)
     same, display = finish(again, tmp_path)
-    assert to_json(same) == to_json(record)
+    assert to_json(same) == to_json(record) == (tmp_path / "record.json").read_text()
     assert display.lines == [f"{tmp_path} holds a finished run: target_reached after 4 epochs"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ended", "reason", "released"),
-    [
-        ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": None}),
-        ({"stop__patience_epochs": 3}, "stalled", {"stop__patience_epochs": None}),
-    ],
-)
-def test_a_plateau_goes_on_where_its_rule_has_been_changed(tmp_path, ended, reason, released):
+@pytest.mark.parametrize(("rule", "reason"), [("stop__collapse_epochs", "collapsed"), ("stop__patience_epochs", "stalled")])
+def test_a_plateau_goes_on_where_its_rule_has_been_changed(tmp_path, rule, reason):
     """Units that are all off never change again."""
-    flat = {"optim__learning_rate": 10.0, "stop__max_epochs": 50}
-    record, _ = finish(small(**flat, **ended), tmp_path)
+    flat = {"optim__learning_rate": 10.0, "stop__max_epochs": 50, rule: 3}
+    record, _ = finish(small(**flat), tmp_path)
     assert record.stop_reason == reason
     flat["stop__max_epochs"] = record.epochs + 2
-    assert finish(small(**flat, **ended), tmp_path)[1].lines == [
-        f"{tmp_path} holds a finished run: {reason} after {record.epochs} epochs"
-    ]
-    longer, display = finish(small(**flat, **ended | released), tmp_path)
+    assert finish(small(**flat), tmp_path)[1].rows == []
+    longer, display = finish(small(**flat | {rule: None}), tmp_path)
     assert display.rows[0].epoch == record.epochs + 1
     assert longer.epochs > record.epochs
 
@@ -321,6 +272,9 @@ def test_later_epochs_compile_nothing(tmp_path):
         jax.monitoring.unregister_event_duration_listener(count)
     assert counts[0] > 0, "the listener must have seen the compilation before the first epoch"
     assert counts[1:] == [counts[0]] * 3
+    assert read_history(tmp_path / "history.csv")[0].lr == pytest.approx(1.1 * 0.00105), (
+        "at the second of ten steps to twice the rate"
+    )
 
 
 @pytest.mark.slow
@@ -329,15 +283,3 @@ def test_fewer_axes(tmp_path, ndim):
     record, display = finish(small(data__ndim=ndim, stop__max_epochs=12), tmp_path)
     assert record.stop_reason == "max_epochs"
     assert display.rows[-1].val_loss < display.rows[0].val_loss
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scaling", ["strong", "linear", "sqrt-warmup"])
-def test_arms_run_on_two_devices(tmp_path, scaling):
-    record, display = finish(small(scaling=scaling, parallel__devices=2, stop__max_epochs=2), tmp_path)
-    assert record.global_batch == (8 if scaling == "strong" else 16)
-    factor = {"strong": 1, "linear": 2, "sqrt-warmup": 2**0.5}[scaling]
-    assert record.learning_rate == pytest.approx(factor * 0.00105)
-    steps = record.steps_per_epoch
-    warm = 1 + (factor - 1) * (2 * steps - 1) / (5 * steps) if scaling.endswith("warmup") else factor
-    assert display.rows[-1].lr == pytest.approx(warm * 0.00105, rel=1e-6)

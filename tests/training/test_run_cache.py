@@ -3,34 +3,27 @@
 from gmmae.training import loop
 from gmmae.training.compilation import RunCache
 from gmmae.training.parallel import Devices
-from gmmae.training.records import read_history
 from tests.small import Recorder, losses, small
 
 
-def test_seeds_rates_and_schedules_of_a_batch_share_one_program(tmp_path, monkeypatch):
-    compiled = []
-    compile_for_devices = Devices.compile
+def test_runs_of_a_batch_share_one_program_and_are_those_of_fresh_ones_to_the_bit(tmp_path, monkeypatch):
+    compiled, compile_for_devices = [], Devices.compile
 
     def compile_and_note(devices, function, *args, **options):
         compiled.append(function)
         return compile_for_devices(devices, function, *args, **options)
 
+    def programs(cache: RunCache | None, **changes) -> tuple[int, list]:
+        """Returns how many programs a run compiled, and its losses."""
+        before, display = len(compiled), Recorder()
+        loop.run(small(**changes), tmp_path / str(len(list(tmp_path.iterdir()))), display, cache=cache)
+        return len(compiled) - before, losses(display.rows)
+
     monkeypatch.setattr(Devices, "compile", compile_and_note)
-    shared = RunCache()
-    grid = [("weak", 0), ("linear", 1), ("linear-warmup", 2), ("sqrt", 3)]
-    for scaling, seed in grid:
-        config = small(scaling=scaling, seed=seed, parallel__simulate_devices=2, stop__max_epochs=1)
-        loop.run(config, tmp_path / scaling, Recorder(), cache=shared)
-    assert len(compiled) == 2, "one program for training and one for validation"
-    loop.run(small(stop__max_epochs=1), tmp_path / "strong", Recorder(), cache=shared)
-    assert len(compiled) == 3, "another batch is another program for training"
-
-
-def test_runs_that_share_programs_are_those_of_fresh_ones_to_the_bit(tmp_path):
-    shared = RunCache()
-    for i, scaling in enumerate(("weak", "linear-warmup")):
-        config = small(scaling=scaling, seed=i, parallel__simulate_devices=2)
-        loop.run(config, tmp_path / f"shared-{i}", Recorder(), cache=shared)
-        loop.run(config, tmp_path / f"fresh-{i}", Recorder())
-        rows = [losses(read_history(tmp_path / f"{kind}-{i}" / "history.csv")) for kind in ("shared", "fresh")]
-        assert rows[0] == rows[1]
+    shared, two = RunCache(), {"parallel__simulate_devices": 2}
+    assert programs(shared, scaling="weak", **two)[0] == 2, "one program for training and one for validation"
+    assert programs(shared, scaling="linear", seed=1, **two)[0] == 0
+    of_cache = programs(shared, scaling="linear-warmup", seed=2, **two)
+    assert of_cache == (0, programs(None, scaling="linear-warmup", seed=2, **two)[1])
+    inside = {"scaling": "strong", "stop__validate_every_steps": 2}
+    assert programs(shared, **inside)[0] == 1, "another batch is another program for training, also for parts of epochs"

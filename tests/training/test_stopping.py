@@ -1,96 +1,109 @@
 import math
-from typing import Any
 
 import pytest
 
 from gmmae.config.schema import StopConfig
 from gmmae.system import stop_reasons
 from gmmae.training.records import Epoch
-from gmmae.training.stopping import StopMonitor
-
-GOES_ON: dict[str, Any] = {
-    "train_loss": 0.5,
-    "val_losses": [0.3, 0.2],
-    "total_s": 10.0,
-    "target": 0.1,
-    "max_epochs": 9,
-    "time_limit_s": 60.0,
-    "collapse_epochs": 1,
-}
+from gmmae.training.stopping import StopMonitor, crossing
 
 
-def reason(changes: dict[str, Any]) -> str | None:
-    rules = GOES_ON | changes
-    losses, train_loss, total_s = (rules.pop(key) for key in ("val_losses", "train_loss", "total_s"))
-    monitor = StopMonitor(StopConfig(**rules))
-    for epoch, loss in enumerate(losses, 1):
-        monitor.add(Epoch(epoch, epoch, epoch, 0.1, train_loss, loss, 0, 0, 0, 0, total_s, 32))
-    return monitor.reason()
+def monitor(ends, inside=(), train_loss=0.5, total_s=10.0, **rules) -> StopMonitor:
+    """A monitor after epochs of 10 steps that end with these losses or Dice indices; `inside` has losses by step."""
+    dice = rules.get("monitor") == "dice"
+    rows = [(10 * epoch, train_loss, value) for epoch, value in enumerate(ends, 1)] + [
+        (step, None, loss) for step, loss in inside
+    ]
+    return StopMonitor(
+        StopConfig(**{"target": 0.1, "max_epochs": 9, "time_limit_s": 60.0, "collapse_epochs": 1} | rules),
+        [
+            Epoch(
+                -(-step // 10), step, step, 0.1, train, 0.5 / step if dice else value, 0, 0, 0, 0, total_s, 32,
+                metrics={"dice": value},
+            )
+            for step, train, value in sorted(rows)
+        ],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("ends", "rules", "expected"),
     [
-        ({}, None),
-        ({"target": 0.2}, "target_reached"),  # at the target
-        ({"target": 0.21}, "target_reached"),
-        ({"target": 0.199}, None),
-        ({"target": 0.3, "val_losses": [0.3, 0.31]}, "target_reached"),  # raised after the first epoch
-        ({"target": None, "val_losses": [0.1, 0.0]}, None),  # switched off
-        ({"max_epochs": 2}, "max_epochs"),
-        ({"max_epochs": 1}, "max_epochs"),  # lowered on a resume
-        ({"total_s": 60.0}, "time_limit"),
-        ({"total_s": 59.9}, None),
-        ({"total_s": 1e9, "time_limit_s": None}, None),
-        ({"val_losses": [0.2, 0.2]}, "collapsed"),
-        ({"val_losses": [0.2, 0.2 + 1e-12]}, None),
-        ({"val_losses": [0.2, 0.2], "collapse_epochs": None}, None),
-        ({"val_losses": [0.2, 0.21, 0.22], "patience_epochs": 2}, "stalled"),
-        ({"val_losses": [0.2, 0.21, 0.2], "patience_epochs": 2}, "stalled"),  # an equal value is no improvement
-        ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2}, "stalled"),  # half a per cent
-        ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2, "min_relative_improvement": 0.001}, None),
-        ({"val_losses": [0.2, 0.21, 0.19], "patience_epochs": 2}, None),
-        ({"val_losses": [0.2, 0.19, 0.2], "patience_epochs": 2}, None),  # the best is one epoch old
-        ({"val_losses": [0.2, 0.21], "patience_epochs": 2}, None),  # one further epoch, not two
-        ({"val_losses": [0.3, 0.2, 0.2], "collapse_epochs": 2}, None),
-        ({"val_losses": [0.3, 0.2, 0.2, 0.2], "collapse_epochs": 2}, "collapsed"),
-        ({"val_losses": [0.2, 0.2], "collapse_epochs": 2}, None),  # one further epoch, not two
-        ({"val_losses": [0.2, 0.3, 0.2], "collapse_epochs": 2}, None),
+        ([0.3, 0.2], {}, None),
+        ([0.3, 0.2], {"target": 0.2}, "target_reached"),  # at the target
+        ([0.3, 0.2], {"target": 0.199}, None),
+        ([0.3, 0.31], {"target": 0.3}, "target_reached"),  # raised after the first epoch
+        ([0.1, 0.0], {"target": None}, None),  # switched off
+        ([0.3, 0.2], {"max_epochs": 2}, "max_epochs"),
+        ([0.3, 0.2], {"max_epochs": 1}, "max_epochs"),  # lowered on a resume
+        ([0.3, 0.2], {"total_s": 60.0}, "time_limit"),
+        ([0.3, 0.2], {"total_s": 59.9}, None),
+        ([0.3, 0.2], {"total_s": 1e9, "time_limit_s": None}, None),
+        ([0.2, 0.2], {}, "collapsed"),
+        ([0.2, 0.2 + 1e-12], {}, None),
+        ([0.2, 0.2], {"collapse_epochs": None}, None),
+        ([0.3, 0.2, 0.2, 0.2], {"collapse_epochs": 2}, "collapsed"),
+        ([0.2, 0.2], {"collapse_epochs": 2}, None),  # one further epoch, not two
+        ([0.2, 0.3, 0.2], {"collapse_epochs": 2}, None),
+        ([0.2, 0.21, 0.2], {"patience_epochs": 2}, "stalled"),  # an equal value is no improvement
+        ([0.2, 0.21, 0.199], {"patience_epochs": 2}, "stalled"),  # half a per cent
+        ([0.2, 0.21, 0.199], {"patience_epochs": 2, "min_relative_improvement": 0.001}, None),
+        ([0.2, 0.19, 0.2], {"patience_epochs": 2}, None),  # the best is one epoch old
+        ([0.2, 0.21], {"patience_epochs": 2}, None),  # one further epoch, not two
+        ([0.2, 0.2, 0.2], {"patience_epochs": 2, "inside": [(15, 0.15), (25, 0.9)], "collapse_epochs": None}, "stalled"),
         # A target that an earlier epoch had reached comes first: it was raised since.
-        ({"val_losses": [0.2, 0.3], "target": 0.2, "max_epochs": 2}, "target_reached"),
-        ({"val_losses": [0.2, 0.3], "target": 0.2, "train_loss": math.nan}, "target_reached"),
+        ([0.2, 0.3], {"target": 0.2, "max_epochs": 2}, "target_reached"),
+        ([0.2, 0.3], {"target": 0.2, "train_loss": math.nan}, "target_reached"),
         # The result comes before the limits.
-        ({"val_losses": [0.2, 0.2], "target": 0.2, "max_epochs": 2, "total_s": 60.0}, "target_reached"),
-        ({"val_losses": [0.2, 0.2], "max_epochs": 2, "total_s": 60.0}, "collapsed"),
-        ({"val_losses": [0.2, 0.2], "max_epochs": 2, "total_s": 60.0, "collapse_epochs": None}, "max_epochs"),
+        ([0.2, 0.2], {"target": 0.2, "max_epochs": 2, "total_s": 60.0}, "target_reached"),
+        ([0.2, 0.2], {"max_epochs": 2, "total_s": 60.0}, "collapsed"),
+        ([0.2, 0.2], {"max_epochs": 2, "total_s": 60.0, "collapse_epochs": None}, "max_epochs"),
     ],
 )
-def test_reasons_one_at_a_time(changes, expected):
-    assert reason(changes) == expected
+def test_reasons_one_at_a_time(ends, rules, expected):
+    assert monitor(ends, **rules).reason() == expected
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", ["training", "validation"])
-def test_nan_or_infinity_in_any_loss_diverges_whatever_else_holds(value, where):
-    changes = {"training": {"train_loss": value}, "validation": {"val_losses": [0.3, value]}}[where]
-    assert reason({"target": 0.25, "max_epochs": 2, "total_s": 60.0} | changes) == "diverged"
-
-
-def stops(metrics: list[float]) -> str | None:
-    """The reason after epochs whose watched metric has these values; two epochs of patience."""
-    monitor = StopMonitor(StopConfig(monitor="dice", mode="max", target=0.99, max_epochs=9, patience_epochs=2))
-    for epoch, dice in enumerate(metrics, 1):
-        monitor.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, 32, metrics={"dice": dice}))
-    return monitor.reason()
+def test_nan_or_infinity_in_any_loss_diverges_whatever_else_holds(value):
+    for ends, train_loss in (([0.3, 0.2], value), ([0.3, value], 0.5)):
+        assert monitor(ends, train_loss=train_loss, target=0.25, max_epochs=2, total_s=60.0).reason() == "diverged"
 
 
 @pytest.mark.parametrize("undefined", [[], [math.nan], [math.nan, math.nan]])
 def test_patience_ends_as_without_epochs_whose_metric_is_undefined(undefined):
-    assert stops([math.nan] * 3) == stops([0.5, math.nan, math.nan]) == "stalled"
-    assert stops([*undefined, 0.5]) is None
-    assert stops([*undefined, 0.5, 0.5]) is None
-    assert stops([*undefined, 0.5, 0.5, 0.5]) == stops([*undefined, 0.5, math.nan, 0.5]) == "stalled"
-    assert stops([*undefined, 0.5, 0.5, 0.6]) is None
+    def stops(*dice: float) -> str | None:
+        return monitor(dice, monitor="dice", mode="max", target=0.99, patience_epochs=2).reason()
+
+    assert stops(*[math.nan] * 3) == stops(0.5, math.nan, math.nan) == "stalled"
+    assert stops(*undefined, 0.5) is None
+    assert stops(*undefined, 0.5, 0.5) is None
+    assert stops(*undefined, 0.5, 0.5, 0.5) == stops(*undefined, 0.5, math.nan, 0.5) == "stalled"
+    assert stops(*undefined, 0.5, 0.5, 0.6) is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "inside", "reason", "epoch", "step"),
+    [
+        ([5.0, 4.0], [(15, 1.0)], "target_reached", 2, 13.75),
+        ([5.0, 4.0], [(15, 3.0)], None, None, None),
+        ([5.0, 1.0], [(15, 3.0)], "target_reached", 2, 17.5),
+        ([5.0, math.nan], [(15, 1.0)], "target_reached", 2, 13.75),  # it diverges after the target
+        ([5.0, 4.0], [(15, math.nan), (18, 2.0)], "target_reached", 2, 18.0),
+        ([5.0, 4.0], [(5, 2.0)], "target_reached", 1, 5.0),  # nothing is known before the first validation
+    ],
+)
+def test_the_first_validation_at_the_target_counts(ends, inside, reason, epoch, step):
+    found = monitor(ends, inside, target=2.0)
+    assert found.reason() == reason
+    assert getattr(found.target_epoch(), "epoch", None) == epoch
+    assert found.target_step() == step
+
+
+def test_a_crossing_lies_between_two_validations():
+    assert crossing((0, 18, 36), (math.inf, 3.0, 1.0), 2.0) == 27.0
+    assert crossing((0, 18), (math.inf, 3.0), 4.0) == 18.0
+    assert crossing((0, 18, 36), (math.nan, 3.0, math.nan), 2.0) == math.inf
 
 
 def test_every_reason_has_its_exit_code():

@@ -1,5 +1,6 @@
 import itertools
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import tensorboardX
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
+from gmmae.config.schema import changed
 from gmmae.system import stop_reasons
 from gmmae.training import run_logger
 from gmmae.training.loop import run
@@ -24,13 +26,15 @@ def row(epoch, loss=None):
     return Epoch(epoch, 18 * epoch, 574 * epoch, 0.001, 2 * loss, loss, 1.0, 2.0 * epoch, 0.5, 0.1, 4.0 * epoch, 32)
 
 
-def details(n=3, nodules=2, components=5):
-    rng = np.random.default_rng(n)
-    inputs, density = rng.uniform(0, 1, (2, nodules, *[8] * n)).astype(np.float32)
-    factors = np.tril(rng.uniform(0.1, 0.2, (nodules, components, n, n))).astype(np.float32)
-    weights = rng.dirichlet(np.ones(components), nodules).astype(np.float32)
-    means = rng.uniform(-1, 1, (nodules, components, n)).astype(np.float32)
-    covariances = factors @ factors.swapaxes(-1, -2)
+SIGMA, RHO = np.array([0.25, 0.5, 0.75]), 0.5
+
+
+def details(n=3):
+    """Two nodules of five components of one shape."""
+    covariance = np.outer(SIGMA[:n], SIGMA[:n]) * (RHO + (1 - RHO) * np.eye(n))
+    inputs, density = np.random.default_rng(0).uniform(size=(2, 2, *[8] * n)).astype(np.float32)
+    means, weights = np.zeros((2, 5, n)), np.full((2, 5), 0.2)
+    covariances = np.tile(covariance, (2, 5, 1, 1))
     return {"inputs": inputs, "density": density, "weights": weights, "means": means, "covariances": covariances}
 
 
@@ -63,29 +67,19 @@ def test_scalars_come_back_and_losses_that_are_not_finite_stay_as_they_are(tmp_p
     assert [str(event.value) for event in read(tmp_path / "diverged").Scalars("loss/validation")] == ["nan", "inf"]
 
 
-def test_an_epoch_is_on_disk_before_the_board_is_closed(tmp_path):
-    board = TensorBoard(tmp_path, {})
-    board.row(row(1))
-    deadline = time.monotonic() + 30  # a second is promised; a busy machine may take longer
-    while "loss/validation" not in read(tmp_path).Tags()["scalars"] and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert [event.step for event in read(tmp_path).Scalars("loss/validation")] == [1]
-    board.close()
-
-
-def test_short_epochs_do_not_wait_for_the_disk_each(tmp_path, monkeypatch):
-    flushed, now = [], itertools.count()
+def test_an_epoch_is_on_disk_before_the_board_is_closed_but_short_ones_do_not_wait_for_it_each(tmp_path, monkeypatch):
+    flushed, now, flush = [], itertools.count(), tensorboardX.SummaryWriter.flush
     monkeypatch.setattr(run_logger, "FLUSH_S", 20)
-    monkeypatch.setattr(
-        run_logger, "time", SimpleNamespace(monotonic=lambda: next(now), time=time.time)
-    )  # read at an epoch and after a flush
+    # The clock is read at an epoch and after a flush.
+    monkeypatch.setattr(run_logger, "time", SimpleNamespace(monotonic=lambda: next(now), time=time.time))
     board = TensorBoard(tmp_path, {})
     with monkeypatch.context() as patched:
-        patched.setattr(tensorboardX.SummaryWriter, "flush", lambda _: flushed.append(epoch))
+        patched.setattr(tensorboardX.SummaryWriter, "flush", lambda writer: flushed.append(epoch) or flush(writer))
         for epoch in range(1, 101):
             board.row(row(epoch))
-    board.close()
     assert flushed == [1, 21, 41, 61, 81]
+    assert [event.step for event in read(tmp_path).Scalars("loss/validation")][:81] == list(range(1, 82))
+    board.close()
     assert [event.step for event in read(tmp_path).Scalars("loss/validation")] == list(range(1, 101))
 
 
@@ -107,31 +101,21 @@ def test_after_a_resume_no_epoch_is_there_twice_and_events_carry_the_run_s_own_c
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_histograms_and_images_come_back(tmp_path, n):
+def test_histograms_and_images_come_back_and_nan_hides_no_other_number(tmp_path, n):
     write(tmp_path, [1], shown=[(1, details(n))])
     events = read(tmp_path)
-    names = {"mixture/alpha", "mixture/mu", "mixture/sigma"} | ({"mixture/rho"} if n > 1 else set())
-    assert set(events.Tags()["histograms"]) == names
-    counts = {tag: events.Histograms(tag)[0].histogram_value.num for tag in names}
-    each = {"mixture/alpha": 1, "mixture/mu": n, "mixture/sigma": n, "mixture/rho": n * (n - 1) // 2}
-    assert counts == {tag: 2 * 5 * each[tag] for tag in names}  # nodules × components × numbers a component
+    sigma, rho = (SIGMA[0], SIGMA[n - 1], n), (RHO, RHO, n * (n - 1) // 2)
+    expected = {"alpha": (0.2, 0.2, 1), "mu": (0, 0, n), "sigma": sigma} | ({"rho": rho} if n > 1 else {})
+    assert set(events.Tags()["histograms"]) == {f"mixture/{name}" for name in expected}
+    for name, (low, high, count) in expected.items():
+        found = events.Histograms(f"mixture/{name}")[0].histogram_value
+        assert (found.min, found.max, found.num) == pytest.approx((low, high, 2 * 5 * count), rel=1e-6)
     images = [f"nodule_{i}/input_and_reconstruction" for i in range(2)] if n > 1 else []
     assert sorted(events.Tags()["images"]) == images
     for tag in images:
         image = events.Images(tag)[0]
         assert (image.height, image.width) == (8 * 8, 8 * (8 + 1 + 8))
-
-
-def test_sigma_and_rho_are_those_of_the_covariances_and_nan_hides_no_other_number(tmp_path):
-    sigma, rho = np.array([0.5, 0.25], np.float32), 0.6
-    covariance = np.outer(sigma, sigma) * np.array([[1, rho], [rho, 1]])
-    one = details(2, nodules=1, components=1) | {"covariances": covariance[None, None].astype(np.float32)}
-    write(tmp_path, [], shown=[(1, one)])
-    for name, values in (("sigma", sigma), ("rho", [rho])):
-        histogram = read(tmp_path).Histograms(f"mixture/{name}")[0].histogram_value
-        assert (histogram.min, histogram.max) == pytest.approx((min(values), max(values)), rel=1e-6)
-    one["covariances"][0, 0] = np.nan
-    write(tmp_path / "broken", [], shown=[(1, one)])
+    write(tmp_path / "broken", [], shown=[(1, details(n) | {"covariances": np.full((2, 5, n, n), np.nan)})])
     assert set(read(tmp_path / "broken").Tags()["histograms"]) == {"mixture/alpha", "mixture/mu"}
 
 
@@ -143,13 +127,7 @@ def hparams(folder):
 
 
 def test_hyperparameters_reach_their_tab(tmp_path):
-    parameters = {
-        "scaling": "linear",
-        "seed": 3,
-        "optim.learning_rate": 0.001,
-        "log.tensorboard": True,
-        "model.filters": (8, 16),
-    }
+    parameters = {"scaling": "linear", "seed": 3, "rate": 0.001, "log.tensorboard": True, "model.filters": (8, 16)}
     write(tmp_path, [1], parameters=parameters)
     contents = hparams(tmp_path)
     started = contents["_hparams_/session_start_info"].session_start_info.hparams
@@ -185,41 +163,6 @@ def test_slices_are_the_central_ones_side_by_side_on_the_inputs_scale():
     assert np.isfinite(slices(np.zeros((4, 4)), np.zeros((4, 4)))).all()  # nothing to divide by
 
 
-def kill(at):
-    def start(config, workdir):
-        with pytest.MonkeyPatch.context() as patched:
-            opened = []
-            make = tensorboardX.SummaryWriter
-            patched.setattr(
-                tensorboardX, "SummaryWriter", lambda *args, **options: opened.append(make(*args, **options)) or opened[-1]
-            )
-            with pytest.raises(MemoryError):
-                run(config, workdir, Recorder(at, fail))
-        for writer in opened:
-            writer.close()  # all that it has shown is on the disk, and no thread is left
-
-    return start
-
-
-def stop(config, workdir):
-    assert run(config, workdir, Recorder(3, interrupt)).stop_reason == stop_reasons.SIGTERM
-
-
-def end_early(config, workdir):
-    assert run(replace(config, stop=replace(config.stop, max_epochs=3)), workdir, Recorder()).epochs == 3
-
-
-STARTS = {
-    "killed before the first checkpoint": [kill(3)],
-    "killed twice before it": [kill(2), kill(3)],
-    "killed after a checkpoint": [kill(5)],
-    "killed in the epoch after one": [kill(6), kill(5)],
-    "interrupted": [stop],
-    "ended, and now goes on": [end_early],
-    "interrupted, ended at once, and now goes on": [stop, end_early],
-}
-
-
 def steps(folder):
     """The steps of every tag, in the order in which TensorBoard has them."""
     events = read(folder)
@@ -227,26 +170,46 @@ def steps(folder):
     return {tag: [event.step for event in of(tag)] for kind, of in kinds.items() for tag in events.Tags()[kind]}
 
 
-LOGGED = small(log__tensorboard=True, log__every_epochs=2, checkpoint__every_epochs=4, stop__max_epochs=7)
+LOGGED = {
+    "log__tensorboard": True,
+    "log__every_epochs": 2,
+    "checkpoint__every_epochs": 4,
+    "stop__max_epochs": 7,
+    "stop__validate_every_steps": 2,
+}
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    run(LOGGED, workdir := tmp_path_factory.mktemp("whole"), Recorder())
-    return steps(workdir / "tb")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS.keys())
-def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, whole, starts):
-    for i, start in enumerate(starts):
-        start(LOGGED, tmp_path / "parts")
-        [file] = (tmp_path / "parts" / "tb").glob("*[!x]")
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([(5, fail)], id="killed after a checkpoint"),
+        *(
+            pytest.param(parts, id=name, marks=pytest.mark.slow)
+            for name, parts in {
+                "killed twice before the first checkpoint": [(2, fail), (3, fail)],
+                "killed in the epoch after one": [(6, fail), (5, fail)],
+                "ended, and now goes on": [(3, None)],
+                "interrupted, ended at once, and now goes on": [(3, interrupt), (3, None)],
+            }.items()
+        ),
+    ],
+)
+def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, monkeypatch, whole, parts):
+    opened, make = [], tensorboardX.SummaryWriter
+    monkeypatch.setattr(tensorboardX, "SummaryWriter", lambda *of, **options: opened.append(make(*of, **options)) or opened[-1])
+    config, board = small(**LOGGED), tmp_path / "tb"
+    for i, (at, end) in enumerate(parts):
+        with pytest.raises(MemoryError) if end is fail else nullcontext():
+            run(config if end else changed(config, stop__max_epochs=at), tmp_path, Recorder(at, end or (lambda: None)))
+        opened[-1].close()  # all that a killed run has shown is on the disk, and no thread is left
+        [file] = board.glob("*[!x]")
         file.rename(file.with_name(f"events.out.tfevents.100000000{i}.x"))  # named by the second; a start takes longer
-    run(LOGGED, tmp_path / "parts", Recorder())
-    assert whole["loss/validation"] == list(range(1, 8))
-    assert whole["mixture/mu"] == [0, 2, 4, 6, 7]
-    assert steps(tmp_path / "parts" / "tb") == whole
+    run(config, tmp_path, Recorder())
+    expected = steps(whole(**LOGGED).workdir / "tb")
+    assert expected["loss/validation"] == list(range(1, 8))
+    assert expected["mixture/mu"] == [0, 2, 4, 6, 7]
+    assert expected["steps/loss"] == [step for epoch in range(7) for step in (3 * epoch + 2, 3 * epoch + 3)]
+    assert steps(board) == expected
 
 
 @pytest.mark.slow
@@ -254,10 +217,9 @@ def test_a_run_that_ends_at_once_keeps_its_last_details(tmp_path):
     """The target was raised to what an earlier epoch had; epoch 3 is in no series of details but as the last one."""
     config = small(log__tensorboard=True, log__every_epochs=2)
     _, display = finish(config, tmp_path)
-    losses = [row.val_loss for row in display.rows]
     [file] = (tmp_path / "tb").iterdir()
     file.rename(file.with_name("events.out.tfevents.1000000000.x"))
-    raised = replace(config, stop=replace(config.stop, target=losses[1]))
+    raised = changed(config, stop__target=display.rows[1].val_loss)
     assert run(raised, tmp_path, Recorder()).stop_reason == stop_reasons.TARGET_REACHED
     found = steps(tmp_path / "tb")
     assert (found["loss/validation"], found["mixture/mu"], found["result/epochs"]) == ([1, 2, 3], [0, 2, 3], [3])

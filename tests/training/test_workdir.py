@@ -2,20 +2,16 @@
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gmmae.system.errors import InputError, StorageError
-from gmmae.training import checkpoint, loop
+from gmmae.training import figures, loop
 from gmmae.training.records import Epoch
 from gmmae.training.run_logger import write_history
 from gmmae.training.workdir import WorkDir, begin, claim
 from tests.small import Recorder, small
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def claimed(config, root) -> WorkDir:
@@ -61,20 +57,6 @@ def test_a_second_run_is_refused_while_the_first_one_lives(tmp_path):
     claimed(small(), tmp_path)
 
 
-def test_the_lock_ends_with_its_process_however_that_ends(tmp_path):
-    holder = (
-        "import sys, time; from pathlib import Path; from gmmae.training.workdir import claim; from tests.small import small\n"
-        "with claim(small(), Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", holder, tmp_path], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        with pytest.raises(InputError, match=rf"which process {process.pid} on .* holds"):
-            claimed(small(), tmp_path)
-        process.kill()
-    claimed(small(), tmp_path)
-
-
 def test_broken_config(tmp_path):
     claimed(small(), tmp_path).config.write_text("seed = = 1")
     with pytest.raises(InputError, match=r"config.toml must be TOML"):
@@ -88,8 +70,8 @@ def test_a_place_that_cannot_be_written(tmp_path, place):
         claimed(small(), tmp_path / place)
 
 
-@pytest.mark.parametrize("folder", ["run", "snapshots"])
-def test_a_disk_that_is_full_at_the_start_is_no_wrong_folder(tmp_path, monkeypatch, folder):
+@pytest.mark.parametrize("folder", ["run", "snapshots", "checkpoints"])
+def test_a_disk_that_is_full_before_the_first_checkpoint_is_neither_a_wrong_folder_nor_a_crash(tmp_path, monkeypatch, folder):
     """A sweep ends with it, and does not call its run crashed."""
     make = Path.mkdir
 
@@ -99,19 +81,17 @@ def test_a_disk_that_is_full_at_the_start_is_no_wrong_folder(tmp_path, monkeypat
         make(path, *args, **options)
 
     monkeypatch.setattr(Path, "mkdir", fail)
-    with pytest.raises(
-        StorageError, match=rf"writing .*{folder} failed \(No space left on device\): .* the same command again"
-    ):
-        claimed(small(), tmp_path / "run")
-
-
-def test_a_disk_that_is_full_before_the_first_checkpoint_is_no_crash(tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoints")
-
-    monkeypatch.setattr(checkpoint, "opened", fail)
-    with pytest.raises(StorageError, match=r"writing checkpoints failed \(No space left on device\)"):
+    with pytest.raises(StorageError, match=rf"writing .*{folder} failed \(No space left on device\)"):
         loop.run(small(), tmp_path / "run", Recorder())
+
+
+@pytest.mark.slow
+def test_figures_that_cannot_be_written_are_one_line(tmp_path):
+    config = small(stop__max_epochs=1)
+    record = loop.run(config, tmp_path, Recorder())
+    (tmp_path / "figures" / "losses.png").mkdir()
+    with pytest.raises(StorageError, match=r"\Awriting .*figures.* failed \(Is a directory\).*\Z"):
+        figures.draw(config, record, WorkDir(tmp_path))
 
 
 @pytest.mark.parametrize("text", ['{"run_id": ', "[]", "3", "null", "{}", "[" * 100_000])
