@@ -47,19 +47,20 @@ def legends(figure):
 
 def test_medians_are_lines_with_intervals_beside_an_ideal_line():
     open_end = STRONG._replace(high=(*STRONG.high[:5], INF))
-    axes = compare(open_end, WARMUP).axes[-1]
+    figure = compare(open_end, WARMUP)
+    axes = figure.axes[-1]
     for one, (colour, _), shift in ((open_end, STYLES[0], -0.05), (WARMUP, STYLES[1], 0.05)):
         [line] = labelled(axes, one.label)
         x = np.array(COUNTS) * 2**shift  # side by side
-        np.testing.assert_allclose(points(line), [x, one.median])
+        np.testing.assert_allclose(points(line), np.stack([x, one.median]))
         bars = np.stack([x, one.low, np.minimum(one.high, axes.get_ylim()[1])], axis=1)
         np.testing.assert_allclose(intervals(axes, colour), bars[np.isfinite(one.low)])
     [caret] = [line for line in axes.lines if line.get_marker() == 6]
     assert points(caret)[1] == axes.get_ylim()[1]
     [ideal] = labelled(axes, "ideal")
     np.testing.assert_allclose(points(ideal), [[1, 32], [640, 20]])
-    axes.figure.draw_without_rendering()
-    shown = {text.get_text() for text in drawn_texts(axes.figure)}
+    figure.draw_without_rendering()
+    shown = {text.get_text() for text in drawn_texts(figure)}
     assert {*map(str, COUNTS), "20", "50", "100", "200", "500"} <= shown
 
 
