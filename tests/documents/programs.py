@@ -15,6 +15,7 @@ from unittest import mock
 
 import tyro
 
+from docs import generate
 from gmmae.cli import arguments, main
 from gmmae.config import toml
 from gmmae.config.schema import leaves
@@ -41,24 +42,17 @@ class Parsed(BaseException):
     """The command line was found to be right: nothing may run after that."""
 
 
-class Listed(BaseException):
-    """The options of a program."""
-
-    def __init__(self, options: set[str]) -> None:
-        self.options = options
-
-
 class Wrong(Exception):
     """A command line that its program refuses, and what it says."""
 
 
 def listed(default: Any) -> set[str]:
     """Returns the options of a dataclass of arguments."""
-    found: set[str] = set()
-    for key, _, value in leaves(default):
-        each = (as_words(key, on)[0] for on in (True, False)) if isinstance(value, bool) else [as_words(key, "")[0]]
-        found |= set(each)
-    return found
+    return {
+        as_words(key, value)[0]
+        for key, _, given in leaves(default)
+        for value in ((True, False) if isinstance(given, bool) else ("",))
+    }
 
 
 def _training() -> set[str]:
@@ -67,43 +61,29 @@ def _training() -> set[str]:
 
 
 @contextlib.contextmanager
-def parsing_only(listing: bool = False) -> Iterator[None]:
-    """Whatever parses a command line here raises `Parsed` where it is right; with `listing`, `Listed` before it is read."""
-    parse, parse_args, parse_known = tyro.cli, argparse.ArgumentParser.parse_args, argparse.ArgumentParser.parse_known_args
-    inside: list[object] = []  # parsers of argparse at work: `parse_args` calls `parse_known_args`
+def parsing_only() -> Iterator[None]:
+    """Whatever parses a command line here raises `Parsed` where it is right."""
+    parse, parse_known = tyro.cli, argparse.ArgumentParser.parse_known_args
 
-    def cli_parses(kind, *, prog, default, args, **more):
-        if listing and not prog.endswith(".toml"):
-            raise Listed(listed(default))
-        found = parse(kind, prog=prog, default=default, args=args, **more)
+    def cli_parses(kind, *, prog, **more):
+        found = parse(kind, prog=prog, **more)
         if prog.endswith(".toml"):
             return found
         raise Parsed
 
     def argparse_parses(self, args=None, namespace=None):
-        if listing:
-            raise Listed(set(self._option_string_actions))
         self.allow_abbrev = False  # documents give whole names
-        inside.append(self)
-        try:
-            parse_args(self, args, namespace)
-        finally:
-            inside.pop()
+        if rest := parse_known(self, args, namespace)[1]:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
         raise Parsed
 
     def argparse_parses_known(self, args=None, namespace=None):
-        if inside:
-            return parse_known(self, args, namespace)
-        if listing:
-            raise Listed(set(self._option_string_actions) | _training())
-        _, rest = parse_known(self, args, namespace)
-        arguments.parse_train(rest, "train.py")  # whatever is left is meant for it
+        arguments.parse_train(parse_known(self, args, namespace)[1], "train.py")  # whatever is left is meant for it
         raise Parsed
 
     with (
         mock.patch.object(tyro, "cli", cli_parses),
-        mock.patch.object(argparse.ArgumentParser, "parse_args", argparse_parses),
-        mock.patch.object(argparse.ArgumentParser, "parse_known_args", argparse_parses_known),
+        mock.patch.multiple(argparse.ArgumentParser, parse_args=argparse_parses, parse_known_args=argparse_parses_known),
         mock.patch.dict(os.environ),
     ):
         yield
@@ -143,12 +123,23 @@ def options(words: Sequence[str]) -> set[str]:
     Raises:
       Wrong: nobody knows the program.
     """
-    try:
-        with parsing_only(listing=True):
-            _started(words)
-    except Listed as found:
-        return found.options | {"--help", "-h"}
-    raise Wrong(f"{words[0]} has no options")
+    match list(words):
+        case ["python" | "python3", "-m", module, *_]:
+            text = _file_of(module).read_text(encoding="utf-8")
+            return set(re.findall(r'"(--[\w-]+)"', text)) | (_training() if "parse_known_args" in text else set())
+        case ["gmmae", *rest] if rest:
+            pass
+        case ["python" | "python3", "train.py" | "sweep.py" as file, *_]:
+            rest = [file.removesuffix(".py")]
+        case _:
+            raise Wrong(f"{words[0]} has no options")
+    name = next((name for name in main.COMMANDS if name.split() == rest[: len(name.split())]), "")
+    if not name:
+        raise Wrong(f"no command of that name: {' '.join(rest)}")
+    if "--curves" in rest:
+        return listed(generate.arguments_of("plan_curves"))
+    own = listed(generate.arguments_of(name)) | {"--help", "-h"}
+    return own | _training() if name in ("train", "sweep", "plan") else own
 
 
 def named(words: Sequence[str]) -> None:
@@ -157,11 +148,10 @@ def named(words: Sequence[str]) -> None:
     Raises:
       Wrong: there is none of that name.
     """
-    match list(words):
-        case ["python" | "python3", "-m", module, *_]:
-            _file_of(module)
-        case ["gmmae", command, *_] if command not in {name.split()[0] for name in main.COMMANDS}:
-            raise Wrong(f"no command of that name: {command}")
+    if words[1] == "-m":
+        _file_of(words[2])
+    elif words[0] == "gmmae" and words[1] not in {name.split()[0] for name in main.COMMANDS}:
+        raise Wrong(f"no command of that name: {words[1]}")
 
 
 def _started(words: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 
 import pytest
 
@@ -16,14 +17,10 @@ def test_a_notebook_was_executed_in_order_and_is_small(path):
     text = path.read_text(encoding="utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-    assert all(output["output_type"] != "error" for cell in cells for output in cell["outputs"])
-    assert "Traceback" not in text
-    assert "/home/" not in text
-    assert "/tmp/" not in text
-    assert "/root/" not in text
+    assert not re.search("Traceback|/home/|/tmp/|/root/", text)
+    assert '"output_type": "error"' not in text
     assert len(text) < MAX_BYTES
-    for cell in cells:
-        source = "".join(cell["source"])
+    for source in ("".join(cell["source"]) for cell in cells):
         if not source.startswith(("!", "%%")):
             ast.parse(source)
 

@@ -26,12 +26,6 @@ def fitted(size, **changes):
     return module, volumes, jax.jit(module.init)(jax.random.key(0), volumes)
 
 
-def shifted(params, head, ndim):
-    """The heads' bias, that of one head lowered by 1e4."""
-    low = jnp.concatenate([jnp.full(planes * 4, -1e4 * (name == head)) for name, planes in head_planes(ndim).items()])
-    return params["params"]["heads"]["bias"] + low
-
-
 def parameter_count(config, ndim):
     shapes = jax.eval_shape(autoencoder(config, ndim).init, jax.random.key(0), jnp.zeros((1, *[16] * ndim)))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
@@ -46,9 +40,10 @@ def test_the_default_model_has_the_parameters_worked_by_hand():
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_parameters_follow_the_number_of_axes(n):
-    config = ModelConfig(filters=(4, 5), kernels=(3, 2), latent_dim=6, components=7)
-    expected = (3**n + 1) * 4 + (2**n * 4 + 1) * 5 + (13**n * 5 + 1) * 6 + (6 + 1) * 7 * (n**2 + 3 * n + 2) // 2
+@pytest.mark.parametrize(("padding", "left"), [("VALID", 13), ("SAME", 16)])
+def test_parameters_follow_the_number_of_axes(n, padding, left):
+    config = ModelConfig(filters=(4, 5), kernels=(3, 2), latent_dim=6, components=7, padding=padding)
+    expected = (3**n + 1) * 4 + (2**n * 4 + 1) * 5 + (left**n * 5 + 1) * 6 + (6 + 1) * 7 * (n**2 + 3 * n + 2) // 2
     assert parameter_count(config, n) == expected
 
 
@@ -67,25 +62,16 @@ def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(size):
     np.testing.assert_allclose(output.reshape(3, -1), density(mixture, grid(size, n)), rtol=1e-4)
 
 
-@pytest.mark.parametrize("size", [(12,), pytest.param((4, 12, 6), marks=pytest.mark.slow)], ids=str)
-def test_the_floor_of_sigma_is_given_in_voxels_of_each_axis(size):
-    module, volumes, params = fitted(size, sigma_floor=0.75)
-    params["params"]["heads"]["bias"] = shifted(params, "sigma", len(size))  # all the way down
-    variances = jnp.diagonal(module.apply(params, volumes, method=module.mixture).covariances, axis1=-2, axis2=-1)
-    expected = (0.75 * 2 / np.array(size[::-1])) ** 2  # along x, y, z
-    np.testing.assert_allclose(variances, np.broadcast_to(expected, variances.shape), rtol=1e-5)  # float32
-
-
-def test_options_reach_the_mixture():
-    _, volumes, params = fitted((6, 6, 6))
-    params["params"]["heads"]["bias"] = shifted(params, "rho", 3)
-    correlations = {}
-    for rho in ("sigmoid", "tanh"):
-        module = small(3, covariance="paper", rho=rho, rho_limit=0.25)
-        covariances = module.apply(params, volumes, method=module.mixture).covariances
-        correlations[rho] = covariances[..., 0, 1] / jnp.sqrt(covariances[..., 0, 0] * covariances[..., 1, 1])
-    np.testing.assert_allclose(correlations["sigmoid"], 0, atol=1e-6)
-    np.testing.assert_allclose(correlations["tanh"], -0.25, rtol=1e-5)  # float32
+@pytest.mark.parametrize("size", [(12, 6), pytest.param((4, 12, 6), marks=pytest.mark.slow)], ids=str)
+def test_ranges_of_the_mixture_are_those_of_the_options_with_the_floor_in_voxels_of_each_axis(size):
+    module, volumes, params = fitted(size, covariance="paper", rho="tanh", rho_limit=0.25, sigma_floor=0.75)
+    low = [jnp.full(planes * 4, -1e4 * (name in ("sigma", "rho"))) for name, planes in head_planes(len(size)).items()]
+    params["params"]["heads"]["bias"] = jnp.concatenate(low)  # all the way down
+    covariances = module.apply(params, volumes, method=module.mixture).covariances
+    sigma = 0.75 * 2 / np.array(size[::-1])  # along x, y, z
+    correlations = np.full(2 * (len(size),), -0.25) + 1.25 * np.eye(len(size))
+    expected = np.broadcast_to(np.outer(sigma, sigma) * correlations, covariances.shape)
+    np.testing.assert_allclose(covariances, expected, rtol=1e-5, atol=1e-6)  # float32
 
 
 def test_a_gradient_reaches_every_parameter():

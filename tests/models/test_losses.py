@@ -36,10 +36,17 @@ def test_weighted_sum_is_the_mean_of_the_real_samples():
     assert jnp.isnan(weighted_sum(losses.at[0].set(jnp.nan), jnp.zeros(4)))  # which is why padding repeats a counted sample
 
 
-def test_the_dice_of_cases_made_by_hand():
-    logits = jnp.asarray([[1.0, 2.0, -1.0, -2.0], [1.0, -1.0, -1.0, -1.0], [-1.0] * 4, [1.0, -1.0, -1.0, -1.0]])[:, None]
-    truth = jnp.asarray([[1, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], bool)[:, None]
-    np.testing.assert_array_equal(dice(logits, truth), [0.5, 1.0, np.nan, 0.0])
-    assert jnp.isnan(dice(logits[:1], truth[:1], jnp.zeros((1, 1, 4), bool))).all()  # no voxel counts
-    # The second voxel, found in vain, is not counted: 2 · 1 / (1 + 2).
-    assert dice(logits[:1], truth[:1], jnp.asarray([[[1, 0, 1, 1]]], bool)).tolist() == pytest.approx([2 / 3])
+@pytest.mark.parametrize(
+    ("logits", "truth", "counted", "expected"),
+    [
+        ([1, 2, -1, -2], [1, 0, 1, 0], [1, 1, 1, 1], 0.5),
+        ([1, 2, -1, -2], [1, 0, 1, 0], [1, 0, 1, 1], 2 / 3),  # what is found in vain is not counted: 2 · 1 / (1 + 2)
+        ([1, 2, -1, -2], [1, 0, 1, 0], [0, 0, 0, 0], np.nan),
+        ([1, -1, -1, -1], [1, 0, 0, 0], [1, 1, 1, 1], 1),
+        ([1, -1, -1, -1], [0, 0, 0, 0], [1, 1, 1, 1], 0),
+        ([-1, -1, -1, -1], [0, 0, 0, 0], [1, 1, 1, 1], np.nan),
+    ],
+)
+def test_the_dice_of_cases_made_by_hand(logits, truth, counted, expected):
+    found = dice(jnp.array([[logits]], float), *(jnp.array([[mask]], bool) for mask in (truth, counted)))
+    np.testing.assert_allclose(found, [expected], rtol=1e-6)

@@ -11,25 +11,17 @@ from gmmae.planner.answer import Plan
 from gmmae.planner.prediction import Forecast, Prediction
 from gmmae.planner.step_ratios import Ratios
 from gmmae.scaling.cost import Cluster, StepTimes
-from tests.planner.test_prediction import DEVICES, IDEAL, measured
+from tests.planner.test_prediction import DEVICES, IDEAL, cells, measured
 
 SLOW = Cluster("Slow", "a device", 2, 1e-3, 1e8, 1e-3, 1e8)
 
 
 def cell(scaling, devices, batch, seconds, **changes):
-    ends: dict[str, Any] = {
-        f"{name}_{end}": of for name, of in (("seconds", seconds), ("steps", 300.0)) for end in ("low", "high")
-    }
-    values: dict[str, Any] = {
-        "learning_rate": 0.001,
-        "steps": 300.0,
-        "seconds": seconds,
-        "probability_of_failure": 0.04,
-        "warmup": False,
-        "failed_trial": False,
-    }
-    values |= {"expected_s": seconds, "speedup": 1.0, "efficiency": 1.0}
-    return Prediction(scaling=scaling, devices=devices, batch=batch, **{**values, **ends, **changes})
+    values: dict[str, Any] = {"learning_rate": 0.001, "probability_of_failure": 0.04, "expected_s": seconds}
+    values |= {"speedup": 1.0, "efficiency": 1.0, "warmup": False, "failed_trial": False}
+    for name, of in (("seconds", seconds), ("steps", 300.0)):
+        values |= dict.fromkeys((name, f"{name}_low", f"{name}_high"), of)
+    return Prediction(scaling=scaling, devices=devices, batch=batch, **values | changes)
 
 
 ALONE, STRONG, WEAK = cell("strong", 1, 32, 360.0), cell("strong", 4, 32, 240.0), cell("weak", 4, 128, 100.0)
@@ -37,11 +29,10 @@ FAILED = cell("linear", 4, 128, 50.0, learning_rate=0.004, failed_trial=True, pr
 
 
 def plan_of(*cells, best=None, **changes):
+    forecast = Forecast(IDEAL, [*cells], best or (cells[0] if cells else None), {}, (), 1.0, False)
     values: dict[str, Any] = {"title": "Plan: mine", "measured": measured(0.16), "metric": "loss", "target": 0.01}
-    values |= {"basis": "one run"}
-    values |= {"device_kind": "cpu", "precision": "tf32", "facts": ["a fact"], "warnings": ["a note"]}
-    values |= {"forecasts": [Forecast(IDEAL, [*cells], best or (cells[0] if cells else None), {}, (), 1.0, False)]}
-    values |= {"content": {"config": "mine"}, "evidence": {"device": "cpu"}}
+    values |= {"basis": "one run", "device_kind": "cpu", "precision": "tf32", "facts": ["a fact"], "warnings": ["a note"]}
+    values |= {"forecasts": [forecast], "content": {"config": "mine"}, "evidence": {"device": "cpu"}}
     return Plan(**values | changes)
 
 
@@ -71,13 +62,12 @@ def test_the_first_line_answers_whether_to_keep_or_grow(cells, words):
 
 def test_a_step_time_that_was_not_measured_names_no_winner():
     """Strong scaling on 8 devices has 4 samples on each, and a step took 0.045 s at 32 and 0.12 s at 128."""
-    times = StepTimes((32, 128), (0.045, 0.12))
-    of = measured(train=times, passes=None)
-    forecast = prediction.forecast(of, IDEAL, ("strong", "weak"), (1, 8))
-    said = lines(measured=of, forecasts=[forecast])
+    numbers = measured(train=StepTimes((32, 128), (0.045, 0.12)), passes=None)
+    forecast = prediction.forecast(numbers, IDEAL, ("strong", "weak"), (1, 8))
+    said = lines(measured=numbers, forecasts=[forecast])
     assert "Too close to tell on 8 devices." in said[0]
     assert ", too close to tell from " in said[1]
-    strong = next(one for one in forecast.cells if (one.scaling, one.devices) == ("strong", 8))
+    strong = cells(forecast, "strong")[8]
     assert strong.seconds_high / strong.seconds_low > 1.2 * (strong.steps_high / strong.steps_low)
 
 
@@ -96,11 +86,6 @@ def test_a_target_where_the_loss_hardly_falls_may_be_missed_by_another_seed():
     assert "Another seed" not in lines(STRONG)[-1]
 
 
-def test_steps_of_the_cluster_s_own_device_are_called_its_own():
-    forecast = prediction.forecast(measured(0.16), replace(IDEAL, name="Mine", device="cpu"), ("strong",), (1, 2))
-    assert answer.times_of(plan_of(), forecast) == "Mine, steps measured on cpu in tf32"
-
-
 def test_the_table_has_three_runs_for_each_number_of_devices_by_expected_time():
     """The expected time has the failures, and the median has not. Strategies of one run stand once, and the choice for them."""
     risky = WEAK._replace(scaling="sqrt", batch=129, seconds=10.0, expected_s=300.0)
@@ -111,20 +96,17 @@ def test_the_table_has_three_runs_for_each_number_of_devices_by_expected_time():
 
 def test_the_page_and_the_json_say_what_the_terminal_says(tmp_path):
     numbers = measured(0.16, ratios=Ratios(None, None))
-    forecasts = [
-        prediction.forecast(numbers, cluster, ("strong", "weak", "linear", "best-batch"), DEVICES) for cluster in (IDEAL, SLOW)
-    ]
+    clusters = replace(IDEAL, name="Mine", device="cpu"), SLOW  # the first has the device that was measured
+    forecasts = [prediction.forecast(numbers, of, ("strong", "weak", "linear", "best-batch"), DEVICES) for of in clusters]
     printed = page.write(tmp_path, plan_of(measured=numbers, forecasts=forecasts))
     markdown, html = ((tmp_path / name).read_text().replace("\\", "") for name in ("README.md", "index.html"))
     assert markdown.startswith(f"# Plan: mine\n\n- **{printed[0]}**\n- {printed[1]}\n")
     for text in (*printed[:3], *printed[4:7], "a fact", "warning: a note"):
-        assert text in printed
-        assert text in html
-        assert text in markdown
+        assert all(text in said for said in (printed, html, markdown))
     assert html.count("<img ") == 2
     captions = [line for line in markdown.splitlines() if line.startswith(("**Predicted", "Predicted"))]
-    assert len(captions) == 4
-    assert all("cpu in tf32" in line for line in captions)
+    assert ["cpu in tf32" in line for line in captions] == [True] * 4
+    assert "Mine, steps measured on cpu in tf32" in markdown
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["measured"]["ratios"]["weak"] is None
     assert plan["clusters"]["Slow"]["best"] in [cell._asdict() for cell in forecasts[1].cells]

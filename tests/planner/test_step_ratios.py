@@ -1,6 +1,5 @@
 """The law of the steps from two short runs: its limits, its measurements, and the constants that were set on the zoo."""
 
-import itertools
 import json
 import math
 from pathlib import Path
@@ -22,40 +21,47 @@ def curve(scale: float, until: float = 10.0) -> MetricCurve:
 
 @pytest.mark.parametrize("weak", [-0.6, -0.3, -0.05, 0.0])
 def test_larger_batches_take_fewer_steps_and_never_much_fewer_than_the_batch_grows(weak):
-    of = [log_ratio(batch, 1.0, Ratios(weak, -0.5), CONSTANTS) for batch in (1, 2, 4, 8, 16, 32)]
-    assert all(after <= before + 0.02 for before, after in itertools.pairwise(of))
-    assert all(-math.log(2) - 0.05 <= after - before for before, after in itertools.pairwise(of))
+    changes = np.diff([log_ratio(batch, 1.0, Ratios(weak, -0.5), CONSTANTS) for batch in (1, 2, 4, 8, 16, 32)])
+    assert (changes <= 0.02).all()
+    assert (changes >= -math.log(2) - 0.05).all()
 
 
-def test_steps_are_compared_at_equal_loss():
-    base, steps = curve(100.0), 400.0
-    assert step_ratios.steps_at_equal_loss(base, steps, curve(50.0)) == pytest.approx((150.0, 300.0), rel=0.01)
-    stopped = step_ratios.steps_at_equal_loss(base, steps, curve(50.0, until=1.0))
-    assert stopped == pytest.approx((50.0, 100.0), rel=0.01)
-    assert step_ratios.steps_at_equal_loss(base, steps, curve(50.0, until=0.2)) is None
-    assert step_ratios.steps_at_equal_loss(base, steps, MetricCurve(base.steps, np.full(400, np.inf))) is None
+@pytest.mark.parametrize(
+    ("other", "steps"),
+    [
+        (curve(50.0), (150.0, 300.0)),
+        (curve(50.0, until=1.0), (50.0, 100.0)),
+        (curve(50.0, until=0.2), None),
+        (curve(50.0)._replace(costs=np.full(400, np.inf)), None),
+    ],
+)
+def test_steps_are_compared_at_equal_loss(other, steps):
+    found = step_ratios.steps_at_equal_loss(curve(100.0), 400.0, other)
+    assert found == (steps and pytest.approx(steps, rel=0.01))
 
 
 @pytest.mark.parametrize("exponent", [-1.25, -0.9, -0.5, None, 0.5])
 def test_failures_begin_at_those_of_the_base_rate_and_never_fall_with_the_rate(exponent):
     rates = (0.5, 1.0, 1.0001, 1.01, 2.0, 4.0, 8.0, 16.0)
-    of = [step_ratios.failure_probability(rate, Ratios(-0.5, exponent), CONSTANTS) for rate in rates]
-    assert of[0] == of[1] == pytest.approx(BASE_RATE_FAILURE)
-    assert of[2] == pytest.approx(of[1], rel=0.05)
-    assert of == sorted(of)
+    half, base, above, *others = (step_ratios.failure_probability(rate, Ratios(-0.5, exponent), CONSTANTS) for rate in rates)
+    assert half == base == pytest.approx(BASE_RATE_FAILURE)
+    assert above == pytest.approx(base, rel=0.05)
+    assert [base, above, *others] == sorted([base, above, *others])
 
 
 def test_intervals_are_wider_for_flat_curves_few_steps_and_large_batches():
     base = Ratios(-0.3, -0.8, 200.0, 0.2)
-    others = [(8.0, base._replace(flatness=0.02)), (8.0, base._replace(steps=30.0)), (16.0, base)]
-    of_base = step_ratios.deviation(8.0, 1.0, base, CONSTANTS)
-    assert 0.2 < of_base < 0.6
-    assert all(step_ratios.deviation(batch, 1.0, of, CONSTANTS) > 1.03 * of_base for batch, of in others)
-    assert step_ratios.deviation(0.25, 1.0, base, CONSTANTS) > 1.3 * step_ratios.deviation(1.0, 1.0, base, CONSTANTS)
-    unknown = base._replace(rate_exponent=None)
-    assert step_ratios.deviation(8.0, 1.0, unknown, CONSTANTS) == of_base
-    assert step_ratios.deviation(8.0, 8.0, unknown, CONSTANTS) > 1.5 * of_base
-    assert step_ratios.ratio_deviation(8.0, 1.0, base) < 0.6 * of_base
+
+    def deviation(batch, rate=1.0, **changes):
+        return step_ratios.deviation(batch, rate, base._replace(**changes), CONSTANTS)
+
+    usual = deviation(8.0)
+    assert 0.2 < usual < 0.6
+    assert min(deviation(8.0, flatness=0.02), deviation(8.0, steps=30.0), deviation(16.0)) > 1.03 * usual
+    assert deviation(0.25) > 1.3 * deviation(1.0)
+    assert deviation(8.0, rate_exponent=None) == usual
+    assert deviation(8.0, 8.0, rate_exponent=None) > 1.5 * usual
+    assert step_ratios.ratio_deviation(8.0, 1.0, base) < 0.6 * usual
 
 
 def test_the_constants_are_those_of_the_zoo():

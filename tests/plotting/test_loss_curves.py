@@ -28,29 +28,23 @@ def marks(figure, label):
     return [(line.get_xdata()[0], line.get_ydata()[0]) for line in figure.axes[0].lines if line.get_label() == label]
 
 
-def draw_run(one, target=None, rate=None):
-    """The figure of one run, which is drawn as a file only."""
-    return loss_curves.losses(EPOCHS, one.train_loss, one.val_loss, np.ones(40) if rate is None else rate, "x", target=target)
-
-
 def draw_runs(*curves, target: float | None = 2e-3):
     return loss_curves.losses_by_devices(curves, title="A title", target=target)
 
 
-def test_a_run_s_target_is_marked_where_it_is_reached(drawn):
+@pytest.mark.parametrize(("rate", "panels"), [(np.ones(40), 1), (np.minimum(EPOCHS / 5, 1.0), 2)])
+def test_a_run_s_target_is_marked_where_it_is_reached_and_a_learning_rate_that_varies_has_a_panel(drawn, rate, panels):
     one = course()
-    draw_run(one, target=one.val_loss[6])  # at the target counts as reached
-    assert legend(drawn[0]) == ["validation", "training", f"target {canvas.plain(one.val_loss[6])}", "target reached"]
-    assert marks(drawn[0], "target reached") == [(7, one.val_loss[6])]
-    assert drawn[0].axes[0].get_yscale() == "log"
-
-
-def test_the_learning_rate_has_a_panel_only_if_it_varies(drawn):
-    draw_run(course())
-    draw_run(course(), target=2e-3, rate=np.minimum(EPOCHS / 5, 1.0))
-    assert [len(figure.axes) for figure in drawn] == [1, 2]
-    np.testing.assert_allclose(drawn[1].axes[1].lines[0].get_ydata()[[0, 4, 39]], [0.2, 1, 1])
-    assert_texts_fit(drawn[1])
+    target = one.val_loss[6]  # at the target counts as reached
+    loss_curves.losses(EPOCHS, one.train_loss, one.val_loss, rate, "x", target=target)
+    [figure] = drawn
+    assert legend(figure) == ["validation", "training", f"target {canvas.plain(target)}", "target reached"]
+    assert marks(figure, "target reached") == [(7, target)]
+    assert figure.axes[0].get_yscale() == "log"
+    for axes in figure.axes[1:]:
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), rate)
+    assert len(figure.axes) == panels
+    assert_texts_fit(figure)
 
 
 def test_each_run_has_a_colour_solid_for_validation_and_dotted_for_training():

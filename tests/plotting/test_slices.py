@@ -14,31 +14,39 @@ from gmmae.plotting.slices import (
 WINDOW = (-1000.0, 400.0)
 
 
+SHAPES = [(24,), (12, 24), (20, 12, 24)]
+
+
 def images_of(figure):
     return [np.asarray(axes.images[0].get_array()) for axes in figure.axes]
 
 
-@pytest.mark.parametrize("shape", [(12, 24), (20, 12, 24), (24,)], ids=str)
+def sections(values):
+    """A signal as a strip, an image, or the central slices of a volume."""
+    if values.ndim < 3:
+        return [np.broadcast_to(values, (6 if values.ndim == 1 else len(values), 24))]
+    return [values[10], values[:, 6], values[:, :, 12]]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_sheet_shows_every_central_slice_once(drawn, shape):
     values = np.random.default_rng(0).uniform(0, 1, (450, *shape))
     contact_sheet("unused", values, np.zeros(450), (0.0, 1.0))
     assert "400 of 450 nodules, HU 0 to 1" in drawn[0].texts[0].get_text()
-    [sheet] = images_of(drawn[0])
-    first, height = values[0, 10] if len(shape) == 3 else values[0], 6 if len(shape) == 1 else 12
-    np.testing.assert_array_equal(sheet[1 : 1 + height, 1:25], np.broadcast_to(first, (height, 24)))
-    assert np.isfinite(sheet.astype(float)).sum() == 400 * height * 24
+    [sheet], first = images_of(drawn[0]), sections(values[0])[0]
+    np.testing.assert_array_equal(sheet[1 : 1 + len(first), 1:25], first)
+    assert np.isfinite(sheet.astype(float)).sum() == 400 * first.size
 
 
-@pytest.mark.parametrize("shape", [(24,), (12, 24), (20, 12, 24)], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_slices_have_the_proportions_of_their_volume(drawn, shape):
     values = np.random.default_rng(0).uniform(0, 1, shape)
     nodule_slices("unused", values, values > 0.5, (0.0, 1.0), 48.0, "a nodule")
-    expected = {1: [np.tile(values, (6, 1))], 2: [values]}.get(len(shape)) or [values[10], values[:, 6], values[:, :, 12]]
-    for axes, section in zip(drawn[0].axes, expected, strict=True):
+    for axes, section in zip(drawn[0].axes, sections(values), strict=True):
         [picture] = axes.images
         np.testing.assert_array_equal(picture.get_array(), section)
-        edges = np.abs(np.diff(np.reshape(picture.get_extent(), (2, 2))))
-        np.testing.assert_array_equal(edges[::-1, 0], np.multiply(section.shape, 2))  # voxels of 2 mm
+        left, right, bottom, top = picture.get_extent()
+        assert (abs(top - bottom), abs(right - left)) == tuple(np.multiply(section.shape, 2))  # voxels of 2 mm
 
 
 def test_padded_nodules_have_a_frame(drawn):
@@ -51,16 +59,17 @@ def test_a_mask_is_outlined_where_it_is(drawn):
     mask = np.zeros((16, 16, 16), np.uint8)
     for last in (2, 8):
         mask[2:last, 5:11, 5:11] = 1
-        nodule_slices("unused", np.zeros((16, 16, 16)), mask, WINDOW, 32.0, "a")
-    assert [len(axes.collections) for axes in drawn[0].axes] == [0, 0, 0]
+        nodule_slices("unused", 0.0 * mask, mask, WINDOW, 32.0, "a")
+    assert not any(axes.collections for axes in drawn[0].axes)
     for axes in drawn[1].axes[1:]:
         box = axes.collections[0].get_paths()[0].get_extents()
         assert (box.y0, box.y1) == pytest.approx((-12, 0), abs=1e-6)  # z from voxel 2 to 7
 
 
-@pytest.mark.parametrize(("shape", "planes"), [((16, 16, 16), 3), ((16, 16), 1), ((16,), 1)])
+@pytest.mark.parametrize(("shape", "planes"), [((16,) * 3, 3), ((16,) * 2, 1), ((16,), 1)])
 def test_each_volume_has_its_mixture_beside_it_in_each_plane(drawn, shape, planes):
-    described_volumes("unused", np.full((2, *shape), -300.0), np.full((2, *shape), 50.0), ["2.25." + "1" * 60] * 2, WINDOW)
+    volumes, mixtures = (np.full((2, *shape), value) for value in (-300.0, 50.0))
+    described_volumes("unused", volumes, mixtures, ["2.25." + "1" * 60] * 2, WINDOW)
     assert [image[0, 0] for image in images_of(drawn[0])] == [-300, 50] * 2 * planes
 
 

@@ -50,17 +50,7 @@ def test_columns_of_numbers_are_aligned_to_the_right(cells, numeric):
     assert ("---:" in tables.table("a", [(cell,) for cell in cells])) == numeric
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        (tables.percent(9.454999), "9.45"),
-        (tables.seconds(0.0), "0.00"),
-        (tables.seconds(999.6), "1000"),
-        (tables.seconds(1_234_567), "1.23e+06"),
-        (tables.seconds(0.00012345), "0.000123"),
-        (tables.seconds(0.000012345), "1.23e-05"),
-        (tables.seconds(math.nan), "NaN"),
-    ],
-)
-def test_numbers_as_they_are_read(written, expected):
-    assert written == expected
+def test_numbers_as_they_are_read():
+    assert tables.percent(9.454999) == "9.45"
+    seconds = [0.0, 999.6, 1_234_567, 0.00012345, 0.000012345, math.nan]
+    assert [*map(tables.seconds, seconds)] == ["0.00", "1000", "1.23e+06", "0.000123", "1.23e-05", "NaN"]

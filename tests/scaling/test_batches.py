@@ -73,6 +73,6 @@ def test_shards_against_a_plan_worked_by_hand():
 
 @pytest.mark.parametrize(("samples", "batch", "devices", "most"), [(100, 8, 9, 8), (6, 32, 7, 6)])
 def test_more_devices_than_samples_in_a_step_are_refused(samples, batch, devices, most):
-    message = rf"parallel\.devices must be at most the samples in a step, {most}; got {devices}: use fewer devices or a larger"
+    message = rf"parallel.devices must be .* {most}; got {devices}"
     with pytest.raises(InputError, match=message):
         plan_batches(samples, batch, devices)

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from gmmae.scaling import cost
 from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.system.errors import InputError
+from tests.bad_values import require_refused
 
 FILES = sorted((Path(__file__).parent.parent.parent / "configs" / "clusters").glob("*.toml"))
 # 4 devices a node: 1 s and 100 bytes/s inside, 3 s and 10 bytes/s between nodes.
@@ -20,16 +22,6 @@ beta_intra_bytes_per_s = 100
 alpha_inter_s = 3.0
 beta_inter_bytes_per_s = 10.0
 """
-
-
-def with_collective(collective):
-    return dataclasses.replace(CLUSTER, collective=collective)
-
-
-def written(folder, text):
-    path = folder / "mine.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize(
@@ -57,76 +49,60 @@ def test_ring_and_tree_against_values_worked_by_hand(devices, ring, tree):
     ],
 )
 def test_two_levels_against_values_worked_by_hand(devices, ring, tree):
-    assert cost.all_reduce_s(with_collective("ring"), devices, 80) == pytest.approx(ring)
-    assert cost.all_reduce_s(with_collective("tree"), devices, 80) == pytest.approx(tree)
-    assert cost.all_reduce_s(CLUSTER, devices, 80) == pytest.approx(min(ring, tree))
-
-
-def test_a_ring_waits_for_the_slowest_link_even_where_that_is_inside_the_nodes():
+    for collective, expected in (("ring", ring), ("tree", tree), ("fastest", min(ring, tree))):
+        cluster = dataclasses.replace(CLUSTER, collective=collective)
+        assert cost.all_reduce_s(cluster, devices, 80) == pytest.approx(expected)
+    # A ring waits for the slowest link even where that is inside the nodes: 6 steps of 2 bytes at 1 byte/s.
     slow_inside = Cluster("c", "d", 2, 5.0, 1.0, 3.0, 10.0, collective="ring")
-    assert cost.all_reduce_s(slow_inside, 4, 8) == pytest.approx(6 * (5 + 2))  # 6 steps of 2 bytes at 1 byte/s
+    assert cost.all_reduce_s(slow_inside, 4, 8) == pytest.approx(6 * (5 + 2))
 
 
 def test_a_cluster_may_leave_the_link_between_nodes_open_but_not_half_of_it():
     node = Cluster("node", "d", 4, 1.0, 100.0)
     assert cost.all_reduce_s(node, 4, 80) == cost.all_reduce_s(CLUSTER, 4, 80)
-    with pytest.raises(InputError, match=r"devices must be at most the 4 of a node of node, .* is unknown; got 5: use fewer"):
+    with pytest.raises(InputError, match=r"at most the 4 of a node of node, .* got 5"):
         cost.all_reduce_s(node, 5, 80)
-    with pytest.raises(InputError, match="alpha_inter_s must be given; it is missing"):
+    with pytest.raises(InputError, match="alpha_inter_s must be given"):
         dataclasses.replace(node, beta_inter_bytes_per_s=1.0)
+    for devices in (0, -1, 1.5):
+        with pytest.raises(InputError, match=f"devices must be .*; got {devices}"):
+            cost.all_reduce_s(CLUSTER, devices, 1)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("devices", [0, -1, 1.5])
-def test_an_all_reduce_needs_a_device(devices):
-    with pytest.raises(InputError, match=f"devices must be a whole number, at least 1; got {devices}"):
-        cost.all_reduce_s(CLUSTER, devices, 1)
-
-
-def test_step_times_are_linear_between_measured_batches():
+def test_step_times_are_linear_between_measured_batches_and_never_extrapolated():
     # Between 1 and 4: 0.5 s a sample; between 4 and 8: 0.1 s a sample.
     assert [TIMES.at(batch) for batch in (1, 2, 4, 5, 8)] == pytest.approx([0.5, 1.0, 2.0, 2.1, 2.4])
-
-
-@pytest.mark.parametrize("batch", [0, 9])
-def test_step_times_are_never_extrapolated(batch):
-    with pytest.raises(InputError, match=f"device batch must be measured, from 1 to 8; got {batch}: measure a step"):
-        TIMES.at(batch)
+    for batch in (0, 9):
+        with pytest.raises(InputError, match=f"from 1 to 8; got {batch}"):
+            TIMES.at(batch)
 
 
 @pytest.mark.parametrize(
     "times",
     [
-        StepTimes((), ()),
-        StepTimes((4, 1), (1.0, 1.0)),
-        StepTimes((1, 1), (1.0, 1.0)),
-        StepTimes((1, 4), (1.0,)),
-        StepTimes((1, 4), (1.0, 0.0)),
-        StepTimes((1, 4), (1.0, float("nan"))),
+        ((), ()),
+        ((4, 1), (1.0, 1.0)),
+        ((1, 1), (1.0, 1.0)),
+        ((1, 4), (1.0,)),
+        ((1, 4), (1.0, 0.0)),
+        ((1, 4), (1.0, float("nan"))),
     ],
+    ids=str,
 )
 def test_step_times_must_be_measurements(times):
-    with pytest.raises(InputError, match="step times must be a positive time for each of increasing batches; got"):
-        times.at(1)
+    with pytest.raises(InputError, match="step times must be a positive time for each of increasing batches"):
+        StepTimes(*times).at(1)
 
 
 def test_a_projected_step_is_scaled_computation_and_the_all_reduce():
-    ring = with_collective("ring")
-    assert cost.scale(ring, TIMES) == 1
-    # As measured: 1 s for 2 samples, and 7.2 s as above.
-    assert cost.projected_step_s(ring, TIMES, 2, 4, 80) == pytest.approx(8.2)
-    # Its device takes 6 s where 2 s were measured: 3 · 1 s, and the same 7.2 s.
+    ring = dataclasses.replace(CLUSTER, collective="ring")
+    # As measured: 1 s for 2 samples, and 7.2 s as above. A device that takes 6 s where 2 s were measured: 3 · 1 s, and 7.2 s.
     slow = dataclasses.replace(ring, reference_step_s=6.0, reference_batch=4)
-    assert cost.scale(slow, TIMES) == pytest.approx(3)
-    assert cost.projected_step_s(slow, TIMES, 2, 4, 80) == pytest.approx(10.2)
-
-
-def test_the_scale_needs_the_reference_batch_measured():
-    with pytest.raises(InputError, match="device batch must be measured, from 1 to 8; got 32"):
+    for cluster, scale in ((ring, 1), (slow, 3)):
+        assert cost.scale(cluster, TIMES) == pytest.approx(scale)
+        assert cost.projected_step_s(cluster, TIMES, 2, 4, 80) == pytest.approx(scale + 7.2)
+    with pytest.raises(InputError, match="from 1 to 8; got 32"):
         cost.scale(dataclasses.replace(CLUSTER, reference_step_s=1.0), TIMES)
-
-
-def test_a_file_is_read(tmp_path):
-    assert cost.read_cluster(written(tmp_path, TOML)) == CLUSTER
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -134,10 +110,8 @@ def test_every_shipped_file_is_read_and_says_where_it_is_from(path):
     cluster = cost.read_cluster(path)
     assert cluster.sources
     assert path.read_text(encoding="utf-8").startswith("# ")
-    assert cluster.alpha_inter_s is not None
-    assert cluster.beta_inter_bytes_per_s is not None
-    assert cluster.beta_inter_bytes_per_s < cluster.beta_intra_bytes_per_s
-    assert cluster.alpha_intra_s < cluster.alpha_inter_s
+    assert (cluster.beta_inter_bytes_per_s or math.inf) < cluster.beta_intra_bytes_per_s
+    assert cluster.alpha_intra_s < (cluster.alpha_inter_s or 0)
     assert 0 < cost.all_reduce_s(cluster, 2, 2e6) < cost.all_reduce_s(cluster, 32, 2e6)
 
 
@@ -160,42 +134,37 @@ def test_the_h200s_ring_is_near_the_published_times_of_eight():
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "rule"),
+    ("key", "value"),
     [
-        ("name", 3, "text"),
-        ("devices_per_node", 0, "a whole number, at least 1"),
-        ("reference_batch", True, "a whole number, at least 1"),
-        ("alpha_intra_s", -1e-6, "a number, at least 0, in seconds"),
-        ("alpha_inter_s", "1", "a number, at least 0, in seconds, or none"),
-        ("reference_step_s", float("nan"), "a number, at least 0, in seconds"),
-        ("beta_intra_bytes_per_s", 0, "a number, positive, in bytes per second"),
-        ("beta_inter_bytes_per_s", float("inf"), "a number, positive, in bytes per second, or none"),
-        ("collective", "butterfly", "one of ring, tree, fastest"),
+        ("name", 3),
+        ("devices_per_node", 0),
+        ("reference_batch", True),
+        ("alpha_intra_s", -1e-6),
+        ("alpha_inter_s", "1"),
+        ("reference_step_s", float("nan")),
+        ("beta_intra_bytes_per_s", 0),
+        ("beta_inter_bytes_per_s", float("inf")),
+        ("collective", "butterfly"),
     ],
 )
-def test_a_bad_value_names_its_key(key, value, rule):
-    with pytest.raises(InputError) as error:
-        dataclasses.replace(CLUSTER, **{key: value})
-    assert str(error.value) == f"{key} must be {rule}; got {value!r}"
+def test_a_bad_value_names_its_key(key, value):
+    require_refused(lambda: dataclasses.replace(CLUSTER, **{key: value}), key, value)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TOML + "alpha = 1\n", "must have the keys of a cluster, name, device, .*sources; got .*alpha"),
-        (TOML.replace("alpha_inter_s", "# "), "alpha_inter_s must be given; it is missing"),
-        (TOML + "reference_step_s = -1.0\n", "reference_step_s must be a number, at least 0, in seconds; got -1.0"),
+        (TOML + "alpha = 1\n", "got .*alpha"),
+        (TOML.replace("alpha_inter_s", "# "), "alpha_inter_s must be given"),
+        (TOML + "reference_step_s = -1.0\n", "reference_step_s must be .*; got -1.0"),
         ("name = \n", "must be TOML: "),
+        (None, "No such file"),
     ],
 )
 def test_a_bad_file_is_one_line_with_its_name_and_the_key(tmp_path, text, message):
-    path = written(tmp_path, text)
-    with pytest.raises(InputError, match=message) as error:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    assert cost.read_cluster(path) == CLUSTER
+    path.write_text(text) if text else path.unlink()
+    with pytest.raises(InputError, match=rf"^{path}.*{message}"):
         cost.read_cluster(path)
-    assert str(error.value).startswith(str(path))
-    assert "\n" not in str(error.value)
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"none.toml must be a readable file; got No such file"):
-        cost.read_cluster(tmp_path / "none.toml")

@@ -67,7 +67,7 @@ def test_a_training_set_smaller_than_the_base_batch_lowers_the_rate_of_the_rule(
 
 
 def test_what_only_a_plan_knows_must_be_given():
-    with pytest.raises(InputError, match="best_batches must be given for the strategy best-batch; got none"):
+    with pytest.raises(InputError, match="best_batches must be given"):
         resolve("best-batch", OptimConfig(), 2, LARGE)
 
 
@@ -76,5 +76,5 @@ def test_a_planned_batch_grows_with_the_root_beyond_the_planned_devices():
 
 
 def test_an_unknown_arm_lists_the_valid_ones():
-    with pytest.raises(InputError, match=r"scaling must be one of strong, weak, linear, linear-warmup, .*; got 'fast'"):
+    with pytest.raises(InputError, match=r"one of strong, weak, .*; got .fast"):
         resolve("fast", OPTIM, 2, LARGE)

@@ -16,33 +16,21 @@ class Hand:
         return self.at
 
 
-def spend(clock, hand, section, seconds):
-    with clock.section(section):
-        hand.at += seconds
-
-
-def test_sections_add_up_apart_and_the_total_counts_what_is_between():
-    hand = Hand(100.0)
-    clock = Clock(now=hand)
-    for section, seconds in [("compile_s", 8), ("train_s", 1), ("eval_s", 0.5), ("train_s", 2), ("checkpoint_s", 0.25)]:
-        spend(clock, hand, section, seconds)
-    hand.at += 4
-    assert clock.read() == {"compile_s": 8, "train_s": 3, "eval_s": 0.5, "checkpoint_s": 0.25, "total_s": 15.75}
-
-
-def test_a_resumed_clock_goes_on_from_what_was_saved():
-    hand = Hand(100.0)
-    clock = Clock(now=hand)
-    spend(clock, hand, "train_s", 3)
-    saved = clock.read()
-    hand.at += 50  # after the checkpoint: lost with the process
-
-    later = Hand(7.0)  # another process, another zero
-    resumed = Clock(saved, later)
-    assert resumed.read() == saved
-    spend(resumed, later, "train_s", 2)
-    spend(resumed, later, "eval_s", 1)
-    assert resumed.read() == dict.fromkeys(SECTIONS, 0) | {"train_s": 5, "eval_s": 1, "total_s": 6}
+def test_sections_add_up_apart_and_a_resumed_clock_goes_on_from_what_was_saved():
+    saved = None
+    for start in (100.0, 7.0):  # another process has another zero
+        hand = Hand(start)
+        clock = Clock(saved, hand)
+        before = saved or dict.fromkeys([*SECTIONS, "total_s"], 0)
+        assert clock.read() == before
+        for section, seconds in [("compile_s", 8), ("train_s", 1), ("eval_s", 0.5), ("train_s", 2)]:
+            with clock.section(section):
+                hand.at += seconds
+        hand.at += 4  # between sections
+        saved = clock.read()
+        spent = {"compile_s": 8, "train_s": 3, "eval_s": 0.5, "total_s": 15.5}
+        assert saved == {name: seconds + spent.get(name, 0) for name, seconds in before.items()}
+        hand.at += 50  # after the checkpoint: lost with the process
 
 
 STOPPED = """

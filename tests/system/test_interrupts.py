@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gmmae.system import interrupts as interrupts_module
+from gmmae.system.files import stoppable
 from gmmae.system.interrupts import Interrupts, twice_as_once
 
 
@@ -48,27 +49,19 @@ def test_ctrl_c_that_comes_from_the_terminal_and_from_the_parent_is_one():
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.reason == "sigint"
-
-
-@pytest.mark.usefixtures("_handled")
-def test_ctrl_c_amid_the_start_is_one_too():
-    signal.signal(signal.SIGINT, twice_as_once(signal.default_int_handler))
+    signal.signal(signal.SIGINT, twice_as_once(signal.default_int_handler))  # as amid the start
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
     os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.fixture
-def _ignored() -> Iterator[None]:
-    """SIGHUP is ignored, as under nohup."""
+@pytest.mark.parametrize("context", [Interrupts, stoppable])
+def test_sighup_stays_ignored_as_under_nohup(context):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("_ignored")
-def test_sighup_stays_ignored():
-    with Interrupts() as interrupts:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert interrupts.reason is None
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    try:
+        with context() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupts is None or interrupts.reason is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,5 +1,6 @@
 """The GPUs of a host as a fake `nvidia-smi` lists them; what `make` installs; one for each of several programs."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -59,58 +60,47 @@ def test_the_extras_are_the_projects_and_pinned():
     project, pins = ((ROOT / name).read_text() for name in ("pyproject.toml", "constraints.txt"))
     for extra in nvidia.OLDEST:
         assert f'\n{extra} = ["jax[{extra}]"]\n' in project
-        versions = [line.removeprefix("jax") for line in pins.splitlines() if line.startswith("jax==")]
-        for package in (f"jax-{extra}-plugin", f"jax-{extra}-pjrt"):
-            assert [line.removeprefix(package) for line in pins.splitlines() if line.startswith(package)] == versions
+        versions = [
+            set(re.findall(rf"^{name}(==.*)$", pins, re.M)) for name in ("jax", f"jax-{extra}-plugin", f"jax-{extra}-pjrt")
+        ]
+        assert versions[0]
+        assert versions == versions[:1] * 3
 
 
 def test_a_gpu_that_is_not_used_is_told_unless_it_was_ruled_out(smi):
     smi(H100)
-    line = "the GPU of this host, NVIDIA H100 80GB HBM3, is not used; to use it: pip install -c constraints.txt -e '.[cuda13]'"
-    assert nvidia.unused("cpu", {}) == line
+    line = nvidia.unused("cpu", {})
+    assert "NVIDIA H100 80GB HBM3, is not used" in line
+    assert line.endswith("pip install -c constraints.txt -e '.[cuda13]'")
     for platform, environ in (("gpu", {}), ("cpu", {"JAX_PLATFORMS": "cpu"}), ("cpu", {"CUDA_VISIBLE_DEVICES": ""})):
         assert nvidia.unused(platform, environ) == ""
     smi(None)
     assert nvidia.unused("cpu", {}) == ""
 
 
-def test_no_driver_is_no_gpu(tmp_path, monkeypatch):
-    monkeypatch.delenv(nvidia.VISIBLE, raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert nvidia.find() is None
-    assert nvidia.visible() == []
-    assert places(4) == []
-
-
-@pytest.mark.parametrize(("gpu", "code", "names"), [(H100, 0, ["GPU-1a", "GPU-2b"]), (H100, 9, []), (None, 0, [])])
-def test_gpus_are_those_that_nvidia_smi_lists(smi, gpu, code, names):
-    smi(gpu, code=code)
-    assert visible() == names
-
-
 @pytest.mark.parametrize(
     ("value", "names"),
-    [("2,3", ["2", "3"]), (" GPU-x , MIG-y", ["GPU-x", "MIG-y"]), ("", []), ("-1", []), ("0,-1,1", ["0"]), ("NoDevFiles", [])],
+    [("2,3", ["2", "3"]), (" GPU-x , MIG-y", ["GPU-x", "MIG-y"]), ("", []), ("0,-1,1", ["0"]), ("NoDevFiles", [])],
 )
-def test_what_the_user_lets_be_seen_goes_before_what_is_there(smi, monkeypatch, value, names):
-    smi(H100)
+def test_gpus_are_those_that_nvidia_smi_lists_or_that_the_user_lets_be_seen(tmp_path, smi, monkeypatch, value, names):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert places(4) == visible() == []  # without nvidia-smi
+    for gpu, code, listed in ((H100, 9, []), (None, 0, []), (H100, 0, ["GPU-1a", "GPU-2b"])):
+        smi(gpu, code=code)
+        assert visible() == listed
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert visible() == names
 
 
-def test_as_many_programs_as_gpus_have_one_each_and_all_of_its_memory(smi):
-    smi(H100)
-    assert places(2) == [{"CUDA_VISIBLE_DEVICES": "GPU-1a"}, {"CUDA_VISIBLE_DEVICES": "GPU-2b"}]
-
-
-def test_more_programs_than_gpus_divide_memory(smi):
+@pytest.mark.parametrize(
+    ("programs", "given", "shares"),
+    [(2, None, [None] * 2), (3, None, ["0.375"] * 2), *((4, name, [None] * 2) for name in nvidia.MEMORY)],
+)
+def test_each_program_has_a_gpu_or_a_share_of_its_memory_unless_the_user_has_said(smi, monkeypatch, programs, given, shares):
     """Three on two: one GPU has two of them. JAX takes 75 % for one."""
     smi(H100)
-    assert [place["XLA_CLIENT_MEM_FRACTION"] for place in places(3)] == ["0.375", "0.375"]
-
-
-@pytest.mark.parametrize("name", nvidia.MEMORY)
-def test_what_the_user_has_said_of_memory_stays(smi, monkeypatch, name):
-    smi(H100)
-    monkeypatch.setenv(name, "0.2")
-    assert places(4) == [{"CUDA_VISIBLE_DEVICES": "GPU-1a"}, {"CUDA_VISIBLE_DEVICES": "GPU-2b"}]
+    if given:
+        monkeypatch.setenv(given, "0.2")
+    found = places(programs)
+    assert [place[nvidia.VISIBLE] for place in found] == ["GPU-1a", "GPU-2b"]
+    assert [place.get("XLA_CLIENT_MEM_FRACTION") for place in found] == shares

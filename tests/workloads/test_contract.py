@@ -1,11 +1,16 @@
 """The contract of a workload: a file that breaks it is refused in one line before anything is trained."""
 
+from functools import partial
+
 import jax
 import pytest
 
+from gmmae.config.schema import changed
+from gmmae.training import compilation
 from gmmae.training.records import read_history
-from gmmae.workloads import registry
+from gmmae.workloads import contract, registry
 from tests.commands import refusal, run_gmmae
+from tests.small import SMALL, SMALL_LATTICE, SMALL_SEGMENTATION
 
 LINEAR = '''
 """A linear regression. Tests change one of its names at the end of the file."""
@@ -129,6 +134,28 @@ BROKEN = {
     "other shapes": (TRAIN.format("{'x': x[:, :3], 'y': y}"), "float32 3"),
     "other keys of a source": (TRAIN.format("Rows(lambda i: x[i])"), "TypeError"),
     "a length that is no number": (TRAIN.format("Rows(lambda i: {'x': x[i], 'y': y[i]}, 2.5)"), "length"),
+    "other counts": (TRAIN.format("{'x': x, 'y': y[:3]}"), "(12, 4), (3,)"),
+    "no samples": (TRAIN.format("{'x': x[:0], 'y': y[:0]}"), "(0, 4), (0,)"),
+    "a number": (TRAIN.format("np.float32(1)"), "shapes ()"),
+    "nothing": (TRAIN.format("{}"), "nothing"),
+    "too few groups": (
+        "def splits(): return Splits(x, x, groups={'train': [*x], 'validation': [*x[:3]]})",
+        "3 for 12 validation",
+    ),
+    "no splits": ("def splits(): return None", "NoneType"),
+    "a missing file": (
+        "def splits(): return np.load('absent.npz')",
+        "load of a workload must find the files that it reads; got absent",
+    ),
+    "a missing file of build": ("def build(config): return np.load('absent.npz')", "got absent.npz"),
+    "no workload": ("def build(config): return 3", "int"),
+    "no build": ("del build", "no build"),
+    "no settings": ("del Config", "no Config"),
+    "settings of another kind": ("Config = dict", "<class 'dict'>"),
+    "a key of every run": ("@dataclass\nclass Config: seed: int = 4", "seed"),
+    "one loss": ("def losses(p, s, keys): return s['x'].sum()", "float32 of shape ()"),
+    "a metric of another shape": ("def metrics(p, s): return {'x': s['x']}", "'x' of a workload"),
+    "a metric called loss": ("def metrics(p, s): return {'loss': s['y']}", "'loss'"),
     "names of one split": ("def splits(): return Splits(x, x[:5], names={'train': list('abcdefghijkl')})", "names"),
 }
 
@@ -137,6 +164,17 @@ BROKEN = {
 def test_a_broken_contract_is_refused_before_the_training(train, capsys, changes, word, tmp_path):
     assert word in refusal(capsys, *train(changes))
     assert not (tmp_path / "run" / "history.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "config", [SMALL, changed(SMALL, **SMALL_LATTICE), SMALL_SEGMENTATION], ids=["heads", "lattice", "masks"]
+)
+def test_our_own_workloads_keep_it(config):
+    """They are not checked at each start."""
+    setup = compilation.prepare(config)
+    program, data = jax.jit(partial(contract.values, setup.workload)), (setup.data.train, setup.data.validation)
+    params = compilation.initial_state(setup).params
+    contract.require_independence(program, params, data, lambda samples: samples, config.workload, None)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "tf32"])

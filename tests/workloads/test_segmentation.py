@@ -5,16 +5,15 @@ import numpy as np
 import pytest
 
 from gmmae.config.rules import ConfigError
-from gmmae.config.schema import changed, flatten
+from gmmae.config.schema import changed
 from gmmae.data.patches import OUTSIDE
 from gmmae.training import compilation, programs
-from gmmae.training.loop import run
 from gmmae.training.records import read_history
 from gmmae.workloads import registry, segmentation, settings
 from gmmae.workloads.interface import Snapshot
 from tests.bad_values import require_refused
 from tests.small import SMALL_SEGMENTATION as SMALL
-from tests.small import Recorder, fingerprint, losses
+from tests.small import fingerprint, finish, losses
 
 
 def small(**changes):
@@ -31,20 +30,6 @@ def data(workload):
     return workload.load()
 
 
-@pytest.fixture(scope="module")
-def params(workload):
-    return jax.jit(workload.init)(jax.random.key(0))
-
-
-@pytest.fixture(scope="module")
-def of_losses(workload):
-    return jax.jit(workload.losses)
-
-
-def first(samples, count):
-    return jax.tree.map(lambda array: array[:count], samples)
-
-
 @pytest.mark.parametrize(("micro_batch_size", "size", "parts"), [(None, 16, 1), (None, 64, 2), (None, 48, 2), (1, 64, 4)])
 def test_a_cpu_trains_on_a_few_samples_at_once_unless_told_otherwise(micro_batch_size, size, parts):
     config = small(data__shape=size, optim__batch_size=4, parallel__micro_batch_size=micro_batch_size)
@@ -52,25 +37,19 @@ def test_a_cpu_trains_on_a_few_samples_at_once_unless_told_otherwise(micro_batch
 
 
 def test_samples_are_patches_of_slices_divided_by_nodule(data):
-    train, validation = data.train, data.validation
-    assert train["values"].shape[1:] == (12, 12, 1)
-    assert train["labels"].shape[1:] == (12, 12)
-    assert train["offsets"].shape[1:] == (2,)
-    nodules = [{name.split()[0] for name in names} for names in data.names.values()]
-    assert [len(names) for names in nodules] == [4, 2]
+    nodules, groups = [], []
+    for split, samples in (("train", data.train), ("validation", data.validation)):
+        names = data.names[split]
+        assert {name: array.shape for name, array in samples.items()} == {
+            "values": (len(names), 12, 12, 1),
+            "labels": (len(names), 12, 12),
+            "offsets": (len(names), 2),
+        }
+        nodules.append({name.split()[0] for name in names})
+        groups.append(len({group for group, _ in zip(data.groups[split], names, strict=True)}))
+    assert groups == [4, 2] == [len(names) for names in nodules]  # the slices of a nodule have its group
     assert not nodules[0] & nodules[1]
-    assert len(data.names["validation"]) == len(validation["values"])
-    of_groups = [set(zip(data.groups[split], data.names[split], strict=True)) for split in ("train", "validation")]
-    assert [len({group for group, _ in pairs}) for pairs in of_groups] == [4, 2]  # the slices of a nodule have its group
     assert len({name.split()[0] for name in data.names["validation"][:2]}) == 2  # pictures show several nodules
-
-
-def test_a_loss_does_not_depend_on_the_other_samples(workload, data, params, of_losses):
-    samples = first(data.train, 6)
-    together = of_losses(params, samples, None)
-    others = jax.tree.map(lambda array: np.concatenate([array[:1], array[1:][::-1]]), samples)
-    np.testing.assert_allclose(of_losses(params, others, None)[0], together[0], rtol=1e-6)
-    assert len(set(np.asarray(together).tolist())) > 1
 
 
 @pytest.mark.parametrize(("ndim", "channels"), [(2, 3), (3, 1)])
@@ -80,27 +59,26 @@ def test_masks_move_and_turn_with_their_images(ndim, channels):
     dense = np.random.default_rng(0).random((6, *(8,) * ndim)) > 0.6
     values = np.repeat(np.where(dense, 400, -1000)[..., None], channels, -1).astype(np.int16)
     samples = {"values": values, "labels": dense.astype(np.uint8), "offsets": np.full((6, ndim), 1, np.int32)}
-    of_keys = jax.jit(lambda keys: segmentation.crop_and_augment(data, samples, keys))
-    images, labels = segmentation.crop_and_augment(data, samples, None)
-    np.testing.assert_array_equal(labels, samples["labels"][(slice(None), *[slice(1, 5)] * ndim)])
-    np.testing.assert_array_equal(images, np.repeat(2.0 * labels[..., None] - 1, channels, -1))
-    crops = [of_keys(jax.random.split(jax.random.key(seed), 6)) for seed in (0, 1)]
+    keys = [jax.random.split(jax.random.key(seed), 6) for seed in (0, 1)]
+    crops = [segmentation.crop_and_augment(data, samples, of_samples) for of_samples in (None, *keys)]
     for images, labels in crops:
         np.testing.assert_array_equal(images, np.repeat(2.0 * labels[..., None] - 1, channels, -1))
-    assert (crops[0][1] != crops[1][1]).any()
+    np.testing.assert_array_equal(crops[0][1], dense[(slice(None), *[slice(1, 5)] * ndim)])
+    assert (crops[1][1] != crops[2][1]).any()
 
 
-def test_pixels_outside_of_the_volume_do_not_count(workload, data, params, of_losses):
-    samples = first(data.train, 4)
-    labels = samples["labels"].copy()
-    labels[:, :6] = OUTSIDE
-    samples = {**samples, "labels": labels}
-    described, metrics = jax.jit(lambda: (workload.describe(params, samples), workload.metrics(params, samples)))()
-    p, cropped = np.asarray(described["probabilities"], np.float64), np.asarray(described["labels"])
-    truth, counted = cropped == 1, cropped != OUTSIDE
+def test_pixels_outside_of_the_volume_do_not_count(workload, data):
+    params = jax.jit(workload.init)(jax.random.key(0))
+    samples = jax.tree.map(lambda array: array[:4].copy(), data.train)
+    samples["labels"][:, :6] = OUTSIDE
+    described, metrics, losses = jax.jit(
+        lambda: (workload.describe(params, samples), workload.metrics(params, samples), workload.losses(params, samples, None))
+    )()
+    p, labels = np.asarray(described["probabilities"], np.float64), np.asarray(described["labels"])
+    counted = labels != OUTSIDE
     assert 0 < counted.sum() < counted.size
-    for i, (loss, score) in enumerate(zip(of_losses(params, samples, None), metrics["dice"], strict=True)):
-        chance, there = p[i][counted[i]], truth[i][counted[i]].astype(np.float64)
+    for i, (loss, score) in enumerate(zip(losses, metrics["dice"], strict=True)):
+        chance, there = p[i][counted[i]], 1.0 * (labels[i][counted[i]] == 1)
         soft = (2 * (chance * there).sum() + 1) / (chance.sum() + there.sum() + 1)
         crossed = -np.log(np.where(there, chance, 1 - chance)).mean()
         np.testing.assert_allclose(loss, 1 - soft + crossed, rtol=1e-5)  # float32
@@ -110,9 +88,7 @@ def test_pixels_outside_of_the_volume_do_not_count(workload, data, params, of_lo
 
 @pytest.mark.slow
 def test_three_axes_are_built_and_trained(tmp_path):
-    config = small(data__ndim=3, data__voxel_mm=2.0, stop__max_epochs=1)
-    display = Recorder()
-    run(config, tmp_path, display)
+    _, display = finish(small(data__ndim=3, data__voxel_mm=2.0, stop__max_epochs=1), tmp_path)
     assert np.isfinite(losses(display.rows)).all()
 
 
@@ -124,77 +100,48 @@ def test_neighbours_are_channels():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("deterministic", "counts"), [(False, (1, 2)), (True, (1, 8))])
-def test_devices_train_what_one_trains(tmp_path, deterministic, counts):
-    fingerprints, rows = set(), {}
-    for devices in counts:
-        config = small(parallel__devices=devices, parallel__deterministic=deterministic, parallel__deterministic_shards=8)
-        display = Recorder()
-        run(config, tmp_path / str(devices), display)
-        rows[devices] = np.array(losses(display.rows))
-        if deterministic:
-            fingerprints.add(fingerprint(config, tmp_path / str(devices)))
-        # Leaky ReLU at numbers within rounding of 0 lets two sums that are not added in one order part.
-        np.testing.assert_allclose(rows[devices], rows[1], rtol=2e-4)
-    assert len(fingerprints) <= 1
-    assert rows[1][1, 1] < rows[1][0, 1]
-
-
-@pytest.mark.slow
 def test_sums_over_large_images_have_the_same_bits_on_any_number_of_devices(tmp_path):
     """XLA adds by blocks above 32 × 32 pixels. In batches of 12 no weight is a power of two, which would hide the last bit."""
-    fingerprints = set()
+    fingerprints, exact = set(), {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
+    config = small(data__shape=48, data__samples=12, data__validation=4, optim__batch_size=12, **exact)
     for devices in (1, 2, 8):
-        exact = {"parallel__devices": devices, "parallel__deterministic": True, "parallel__deterministic_shards": 8}
-        config = small(data__shape=48, data__samples=12, data__validation=4, optim__batch_size=12, **exact)
-        run(config, tmp_path / str(devices), Recorder())
+        of_run = losses(finish(changed(config, parallel__devices=devices), tmp_path / str(devices))[1].rows)
+        assert of_run[1][1] < of_run[0][1]
         fingerprints.add(fingerprint(config, tmp_path / str(devices)))
     assert len(fingerprints) == 1
 
 
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_pictures_and_events_are_of_images(tmp_path, ndim):
-    rng = np.random.default_rng(0)
-    shape = (2, *(8,) * ndim)
-    arrays = {
-        "images": rng.uniform(-1, 1, shape),
-        "labels": rng.integers(0, 3, shape),
-        "probabilities": rng.uniform(0, 1, shape),
-    }
+    rng, shape = np.random.default_rng(0), (2, *(8,) * ndim)
+    images, probabilities = rng.uniform(-1, 1, shape), rng.uniform(0, 1, shape)
+    arrays = {"images": images, "labels": rng.integers(0, 3, shape), "probabilities": probabilities}
     path = segmentation.draw([Snapshot(0, 1.0, arrays), Snapshot(4, 0.5, arrays)], tmp_path, "title")
     assert path.stat().st_size > 1000
-    images = segmentation.events(arrays).images
-    assert {image.shape for image in images.values()} == {(8, 24)}
-    assert all(image.min() >= 0 and image.max() <= 1 for image in images.values())
+    for image in segmentation.events(arrays).images.values():
+        assert image.shape == (8, 24)
+        assert 0 <= image.min() <= image.max() <= 1
 
 
 BAD = [
     ("data.source", "luna16", "one of synthetic, cubes"),
     ("data.ndim", 1, "one of 2, 3"),
     ("data.shape", 3, "at least 4"),
-    *[(f"data.{name}", -1, "at least 0") for name in ("jitter", "neighbours", "fold")],
-    ("data.seed", -1, "0 to 4294967295"),
+    *[(f"data.{name}", -1, "") for name in ("jitter", "neighbours", "fold", "seed")],
     ("data.folds", 1, "at least 2"),
     ("data.fold", 1, "0 without data.folds"),
     ("data.voxel_mm", 0.0, "positive"),
     ("data.samples", 1, "at least 2"),
-    ("data.validation", 1.0, "a count of at least 1 or a fraction"),
-    ("data.window", (0.0, 0.0), "two increasing numbers"),
+    ("data.validation", 1.0, "a fraction"),
+    ("data.window", (0.0, 0.0), "increasing"),
     ("model.features", (), "positive numbers"),
-    ("model.groups", 4, "none or a divisor of each of model.features = (2, 3)"),
+    ("model.groups", 4, "a divisor of each of model.features = (2, 3)"),
 ]
 
 
 @pytest.mark.parametrize(("key", "value", "rule"), BAD)
 def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
     require_refused(lambda: small(**{key.replace(".", "__"): value}), key, value, rule)
-
-
-def test_every_key_of_data_and_model_has_a_bad_value_above():
-    free = {"data.root", "data.csv", "data.category_column", "data.group_column", "data.file_column", "data.diameter_column"}
-    free |= {"data.augment", "data.empty_slices", "data.allow_seen"}
-    own = {key for key, _ in flatten(SMALL.settings)}
-    assert own - free == {key for key, _, _ in BAD}
 
 
 def test_sizes_that_cannot_be_halved_are_refused_with_the_way_out():
@@ -206,7 +153,7 @@ def test_the_dice_inside_an_epoch_is_the_mean_over_the_slices_that_define_it(tmp
     """Some small crops show no part of the nodule. Where none is predicted either, there is no Dice."""
     crops = {"data__shape": 4, "data__jitter": 11, "data__seed": 1}
     config = small(**crops, optim__batch_size=2, stop__validate_every_steps=1, stop__max_epochs=1)
-    run(config, tmp_path, Recorder())
+    finish(config, tmp_path)
     setup = compilation.prepare(config)
     state = setup.devices.replicate(compilation.initial_state(setup))
     train, ratios = programs.training(setup, state), []

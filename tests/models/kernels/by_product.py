@@ -9,22 +9,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gmmae.models.losses import PointLoss, mean_of_each
-from gmmae.models.mixture import Ranges, coefficients_from_logits, density_of, grid
+from gmmae.models.mixture import Ranges, coefficients_from_logits, density_of, grid, head_planes
 
-EDGES, COMPONENTS, BATCHES = (16, 16, 16), 50, (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 32, 33)
+EDGES, COMPONENTS = (16, 16, 16), 50
 RANGES = Ranges("partial", "tanh", tuple(1 / edge for edge in EDGES), 0.99)
 Form = Callable[..., Any]
 """Function `(logits, targets, point_loss, ranges) -> losses`, as `loss_kernel.losses`."""
 
 
-def coefficients(planes: jax.Array, ranges: Ranges) -> jax.Array:
-    """Returns the coefficients of the components' exponents."""
-    return jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
-
-
 def product(planes: jax.Array, targets: jax.Array, point_loss: PointLoss, ranges: Ranges) -> jax.Array:
     """Computes the losses one operation after the other, with the exponents as a product of coefficients and monomials."""
-    density = density_of(coefficients(planes, ranges), grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
+    terms = jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
+    density = density_of(terms, grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
     return mean_of_each(point_loss(density.reshape(targets.shape), targets))
 
 
@@ -38,14 +34,18 @@ def with_gradient(form: Form) -> Form:
     return jax.jit(both, static_argnums=(2, 3))
 
 
-def problems(mixtures: int, spread: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields batches of logits and targets, `mixtures` of them in total."""
-    rng, turn = np.random.default_rng(0), 0
-    while mixtures:
-        samples = min(BATCHES[turn % len(BATCHES)], mixtures)
-        planes = spread * rng.standard_normal((samples, 10, COMPONENTS))
-        yield planes.astype(np.float32), rng.exponential(0.1, (samples, *EDGES)).astype(np.float32)
-        mixtures, turn = mixtures - samples, turn + 1
+def problem(
+    rng: np.random.Generator, samples: int, edges: tuple[int, ...], components: int, spread: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns logits of that spread, which at 2 and more makes mixtures sharp, and densities to compare with."""
+    planes = spread * rng.standard_normal((samples, sum(head_planes(len(edges)).values()), components))
+    return planes.astype(np.float32), rng.exponential(0.1, (samples, *edges)).astype(np.float32)
+
+
+def problems(spread: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields batches of several numbers of samples, 20 in total."""
+    rng = np.random.default_rng(0)
+    return (problem(rng, samples, EDGES, COMPONENTS, spread) for samples in (1, 2, 3, 5, 7, 2))
 
 
 def errors(found: Iterable[ArrayLike], exact: Iterable[ArrayLike]) -> tuple[float, float]:

@@ -24,26 +24,23 @@ def products(rng):
 
 @pytest.mark.parametrize("draw", [polynomials, products])
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses_and_gradients_are_those_of_the_whole_batch(draw, name):
+def test_losses_and_gradients_are_those_of_the_whole_batch(x64, draw, name):
     rng, loss = np.random.default_rng(0), LOSSES[name]
-    with jax.enable_x64(True):
-        parameters, density, shared = draw(rng)
-        targets = jnp.asarray(rng.exponential(0.1, density(parameters, shared).shape))
-        weights = jnp.asarray(rng.standard_normal(4))
+    parameters, density, shared = draw(rng)
+    targets = jnp.asarray(rng.exponential(0.1, density(parameters, shared).shape))
+    weights = jnp.asarray(rng.standard_normal(4))
 
-        def whole(parameters):
-            return loss(density(parameters, shared), targets).reshape(4, -1).mean(1)
+    def whole(parameters):
+        return loss(density(parameters, shared), targets).reshape(4, -1).mean(1)
 
-        def one_by_one(parameters) -> jax.Array:
-            return per_sample_loss.losses(density, parameters, targets, loss, shared)
+    def one_by_one(parameters) -> jax.Array:
+        return per_sample_loss.losses(density, parameters, targets, loss, shared)
 
-        def values_and_gradient(form):
-            return jax.jit(jax.grad(lambda parameters: (form(parameters) @ weights, form(parameters)), has_aux=True))(
-                parameters
-            )
+    def values_and_gradient(form):
+        of_weights = jax.jit(jax.grad(lambda parameters: (form(parameters) @ weights, form(parameters)), has_aux=True))
+        return of_weights(parameters)
 
-        (to_expected, expected), (to_found, found) = map(values_and_gradient, (whole, one_by_one))
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
-        for one, other in zip(jax.tree.leaves(to_found), jax.tree.leaves(to_expected), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-13)
-        np.testing.assert_allclose(jax.jit(one_by_one)(parameters), expected, rtol=1e-12)  # as in a validation
+    (to_expected, expected), (to_found, found) = map(values_and_gradient, (whole, one_by_one))
+    for values in (found, jax.jit(one_by_one)(parameters)):  # the second as in a validation
+        np.testing.assert_allclose(values, expected, rtol=1e-12)
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-9, atol=1e-13), to_found, to_expected)

@@ -1,7 +1,5 @@
 """Products in TF32, in programs for a GPU."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,17 +8,16 @@ from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.kernels.precision import TF32
 
 
-@pytest.mark.parametrize("module", [Encoder((4,), (3,), "VALID", "silu", 5), Heads(3, 2)], ids=["encoder", "heads"])
-def test_the_model_takes_tf32_and_so_do_its_gradients(module):
-    x = jnp.ones((2, 8, 8) if isinstance(module, Encoder) else (2, 8))
+@pytest.mark.parametrize(
+    ("module", "shape"), [(Encoder((4,), (3,), "VALID", "silu", 5), (2, 8, 8)), (Heads(3, 2), (2, 8))], ids=["encoder", "heads"]
+)
+def test_the_model_takes_tf32_and_so_do_its_gradients(module, shape):
+    x = jnp.ones(shape)
     params = module.init(jax.random.key(0), x)
-
-    def precisions() -> set[str]:
-        of_parameters = jax.jit(jax.grad(lambda params: jax.tree.leaves(module.apply(params, x))[0].sum()))
-        text = of_parameters.trace(params).lower(lowering_platforms=("cuda",)).as_text()
+    for precision, word in ((None, "HIGHEST"), (TF32, "DEFAULT")):
+        with jax.default_matmul_precision(precision):
+            of_parameters = jax.jit(jax.grad(lambda params: jax.tree.leaves(module.apply(params, x))[0].sum()))
+            text = of_parameters.trace(params).lower(lowering_platforms=("cuda",)).as_text()
         products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
-        return {found[0] if (found := re.search(r"precision = \[.*?\]", line)) else "none" for line in products}
-
-    assert precisions() == {"precision = [HIGHEST, HIGHEST]"}
-    with jax.default_matmul_precision(TF32):
-        assert precisions() == {"precision = [DEFAULT, DEFAULT]"}
+        assert products
+        assert all(f"precision = [{word}, {word}]" in line for line in products)
