@@ -240,11 +240,8 @@ def mask_region(mask: Scan, *ends: Integer[np.ndarray, " 3"]) -> Bool[np.ndarray
         raise DataError(f"the mask's {error}") from error
     inside = values[values != 0]
     if inside.size and inside.min() != inside.max():
-        labels = np.unique(inside).tolist()
-        more = f" and {len(labels) - MAX_LABELS_NAMED} more" * (len(labels) > MAX_LABELS_NAMED)
-        raise DataError(
-            f"the mask must hold 0 and one other value; got {listed(labels[:MAX_LABELS_NAMED])}{more}: keep the nodule only"
-        )
+        labels = listed(np.unique(inside)[:MAX_LABELS_NAMED].tolist())
+        raise DataError(f"the mask must hold 0 and one other value; got {labels} and perhaps more: keep the nodule only")
     return values != 0
 
 

@@ -47,7 +47,7 @@ def test_refusing_stops_at_the_first_fault_also_when_skipping_it_filled_the_cach
         with pytest.raises(DataError, match=r"annotations.csv line 3.*data.on_error = skip"):
             prepare(config)
         assert len(load(replace(config, on_error="skip"), lambda _: None).values) == 1
-    with pytest.raises(DataError, match=r"gone.mhd.*data.on_error = skip"):
+    with pytest.raises(DataError, match=r"gone: .*data.on_error = skip"):
         prepare(luna_folder("a", [("a", 10, -20, 30, 8), ("gone", 1, 2, 3, 8)], on_error="refuse"))
 
 

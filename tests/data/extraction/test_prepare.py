@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from gmmae.data.extraction.annotations import COORDINATES, Fault
 from gmmae.data.extraction.prepare import prepare
@@ -12,8 +11,6 @@ from gmmae.data.extraction.progress import progress
 from gmmae.data.extraction.summary import lines, summarise
 from gmmae.data.extraction.tasks import Plan
 from gmmae.data.groups import Groups
-from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError
 
 
 def test_the_summary_of_known_cubes():
@@ -51,11 +48,6 @@ def test_the_summary_says_where_groups_are_only_scans(luna_folder, write_csv):
     known = prepare(config).summary
     assert (known["groups"], known["split_by"]) == (1, "patient")
     assert not any("no patient" in line for line in lines(known))
-
-
-def test_the_synthetic_source_has_nothing_to_prepare():
-    with pytest.raises(DataError, match=r"data.source must be one of luna16, cubes, medmnist .*; got synthetic"):
-        prepare(DataConfig())
 
 
 def test_long_work_says_a_line_now_and_then(monkeypatch):
