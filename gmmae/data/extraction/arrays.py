@@ -107,7 +107,9 @@ def member(path: Path, key: str) -> Shaped[np.ndarray, "..."]:
     """Reads an array of a `.npz`. Its length and checksum are compared."""
     with _member(path, key) as file:
         shape, order, kind = _header(file)
-        return np.frombuffer(file.read(), kind).reshape(shape, order=order)
+        data = file.read()
+        require_length(path, math.prod(shape) * kind.itemsize, len(data))
+        return np.frombuffer(data, kind).reshape(shape, order=order)
 
 
 @contextmanager

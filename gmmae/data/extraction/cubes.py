@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from gmmae.data.extraction.tasks import ENDINGS, Plan, Task, plan_folder, task
 from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError
 
+Source = Literal["synthetic", "luna16", "cubes", "medmnist"]
 ARRAYS = {
     **{name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")},
     **{"groups": "group", "categories": "category"},
@@ -60,11 +62,14 @@ def plan(config: DataConfig) -> Plan:
     return plan_folder(config, "file", (), find)
 
 
-def source_of(root: Path, csv: str = "auto") -> Literal["luna16", "cubes", "medmnist"]:
-    """Returns the source that reads a file or a folder; `csv` as in `data.csv`."""
-    if root.suffix == ".npz" and root.is_file() and MEDMNIST_ARRAY in array_names(root):
+def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Source:
+    """Returns the source that reads a file or a folder, where it can be told; `csv` as in `data.csv`."""
+    names = array_names(root) if root.suffix == ".npz" and is_zipfile(root) else ()
+    if MEDMNIST_ARRAY in names:
         return "medmnist"
-    return "luna16" if looks_like_luna16(root, csv) else "cubes"
+    if looks_like_luna16(root, csv):
+        return "luna16"
+    return "cubes" if VOLUMES_ARRAY in names or (root / NODULES).is_file() else default
 
 
 def looks_like_luna16(root: Path, csv: str = "auto") -> bool:

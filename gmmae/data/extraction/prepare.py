@@ -31,7 +31,7 @@ from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
 from gmmae.data.extraction.tasks import Plan, Task, relative, sha256
 from gmmae.data.groups import join
-from gmmae.data.settings import COLUMNS, NODULES, DataConfig
+from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.volumes import OWN, DataError, Nodules, unreadable_root
 from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
@@ -126,11 +126,10 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
     except OSError as error:
         raise unreadable_root(error) from error
     except DataError as error:
-        other = cube_files.source_of(config.folder, config.csv)
-        known = config.folder.suffix == ".npz" or (config.folder / NODULES).is_file() or other != "cubes"
-        if other == config.source or not known:
+        other = cube_files.source_of(config.folder, config.csv, config.source)
+        if other == config.source:
             raise
-        raise DataError(f"{error}: it looks as for --data.source {other}") from error
+        raise DataError(f"{error}: is it for --data.source {other}?") from error
     if config.on_error == "refuse":
         refuse(plan.faults, plan.way_out)
     cache = user_cache() if config.cache == "auto" else Path(config.cache)

@@ -108,7 +108,7 @@ def plan_folder(
       required: other columns that must be there.
       find: returns the file of a volume by its name.
       faults: those of the folder.
-      numbered: whether the only nodule of a volume has a number in its name too.
+      numbered: whether names of volumes have no endings, and a number follows also where a volume has one nodule.
 
     Raises:
       DataError: the CSV cannot be used.
@@ -118,7 +118,7 @@ def plan_folder(
     faults = [*table.faults, *faults]
     for name, group in groupby(sorted(table.rows, key=lambda row: row.file), lambda row: row.file):
         rows, path, items = list(group), find(name), list[Item]()
-        if path is None or not path.name.endswith(ENDINGS):
+        if path is None or not (numbered or name.endswith(ENDINGS)):
             kind, text = "missing", f"there is no such file in data.root, its images/ or subset*/; {csv.name} lists it"
             if path is not None:
                 kind, text = "unreadable", f"a volume must end in {', '.join(ENDINGS)}"

@@ -1,12 +1,9 @@
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import COORDINATES, Fault
-from gmmae.data.extraction.prepare import prepare
+from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.progress import progress
 from gmmae.data.extraction.summary import lines, summarise
 from gmmae.data.extraction.tasks import Plan
@@ -37,17 +34,6 @@ def test_the_summary_of_known_cubes():
     assert "c.mhd: too late" in text[-22]
     assert text[-21] == "gone0.mhd: there is no such scan"
     assert text[-1] == "and 11 more, in summary.json"
-
-
-def test_the_summary_says_where_groups_are_only_scans(luna_folder, write_csv):
-    prepared = prepare(config := luna_folder("ab"))
-    assert json.loads((prepared.folder / "summary.json").read_text()) == prepared.summary
-    assert any("no patient is known" in line for line in lines(prepared.summary))
-    csv, columns = Path(config.root) / "annotations.csv", (*COORDINATES, "seriesuid", "diameter_mm", "patient")
-    write_csv(csv, [(10, -20, 30, uid, 8, "P1") for uid in "ab"], columns)
-    known = prepare(config).summary
-    assert (known["groups"], known["split_by"]) == (1, "patient")
-    assert not any("no patient" in line for line in lines(known))
 
 
 def test_long_work_says_a_line_now_and_then(monkeypatch):
