@@ -119,7 +119,7 @@ def plan_folder(
     for name, group in groupby(sorted(table.rows, key=lambda row: row.file), lambda row: row.file):
         rows, path, items = list(group), find(name), list[Item]()
         if path is None or not (numbered or name.endswith(ENDINGS)):
-            kind, text = "missing", f"there is no such file in data.root, its images/ or subset*/; {csv.name} lists it"
+            kind, text = "missing", f"there is no such file in the folder, its images/ or subset*/; {csv.name} lists it"
             if path is not None:
                 kind, text = "unreadable", f"a volume must end in {', '.join(ENDINGS)}"
             faults.append(Fault(kind, name, text, len(rows)))
@@ -133,7 +133,7 @@ def plan_folder(
             own = f"{name}_{i}" if numbered or rows[1:] else name
             items.append(row._replace(name=own, group=row.group or name, mask=mask if mask.is_file() else None))
         if items:
-            tasks.append(task(path, relative(root, path), tuple(items)))
+            tasks.append(task(path, relative(root, path) if numbered else name, tuple(items)))
     return Plan(tuple(tasks), tuple(faults), len(table.rows) + len(table.faults), header=table.header, used=table.used)
 
 
