@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gmmae.data.extraction.annotations import patient_key
-from gmmae.data.extraction.arrays import stream
+from gmmae.data.extraction.arrays import member
 from gmmae.data.extraction.headers import data_file
 from gmmae.data.extraction.tasks import Plan, Task
 
@@ -74,7 +74,7 @@ def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
 def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, str]]:
     """Yields what each nodule shares with others: its name, the kind, and a text that is equal for those of one group."""
     stack = task.items[0].part is not None
-    volumes = [_digest(array) for array in stream(task.file, task.items[0].array)] if stack else []
+    volumes = [_digest(array) for array in member(task.file, task.items[0].array)] if stack else []
     data = data_file(task.file)
     scan = "" if stack else next(stamp.sample for stamp in task.stamps if stamp.path == data)
     for item in task.items:

@@ -44,7 +44,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     refuse(plan.faults, "take its row out of the CSV")
     if not plan.tasks:
         raise DataError(f"data.csv must list a nodule; {root} lists none")
-    nodules = _read_all(plan.tasks, config.least_axes, config.hu, plan.inputs)
+    nodules = _read_all(plan.tasks, config.least_axes, config.hu)
     for nodule in nodules:
         masses(nodule.values[None], config.window, [nodule.place])
     groups = join(plan, {nodule.name: nodule.values for nodule in nodules})
@@ -55,8 +55,8 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
-def _read_all(tasks: tuple[Task, ...], least_axes: int, hu: bool, inputs: object) -> tuple[NativeNodule, ...]:
-    """Reads all tasks. `inputs` are the files' stamps, so changed files are read again."""
+def _read_all(tasks: tuple[Task, ...], least_axes: int, hu: bool) -> tuple[NativeNodule, ...]:
+    """Reads all tasks. They hold the files' stamps, so changed files are read again."""
     nodules = [nodule for task in tasks for nodule in _read_task(task, least_axes, hu)]
     return tuple(sorted(nodules, key=lambda nodule: nodule.name))
 

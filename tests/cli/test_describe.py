@@ -221,7 +221,7 @@ def test_each_annotated_nodule_of_a_luna16_folder_is_described(describe, tmp_pat
     (scans / "annotations.csv").write_text("\n".join([*lines, ""]))
     (scans / "mine.csv").write_text("\n".join([*lines[:2], ""]))
     out, printed = describe(scans, crop="2x")
-    assert printed[0] == "9.9.mhd: there is no such scan; annotations.csv lists 1 of its nodules"
+    assert printed[0].startswith("9.9: there is no such file")
     assert printed[1].startswith("2 volumes described")
     table = rows(out / "nodules.csv")
     assert [row["file"] for row in table] == ["reconstructions/1.2.3_0.nii.gz", "reconstructions/1.2.3_1.nii.gz"]

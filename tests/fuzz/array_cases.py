@@ -61,14 +61,13 @@ def _huge():
 BROKEN = {
     "cut in the middle": halved,
     "a byte changed": lambda data: data[:2000] + b"\xff\xff" + data[2002:],
-    "0 bytes": lambda _: b"",
     "text": lambda _: b"<html>not found</html>",
     "an empty archive": lambda _: b"PK\5\6" + bytes(18),
 }
 GONE = with_arrays(lambda arrays: {name: np.delete(array, 2, axis=0) for name, array in arrays.items()})
 DIGITS = only(groups=lambda g: np.char.lstrip(g, "p"))
 SHARES = ("0 to 1", "a mask for an image")
-ALONE = ("NaN everywhere", "infinity in the middle", "a billion")
+ALONE = ("NaN in the middle", "infinity in the middle", "a billion")
 cubes = partial(table, "npz", ".npz", "prepare, evaluate|describe|sweep")
 CASES = [
     *cubes(
@@ -84,7 +83,6 @@ CASES = [
             "no volumes": only(volumes=lambda _: None),
             "volumes under another name": with_arrays(lambda arrays: {"volumes": None, "images": arrays["volumes"]}),
             "no sample": with_arrays(lambda arrays: {name: array[:0] for name, array in arrays.items()}),
-            "one volume without an axis of samples": only(volumes=lambda v: v[0]),
             "5 axes": only(volumes=lambda v: v[..., None]),
             "no voxels": only(volumes=lambda v: v[:, :0], masks=lambda m: m[:, :0]),
             "one number": only(volumes=lambda v: v[0, 0, 0, 0]),
@@ -116,7 +114,7 @@ CASES = [
             ),
             "volumes[0]: truth values": only(volumes=lambda v: v > -400),
             **{f"volumes[0]: {what}": only(volumes=WRONG_VOXELS[what]) for what in SHARES},
-            **{f"the type {kind}": only(volumes=lambda v, kind=kind: v.astype(kind)) for kind in ("complex", "str", "M8[s]")},
+            "complex numbers": only(volumes=lambda v: v.astype(complex)),
         },
     ),
     *cubes(
@@ -135,7 +133,6 @@ CASES = [
             "in columns": only(volumes=np.asfortranarray),
             "the other byte order": only(volumes=lambda v: v.astype(">i2"), diameter_mm=lambda d: d.astype(">f8")),
             "diameters as text": only(diameter_mm=lambda d: d.astype(str)),
-            "masks of 255": only(masks=lambda m: 255 * m),
             "masks of truth values": only(masks=lambda m: m.astype(bool)),
             "names and groups as bytes": only(names=lambda n: n.astype("S"), groups=lambda g: g.astype("S")),
             **{what: only(volumes=function) for what, function in TYPES.items()},
@@ -161,7 +158,6 @@ BYTES = partial(np.zeros, dtype=np.uint8)
 MEDMNIST_ARRAYS = {
     "images: of float32": {"train_images": np.zeros((24, 12, 12, 12), np.float32)},
     "images: of colours": {"train_images": BYTES((24, 28, 28, 3))},
-    "images: of two axes": {"train_images": BYTES((24, 28, 28))},
     "images: no cubes": {"train_images": BYTES((24, 12, 12, 10))},
     "images: of two sizes": {"test_images": BYTES((16, 8, 8, 8))},
     "val_images: none": {"val_images": BYTES((0, 12, 12, 12))},

@@ -60,20 +60,15 @@ def middle(value):
 
 WRONG_VOXELS = {
     "a billion": lambda v: v.astype(np.int32) * 10**6,
-    "1e38": lambda v: v * 0 + np.float32(1e38),
     "1e300": lambda v: v * 0 + 1e300,
-    "65,535": lambda v: v.astype(np.uint16) | 65535,
     "NaN in the middle": middle(np.nan),
-    "NaN everywhere": lambda v: v * np.float32("nan"),
     "infinity in the middle": middle(np.inf),
     "0 to 1": lambda v: ((v.clip(-1000, 400) + 1000) / 1400).astype(np.float32),
-    "0 to 1 in double precision": lambda v: (v.clip(-1000, 400) + 1000) / 1400,
     "-1 to 1": lambda v: ((v.clip(-1000, 400) + 300) / 700).astype(np.float32),
-    "z-scores": lambda v: ((v - v.mean()) / v.std()).astype(np.float32),
     "a mask for an image": lambda v: (v > v.mean()).astype(np.uint8),
 }
 """Functions of voxels that leave none that can be HU."""
-TYPES = {f"the type {kind}": lambda v, kind=kind: v.astype(kind) for kind in ("int32", "int64", "float32", "float64")}
+TYPES = {f"the type {kind}": lambda v, kind=kind: v.astype(kind) for kind in ("int64", "float32", "float64")}
 
 
 def halved(data):
@@ -93,7 +88,6 @@ def _two_parts(data):
 
 DAMAGES = {
     "cut in the middle": halved,
-    "cut behind the header": lambda data: gzip.compress(gzip.decompress(data)[:352]),
     "cut by a voxel": lambda data: gzip.compress(gzip.decompress(data)[:-2]),
     "a voxel more": lambda data: gzip.compress(gzip.decompress(data) + bytes(2)),
     "a byte changed": flipped,
@@ -101,13 +95,11 @@ DAMAGES = {
     "0 bytes": lambda _: b"",
     "text": lambda _: "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
     "compressed text": lambda _: gzip.compress(b"<html>404 Not Found</html>" * 40),
-    "zeros": lambda _: bytes(4096),
 }
 AXES = {
     "4 axes, three times": lambda image: sitk.JoinSeries([image] * 3),
     "2 axes": lambda image: image[:, :, 5],
     "vectors": lambda image: sitk.Compose([sitk.Cast(image, sitk.sitkFloat32)] * 3),
-    "one slice": lambda image: image[:, :, :1],
     "complex numbers": lambda image: sitk.Cast(image, sitk.sitkComplexFloat32),
     "one voxel": lambda image: image[:1, :1, :1],
 }
@@ -131,8 +123,6 @@ FILES = [
 MISSING = {
     "missing": lambda _: None,
     "a link to itself": loop,
-    "a link to nothing": lambda path: path.symlink_to("nowhere"),
-    "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
     "a pipe": os.mkfifo,
     "a folder": Path.mkdir,
 }
@@ -142,17 +132,14 @@ MISSING = {
 LOST_HEADERS = {
     "voxels without end": "40 8h 3 32767 32767 32767 1 1 1 1",
     "a negative size": "42 h -14",
-    "a size of 0": "46 h 0",
     "half of the slices": "46 h 5",
     "9 axes": "40 h 9",
     "no axis": "40 h 0",
     "an unknown type": "70 h 9999",
     "voxels at NaN": "108 f nan",
-    "voxels at infinity": "108 f inf",
     "voxels far off": "108 f 1e9",
-    "the magic of another format": "344 3B 120 121 122",
     "the magic of two files": "345 B 105",
-    **{f"spacing {mm}": f"80 f {mm}; 254 h 0" for mm in ("0", "NaN", "inf", "1e-30", "1e30")},
+    **{f"spacing {mm}": f"80 f {mm}; 254 h 0" for mm in ("0", "NaN", "1e30")},
     "the spacing of another matrix": "80 f 1.6",
     "a matrix that lies elsewhere": "268 f 30",
     "a matrix that is turned": "256 f 0.5",
@@ -163,9 +150,7 @@ LOST_HEADERS = {
     "no matrix at all": "252 2h 0 0",
     "slope infinite": "112 f inf",
     "slope 0 and 1024 less": "112 2f 0 -1024",
-    "slope NaN and 1024 less": "112 2f nan -1024",
     "NaN more": "112 2f 2 nan",
-    "infinitely more": "112 2f 1 inf",
 }
 ODD_HEADERS = {
     "a negative spacing": "80 f -0.8; 254 h 0",
@@ -313,16 +298,13 @@ FINER = Grid((20, 32, 28), (0.4, 0.45, 0.75), (9.8, -20.225, 29.625))
 EMPTY = {"without a voxel": voxels(MASK, np.zeros_like)}
 ODD_LABELS = {
     "of several labels": lambda v: v * (1 + np.arange(v.size).reshape(v.shape) % 3).astype(np.uint8),
-    "of probabilities": lambda v: np.where(v, 0.9, 0.1),
     "of -1 and 1": lambda v: 2 * v.astype(np.int16) - 1,
-    "of logits": lambda v: np.where(v, 3.0, -3.0),
     "with NaN": lambda v: np.where(v, 1, np.nan),
 }
 LABELS = {
     "of 255": lambda v: 255 * v,
-    "of the label 7": lambda v: 7 * v,
     "the type int16": lambda v: v.astype(np.int16),
-} | TYPES
+}
 OTHER_MASKS = {
     "a column that names a missing file": "masks/o.nii.gz",
     "a column that names a folder": "masks",
@@ -362,8 +344,9 @@ MASKS = [
     *masks(
         reads(near=True),
         {
-            "a micrometre beside": _mask(BALL, origin=(10.001, -20.001, 30.001)),
-            "of a spacing rounded": _mask(BALL, spacing=(0.80001, 0.90001, 1.50001)),
+            "a micrometre beside, of a spacing rounded": _mask(
+                BALL, origin=(10.001, -20.001, 30.001), spacing=(0.80001, 0.90001, 1.50001)
+            ),
         },
     ),
     *masks(reads(), each(voxels, MASK, LABELS)),
@@ -383,14 +366,9 @@ MASKS = [
     *table("cubes", "mask", "prepare", LOST._replace(reads=itself), EMPTY),
     *table("cubes", "mask", "segment, train unet, insert", refused("n2"), EMPTY),
 ]
-MOVED = {
-    "missing": gone(MASK),
-    "of another name": moved(MASK, "masks/n2_mask.nii.gz"),
-    "of the ending .nii": moved(MASK, "masks/n2.nii"),
-}
 NO_MASKS = {"no folder": gone("masks"), "a file for the folder": both(gone("masks"), content("masks", "none\n"))}
 for without, like, segmented, inserted in (
-    (MOVED, gone(MASK), "n2", "n2"),
+    ({"missing": gone(MASK)}, gone(MASK), "n2", "n2"),
     (NO_MASKS, gone("masks"), "n0.nii.gz", "masks"),
 ):
     MASKS += table("cubes", "mask", "prepare, evaluate", reads(like), without)

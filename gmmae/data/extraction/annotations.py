@@ -179,13 +179,14 @@ def table_of(
             faults.append(Fault("row", place, str(error), 1))
             continue
         named = tuple(cell for column, cell in zip(header, cells, strict=True) if column)
-        row = row._replace(number=number, place=place, cells=named)
-        earlier = rows.setdefault((row.file, row.centre_mm), row)
-        if earlier._replace(number=number, place=place, cells=named) != row:
-            text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
+        first = rows.setdefault((row.file, row.centre_mm), row._replace(number=number, place=place, cells=named))
+        if first.number == number:
+            continue
+        if first._replace(number=0, place="", cells=()) == row:
+            faults.append(Fault("duplicate", place, f"repeats line {first.number}, which is kept", 0))
+        else:
+            text = f"names the place of line {first.number} again, but says something else of it: keep one of the two"
             faults.append(Fault("row", place, text, 1))
-        elif earlier is not row:
-            faults.append(Fault("duplicate", place, f"repeats line {earlier.number}, which is kept", 0))
     return Table([*rows.values()], faults, tuple(columns), tuple(lines), tuple(filter(None, header)), used)
 
 

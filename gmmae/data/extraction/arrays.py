@@ -83,7 +83,7 @@ def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
         names = array_names(path)
         if key not in names and len(names) != 1:
             raise DataError(f"a .npz must hold an array {key}, or only one; it has {', '.join(names) or 'none'}")
-        return next(stream(path, key if key in names else names[0], whole=True))
+        return member(path, key if key in names else names[0])
     with _faults(path), path.open("rb") as file:
         shape, order, kind = _header(file)
         require_length(path, file.tell() + math.prod(shape) * kind.itemsize, path.stat().st_size)
@@ -98,28 +98,26 @@ def array_names(path: Path) -> tuple[str, ...]:
 
 def array_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
     """Returns shape and type of an array in a `.npz`."""
-    if key not in (names := array_names(path)):
-        raise DataError(f"{path}: must hold an array {key}; it has {', '.join(names) or 'none'}")
-    with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
+    with _member(path, key) as file:
         shape, _, kind = _header(file)
         return shape, kind
 
 
-def stream(path: Path, key: str, whole: bool = False) -> Iterator[Shaped[np.ndarray, "..."]]:
-    """Yields the parts of an array in a `.npz` along the first axis, or the whole array as the only part."""
-    with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
+def member(path: Path, key: str) -> Shaped[np.ndarray, "..."]:
+    """Reads an array of a `.npz`. Its length and checksum are compared."""
+    with _member(path, key) as file:
         shape, order, kind = _header(file)
-        together = whole or order == "F"
-        for _ in range(1 if together else shape[0]):
-            part = shape if together else shape[1:]
-            promised = math.prod(part) * kind.itemsize
-            data = file.read(promised)
-            if len(data) < promised:
-                raise ValueError(f"truncated .npz: an array promises {promised} more bytes, {len(data)} are there")
-            array = np.frombuffer(data, kind).reshape(part, order=order)
-            yield from [array] if whole or not together else array
-        if file.read(1):  # the checksum is compared at the end
-            raise ValueError(f"{key} must hold the bytes that its header promises; it has more")
+        data = file.read()
+        require_length(path, math.prod(shape) * kind.itemsize, len(data))
+        return np.frombuffer(data, kind).reshape(shape, order=order)
+
+
+@contextmanager
+def _member(path: Path, key: str) -> Iterator[IO[bytes]]:
+    if key not in (names := array_names(path)):
+        raise DataError(f"{path}: must hold an array {key}; it has {', '.join(names) or 'none'}")
+    with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
+        yield file
 
 
 def _header(file: IO[bytes] | BufferedIOBase) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype]:

@@ -23,18 +23,18 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
+from zipfile import is_zipfile
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import SPACINGS, Fault, Item, Table, find_csv, read_table, table_of
-from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, stream
-from gmmae.data.extraction.headers import SUFFIXES
-from gmmae.data.extraction.luna16 import ANNOTATIONS, NODULES, find_scans
-from gmmae.data.extraction.tasks import Plan, Task, by_volume, fingerprint, plan_of, task
-from gmmae.data.settings import DataConfig
+from gmmae.data.extraction.annotations import SPACINGS, Item, table_of
+from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, member
+from gmmae.data.extraction.luna16 import find_scans
+from gmmae.data.extraction.tasks import ENDINGS, Plan, Task, plan_folder, task
+from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError
 
-ENDINGS = ", ".join((*ARRAY_SUFFIXES, *SUFFIXES))
+Source = Literal["synthetic", "luna16", "cubes", "medmnist"]
 ARRAYS = {
     **{name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")},
     **{"groups": "group", "categories": "category"},
@@ -50,28 +50,26 @@ def plan(config: DataConfig) -> Plan:
     """
     root = config.folder
     if root.suffix == ".npz" and root.is_file():
-        if MEDMNIST_ARRAY in array_names(root):
-            raise DataError(f"{root} is a file of MedMNIST, and has no array volumes: give --data.source medmnist")
         return _plan_arrays(root, config)
     if not config.root or not root.is_dir():
         raise DataError(
             f"data.root must be a folder of volumes or one .npz when data.source is cubes; got {config.root or 'none'}"
         )
-    if looks_like_luna16(root, config.csv):
-        raise DataError(
-            f"{root} is a folder of scans with {ANNOTATIONS}, as LUNA16 is, and no folder of cubes with {NODULES}: give "
-            "--data.source luna16"
-        )
-    csv = find_csv(config)
-    table = read_table(csv, config, "file")
-    return plan_of(root, csv, table, *_tasks(root, table, csv))
+
+    def find(name: str) -> Path | None:
+        return next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
+
+    return plan_folder(config, "file", (), find)
 
 
-def source_of(root: Path, csv: str = "auto") -> Literal["luna16", "cubes", "medmnist"]:
-    """Returns the source that reads a file or a folder; `csv` as in `data.csv`."""
-    if root.suffix == ".npz" and root.is_file() and MEDMNIST_ARRAY in array_names(root):
+def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Source:
+    """Returns the source that reads a file or a folder, where it can be told; `csv` as in `data.csv`."""
+    names = array_names(root) if root.suffix == ".npz" and is_zipfile(root) else ()
+    if MEDMNIST_ARRAY in names:
         return "medmnist"
-    return "luna16" if looks_like_luna16(root, csv) else "cubes"
+    if looks_like_luna16(root, csv):
+        return "luna16"
+    return "cubes" if VOLUMES_ARRAY in names or (root / NODULES).is_file() else default
 
 
 def looks_like_luna16(root: Path, csv: str = "auto") -> bool:
@@ -95,36 +93,13 @@ def plan_files(files: Sequence[Path]) -> Plan:
     for path, place in zip(files, places, strict=True):
         if not path.is_file():
             raise DataError(f"volume file not found: {path}")
-        if not path.name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
-            raise DataError(f"a volume must end in {ENDINGS}; got {path}")
+        if not path.name.endswith(ENDINGS):
+            raise DataError(f"a volume must end in {', '.join(ENDINGS)}; got {path}")
         if copies[os.path.realpath(place)] > 1:
             raise DataError(f"each volume must be given once; got {path} {copies[os.path.realpath(place)]} times")
         name = place.name if names[place.name] == 1 else place.relative_to(common).as_posix()
         tasks.append(task(place, str(path), (Item(name, str(path), name, "", None, None),)))
-    return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), way_out="leave the file out")
-
-
-def _tasks(root: Path, table: Table, csv: Path) -> tuple[list[Task], list[Fault]]:
-    tasks: list[Task] = []
-    faults: list[Fault] = []
-    for name, rows in by_volume(table).items():
-        path = next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
-        if path is None or not name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
-            missing = f"there is no such file, in {root.name} or its images/; {csv.name} lists it"
-            kind, text = ("unreadable", f"a volume must end in {ENDINGS}") if path else ("missing", missing)
-            faults.append(Fault(kind, name, text, len(rows)))
-            continue
-        items: list[Item] = []
-        for i, row in enumerate(rows):
-            mask = root / (row.mask or Path("masks", Path(name).name))
-            if (row.mask or os.path.lexists(mask)) and not mask.is_file():
-                text = f"there is no such mask; {csv.name} line {row.number} names it"
-                faults.append(Fault("nodule", mask.relative_to(root).as_posix(), text, 1))
-                continue
-            items.append(row._replace(name=f"{name}_{i}" if rows[1:] else name, mask=mask if mask.is_file() else None))
-        if items:
-            tasks.append(task(path, name, tuple(items)))
-    return tasks, faults
+    return Plan(tuple(tasks), (), len(tasks), "leave the file out")
 
 
 def _plan_arrays(root: Path, config: DataConfig) -> Plan:
@@ -141,17 +116,17 @@ def _plan_arrays(root: Path, config: DataConfig) -> Plan:
     for key in sorted({*array_names(root)} - {VOLUMES_ARRAY}):
         wanted = {"masks": shape, "spacing_mm": (samples, axes)}.get(key, (samples,))
         try:
-            found = array_header(root, key)[0]
+            found, _ = array_header(root, key)
+            if found != wanted:
+                raise DataError(f"{root}: {key} must have the shape {wanted}, as volumes has; got {found}")
         except DataError:
             if key in ARRAYS:
                 raise
-            found = None
-        if found != wanted and key in ARRAYS:
-            raise DataError(f"{root}: {key} must have the shape {wanted}, as volumes has; got {found}")
-        if found != wanted or key == "masks":
-            unread += [key] * (key != "masks")
+            unread.append(key)
             continue
-        values = next(stream(root, key, whole=True))
+        if key == "masks":
+            continue
+        values = member(root, key)
         try:
             texts = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
         except UnicodeDecodeError as error:
@@ -167,5 +142,4 @@ def _plan_arrays(root: Path, config: DataConfig) -> Plan:
         row._replace(name=str(names[row.number]), place=row.file, part=row.number, cells=row.cells[1:]) for row in table.rows
     ]
     tasks = (task(root, root.name, tuple(rows)),) if rows else ()
-    faults, inputs = tuple(table.faults), fingerprint(root.parent, tasks)
-    return Plan(tasks, faults, samples, inputs, header=table.header[1:], used=table.used, unread=tuple(unread))
+    return Plan(tasks, tuple(table.faults), samples, header=table.header[1:], used=table.used, unread=tuple(unread))

@@ -7,7 +7,6 @@ direction matrix of the scan, and centred on a world point. Along an axis of S v
 The "cube" of an array of fewer axes has its number of axes (`gmmae.data.extraction.scan.Scan.axes`).
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -110,8 +109,6 @@ def _sample(
 
     `hu` is as in `cut`, and None for a mask.
     """
-    if not (math.isfinite(edge_mm) and edge_mm > 0):
-        raise DataError(f"a cube's edge must be positive and finite; got {edge_mm:g} mm")
     spacing, sizes = edge_mm / max(shape), _in_three_axes(shape)
     offsets = [(np.arange(n) - (n - 1) / 2) * edge_mm / max(shape) for n in sizes]
     points = np.stack(np.meshgrid(*offsets, indexing="ij")[::-1], -1)  # x, y, z, as seen from the centre
@@ -121,7 +118,7 @@ def _sample(
     indices = middle + points @ (np.stack(ends) - middle)
     first, last = np.floor(indices.min((0, 1, 2))), np.ceil(indices.max((0, 1, 2)))
     covered = float(np.prod(last - first + 1))
-    if not covered <= MAX_REGION_VOXELS:  # a NaN is refused too
+    if not covered <= MAX_REGION_VOXELS:  # an edge that is NaN or infinite is refused too
         raise DataError(
             f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
             "are diameter, data.crop and spacing in mm?"

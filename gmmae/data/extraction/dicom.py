@@ -139,11 +139,8 @@ def stacks(slices: list[Slice]) -> tuple[list[Stack], list[str]]:
     heights = np.array([item.height_mm for item in kept])
     usual = np.median(np.diff(heights))
     breaks = np.flatnonzero(np.abs(np.diff(heights) / usual - 1) > MAX_GAP_ERROR) + 1
-    spoilt = (
-        (np.sum(~alike), "have another size, spacing or direction"),
-        (np.sum(again), "are there twice: one of each is used"),
-    )
-    notes = [f"{count} slices {why}" for count, why in spoilt if count]
+    spoilt = {"have another size, spacing or direction": ~alike, "are there twice: one of each is used": again}
+    notes = [f"{np.sum(which)} slices {why}" for why, which in spoilt.items() if which.any()]
     for i in breaks:
         notes.append(f"a slice is missing, or out of place, between z = {places[i - 1, 2]:g} and {places[i, 2]:g} mm")
     made: list[Stack] = []

@@ -9,16 +9,16 @@ from gmmae.data.extraction.annotations import Fault, Item
 from gmmae.data.extraction.arrays import array_names, open_array
 from gmmae.data.extraction.cutting import averaged, cut, cut_mask, edge_mm
 from gmmae.data.extraction.scan import Scan, make_frame, of_array, read, read_mask
-from gmmae.data.extraction.tasks import Cube, Extracted, Task, Transient, place_of, stamps
+from gmmae.data.extraction.tasks import Cube, Reading, Task, place_of, stamps
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
 
 
-def extract(task: Task, config: DataConfig) -> Extracted | Transient:
+def extract(task: Task, config: DataConfig) -> Reading | str:
     """Cuts all nodules of one scan. A broken file or nodule becomes a fault.
 
-    A system error (disk, network, memory) is transient and no fault of the scan. So is any result of files that have changed
-    since they were listed.
+    A system error (disk, network, memory) is transient and no fault of the scan, so only its reason is returned. So is any
+    result of files that have changed since they were listed.
     """
     cubes: list[Cube] = []
     faults: list[Fault] = []
@@ -32,10 +32,10 @@ def extract(task: Task, config: DataConfig) -> Extracted | Transient:
         left = len(task.items) - len(cubes) - len(faults)
         faults.append(Fault("unreadable", task.label, str(error), left))
     except (OSError, MemoryError) as error:
-        return Transient(error_line(error))
+        return error_line(error)
     if stamps([stamp.path for stamp in task.stamps]) != task.stamps:
-        return Transient("its files have changed, or have gone, since they were listed")
-    return Extracted(tuple(cubes), tuple(faults))
+        return "its files have changed, or have gone, since they were listed"
+    return Reading(task, tuple(cubes), tuple(faults))
 
 
 def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None]]:

@@ -102,20 +102,8 @@ def _fields(path: Path, separator: str) -> tuple[dict[str, str], int]:
 
 def _read_meta(path: Path) -> Stored:
     data, (fields, end) = data_file(path), _fields(path, "=")
-    if "ElementDataFile" not in fields:
-        raise DataError("the header is no MetaImage header: it has no ElementDataFile")
-    if not data.is_relative_to(os.path.normpath(path.parent)):
+    if not (data.is_relative_to(os.path.normpath(path.parent)) and data.is_file()):
         raise DataError(f"the data must lie beside the header; ElementDataFile is {fields['ElementDataFile']!r}")
-    if not data.is_file():
-        raise DataError(f"the header has no data: {data.name}, which it names, is not there")
-    _check_meta(fields)
-    big = fields.get("BinaryDataByteOrderMSB", fields.get("ElementByteOrderMSB", "")).lower() == "true"
-    compressed = fields.get("CompressedData", "").lower() == "true"
-    skipped = "0" if compressed else fields.get("HeaderSize", "0")
-    return _behind(data, end if data == path else 0, skipped, big, compressed)
-
-
-def _check_meta(fields: dict[str, str]) -> None:
     for count, names in META_NUMBERS:
         found = {name: _numbers(fields[name]) for name in names if name in fields}
         for name, numbers in found.items():
@@ -126,9 +114,13 @@ def _check_meta(fields: dict[str, str]) -> None:
     if "ElementSpacing" not in fields and "ElementSize" not in fields:
         raise DataError("ElementSpacing in the header must give the spacing in mm; got none, which ITK takes for 1 mm")
     for name, wanted in META_FIXED.items():
-        found = fields.get(name, wanted)
-        if found.lower() != wanted.lower() and as_number(found) != as_number(wanted):
-            raise DataError(f"{name} in the header must be {wanted}, because nothing else is applied; got {found}")
+        given = fields.get(name, wanted)
+        if given.lower() != wanted.lower() and as_number(given) != as_number(wanted):
+            raise DataError(f"{name} in the header must be {wanted}, because nothing else is applied; got {given}")
+    big = fields.get("BinaryDataByteOrderMSB", fields.get("ElementByteOrderMSB", "")).lower() == "true"
+    compressed = fields.get("CompressedData", "").lower() == "true"
+    skipped = "0" if compressed else fields.get("HeaderSize", "0")
+    return _behind(data, end if data == path else 0, skipped, big, compressed)
 
 
 def _behind(path: Path, end: int, skipped: str, big_endian: bool, compressed: bool) -> Stored:
@@ -183,9 +175,6 @@ def _read_nifti(path: Path) -> Stored:
 def _check_nifti(header: dict[str, Any]) -> None:
     if header["magic"] != b"n+1":
         raise DataError(f"a NIfTI file must hold header and voxels in one piece; its magic word is {header['magic']!r}")
-    axes = header["dim"][0]
-    if not 1 <= axes <= 7 or min(header["dim"][1 : axes + 1]) < 1:
-        raise DataError(f"dim in the header must be 1 to 7 axes and their positive lengths; got {listed(header['dim'])}")
     if header["datatype"] not in NIFTI_TYPES:
         raise DataError(f"voxels must be numbers; datatype in the header is {header['datatype']}")
     spacing = header["pixdim"][1:4]

@@ -8,9 +8,9 @@ Source: Setio et al. 2017, https://luna16.grand-challenge.org/Data/.
 
 from pathlib import Path
 
-from gmmae.data.extraction.annotations import COORDINATES, Fault, find_csv, read_table
-from gmmae.data.extraction.tasks import Plan, Task, by_volume, plan_of, task
-from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
+from gmmae.data.extraction.annotations import COORDINATES, Fault
+from gmmae.data.extraction.tasks import Plan, plan_folder
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 COLUMNS = (*COORDINATES, "diameter_mm")
@@ -24,26 +24,13 @@ def plan(config: DataConfig) -> Plan:
     """
     root = config.folder
     if not config.root or not root.is_dir():
-        hint = ": one .npz is read with --data.source cubes" if root.suffix == ".npz" and root.is_file() else ""
         raise DataError(
-            f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root or 'none'}{hint}"
+            f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root or 'none'}"
         )
     scans, faults = find_scans(root)
-    if config.csv == "auto" and (root / NODULES).is_file() and not (root / ANNOTATIONS).is_file():
-        raise DataError(f"{root} is a folder of cubes with {NODULES}, and has no {ANNOTATIONS}: give --data.source cubes")
     if not scans:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
-    csv = find_csv(config)
-    table = read_table(csv, config, "seriesuid", COLUMNS)
-    tasks: list[Task] = []
-    for uid, rows in by_volume(table).items():
-        if uid in scans:
-            items = tuple(row._replace(name=f"{uid}_{i}") for i, row in enumerate(rows))
-            tasks.append(task(scans[uid], str(scans[uid].relative_to(root)), items))
-        else:
-            text = f"there is no such scan; {csv.name} lists {len(rows)} of its nodules"
-            faults.append(Fault("missing", f"{uid}.mhd", text, len(rows)))
-    return plan_of(root, csv, table, tasks, faults)
+    return plan_folder(config, "seriesuid", COLUMNS, scans.get, faults, numbered=True)
 
 
 def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Integer
 
 from gmmae.data.extraction.annotations import Item
-from gmmae.data.extraction.arrays import VOLUMES_ARRAY, array_header, array_names, stream
-from gmmae.data.extraction.tasks import Plan, fingerprint, task
+from gmmae.data.extraction.arrays import array_header, member
+from gmmae.data.extraction.tasks import Plan, task
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
 from gmmae.data.volumes import DataError
@@ -81,44 +81,31 @@ def plan(config: DataConfig) -> Plan:
             f"{RECORD}; got {config.root or 'none'}"
         )
     try:
-        keys = array_names(root)
+        parts = [_part(root, split, part) for split, part in SPLITS.items()]
     except DataError as error:
         raise DataError(f"{error}: {WAY_OUT}") from error
-    wanted = [f"{part}_{what}" for part in SPLITS.values() for what in ("images", "labels")]
-    if missing := [key for key in wanted if key not in keys]:
-        hint = ": one .npz of volumes is read with --data.source cubes" if VOLUMES_ARRAY in keys else ""
-        raise DataError(
-            f"{root}: a file of MedMNIST must hold {', '.join(wanted)}; it lacks {', '.join(missing)} and has "
-            f"{', '.join(keys) or 'none'}{hint}"
-        )
-    parts = [_part(root, split, part) for split, part in SPLITS.items()]
-    edges = {array_header(root, key)[0][1:] for key in wanted[::2]}
-    if len(edges) > 1:
-        raise DataError(f"{root}: all images must have one shape; got {' and '.join(map(str, sorted(edges)))}")
+    shapes = {array_header(root, items[0].array)[0][1:] for items in parts}
+    if len(shapes) > 1:
+        raise DataError(f"{root}: all images must have one shape; got {' and '.join(map(str, sorted(shapes)))}")
     tasks = tuple(task(root, f"{root.name} {items[0].array}", items) for items in parts)
-    return Plan(tasks, (), sum(map(len, parts)), fingerprint(root.parent, tasks), way_out=WAY_OUT)
+    return Plan(tasks, (), sum(map(len, parts)), WAY_OUT)
 
 
 def _part(root: Path, split: str, part: str) -> tuple[Item, ...]:
     """Checks the arrays of training, validation or test, and returns the volumes."""
-    (images, dtype), (labels, kind) = (array_header(root, f"{part}_{what}") for what in ("images", "labels"))
+    array = f"{part}_images"
+    (images, dtype), (labels, kind) = array_header(root, array), array_header(root, f"{part}_labels")
     n = images[:1]
     if dtype != np.uint8 or len(images) != 4 or len(set(images[1:])) != 1 or not min(images):
-        raise DataError(
-            f"{root}: {part}_images must be cubes of bytes, uint8 of the shape (N, n, n, n); got {dtype} of the shape "
-            f"{images}: give one of {', '.join(f'{name}.npz' for name in DATASETS)}"
-        )
+        raise DataError(f"{root}: {array} must be cubes of bytes, uint8 of the shape (N, n, n, n); got {dtype}, {images}")
     if kind.kind not in "iu" or labels not in (n, (*n, 1)):
-        raise DataError(
-            f"{root}: {part}_labels must be a whole number for each image, of the shape {(*n, 1)}; got {kind} of the shape "
-            f"{labels}"
-        )
-    numbers: Integer[np.ndarray, " n"] = next(stream(root, f"{part}_labels", whole=True)).reshape(-1)
+        raise DataError(f"{root}: {part}_labels must be whole numbers of the shape {(*n, 1)}; got {kind}, {labels}")
+    numbers: Integer[np.ndarray, " n"] = member(root, f"{part}_labels").reshape(-1)
     known = DATASETS.get(dataset_name(root))
     if numbers.min() < 0 or (known and numbers.max() >= len(known.labels)):
         allowed = f"0 to {len(known.labels) - 1}" if known else "0 or more"
         raise DataError(f"{root}: {part}_labels must be {allowed}; got {numbers.min()} to {numbers.max()}")
-    array, items = f"{part}_images", list[Item]()
+    items: list[Item] = []
     for i, number in enumerate(numbers.tolist()):
         name, category = f"{root.stem}_{part}_{i:05d}", known.labels[number] if known else str(number)
         items.append(Item(name, f"{array}[{i}]", name, category, None, None, part=i, array=array, split=split))

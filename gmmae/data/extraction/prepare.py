@@ -125,11 +125,17 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
         plan = plan or SOURCES[config.source](config)
     except OSError as error:
         raise unreadable_root(error) from error
+    except DataError as error:
+        other = cube_files.source_of(config.folder, config.csv, config.source)
+        if other == config.source:
+            raise
+        raise DataError(f"{error}: is it for --data.source {other}?") from error
     if config.on_error == "refuse":
         refuse(plan.faults, plan.way_out)
     cache = user_cache() if config.cache == "auto" else Path(config.cache)
+    root = config.folder if config.folder.is_dir() else config.folder.parent
     options = {name: getattr(config, name) for name in IDENTITY_FIELDS}
-    entry = cache / _key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
+    entry = cache / _key([VERSION, options, plan], root)
     summary = from_cache = None if refresh else _whole(entry)
     if summary is None:
         with stoppable(), writing("data.cache", cache, "folder"):
@@ -140,7 +146,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
                 for path in (entry / SUMMARY, *(cache / PARTS).iterdir()) if refresh else ():
                     path.unlink(missing_ok=True)
                 summary = from_cache = _whole(entry)
-                summary = summary or _make(entry, config, plan, options, say)
+                summary = summary or _make(entry, config, plan, options, root, say)
     if config.on_error == "refuse":
         refuse([Fault(**fault) for fault in summary["faults"]], plan.way_out)
     return Prepared(entry, summary, from_cache is not None)
@@ -155,12 +161,13 @@ def _whole(entry: Path) -> dict[str, Any] | None:
     return None
 
 
-def _key(inputs: object) -> str:
-    """Returns twenty hexadecimal digits of the SHA-256 of any JSON value. A path counts by its text."""
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:20]
+def _key(inputs: object, root: Path) -> str:
+    """Returns twenty hexadecimal digits of the SHA-256 of any JSON value. Paths count relative to the root."""
+    text = json.dumps(inputs, sort_keys=True, default=lambda path: relative(root, path))
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], say: Say) -> dict[str, Any]:
+def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], root: Path, say: Say) -> dict[str, Any]:
     """Reads the scans of a plan and writes their entry; returns its summary. The caller holds the entry's lock."""
     # SimpleITK and pebble are only needed here, and cost half a second to import.
     from gmmae.data.extraction import readings as extraction
@@ -168,13 +175,13 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
     start, parts = time.perf_counter(), entry.parent / PARTS
     kept: dict[Task, Path] = {}
     for task in plan.tasks:
-        items = [{**item._asdict(), "name": "", "place": "", "number": 0} for item in task.items]
-        kept[task] = parts / f"{_key([VERSION, options, items, task.stamps])}.npz"
+        items = [item._replace(name="", place="", number=0) for item in task.items]
+        kept[task] = parts / f"{_key([VERSION, options, items, task.stamps], root)}.npz"
     readings = extraction.read(config, plan, kept, say)
     # Workers finish in any order; the result must not depend on it.
-    cubes = sorted((cube for reading in readings for cube in reading.result.cubes), key=lambda cube: cube.item.name)
+    cubes = sorted((cube for reading in readings for cube in reading.cubes), key=lambda cube: cube.item.name)
     faults = sorted(
-        [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)],
+        [*plan.faults, *(fault for reading in readings for fault in reading.faults)],
         key=lambda fault: ([(text, int(part or 0)) for text, part in re.findall(r"(\D+|^)(\d*)", fault.place)], fault.text),
     )
     if not cubes:
@@ -182,19 +189,18 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
         raise DataError(
             f"data must hold a nodule that can be read; {config.root} lists {plan.annotations}, with {len(faults)} faults{why}"
         )
-    table = extraction.cube_arrays(cubes)
-    table |= {name: np.array([getattr(cube.item, name) for cube in cubes]) for name in ("name", "category", "split", "place")}
-    own = enumerate(plan.header)
-    table |= {f"{OWN}{column}": np.array([cube.item.cells[place] for cube in cubes]) for place, column in own}
-    table["diameter_mm"] = np.array([cube.item.diameter_mm for cube in cubes], float)
-    names, files = table["name"].tolist(), {item.name: task.file for task in plan.tasks for item in task.items}
-    root = config.folder if config.folder.is_dir() else config.folder.parent
-    table["path"] = np.array([relative(root, files[name]) for name in names])
+    items, table = [cube.item for cube in cubes], extraction.cube_arrays(cubes)
+    table |= {name: np.array([getattr(item, name) for item in items]) for name in ("name", "category", "split", "place")}
+    cells = zip(*(item.cells for item in items), strict=True)
+    table |= {f"{OWN}{column}": np.array(texts) for column, texts in zip(plan.header, cells, strict=True)}
+    table["diameter_mm"] = np.array([item.diameter_mm for item in items], float)
+    files = {item.name: relative(root, task.file) for task in plan.tasks for item in task.items}
+    table["path"] = np.array([files[item.name] for item in items])
     try:
-        groups = join(plan, dict(zip(names, table["values"], strict=True)))
+        groups = join(plan, {item.name: cube.values for item, cube in zip(items, cubes, strict=True)})
     except OSError as error:
         raise unreadable_root(error) from error
-    table["group"] = np.array([groups.names[name] for name in names])
+    table["group"] = np.array([groups.names[item.name] for item in items])
     entry.mkdir(exist_ok=True)
     for sheet in entry.glob("*.png"):
         sheet.unlink()

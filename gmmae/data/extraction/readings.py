@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-import zipfile
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -27,11 +26,12 @@ import numpy as np
 from pebble import ProcessExpired, ProcessPool
 
 from gmmae.data.extraction.annotations import refuse
+from gmmae.data.extraction.arrays import array_names, member
 from gmmae.data.extraction.extract import extract
 from gmmae.data.extraction.progress import Say, progress
-from gmmae.data.extraction.tasks import Cube, Extracted, Plan, Reading, Task, Transient
+from gmmae.data.extraction.tasks import Cube, Plan, Reading, Task
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import TransientError, central_section
+from gmmae.data.volumes import DataError, TransientError, central_section
 from gmmae.system.environment import cores
 from gmmae.system.files import whole_file
 
@@ -61,12 +61,11 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
         say(f"{len(done)} of {len(plan.tasks)} scans were read before, {len(left)} are left")
     with closing(_read_all(left, config, say)) as results:
         for reading in results:
-            task, result, _ = reading
             if config.on_error == "refuse":
-                refuse(result.faults, plan.way_out)
-            if len(result.cubes) == len(task.items):  # what has a fault is read again
-                with whole_file(kept[task]) as part, part.open("wb") as file:
-                    np.savez(file, allow_pickle=False, **cube_arrays(result.cubes))
+                refuse(reading.faults, plan.way_out)
+            if len(reading.cubes) == len(reading.task.items):  # what has a fault is read again
+                with whole_file(kept[reading.task]) as part, part.open("wb") as file:
+                    np.savez(file, allow_pickle=False, **cube_arrays(reading.cubes))
             readings.append(reading)
     return readings
 
@@ -81,11 +80,9 @@ def cube_arrays(cubes: Sequence[Cube]) -> dict[str, np.ndarray]:
 
 def _load(path: Path, task: Task) -> Reading | None:
     """Returns the kept result of a scan with the task's present items, or None where it cannot be read."""
-    damages = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile)
-    # NumPy leaves a damaged file open if it opens it itself.
-    with suppress(*damages), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-        rows = zip(task.items, *dict(content).values(), strict=True)
-        return Reading(task, Extracted(tuple(Cube(*row) for row in rows), ()), ())
+    with suppress(OSError, DataError, ValueError, TypeError):
+        rows = zip(task.items, *(member(path, name) for name in array_names(path)), strict=True)
+        return Reading(task, tuple(Cube(*row) for row in rows))
     return None
 
 
@@ -102,12 +99,12 @@ def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[R
         failed, in_a_row = list[Task](), 0
         with closing(_extract_all(left, config, min(workers, 1) if failures else workers)) as answers:
             for task, answer in progress(answers, len(left), "scans", say):
-                if isinstance(answer, Extracted):
+                if isinstance(answer, Reading):
                     in_a_row = 0
-                    yield Reading(task, answer, tuple(failures[task]))
+                    yield answer._replace(failures=tuple(failures[task]))
                     continue
-                say(f"not read: {task.label}: {answer.text}")
-                failures[task].append(answer.text)
+                say(f"not read: {task.label}: {answer}")
+                failures[task].append(answer)
                 failed.append(task)
                 in_a_row += 1
                 if in_a_row == most:
@@ -121,14 +118,12 @@ def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[R
         )
 
 
-def _extract_all(
-    tasks: Sequence[Task], config: DataConfig, workers: int
-) -> Generator[tuple[Task, Extracted | Transient], None, None]:
+def _extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Generator[tuple[Task, Reading | str], None, None]:
     """Yields all tasks with their results, in the order in which they finish. 0 workers: this process, without a time limit."""
     if workers == 0:
         yield from ((task, extract(task, config)) for task in tasks)
         return
-    waiting, running = iter(tasks), dict[Future[Extracted | Transient], Task]()
+    waiting, running = iter(tasks), dict[Future[Reading | str], Task]()
     pool = ProcessPool(min(workers, len(tasks)), initializer=_begin, context=_Context())
     try:
         while pool.active:
@@ -139,17 +134,14 @@ def _extract_all(
                 return
             # A pool that breaks may leave some without an answer.
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
-                task = running.pop(future)
                 try:
                     answer = future.result()
                 except TimeoutError:
-                    answer = Transient(
-                        f"it was not read within data.scan_time_limit_s = {config.scan_time_limit_s} for each volume"
-                    )
+                    answer = f"it was not read within data.scan_time_limit_s = {config.scan_time_limit_s} for each volume"
                 except ProcessExpired as error:
                     why = "killed, too little memory, or a file that breaks its decoder"
-                    answer = Transient(f"the process reading it died (status {error.exitcode}): {why}")
-                yield task, answer
+                    answer = f"the process reading it died (status {error.exitcode}): {why}"
+                yield running.pop(future), answer
         raise BrokenProcessPool("they end at once")
     except BrokenProcessPool as error:
         raise TransientError(

@@ -97,7 +97,7 @@ def as_stored(path: Path) -> Scan:
         raise DataError(f"a volume must have 3 axes and 1 value a voxel; this one has {kind}")
     frame = make_frame(header.GetSpacing(), header.GetOrigin(), header.GetDirection())
     kind = sitk.GetArrayViewFromImage(sitk.Image([1] * 3, header.GetPixelID())).dtype
-    size = _require_voxels(header.GetSize()[::-1], kind)
+    size = header.GetSize()[::-1]
     in_file = np.dtype(stored.kind or kind).newbyteorder(stored.order)
     promised = math.prod(size) * in_file.itemsize
     content = stored.content[-promised:] if stored.from_end else stored.content
@@ -135,12 +135,12 @@ def of_array(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point = (1.0, 1.0, 1
     Raises:
       DataError: the array has no axes or more than 3, or no numbers.
     """
-    if not 1 <= voxels.ndim <= 3 or min(voxels.shape) < 1:
-        raise DataError(f"a volume must have the axes z, y, x, or the last of them; this one has the shape {voxels.shape}")
+    if not 1 <= voxels.ndim <= 3 or min(voxels.shape) < 1 or voxels.dtype.kind not in "biuf":
+        what = f"{voxels.dtype} of the shape {voxels.shape}"
+        raise DataError(f"a volume must be numbers along the axes z, y, x, or the last of them; this one is {what}")
     kind = {"?": "f4", "e": "f4", "g": "f8"}.get(voxels.dtype.char, voxels.dtype)  # ITK does not know these
-    voxels = voxels.astype(kind, copy=False)
-    size = _require_voxels((1,) * (3 - voxels.ndim) + voxels.shape, voxels.dtype)
-    return Scan(voxels.reshape(size), make_frame(spacing_mm), voxels.ndim, bare=True)
+    size = (1,) * (3 - voxels.ndim) + voxels.shape
+    return Scan(voxels.astype(kind, copy=False).reshape(size), make_frame(spacing_mm), voxels.ndim, bare=True)
 
 
 def make_frame(
@@ -166,14 +166,6 @@ def make_frame(
     one.SetOrigin(origin_mm)
     one.SetDirection(direction)
     return one
-
-
-def _require_voxels(size: tuple[int, ...], kind: np.dtype) -> tuple[int, ...]:
-    if min(size) < 1:
-        raise DataError(f"a volume must have a voxel; its size is {' × '.join(map(str, size[::-1]))}")
-    if kind.kind not in "iuf":
-        raise DataError(f"voxels must be numbers; got the type {kind}")
-    return size
 
 
 def index_of(scan: Scan, point_mm: Point, tolerance: float = 0.0) -> Float[np.ndarray, " 3"]:
@@ -241,10 +233,8 @@ def mask_region(mask: Scan, *ends: Integer[np.ndarray, " 3"]) -> Bool[np.ndarray
     inside = values[values != 0]
     if inside.size and inside.min() != inside.max():
         labels = np.unique(inside).tolist()
-        more = f" and {len(labels) - MAX_LABELS_NAMED} more" * (len(labels) > MAX_LABELS_NAMED)
-        raise DataError(
-            f"the mask must hold 0 and one other value; got {listed(labels[:MAX_LABELS_NAMED])}{more}: keep the nodule only"
-        )
+        got = f"{len(labels)} others, such as {listed(labels[:MAX_LABELS_NAMED])}"
+        raise DataError(f"the mask must hold 0 and one other value; got {got}: keep the nodule only")
     return values != 0
 
 

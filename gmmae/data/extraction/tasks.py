@@ -1,21 +1,27 @@
 """The tasks of an extraction, one for each scan, and their results.
 
-A source (`luna16`, `cubes`) lists the tasks, and `extract` carries them out.
+A source (`luna16`, `cubes`, `medmnist`) lists the tasks, and `extract` carries them out.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Real, UInt8
 
-from gmmae.data.extraction.annotations import SKIP, Fault, Item, Table
-from gmmae.data.extraction.headers import data_file
+from gmmae.data.extraction.annotations import SKIP, Fault, Item, find_csv, read_table
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES
+from gmmae.data.extraction.headers import SUFFIXES, data_file
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Point
 
+ENDINGS = (*ARRAY_SUFFIXES, *SUFFIXES)
+"""Endings of the files of volumes."""
 SAMPLE_BYTES = 2**16
 """Bytes of each part of a file that stand for its content."""
 
@@ -59,25 +65,13 @@ class Cube(NamedTuple):
     filled: float  # share of the voxels that lie outside the scan
 
 
-class Extracted(NamedTuple):
+class Reading(NamedTuple):
     """The result of a task."""
 
-    cubes: tuple[Cube, ...]
-    faults: tuple[Fault, ...]
-
-
-class Transient(NamedTuple):
-    """The reason of a transient failure. It says nothing about the scan, so it is never kept."""
-
-    text: str
-
-
-class Reading(NamedTuple):
-    """A task, its result, and the reasons why earlier attempts failed."""
-
     task: Task
-    result: Extracted
-    failures: tuple[str, ...]
+    cubes: tuple[Cube, ...]
+    faults: tuple[Fault, ...] = ()
+    failures: tuple[str, ...] = ()  # the reasons why earlier attempts failed
 
 
 class Plan(NamedTuple):
@@ -86,8 +80,6 @@ class Plan(NamedTuple):
     tasks: tuple[Task, ...]  # scans to read
     faults: tuple[Fault, ...]  # rows and scans that cannot be read
     annotations: int  # rows or volumes listed, duplicates and faulty ones included
-    inputs: tuple[tuple[str, int, int, str], ...]  # the stamp of each file that is read, its path relative to the root
-    csv_sha256: str = ""  # of the CSV's bytes, where there is one
     way_out: str = SKIP  # the user's alternative to a fix, where a fault ends the extraction
     header: tuple[str, ...] = ()  # the user's columns
     used: Mapping[str, str] = {}  # those that are used, by this program's names for them
@@ -100,24 +92,54 @@ def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:
     return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file(named))]))
 
 
-def by_volume(table: Table) -> dict[str, list[Item]]:
-    """Returns the nodules of each volume by its name. Those without a group are in that of their volume."""
-    volumes: dict[str, list[Item]] = {name: [] for name in sorted({row.file for row in table.rows})}
-    for row in table.rows:
-        volumes[row.file].append(row._replace(group=row.group or row.file))
-    return volumes
+def plan_folder(
+    config: DataConfig,
+    column: str,
+    required: tuple[str, ...],
+    find: Callable[[str], Path | None],
+    faults: Sequence[Fault] = (),
+    numbered: bool = False,
+) -> Plan:
+    """Returns the plan of a folder with a CSV.
+
+    Args:
+      config: names the folder, the CSV and its columns.
+      column: the column that names the volume.
+      required: other columns that must be there.
+      find: returns the file of a volume by its name.
+      faults: those of the folder.
+      numbered: whether names of volumes have no endings, and a number follows also where a volume has one nodule.
+
+    Raises:
+      DataError: the CSV cannot be used.
+    """
+    root, csv, tasks = config.folder, find_csv(config), list[Task]()
+    table = read_table(csv, config, column, required)
+    faults = [*table.faults, *faults]
+    for name, group in groupby(sorted(table.rows, key=lambda row: row.file), lambda row: row.file):
+        rows, path, items = list(group), find(name), list[Item]()
+        if path is None or not (numbered or name.endswith(ENDINGS)):
+            kind, text = "missing", f"there is no such file in the folder, its images/ or subset*/; {csv.name} lists it"
+            if path is not None:
+                kind, text = "unreadable", f"a volume must end in {', '.join(ENDINGS)}"
+            faults.append(Fault(kind, name, text, len(rows)))
+            continue
+        for i, row in enumerate(rows):
+            mask = root / (row.mask or Path("masks", Path(name).name))
+            if (row.mask or os.path.lexists(mask)) and not mask.is_file():
+                text = f"there is no such mask; {csv.name} line {row.number} names it"
+                faults.append(Fault("nodule", relative(root, mask), text, 1))
+                continue
+            own = f"{name}_{i}" if numbered or rows[1:] else name
+            items.append(row._replace(name=own, group=row.group or name, mask=mask if mask.is_file() else None))
+        if items:
+            tasks.append(task(path, relative(root, path) if numbered else name, tuple(items)))
+    return Plan(tuple(tasks), tuple(faults), len(table.rows) + len(table.faults), header=table.header, used=table.used)
 
 
 def place_of(task: Task, item: Item) -> str:
     """Returns the name of a nodule in messages: its volume, and the line that lists it."""
     return task.label if item.place == task.label else f"{task.label} ({item.place})"
-
-
-def plan_of(root: Path, csv: Path, table: Table, tasks: Sequence[Task], faults: Iterable[Fault]) -> Plan:
-    """Returns the plan of a folder with a CSV. `faults` are those that are not in the table."""
-    digest = hashlib.sha256(csv.read_bytes()).hexdigest()
-    faults, listed = (*table.faults, *faults), len(table.rows) + len(table.faults)
-    return Plan(tuple(tasks), faults, listed, fingerprint(root, tasks), digest, header=table.header, used=table.used)
 
 
 def stamps(paths: Iterable[Path]) -> tuple[Stamp, ...]:
@@ -137,12 +159,6 @@ def _stamp(path: Path) -> Stamp:
                 file.seek(place)
                 sample.update(file.read(SAMPLE_BYTES))
     return Stamp(path, stat.st_size, stat.st_mtime_ns, sample.hexdigest())
-
-
-def fingerprint(root: Path, tasks: Iterable[Task]) -> tuple[tuple[str, int, int, str], ...]:
-    """Returns the stamps of the files of all tasks, their paths relative to the root."""
-    all_stamps = {stamp for task in tasks for stamp in task.stamps}
-    return tuple(sorted((relative(root, stamp.path), *stamp[1:]) for stamp in all_stamps))
 
 
 def relative(root: Path, path: Path) -> str:

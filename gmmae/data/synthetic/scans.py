@@ -13,8 +13,8 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Int16
 
-from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS
-from gmmae.data.settings import AIR_HU
+from gmmae.data.extraction.luna16 import COLUMNS
+from gmmae.data.settings import AIR_HU, ANNOTATIONS
 from gmmae.data.synthetic.painting import Field, blur_of, paint, paint_tube
 from gmmae.data.synthetic.phantom import DIAMETER_MM, Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
 from gmmae.data.volumes import DataError

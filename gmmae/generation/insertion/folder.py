@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gmmae.data.extraction.annotations import Table, read_table, refuse
-from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS, find_scans
-from gmmae.data.settings import DataConfig
+from gmmae.data.extraction.luna16 import COLUMNS, find_scans
+from gmmae.data.settings import ANNOTATIONS, DataConfig
 from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.geometry import Vector
 from gmmae.system.files import csv_text, write_text

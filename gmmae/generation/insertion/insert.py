@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import UInt16
 
 from gmmae.data.extraction.annotations import Table
-from gmmae.data.extraction.luna16 import ANNOTATIONS
 from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.extraction.scan import as_image, read_scan
+from gmmae.data.settings import ANNOTATIONS
 from gmmae.data.volumes import DataError, Nodules
 from gmmae.data.writing import write_image
 from gmmae.generation.insertion import noise as noises

@@ -92,19 +92,6 @@ def test_a_compressed_volume_of_some_megabytes(config, folder):
     assert first.std() > 100
 
 
-def test_masks_are_found_beside_their_volumes_or_by_their_column(config, folder):
-    ball = (np.linalg.norm(np.indices((10, 16, 14)) - np.reshape((5, 8, 7), (3, 1, 1, 1)), axis=0) < 4).astype(np.uint8)
-    for name in "abc":
-        write_image(folder / f"images/{name}.nii.gz", np.where(ball, 0, -800).astype(np.int16))
-    write_image(folder / "masks/a.nii.gz", ball)
-    write_image(folder / "other/b_mask.nrrd", ball)
-    listed(folder, "file mask", "a.nii.gz ", "b.nii.gz other/b_mask.nrrd", "c.nii.gz ")
-    nodules = load(replace(config, crop="8mm"))
-    assert nodules.masks is not None
-    assert [bool(mask.any()) for mask in nodules.masks] == [True, True, False]
-    assert (nodules.masks[:2] != (nodules.values[:2] > -400)).mean() < 0.001  # a voxel may be at one half
-
-
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_of_data_with_more_axes_than_asked_for_the_central_section_is_taken(npz, ndim, axes):
@@ -169,19 +156,7 @@ def test_values_in_their_own_unit_are_not_rounded(npz):
     volumes[2, 0, 0, 0] = np.nan
     config = replace(npz(volumes=volumes), **OWN)
     np.testing.assert_array_equal(load(config).values, np.delete(volumes, 2, 0).astype(np.float32))
-    (line,) = [line for line in lines(prepare(config).summary) if line.startswith("values: 1 % below 0.0")]
-    assert ", median 0." in line
-
-
-def test_the_adrenal_glands(shared_data, npz):
-    """32³ voxels of 0 or 255 but for the averaging; at half the resolution each voxel is the mean of eight."""
-    path = shared_data / "adrenal_shapes.npz"
-    if not path.is_file():
-        pytest.skip(f"there is no {path}")
-    volumes = np.load(path)["volumes"][:40]
-    expected = volumes.reshape(40, 16, 2, 16, 2, 16, 2).mean((2, 4, 6))
-    nodules = load(replace(npz(volumes=volumes), crop="whole", window=(0.0, 255.0)))
-    np.testing.assert_allclose(nodules.values, expected, atol=1e-4)  # float32 of up to 255
+    assert any(line.startswith("values: 1 % below 0.0") for line in lines(prepare(config).summary))
 
 
 def test_the_real_nodules(shared_data, config, folder):
@@ -198,5 +173,3 @@ def test_the_real_nodules(shared_data, config, folder):
     assert nodules.masks is not None
     steps = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 3, indexing="ij"))
     assert np.median([np.linalg.norm((mask * steps).sum((1, 2, 3)) / mask.sum()) for mask in nodules.masks]) < 0.05
-    pairs = zip(nodules.values, nodules.masks, strict=True)
-    assert np.median([cube[mask > 0].mean() - cube[mask == 0].mean() for cube, mask in pairs]) > 150

@@ -12,9 +12,8 @@ from gmmae.data.extraction import arrays, headers, luna16
 from gmmae.data.extraction.cutting import cut, cut_mask, edge_mm
 from gmmae.data.extraction.extract import extract
 from gmmae.data.extraction.scan import read
-from gmmae.data.extraction.tasks import Extracted
+from gmmae.data.extraction.tasks import Reading
 from gmmae.data.settings import AIR_HU
-from gmmae.data.volumes import DataError
 from tests.volume_folders import image, scan_of
 
 POINT = (12.3, -45.6, 78.9)
@@ -104,7 +103,7 @@ def test_a_compressed_scan_is_decompressed_once_for_all_its_nodules(luna_folder,
     monkeypatch.setattr(headers, "content", lambda path, *how: read.append(path.name) or arrays.content(path, *how))
     (task,) = luna16.plan(config).tasks
     result = extract(task, config)
-    assert isinstance(result, Extracted)
+    assert isinstance(result, Reading)
     assert len(result.cubes) == 3
     assert read == ["a.zraw"]
 
@@ -138,34 +137,3 @@ def test_masks_are_cut_like_their_volumes(blob_scan_once):
 def test_the_edge(edge, wanted):
     volume = scan_of(sitk.Image(40, 30, 20, sitk.sitkInt16))
     assert edge_mm(edge, 8.0, volume, CUBE) == wanted
-
-
-def test_a_multiple_of_an_unknown_diameter_is_refused():
-    with pytest.raises(DataError, match=r"data.crop = 1.5x needs a column diameter_mm"):
-        edge_mm("1.5x", None, scan_of(sitk.Image(4, 4, 4, sitk.sitkInt16)), CUBE)
-
-
-def voxels_of(value, dtype=np.float64):
-    return scan_of(sitk.GetImageFromArray(np.full((20, 20, 20), value, dtype)))
-
-
-@pytest.mark.parametrize(
-    ("volume", "point", "edge", "message"),
-    [
-        (voxels_of(0), (509.5, 10.0, 10.0), 5.0, r"\(509.5, 10, 10\) mm lies 490 mm outside the scan"),
-        (voxels_of(0.5), (10.0, 10.0, 10.0), 5.0, "looks windowed already"),
-        (voxels_of(0), (10.0, 10.0, 10.0), 5000.0, "at most 6.7e\\+07 voxels of its scan; 5000 mm cover 1"),
-        (voxels_of(0), (10.0, 10.0, 10.0), float("nan"), "edge must be positive and finite; got nan"),
-    ],
-)
-def test_what_cannot_be_cut_says_why(volume, point, edge, message):
-    with pytest.raises(DataError, match=message) as error:
-        cut(volume, point, edge, CUBE, AIR_HU, True)
-    assert "\n" not in str(error.value)
-
-
-def test_nan_far_from_the_nodule_does_not_matter():
-    voxels = np.full((20, 20, 20), -800.0)
-    voxels[0] = np.nan
-    volume = scan_of(sitk.GetImageFromArray(voxels))
-    assert (cut(volume, (10.0, 10.0, 10.0), 5.0, CUBE, AIR_HU, True).values == -800).all()

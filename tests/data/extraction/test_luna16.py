@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import SimpleITK as sitk
 
 from gmmae.data.extraction.prepare import load, prepare
 from gmmae.data.settings import DataConfig
@@ -22,6 +23,17 @@ def test_patients_group_scans_where_they_are_known(luna_folder, write_csv):
     assert nodules.categories == ("x", "", "y")
     by_kind = load(replace(config, group_column="kind"))
     assert by_kind.groups == ("b", "b", "y")  # "x" and "b" are of one patient
+
+
+def test_a_mask_that_the_csv_of_scans_names_lies_in_the_folder(luna_folder, write_csv):
+    config = luna_folder("a")
+    scan = sitk.ReadImage(Path(config.root) / "subset0/a.mhd")
+    sitk.WriteImage(scan > -300, Path(config.root) / "ball.nii.gz")
+    columns = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "mask")
+    write_csv(Path(config.root) / "annotations.csv", [("a", 10, -20, 30, 8, "ball.nii.gz")], columns)
+    nodules = load(config)
+    assert nodules.masks is not None
+    assert ((nodules.values > -300) != nodules.masks).mean() < 0.03  # a voxel may be at one half
 
 
 def test_one_scan_with_an_offset_is_found_among_others(luna_folder, blob_scan, write_scan, capsys):
@@ -47,7 +59,7 @@ def test_refusing_stops_at_the_first_fault_also_when_skipping_it_filled_the_cach
         with pytest.raises(DataError, match=r"annotations.csv line 3.*data.on_error = skip"):
             prepare(config)
         assert len(load(replace(config, on_error="skip"), lambda _: None).values) == 1
-    with pytest.raises(DataError, match=r"gone.mhd.*data.on_error = skip"):
+    with pytest.raises(DataError, match=r"gone: .*data.on_error = skip"):
         prepare(luna_folder("a", [("a", 10, -20, 30, 8), ("gone", 1, 2, 3, 8)], on_error="refuse"))
 
 

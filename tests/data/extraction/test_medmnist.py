@@ -22,10 +22,8 @@ def config(tmp_path):
 
 def test_a_file_has_its_own_split_its_classes_and_bytes(config):
     loaded = sources.load(config)
-    nodules, content = loaded.nodules, medmnist_files.arrays()
+    nodules = loaded.nodules
     for part, index in zip(("train", "val", "test"), (*loaded.split, loaded.test), strict=True):
-        means = content[f"{part}_images"].reshape(-1, 6, 2, 6, 2, 6, 2).mean((2, 4, 6))
-        np.testing.assert_allclose(nodules.values[index], means, rtol=1e-5)
         assert [nodules.names[i] for i in index] == [f"nodulemnist3d_{part}_{i:05d}" for i in range(len(index))]
         assert [nodules.categories[i] for i in index[:3]] == ["benign", "malignant", "benign"]
     assert (config.hu, config.window, config.crop, config.outside) == (False, (0.0, 255.0), "whole", 0.0)

@@ -1,19 +1,13 @@
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from gmmae.data.extraction.annotations import COORDINATES, Fault
-from gmmae.data.extraction.prepare import prepare
+from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.progress import progress
 from gmmae.data.extraction.summary import lines, summarise
 from gmmae.data.extraction.tasks import Plan
 from gmmae.data.groups import Groups
-from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError
 
 
 def test_the_summary_of_known_cubes():
@@ -27,7 +21,7 @@ def test_the_summary_of_known_cubes():
     faults = [Fault("missing", f"gone{i}.mhd", "there is\nno such scan", 2) for i in range(30)]
     faults.append(Fault("duplicate", "x.csv line 5", "repeats line 4, which is kept", 0))
     groups = Groups({}, "patient", ["no patient"])
-    summary: dict[str, Any] = summarise(Plan((), (), 65, ()), faults, table, True, groups) | {"repeated": ["c.mhd: too late"]}
+    summary: dict[str, Any] = summarise(Plan((), (), 65), faults, table, True, groups) | {"repeated": ["c.mhd: too late"]}
     assert summary["annotations"] == summary["nodules"] + summary["duplicates"] + summary["lost"]
     assert summary["diameter_mm"] == {"min": 4, "median": 6, "mean": 10, "max": 20}
     assert (summary["border_padded"], summary["masks"], summary["empty_masks"]) == (2, 3, 1)
@@ -40,22 +34,6 @@ def test_the_summary_of_known_cubes():
     assert "c.mhd: too late" in text[-22]
     assert text[-21] == "gone0.mhd: there is no such scan"
     assert text[-1] == "and 11 more, in summary.json"
-
-
-def test_the_summary_says_where_groups_are_only_scans(luna_folder, write_csv):
-    prepared = prepare(config := luna_folder("ab"))
-    assert json.loads((prepared.folder / "summary.json").read_text()) == prepared.summary
-    assert any("no patient is known" in line for line in lines(prepared.summary))
-    csv, columns = Path(config.root) / "annotations.csv", (*COORDINATES, "seriesuid", "diameter_mm", "patient")
-    write_csv(csv, [(10, -20, 30, uid, 8, "P1") for uid in "ab"], columns)
-    known = prepare(config).summary
-    assert (known["groups"], known["split_by"]) == (1, "patient")
-    assert not any("no patient" in line for line in lines(known))
-
-
-def test_the_synthetic_source_has_nothing_to_prepare():
-    with pytest.raises(DataError, match=r"data.source must be one of luna16, cubes, medmnist .*; got synthetic"):
-        prepare(DataConfig())
 
 
 def test_long_work_says_a_line_now_and_then(monkeypatch):

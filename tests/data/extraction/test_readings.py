@@ -14,7 +14,6 @@ import pytest
 
 from gmmae.data.extraction import arrays, extract, readings
 from gmmae.data.extraction.prepare import PARTS, SUMMARY, load, prepare
-from gmmae.data.extraction.tasks import Transient
 from gmmae.data.volumes import DataError, TransientError
 from tests.data.extraction import failing
 from tests.interrupting import moments
@@ -120,7 +119,7 @@ def test_an_end_in_the_middle_leaves_no_process_and_loses_no_scan(luna_folder, f
 
 
 def test_when_nothing_can_be_read_any_more_it_does_not_go_on_trying(luna_folder, monkeypatch):
-    read = read_by(monkeypatch, lambda task: Transient("[Errno 5] Input/output error"))
+    read = read_by(monkeypatch, lambda task: "[Errno 5] Input/output error")
     with pytest.raises(TransientError, match=r"\b8 failed "):
         load(luna_folder("abcdefghijkl"))
     assert len(read) == readings.MAX_FAILURES_IN_A_ROW
