@@ -81,7 +81,7 @@ def sweep(
         records = folder.read_all(config, samples)
         requests = _timing_requests(config, records, reference_batches)
         if not signals.reason:
-            _measure(config, folder, display, {n: requests[n] for n in _untimed(config, folder, requests)}, signals)
+            _measure(config, folder, display, requests, signals)
         if grid:
             if records:
                 display.say(outcome_table(config, records))
@@ -211,13 +211,13 @@ def _timing_requests(
 def _measure(
     config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: Mapping[int, Request], signals: Signals
 ) -> None:
-    """Measures step times, on one number of devices after the other."""
-    for n, request in requests.items():
+    """Measures the step times that are missing, on one number of devices after the other."""
+    for n in _untimed(config, folder, requests):
         name = folder.step_times(n).stem
         folder.log(name).parent.mkdir(parents=True, exist_ok=True)
         display.say(f"{name}: measuring step times")
         began = time.monotonic()
-        arguments = ("times", str(n), json.dumps(request))
+        arguments = ("times", str(n), json.dumps(requests[n]))
         if config.executor == "slurm":
             code = slurm.measure(config, folder, arguments, n, signals)
         else:
@@ -229,16 +229,15 @@ def _measure(
 
 def _untimed(config: SweepConfig, folder: SweepDir, requests: Mapping[int, Request]) -> list[int]:
     """Returns the numbers of devices whose step times are not measured yet. A batch that failed is not tried again."""
-
-    def measured(n: int, request: Request) -> bool:
-        timings = step_times.read(folder.step_times(n))
-        if timings is None or timings.timing != step_times.settings(config.timing):
-            return False
-        rows = {step_times.TRAINING: timings.train, step_times.VALIDATION: timings.validation}
-        tried = {f"{what} of {row.samples}" for what in rows for row in rows[what]} | set(timings.failed)
-        return {f"{what} of {count}" for what in request for count in request[what]} <= tried
-
-    return [n for n, request in requests.items() if not measured(n, request)]
+    untimed = []
+    for n, request in requests.items():
+        timings, tried = step_times.read(folder.step_times(n)), set[str]()
+        if timings and timings.timing == step_times.settings(config.timing):
+            rows = {step_times.TRAINING: timings.train, step_times.VALIDATION: timings.validation}
+            tried = {f"{what} of {row.samples}" for what in rows for row in rows[what]} | timings.failed.keys()
+        if not {f"{what} of {count}" for what in request for count in request[what]} <= tried:
+            untimed.append(n)
+    return untimed
 
 
 @contextmanager
