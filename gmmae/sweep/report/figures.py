@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from gmmae.plotting import canvas, comparison, document, loss_curves
 from gmmae.plotting.comparison import Measured
@@ -13,7 +12,7 @@ from gmmae.plotting.tables import literal
 from gmmae.sweep.report.cells import Results
 
 
-def shown(figure: Figure, name: str, text: str, folder: Path, file: str) -> str:
+def shown(figure: canvas.Figure, name: str, text: str, folder: Path, file: str) -> str:
     """Saves a figure below the folder of a report. Returns its Markdown, with the text as the caption."""
     return document.figure(name, literal(f"{name}. {text}"), *canvas.save_both(figure, folder / "figures" / file), folder)
 
