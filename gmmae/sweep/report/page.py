@@ -77,7 +77,8 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
             f"{of.device_kind}; {', '.join(f'{name} {version}' for name, version in of.versions.items())}; {of.git_commit}"
             for of in (*(run.record for run in found.runs), *found.timings)
         }
-        notes = [*dict.fromkeys(one.source.note for one in by_cluster if one.source.note), f"Mode {MODES[config.mode]}.", *sorted(about)]
+        sources = dict.fromkeys(one.source.note for one in by_cluster if one.source.note)
+        notes = [*sources, f"Mode {MODES[config.mode]}.", *sorted(about)]
         folds["Times, devices and versions"] = "\n\n".join(map(literal, notes))
         parts += [document.folded(name, text) for name, text in folds.items()]
         title = found.source.titled(f"Scaling strategies compared: {found.folder.root.resolve().name}")
