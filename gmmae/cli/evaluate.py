@@ -68,18 +68,17 @@ def command(options: EvaluateArguments, config: Config) -> int:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
     unmatched = "unseen" if DIVISION.issuperset(on_data) else "unknown"
     rows: list[dict[str, Any]] = []
-    of_csv: list[dict[str, Any]] = []
+    metrics: list[str] = []
     for part in [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]:
         samples = getattr(data, part)
         kinds = _kinds(known, samples, part, other, unmatched)
         columns = {"name": data.names[part] if data.names else range(len(kinds)), "split": kinds}
         columns |= {"group": data.groups[part]} if data.groups else {}
-        columns |= {name: values.tolist() for name, values in model.evaluate(samples).items()}
+        found, more = model.evaluate(samples), (data.columns or {}).get(part, {})
+        metrics = list(found)
+        columns |= {name: values.tolist() for name, values in found.items()}
+        columns |= {f"csv_{name}" if name in columns else name: values for name, values in more.items()}
         rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        more = {
-            f"csv_{name}" if name in columns else name: values for name, values in (data.columns or {}).get(part, {}).items()
-        }
-        of_csv += [{name: values[i] for name, values in more.items()} for i in range(len(kinds))]
     by_kind = {kind: [row for row in rows if row["split"] == kind] for kind in dict.fromkeys(row["split"] for row in rows)}
     *first, last = (f"{len(of_kind)} {kind}" for kind, of_kind in by_kind.items())
     counts = " and ".join([", ".join(first), last] if first else [last])
@@ -87,8 +86,8 @@ def command(options: EvaluateArguments, config: Config) -> int:
     for note in model.record.seen_notes:
         print(f"{note}; they count as train")
     for kind, of_kind in by_kind.items():
-        print(*[f"{kind}:"] * bool(first), *_summary(of_kind, data.may_be_undefined), sep="\n")
-    _write(options, [row | more for row, more in zip(rows, of_csv, strict=True)], _csv_name(split, settings, changes, other))
+        print(*[f"{kind}:"] * bool(first), *_summary(of_kind, metrics, data.may_be_undefined), sep="\n")
+    _write(options, rows, _csv_name(split, settings, changes, other))
     return 0
 
 
@@ -135,18 +134,18 @@ def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool,
     return [kinds.get(name, "test" if split == "test" else unmatched) for name in names]
 
 
-def _summary(rows: Sequence[Mapping[str, Any]], may_be_undefined: Sequence[str]) -> list[str]:
+def _summary(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], may_be_undefined: Sequence[str]) -> list[str]:
     """Returns a line for each metric with its mean and interval, and a line about the intervals.
 
     The mean leaves out samples for which a metric is undefined.
 
-    >>> _summary([{"group": "a", "loss": 1.0, "dice": 0.5}, {"group": "a", "loss": 2.0, "dice": np.nan}], ["dice"])[1]
+    >>> _summary([{"group": "a", "dice": 0.5}, {"group": "a", "dice": np.nan}], ["dice"], ["dice"])[0]
     'dice         0.5; undefined for 1 of 2 samples'
     """
     samples, named, percent = len(rows), "group" in rows[0], f"{100 * grouped.CONFIDENCE_LEVEL:g} %"
     groups = np.array([row["group"] if named else str(number) for number, row in enumerate(rows)])
     lines = []
-    for name in (name for name in rows[0] if name not in ("name", "split", "group")):
+    for name in metrics:
         values = np.array([row[name] for row in rows], np.float64)
         defined = ~np.isnan(values) if name in may_be_undefined else np.full(samples, True)
         if not defined.any():

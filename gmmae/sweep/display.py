@@ -167,7 +167,7 @@ def outcome_table(config: SweepConfig, records: Iterable[RunRecord]) -> str:
     goal = stop_reasons.MAX_EPOCHS if stop.target is None else stop_reasons.TARGET_REACHED
     cells: dict[tuple[str, int], list[RunRecord]] = {}
     for record in records:
-        cells.setdefault((record.scaling, record.devices), []).append(record)
+        cells.setdefault(record.key[:2], []).append(record)
 
     def cell(scaling: str, n: int) -> str:
         found = cells.get((scaling, n), [])
@@ -175,12 +175,9 @@ def outcome_table(config: SweepConfig, records: Iterable[RunRecord]) -> str:
         if not runs:
             outcomes = {record.outcome for record in found}
             return MISSING if not found else outcomes.pop() if len(outcomes) == 1 else f"0 of {len(found)}"
-        if stop.target is None:
-            values = sorted(run.final_value for run in runs if run.final_value is not None)
-            span = list(dict.fromkeys(f"{value:.4g}" for value in (values[:1] + values[-1:])))
-        else:
-            span = list(dict.fromkeys(str(run.epochs) for run in sorted(runs, key=lambda run: run.epochs)))
-        text = " to ".join(dict.fromkeys((span[0], span[-1]))) if span else "?"
+        values = sorted(run.final_value if stop.target is None else run.epochs for run in runs if run.final_value is not None)
+        ends = (f"{value:.4g}" if stop.target is None else str(value) for value in values[:1] + values[-1:])
+        text = " to ".join(dict.fromkeys(ends)) or "?"
         return text if len(runs) == len(found) else f"{text} ({len(runs)} of {len(found)})"
 
     counts = sorted(config.devices)

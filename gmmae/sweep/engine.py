@@ -10,10 +10,10 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from gmmae.config.schema import StopConfig, defaults, flatten
+from gmmae.config.schema import defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
 from gmmae.multihost.environment import device_a_core
 from gmmae.sweep import slurm, step_times, workers
@@ -30,7 +30,6 @@ from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import epoch_ends
 from gmmae.training.run_logger import storage
-from gmmae.training.stopping import finished
 from gmmae.training.workdir import WorkDir, alone, writable
 
 FIXED = ("mode", "run.stop.target", "run.stop.monitor", "run.stop.mode", "run.stop.collapse_epochs")
@@ -40,7 +39,7 @@ RUNS_FAILED = 4
 """Exit code of a sweep with crashed or timed-out runs. Diverged and collapsed runs are results, not failures."""
 
 Request = dict[str, list[int]]
-"""The measurements of one job: `batches` of a training step, and sample counts of a `validation` pass."""
+"""The measurements of one job: batches of a step of `training`, and sample counts of a pass of `validation`."""
 
 
 def sweep(
@@ -82,7 +81,7 @@ def sweep(
         records = folder.read_all(config, samples)
         requests = _timing_requests(config, records, reference_batches)
         if not signals.reason:
-            _measure(config, folder, display, {n: requests[n] for n in _untimed(config, folder, requests)}, signals)
+            _measure(config, folder, display, requests, signals)
         if grid:
             if records:
                 display.say(outcome_table(config, records))
@@ -101,7 +100,7 @@ def sweep(
 
 def interrupted(code: int) -> bool:
     """Returns whether an exit code means that the sweep was interrupted."""
-    return code in (stop_reasons.EXIT_CODES[reason] for reason in stop_reasons.INTERRUPTED)
+    return code in map(stop_reasons.EXIT_CODES.get, stop_reasons.INTERRUPTED)
 
 
 def summary(records: Sequence[RunRecord], total: int) -> str:
@@ -122,9 +121,9 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
     stop = config.run.stop
     seen: dict[str, tuple[int, ...]] = {}
 
-    def left(names: Collection[str]) -> list[str]:
-        """Shows what has happened. Returns those of the runs that have no end."""
-        for name in [name for name in names if name in pending]:
+    def left() -> list[str]:
+        """Shows what has happened. Returns the runs that have no end."""
+        for name in list(pending):
             files = (folder.run(name).record, folder.failure(name))
             stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
             if seen.get(name) != stamp and folder.ended(name, stop):
@@ -133,11 +132,11 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
             seen[name] = stamp
         running = [name for name in pending if folder.attempt(name).exists()]
         display.running({name: _state(config, folder.run(name)) if display.verbose else "" for name in running})
-        return [name for name in names if name in pending]
+        return list(pending)
 
     with display:
         if config.executor == "slurm":
-            slurm.compute(config, folder, left, list(pending), display.say, signals)
+            slurm.compute(config, folder, left, display.say, signals)
             return
         # A CPU has a fixed number of devices in a process. Virtual runs are not timed, and may use idle cores.
         counts = [None] if config.mode == "virtual" else sorted({keys[0].devices for keys in pending.values()})
@@ -147,8 +146,14 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
             write_text(folder.queue(n), "\n".join(names))
             cpu_devices = {CPU_DEVICES: str(n or device_a_core(config.run, config.jobs))}
             environments = [cpu_devices | (gpus[i % len(gpus)] if gpus else {}) for i in range(config.jobs)]
-            arguments = ("runs", str(folder.queue(n)))
-            workers.keep(folder, arguments, lambda names=names: left(names), display.say, signals, environments=environments)
+            workers.keep(
+                folder,
+                ("runs", str(folder.queue(n))),
+                lambda names=names: [name for name in left() if name in names],
+                display.say,
+                signals,
+                environments=environments,
+            )
 
 
 def _pending(
@@ -163,10 +168,11 @@ def _pending(
     ended = [record for name in groups.keys() - pending for record in folder.records(config, name, groups[name])]
     if not config.keep_checkpoints:
         folder.remove_checkpoints({record.path for record in ended if record.outcome not in FAILED})
-    for name in pending:
-        if _cannot_resume(folder.run(name), config.run.stop):
-            display.say(f"{name} starts again: its checkpoints were removed when it ended, see keep_checkpoints")
-            shutil.rmtree(folder.run(name).root)
+    for run in map(folder.run, pending):
+        with suppress(InputError):  # its process will report the error
+            if (record := run.read_record()) and record.epochs and not any(run.checkpoints.glob("*")):
+                display.say(f"{run.root.name} starts again: its checkpoints were removed when it ended, see keep_checkpoints")
+                shutil.rmtree(run.root)
     for line in left_out(config):
         display.say(line)
     at_once = slurm.at_once(config.slurm, len(pending)) if config.executor == "slurm" else config.jobs
@@ -178,17 +184,6 @@ def _state(config: SweepConfig, run: WorkDir) -> str:
     """Returns the last epoch of a run and the monitored metric."""
     rows, monitor = epoch_ends(run.read_rows()), config.run.stop.monitor
     return f"epoch {rows[-1].epoch}: {value_text(monitor, rows[-1].value(monitor))}" if rows else "started"
-
-
-def _cannot_resume(run: WorkDir, stop: StopConfig) -> bool:
-    """Returns whether an unfinished run has trained epochs but no checkpoint."""
-    try:
-        record = run.read_record()
-    except InputError:  # its process will report the error
-        return False
-    if record is None or not record.epochs or finished(record, stop, run.read_rows()):
-        return False
-    return not run.checkpoints.is_dir() or not any(run.checkpoints.iterdir())
 
 
 def _timing_requests(
@@ -203,26 +198,26 @@ def _timing_requests(
     if config.mode == "throughput":
         weak = {n: {batch * n for batch in timing.device_batches} for n in sorted(config.devices)}
         strong = {n: {batch for batch in timing.global_batches if batch >= n} for n in weak}
-        return {n: {"batches": sorted(weak[n] | strong[n]), "validation": []} for n in weak}
+        return {n: {step_times.TRAINING: sorted(weak[n] | strong[n])} for n in weak}
     known = [record.record for record in records if record.record is not None]
     if config.mode == "measured" or not known:
         return {}
     validation = {math.ceil(known[0].validation_samples / n) for n in config.devices}
     trained = {plan.device_batch for record in known for plan in stage_plans(record)}
     batches = trained | {config.run.optim.batch_size, *reference_batches}
-    return {1: {"batches": sorted(batches), "validation": sorted(validation)}}
+    return {1: {step_times.TRAINING: sorted(batches), step_times.VALIDATION: sorted(validation)}}
 
 
 def _measure(
     config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: Mapping[int, Request], signals: Signals
 ) -> None:
-    """Measures step times, on one number of devices after the other."""
-    for n, request in requests.items():
+    """Measures the step times that are missing, on one number of devices after the other."""
+    for n in _untimed(config, folder, requests):
         name = folder.step_times(n).stem
         folder.log(name).parent.mkdir(parents=True, exist_ok=True)
         display.say(f"{name}: measuring step times")
         began = time.monotonic()
-        arguments = ("times", str(n), json.dumps(request))
+        arguments = ("times", str(n), json.dumps(requests[n]))
         if config.executor == "slurm":
             code = slurm.measure(config, folder, arguments, n, signals)
         else:
@@ -234,17 +229,15 @@ def _measure(
 
 def _untimed(config: SweepConfig, folder: SweepDir, requests: Mapping[int, Request]) -> list[int]:
     """Returns the numbers of devices whose step times are not measured yet. A batch that failed is not tried again."""
-
-    def measured(n: int, request: Request) -> bool:
-        timings = step_times.read(folder.step_times(n))
-        if timings is None or timings.timing != step_times.settings(config.timing):
-            return False
-        rows = {step_times.TRAINING: timings.train, step_times.VALIDATION: timings.validation}
-        tried = {f"{what} of {row.samples}" for what in rows for row in rows[what]} | set(timings.failed)
-        counts = {step_times.TRAINING: request["batches"], step_times.VALIDATION: request["validation"]}
-        return {f"{what} of {count}" for what in counts for count in counts[what]} <= tried
-
-    return [n for n, request in requests.items() if not measured(n, request)]
+    untimed = []
+    for n, request in requests.items():
+        timings, tried = step_times.read(folder.step_times(n)), set[str]()
+        if timings and timings.timing == step_times.settings(config.timing):
+            rows = {step_times.TRAINING: timings.train, step_times.VALIDATION: timings.validation}
+            tried = {f"{what} of {row.samples}" for what in rows for row in rows[what]} | timings.failed.keys()
+        if not {f"{what} of {count}" for what in request for count in request[what]} <= tried:
+            untimed.append(n)
+    return untimed
 
 
 @contextmanager

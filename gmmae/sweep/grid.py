@@ -25,14 +25,13 @@ from gmmae.system.errors import InputError
 from gmmae.workloads.configuration import default, read_config
 from gmmae.workloads.registry import configuration
 
-Mode = Literal["virtual", "measured", "throughput"]
-Executor = Literal["processes", "slurm"]
-
-
-def _known_strategies(names: tuple[str, ...]) -> bool:
-    return bool(names) and len(set(names)) == len(names) and set(names) <= strategies.STRATEGIES.keys()
-
-
+Strategies = Annotated[
+    tuple[str, ...],
+    Rule(
+        f"one or more, all different, of {', '.join(strategies.STRATEGIES)}",
+        lambda names: 0 < len(names) == len(strategies.STRATEGIES.keys() & set(names)),
+    ),
+]
 Counts = Annotated[tuple[int, ...], distinct(at_least(1))]
 Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
 Word = Annotated[str, Rule("a name without spaces", lambda word: word.split() == [word])]
@@ -94,11 +93,12 @@ GRID_KEYS = ("scaling", "seed", "parallel.devices", "parallel.simulate_devices")
 class SweepConfig(Section):
     """The configuration of a sweep: the grid, and how its runs are executed."""
 
-    mode: Mode = "virtual"  # virtual: one device computes the batch of n; measured: on n devices; throughput: step times only
-    scaling: tuple[str, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
+    # virtual: one device computes the batch of n; measured: on n devices; throughput: step times only
+    mode: Literal["virtual", "measured", "throughput"] = "virtual"
+    scaling: Strategies = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
     devices: Counts = (1, 2, 4, 8)  # device counts
     seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # seeds of initial parameters and sample order
-    executor: Executor = "processes"  # what runs the jobs: processes of this host, or Slurm
+    executor: Literal["processes", "slurm"] = "processes"  # what runs the jobs: processes of this host, or Slurm
     jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
     run_time_limit_s: PositiveFloat | None = None  # a run that takes longer is ended and recorded as timed_out
     keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
@@ -108,12 +108,6 @@ class SweepConfig(Section):
     run: Config = field(default_factory=configuration)
 
     def __post_init__(self) -> None:
-        require(
-            _known_strategies(self.scaling),
-            "scaling",
-            f"one or more, all different, of {', '.join(strategies.STRATEGIES)}",
-            self.scaling,
-        )
         super().__post_init__()
         for name in self.scaling:
             largest = max(_batch(self, name, n) for n in self.devices)
@@ -155,7 +149,7 @@ class RunKey(NamedTuple):
         RunKey(scaling='linear-warmup', devices=8, seed=0)
         """
         found = re.fullmatch(r"(.+)-n(\d+)-seed(\d+)", name)
-        return RunKey(found[1], int(found[2]), int(found[3])) if found else None
+        return found and RunKey(found[1], int(found[2]), int(found[3]))
 
 
 def run_keys(config: SweepConfig) -> list[RunKey]:
@@ -257,15 +251,14 @@ def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
     table = toml.read_table(path)
     base, run_table = table.pop("base", None), table.get("run")
     run_table = run_table if isinstance(run_table, dict) else {}
+    place = f"{path}: base"
     try:
         run = default(run_table, workload) if workload or "workload" in run_table or not base else None
         if base:
             run = read_config(toml.find(str(base)), run and run.workload)
-    except InputError as error:
-        raise InputError(f"{path}: base: {error}") from error
-    assert run is not None
-    try:
+        assert run is not None
+        place = path
         sweep = toml.updated(SweepConfig(run=run), dict(toml.flatten_table(table)))
         return replace(sweep, run=strategies.require_known(sweep.run))
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{place}: {error}") from error

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -40,23 +40,14 @@ MAX_DEATHS = 2
 """Deaths of its process after which a run is left out, where no checkpoint was written in between."""
 
 
-@dataclass(frozen=True)
-class RunRecord:
+class RunRecord(NamedTuple):
     """The outcome of one run of the grid."""
 
-    scaling: str
-    devices: int
-    seed: int
-    mode: str
+    key: RunKey  # the point of the grid
     outcome: str  # the run's stop reason, or one of FAILED
     path: str  # the folder below runs/ that computed it; runs with the same optimisation path share one
     record: Record | None  # the training record on this number of devices; None where the process left none
     message: str = ""  # for a failed process: how it ended, and its last line
-
-    @property
-    def key(self) -> RunKey:
-        """The point of the grid."""
-        return RunKey(self.scaling, self.devices, self.seed)
 
 
 class Failure(NamedTuple):
@@ -222,9 +213,9 @@ class SweepDir:
         for key in keys:
             try:
                 shown = on_devices(record, key, config.run.optim) if record else None
-                found.append(RunRecord(*key, config.mode, outcome, name, shown, message))
+                found.append(RunRecord(key, outcome, name, shown, message))
             except InputError as error:  # fewer samples in the batch than devices
-                found.append(RunRecord(*key, config.mode, CRASHED, name, None, str(error)))
+                found.append(RunRecord(key, CRASHED, name, None, str(error)))
         return found
 
     def begin(self, name: str) -> bool:

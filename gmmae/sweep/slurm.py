@@ -70,8 +70,7 @@ def at_once(slurm: SlurmConfig, runs: int) -> int:
 def compute(
     config: SweepConfig,
     folder: SweepDir,
-    left: Callable[[Collection[str]], list[str]],
-    names: Sequence[str],
+    left: Callable[[], list[str]],
     say: Callable[[str], None],
     signals: Signals,
 ) -> None:
@@ -82,8 +81,7 @@ def compute(
     Args:
       config: the sweep.
       folder: its work directory, under a path that all nodes see.
-      left: shows what has happened; returns those of the runs that have no end.
-      names: of the runs.
+      left: shows what has happened; returns the runs that have no end.
       say: shows a line.
       signals: while entered.
 
@@ -92,8 +90,8 @@ def compute(
     """
     jobs, before = folder.jobs / "submitted.json", None
     with suppress(OSError, ValueError):
-        _wait(json.loads(jobs.read_text(encoding="utf-8")), lambda: left(names), signals)
-    while not signals.reason and (names := left(names)):
+        _wait(json.loads(jobs.read_text(encoding="utf-8")), left, signals)
+    while not signals.reason and (names := left()):
         state = [(name, folder.read_attempt(name)) for name in names]
         if state == before:
             say(f"jobs have ended without a run; what they have printed is in {folder.jobs} and {folder.workers_log}")
@@ -110,7 +108,7 @@ def compute(
                 tasks = [("run", name) for name in same]
             ids += submit(config, folder, tasks, devices, exclusive=config.mode != "virtual")
             write_text(jobs, json.dumps(ids))
-        _wait(ids, lambda: left(names), signals)
+        _wait(ids, left, signals)
 
 
 def measure(config: SweepConfig, folder: SweepDir, arguments: tuple[str, ...], devices: int, signals: Signals) -> int:

@@ -32,39 +32,35 @@ def measure(config: Config, batches: Sequence[int], validation: Sequence[int], t
     """
     setup = compilation.prepare(config)
     failed: dict[str, str] = {}
+    blocks: dict[tuple[str, int], tuple[Callable[[], float], list[float]]] = {}
     with compilation.precision_context(config), Fetcher(config.parallel.fetch_threads) as fetcher:
         state = compilation.initial_state(setup)
-        trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing, fetcher))
-        passes = _attempt(failed, VALIDATION, validation, lambda count: _validation_block(setup, state, count, fetcher))
-        seconds: dict[Callable[[], float], list[float]] = {block: [] for block in (*trains.values(), *passes.values())}
+        for what, counts, make in ((TRAINING, batches, _train_block), (VALIDATION, validation, _validation_block)):
+            for count in counts:
+                try:
+                    blocks[what, count] = make(setup, state, count, timing, fetcher), []
+                except (jax.errors.JaxRuntimeError, InputError) as error:  # out of memory, or fewer samples than devices
+                    failed[f"{what} of {count}"] = " ".join(str(error).split())[:200]
         for _ in range(timing.blocks):
-            for block, measured in seconds.items():
-                measured.append(block())
+            for block, seconds in blocks.values():
+                seconds.append(block())
     n = setup.devices.count
+    rows: dict[str, list[Timing]] = {TRAINING: [], VALIDATION: []}
+    for (what, count), (_, seconds) in blocks.items():
+        low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
+        rows[what].append(Timing(count, math.ceil(count / n), median, low, high))
     return Timings(
         devices=n,
         device_kind=setup.devices.kind,
         oversubscribed=setup.devices.oversubscribed,
         parameters=compilation.parameter_count(state.params),
-        train=[_timing(batch, n, seconds[block]) for batch, block in trains.items()],
-        validation=[_timing(count, n, seconds[block]) for count, block in passes.items()],
+        train=rows[TRAINING],
+        validation=rows[VALIDATION],
         failed=failed,
         timing=settings(timing),
         versions=versions(),
         git_commit=git_commit(),
     )
-
-
-def _attempt(
-    failed: dict[str, str], what: str, counts: Sequence[int], make: Callable[[int], Callable[[], float]]
-) -> dict[int, Callable[[], float]]:
-    blocks = {}
-    for count in counts:
-        try:
-            blocks[count] = make(count)
-        except (jax.errors.JaxRuntimeError, InputError) as error:  # out of memory, or fewer samples than devices
-            failed[f"{what} of {count}"] = " ".join(str(error).split())[:200]
-    return blocks
 
 
 def _train_block(
@@ -98,7 +94,9 @@ def _train_block(
     return run
 
 
-def _validation_block(setup: TrainSetup, start: TrainState, count: int, fetcher: Fetcher) -> Callable[[], float]:
+def _validation_block(
+    setup: TrainSetup, start: TrainState, count: int, _: TimingConfig, fetcher: Fetcher
+) -> Callable[[], float]:
     sharers = setup.eval_plan.devices
     sized = setup._replace(eval_plan=BatchPlan(count, min(count, compilation.EVAL_DEVICE_BATCH * sharers), sharers))
     params = setup.devices.replicate(start.params)
@@ -111,8 +109,3 @@ def _validation_block(setup: TrainSetup, start: TrainState, count: int, fetcher:
 
     run()
     return run
-
-
-def _timing(samples: int, devices: int, seconds: Sequence[float]) -> Timing:
-    low, median, high = (float(q) for q in np.quantile(seconds, (0.25, 0.5, 0.75)))
-    return Timing(samples, math.ceil(samples / devices), median, low, high)

@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import signal
-import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -92,60 +91,57 @@ def _compute(config: SweepConfig, folder: SweepDir, name: str, train: Train, alo
     key, log, attempt = RunKey.named(name), folder.log(name), folder.attempt(name)
     assert key is not None
     send_output_to(log)
-    limit_s, passed = config.run_time_limit_s, threading.Event()
     failure, reason = None, None
-    try:
-        with _time_limit(limit_s, passed, folder, name):
+    with _time_limit(config.run_time_limit_s, folder, name) as passed:
+        try:
             reason = train(run_config(config, key), folder.run(name).root).stop_reason
-    except KeyboardInterrupt:
-        if not passed.is_set():
-            attempt.unlink(missing_ok=True)
-        raise
-    except Exception as error:
-        known = as_input_error(error)
-        if known is None or isinstance(known, StorageError):
+        except KeyboardInterrupt:
+            if not passed.is_set():
+                attempt.unlink(missing_ok=True)
             raise
-        print(f"error: {known}", file=sys.stderr)
-        if known is not error and not alone:  # memory was full, maybe because of earlier runs
+        except Exception as error:
+            known = as_input_error(error)
+            if known is None or isinstance(known, StorageError):
+                raise
+            print(f"error: {known}", file=sys.stderr)
+            if known is not error and not alone:  # memory was full, maybe because of earlier runs
+                attempt.unlink()
+                return REPLACE
+            failure = Failure(CRASHED, f"exit code {known.exit_code}: error: {known} ({log})")
+    if reason in INTERRUPTED:
+        if not passed.is_set():
             attempt.unlink()
-            return REPLACE
-        failure = Failure(CRASHED, f"exit code {known.exit_code}: error: {known} ({log})")
-    if passed.is_set() and reason in INTERRUPTED:
-        failure = Failure(TIMED_OUT, f"ended after its time limit of {limit_s:.10g} s ({log})")
+            return EXIT_CODES[reason]
+        failure = Failure(TIMED_OUT, f"ended after its time limit of {config.run_time_limit_s:.10g} s ({log})")
     if failure:
         folder.write(folder.failure(name), failure)
-    attempt.unlink()
-    if reason in INTERRUPTED and not failure:
-        return EXIT_CODES[reason]
-    if not config.keep_checkpoints and not failure:
+    elif not config.keep_checkpoints:
         folder.remove_checkpoints([name])
+    attempt.unlink()
     return None
 
 
 @contextmanager
-def _time_limit(seconds: float | None, passed: threading.Event, folder: SweepDir, name: str) -> Iterator[None]:
+def _time_limit(seconds: float | None, folder: SweepDir, name: str) -> Iterator[threading.Event]:
     """Asks the run to end at its time limit, and sets the event. A run that goes on is killed `GRACE_S` later."""
-    if seconds is None:
-        yield
-        return
+    passed, done = threading.Event(), threading.Event()
 
-    def end() -> None:
+    def watch() -> None:
+        if done.wait(seconds):
+            return
         passed.set()
         how = f"killed after its time limit of {seconds:.10g} s ({folder.log(name)})"
         if attempt := folder.read_attempt(name):
             folder.write(folder.attempt(name), attempt._replace(timed_out=True, how=how))
         os.kill(os.getpid(), signal.SIGTERM)
-        kill.start()
+        if not done.wait(GRACE_S):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    timer = threading.Timer(seconds, end)
-    kill = threading.Timer(GRACE_S, os.kill, (os.getpid(), signal.SIGKILL))
-    timer.daemon = kill.daemon = True
-    timer.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
-        yield
+        yield passed
     finally:
-        timer.cancel()
-        kill.cancel()
+        done.set()
 
 
 def compute_together(root: Path, name: str, train: Train) -> int:
@@ -186,7 +182,7 @@ def measure_times(root: Path, devices: int, request: str) -> int:
     Args:
       root: the sweep's work directory.
       devices: the number of devices.
-      request: a JSON object with the `batches` of a training step, and sample counts of a `validation` pass.
+      request: a JSON object with the batches of a step of `training`, and sample counts of a pass of `validation`.
     """
     folder, asked = SweepDir(root), json.loads(request)
     config = read_sweep(folder.config)
@@ -197,7 +193,7 @@ def measure_times(root: Path, devices: int, request: str) -> int:
         from gmmae.sweep.step_times import write
         from gmmae.sweep.throughput import measure
 
-        timings = measure(run, asked["batches"], asked["validation"], config.timing)
+        timings = measure(run, asked["training"], asked.get("validation", ()), config.timing)
     if group.primary:
         folder.step_times(devices).parent.mkdir(exist_ok=True)
         write(folder.step_times(devices), timings)
@@ -221,15 +217,14 @@ def resident_bytes() -> int:
 
 
 def end_with_parent() -> None:
-    """Asks this process to end when the one that started it has, even by SIGKILL: then the pipe to its standard input ends."""
+    """Asks this process to end when the one that started it has, even by SIGKILL: then its standard input, a pipe, ends."""
 
     def wait() -> None:
         while os.read(0, 1024):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
-    if stat.S_ISFIFO(os.fstat(0).st_mode):
-        threading.Thread(target=wait, name="end_with_parent", daemon=True).start()
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def main(arguments: Sequence[str], train: Train | None = None) -> int:

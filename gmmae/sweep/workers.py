@@ -6,11 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
 from gmmae.sweep.runs import CRASHED, REPLACE, BusyError, Failure, SweepDir
 from gmmae.system.errors import InputError, StorageError
@@ -19,6 +17,9 @@ from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 
 PROGRAM = (sys.executable, "-m", "gmmae.sweep.worker")
 """The program of a worker. Its command and the work directory follow."""
+
+LIFELINE = os.pipe()
+"""The standard input of all workers, and the end that this process alone holds: it closes when the process ends."""
 
 POLL_S = 0.1
 """Seconds between two looks at workers and runs."""
@@ -52,13 +53,6 @@ class Signals(Interrupts):
         self.count += 1
 
 
-class Lost(NamedTuple):
-    """A run whose worker has died."""
-
-    name: str
-    how: str  # the worker ended, with the last words of its log, and where to read more
-
-
 def start(folder: SweepDir, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Starts a worker. It ends when this process does, see `worker.end_with_parent`.
 
@@ -71,7 +65,7 @@ def start(folder: SweepDir, arguments: Sequence[str], environment: Mapping[str, 
     with folder.workers_log.open("ab") as log:
         return subprocess.Popen(
             (*PROGRAM, command, str(folder.root), *rest),
-            stdin=subprocess.PIPE,
+            stdin=LIFELINE[0],
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": import_path(), **environment},
@@ -83,17 +77,8 @@ def import_path() -> str:
     return os.pathsep.join(os.path.abspath(path or ".") for path in sys.path)
 
 
-def has_ended(worker: subprocess.Popen[bytes]) -> bool:
-    """Returns whether a worker has ended. If so, it is reaped."""
-    if worker.poll() is None:
-        return False
-    assert worker.stdin is not None
-    worker.stdin.close()
-    return True
-
-
-def note_end(folder: SweepDir, pid: int, code: int) -> Lost | None:
-    """Notes how a worker ended in the run that it was at. Returns the run, or None where it was at none.
+def note_end(folder: SweepDir, pid: int, code: int) -> str:
+    """Notes how a worker ended in the run that it was at. Returns that as a line, which is empty where it was at none.
 
     Args:
       folder: the sweep's.
@@ -119,8 +104,8 @@ def note_end(folder: SweepDir, pid: int, code: int) -> Lost | None:
             path.unlink(missing_ok=True)
         elif not attempt.timed_out:
             folder.write(path, attempt._replace(how=how))
-        return Lost(name, how)
-    return None
+        return f"{name} has lost its process, {how}"
+    return ""
 
 
 def keep(
@@ -152,19 +137,18 @@ def keep(
     """
     alive: dict[int, subprocess.Popen[bytes]] = {}  # by place in `environments`
     idle, failed_starts, say_once = False, 0, cache(say)
-    with ExitStack() as held:
-        held.callback(end, folder, alive, signals)
+    try:
         while (names := left()) and not signals.reason:
-            for place in range(min(len(environments), len(names)) if not idle else 0):
+            for place, environment in enumerate(environments[: 0 if idle else len(names)]):
                 if place not in alive:
-                    alive[place] = start(folder, arguments, environments[place])
+                    alive[place] = start(folder, arguments, environment)
             for place, worker in list(alive.items()):
-                if not has_ended(worker):
+                if worker.poll() is None:
                     continue
                 del alive[place]
                 idle = worker.returncode == 0
                 if lost := note_end(folder, worker.pid, worker.returncode):
-                    say(f"{lost.name} has lost its process, {lost.how}")
+                    say(lost)
                 began = lost or idle or worker.returncode in ENDS_WELL
                 failed_starts = 0 if began else failed_starts + 1
                 if failed_starts == MAX_FAILED_STARTS:
@@ -176,15 +160,17 @@ def keep(
             elif not alive:
                 idle = False
             time.sleep(POLL_S)
+    finally:
+        end(folder, alive.values(), signals)
 
 
 def wait(folder: SweepDir, worker: subprocess.Popen[bytes], signals: Signals) -> int:
     """Waits for a single worker. Returns its return code. Signals end it as in `keep`."""
     try:
-        while not has_ended(worker) and not signals.reason:
+        while worker.poll() is None and not signals.reason:
             time.sleep(POLL_S)
     finally:
-        end(folder, {0: worker}, signals)
+        end(folder, [worker], signals)
     return worker.returncode
 
 
@@ -200,22 +186,17 @@ def _holder(folder: SweepDir, names: Collection[str]) -> str | None:
     return holder
 
 
-def end(folder: SweepDir, alive: dict[int, subprocess.Popen[bytes]], signals: Signals) -> None:
+def end(folder: SweepDir, alive: Collection[subprocess.Popen[bytes]], signals: Signals) -> None:
     """Ends workers: with SIGTERM, at which they write checkpoints, and with SIGKILL after a second signal to this process."""
-    for worker in alive.values():
+    for worker in alive:
         worker.terminate()
-    killed = False
-    while alive:
-        if signals.count > 1 and not killed:
-            killed = True
-            for worker in alive.values():
+    while [worker for worker in alive if worker.poll() is None]:
+        if signals.count > 1:
+            for worker in alive:
                 worker.kill()
                 worker.wait()
                 for name, _ in folder.attempts_of(worker.pid):
                     folder.attempt(name).unlink()  # that was no fault of the run
-        for place, worker in list(alive.items()):
-            if has_ended(worker):
-                del alive[place]
         time.sleep(POLL_S)
 
 

@@ -189,7 +189,6 @@ def one_line(call, *arguments):
         ("divices = [1]", ["unknown key 'divices'; did you mean 'devices'?"]),
         ("[run.optim]\nlerning_rate = 1", ["did you mean 'run.optim.learning_rate'?"]),
         ("devices = [2, 2]", ["devices must be", "different numbers of at least 1; got [2, 2]"]),
-        ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each run; got 3: remove it"]),
         ("[run.data]\nshape = 2", ["run.data.shape must be", "at least 4; got 2"]),
         ('base = ["quickstart"]', ["base: ", "must be a TOML file or one of ", "['quickstart']"]),
     ],
@@ -232,9 +231,7 @@ def test_a_file_that_is_no_text_or_a_folder_and_an_error_in_a_base_are_named(tom
         ("--data.csv mine.csv", "data.source must be cubes for mine.csv; got 'synthetic'"),
         ("--config unet_quick --data.root here", "data.source must be cubes for here; got 'synthetic'"),
         ("sweep --jobs many", "^jobs must be a whole number.*'many'"),
-        ("sweep --jobs 2 --mode measured", "jobs must be 1 where times are measured, mode = measured; got 2"),
         ("sweep --run.data.root here", "data.source must be cubes for here; got 'synthetic'"),
-        ("sweep --run.scaling weak", "run.scaling must be left to the sweep"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_what_must_hold_and_what_came(words, message):

@@ -138,21 +138,6 @@ def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, cap
     assert f"no CSV was written: {folder} cannot be written (Is a directory)" in printed
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("nowhere", "the first argument must be the work directory of a run; got nowhere, which has no config.toml"),
-        ("--split all", "the first argument must be the work directory of a run; got --split, which has no config.toml"),
-        ("RUN --split some", "--split must be one of train, validation, test, all, or auto; got 'some'"),
-        ("RUN --split test", "--split test needs data that have a test set of their own"),
-        ("RUN --model.latent-dim 5", "must hold the model of this configuration; its arrays have other shapes"),
-        ("RUN --out no/evaluation.csv", "--out must be a file that can be written; got no/evaluation.csv"),
-    ],
-)
-def test_what_cannot_be_evaluated_is_said_in_a_line(mixture_run, capsys, words, message):
-    assert message in refusal(capsys, "evaluate", *words.replace("RUN", str(mixture_run.folder)).split())
-
-
 DISTANCES = """
 from dataclasses import dataclass
 import jax.numpy as jnp

@@ -161,13 +161,11 @@ def test_a_workload_that_has_moved_is_given_to_load(own_run, tmp_path):
 
 
 def test_files_that_are_no_export_and_places_that_are_none_are_refused_in_a_line(mixture_run, tmp_path, capsys):
-    mine, nowhere = tmp_path / "mine.npz", tmp_path / "missing" / "model.zip"
+    mine = tmp_path / "mine.npz"
     np.savez(mine, volumes=np.zeros(3))
     before = mine.read_bytes()
     assert "which holds something else" in refusal(capsys, "export", mixture_run.folder, "--out", mine)
     assert mine.read_bytes() == before
-    message = f"--out must be a file that can be written; got {nowhere} (No such file or directory): name another"
-    assert message in refusal(capsys, "export", mixture_run.folder, "--out", nowhere)
     with pytest.raises(InputError, match=r"got .*mine.npz.*, which has no config.toml"):
         gmmae.load(mine)
     with pytest.raises(ValueError, match=r"the file must be one of gmmae export; got .*mine.npz"):

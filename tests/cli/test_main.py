@@ -15,7 +15,7 @@ from gmmae.sweep import engine
 from gmmae.sweep.grid import SweepConfig
 from gmmae.sweep.report import page
 from gmmae.system import guard
-from tests.commands import refusal, run_gmmae
+from tests.commands import run_gmmae
 from tests.small import small
 from tests.workloads.test_guide import EXAMPLE
 
@@ -52,52 +52,12 @@ def test_failed_optimisation_is_exit_code_3_with_a_whole_record(tmp_path, config
     assert (tmp_path / "run" / "figures" / "losses.png").is_file()
 
 
-def other_workdir(tmp_path: Path) -> list[object]:
-    (tmp_path / "run" / "checkpoints" / "2").mkdir(parents=True)
-    (tmp_path / "run" / "config.toml").write_text(to_toml(small(seed=7)))
-    return ["--workdir", tmp_path / "run"]
-
-
-def corrupt_checkpoint(tmp_path: Path) -> list[object]:
-    folder = tmp_path / "run" / "checkpoints" / "2"
-    (folder / "state").mkdir(parents=True)
-    (folder / "_CHECKPOINT_METADATA").write_text("{}")
-    return ["--workdir", tmp_path / "run"]
-
-
 @pytest.fixture
 def sweep_file(tmp_path):
     """28 volumes, 22 of them for training, and a base batch of 8."""
     path = tmp_path / "tiny.toml"
     path.write_text(to_toml(SweepConfig(scaling=("strong", "weak"), devices=(1, 3), run=small(parallel__devices="all"))))
     return path
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("train --parallel.devices 64", "parallel.devices must be at most the number of devices"),
-        ("train --parallel.devices 8 --optim.batch-size 4", "parallel.devices must be at most the samples in a step, 4; got 8"),
-        (other_workdir, "where seed was 7, now 0"),
-        (corrupt_checkpoint, "checkpoints/2 must be readable"),
-        ("train --workdir /proc/run", "workdir must be a folder that can be written; got /proc/run"),
-        ("trian", "must be one of train, sweep, report, plan, "),
-        ("data cut", "data prepare, data inspect, data lidc, data synth; got 'data cut'"),
-        ("data prepare", "data.source must be one of luna16, cubes"),
-        ("data synth scans --nodules 3 2", "--nodules must be a list of 2 values, each a whole number, two counts, "),
-        ("data prepare --data.source luna16", "data.root must be the folder of the .mhd scans"),
-        ("sweep --dry-run --devices 9", "devices must be at most the samples in a step of the strategy strong, 8; got (9,)"),
-        ("sweep --clusters k81", "--clusters must be a TOML file or one of ethernet_100g, "),
-        ("sweep --workdir /proc/sweep", "workdir must be a folder that can be written; got /proc/sweep"),
-        ("report .", "FOLDER must be the work directory of a sweep; got ., which has no sweep.toml"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, config_file, sweep_file, capsys, words, message):
-    given = words.split() if isinstance(words, str) else ["train", *words(tmp_path)]
-    if given[0] in ("train", "sweep"):
-        given += ["--config", config_file if given[0] == "train" else sweep_file]
-        given += ["--workdir", tmp_path / "unused"] if "--workdir" not in given else []
-    assert message in refusal(capsys, *given)
 
 
 def helped(capsys, *words: str) -> str:

@@ -59,11 +59,6 @@ COMMANDS = {
 HOSTILE = {int: ("-1", "99999999999999999999999", "1e9", "nan"), float: ("-1", "inf", "-inf", "nan", "1e300")}
 
 
-def test_the_reading_finds_what_is_there():
-    assert {"TrainArguments", *COMMANDS} <= {each.__name__ for each in CLASSES}
-    assert {"seed", "texture", "per_scan", "refine", "devices", "slices"} <= {number.name for number in NUMBERS}
-
-
 @pytest.mark.parametrize("owner", CLASSES, ids=lambda each: each.__name__)
 def test_the_arguments_of_a_command_have_rules_that_are_checked(owner):
     assert issubclass(owner, Options)

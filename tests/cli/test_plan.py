@@ -19,29 +19,6 @@ def plan(capsys, *arguments):
     return code, *capsys.readouterr()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (
-            ("--devices", "0"),
-            "--devices must be a list of values, each a whole number, one or more",
-        ),
-        (("--clusters", "nowhere"), "--clusters must be a TOML file or one of"),
-        (("--clusters", "k80_1gbe", "k80_1gbe"), "clusters must be one or more of different names; got"),
-        (("--stop.target", "none"), "stop.target must be given"),
-        (
-            ("--optim.batch-size", "50", "--data.samples", "40"),
-            "optim.batch_size must be at most the 34 training samples; got 50",
-        ),
-    ],
-)
-def test_bad_input_is_one_line(arguments, line, tmp_path, capsys):
-    code, _, err = plan(capsys, "--config", "quickstart", "--workdir", tmp_path / "plan", *arguments)
-    assert code == 2
-    assert err.startswith(f"error: {line}")
-    assert err.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_a_user_s_own_workload_is_planned(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(EXAMPLE)

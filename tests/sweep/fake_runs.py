@@ -123,12 +123,12 @@ def measure_times(root, devices, request):
     worker.send_output_to(folder.log(path.stem))
     wish_of(path.stem)
     config = worker.read_sweep(folder.config)
-    rows = {what: [Timing(size, 1, 2.0, 1.0, 3.0) for size in asked[what]] for what in asked}
-    rows["batches"] = [row for row in rows["batches"] if row.samples != 64]
-    failed = {"training of 64": "why"} if 64 in asked["batches"] else {}
+    rows = {what: [Timing(size, 1, 2.0, 1.0, 3.0) for size in asked.get(what, ())] for what in ("training", "validation")}
+    trained = [row for row in rows["training"] if row.samples != 64]
+    failed = {"training of 64": "why"} if 64 in asked["training"] else {}
     path.parent.mkdir(exist_ok=True)
     times = settings(config.timing)
-    write(path, Timings(devices, "fake", False, 1, rows["batches"], rows["validation"], failed, times, {}, None))
+    write(path, Timings(devices, "fake", False, 1, trained, rows["validation"], failed, times, {}, None))
     note("end", path.stem)
     return 0
 
@@ -237,7 +237,7 @@ NAMES = ["linear-n1-seed0", *PATHS]
 def without_clocks(records: dict[str, RunRecord]) -> dict[str, RunRecord]:
     assert all(record.record is not None for record in records.values())
     return {
-        name: dataclasses.replace(record, record=dataclasses.replace(record.record, clocks={}))
+        name: record._replace(record=dataclasses.replace(record.record, clocks={}))
         for name, record in records.items()
         if record.record is not None
     }

@@ -59,7 +59,7 @@ def shown_on(out, verbose=False):
 
 def ended(scaling, *counts, outcome="target_reached", **changes):
     record = run(clocks={"total_s": 40.0}, **changes)
-    return [dataclasses.replace(cell_record(record, outcome), scaling=scaling, devices=n) for n in counts]
+    return [cell_record(record, outcome)._replace(key=RunKey(scaling, n, 0)) for n in counts]
 
 
 def test_a_log_has_a_line_for_each_run_that_has_ended():
@@ -120,7 +120,7 @@ def test_a_sweep_without_work_has_one_line():
 def test_outcomes_are_a_small_table(target):
     def record(scaling, n, seed, outcome, epochs=3, loss=0.25):
         inner = run(epochs=epochs, final_val_loss=loss)
-        return dataclasses.replace(cell_record(inner, outcome), scaling=scaling, devices=n, seed=seed)
+        return cell_record(inner, outcome)._replace(key=RunKey(scaling, n, seed))
 
     config = dataclasses.replace(CONFIG, run=changed(CONFIG.run, stop__target=target), devices=(1, 2, 4))
     goal = "target_reached" if target else "max_epochs"

@@ -11,7 +11,6 @@ from gmmae.config.schema import CheckpointConfig, Config, OptimConfig, ParallelC
 from gmmae.config.toml import to_toml
 from gmmae.scaling import strategies
 from gmmae.sweep.grid import (
-    DRY_RUN_COLUMNS,
     GRID_KEYS,
     MIN_CHECKPOINT_INTERVAL_S,
     RunKey,
@@ -243,24 +242,10 @@ def test_checkpoints_that_are_kept_are_written_at_the_end_and_as_often_as_a_run_
 # Dry run
 
 
-def test_the_grids_numbers_before_anything_is_run():
-    """640 samples. Strong on 5: 32 = 5 × 7 - 3, 20 steps. Linear with warmup on 5: 160 = 5 × 32, 4 steps, 5 × 0.001."""
-    run = dataclasses.replace(Config(), optim=dataclasses.replace(Config().optim, learning_rate=0.001))
-    head, *rows = dry_run(SweepConfig(scaling=("strong", "weak", "linear-warmup"), devices=(1, 5), run=run), 640)
-    assert head == DRY_RUN_COLUMNS
-    assert rows == [
-        ("strong-n1-seed0", "32", "32", "0", "0.001", "20", ""),
-        ("weak-n1-seed0", "32", "32", "0", "0.001", "20", "strong-n1-seed0"),
-        ("linear-warmup-n1-seed0", "32", "32", "0", "0.001", "20", "strong-n1-seed0"),
-        ("strong-n5-seed0", "32", "7", "3", "0.001", "20", "strong-n1-seed0"),
-        ("weak-n5-seed0", "160", "32", "0", "0.001", "4", ""),
-        ("linear-warmup-n5-seed0", "160", "32", "0", "0.001 → 0.005 = 5 η in 5 epochs", "4", ""),
-    ]
-
-
 @pytest.mark.parametrize(
     ("scaling", "devices", "samples", "row"),
     [
+        ("linear-warmup", 5, 640, ("160", "32", "0", "0.00105 → 0.00525 = 5 η in 5 epochs", "4", "")),
         ("weak", 3, 100, ("96", "32", "0", "0.00105", "2", "")),
         ("weak", 4, 100, ("100 (capped from 128)", "25", "0", "0.00105", "1", "")),
         ("weak", 3, 88, ("88 (capped from 96)", "30", "2", "0.00105", "1", "")),
@@ -268,7 +253,7 @@ def test_the_grids_numbers_before_anything_is_run():
         ("linear", 32, 574, ("574 (capped from 1024)", "18", "2", "0.0188344 = 17.94 η", "1", "")),
     ],
 )
-def test_a_data_set_smaller_than_the_batch_is_one_step_of_all_of_it(scaling, devices, samples, row):
+def test_a_dry_run_tells_batches_rates_and_steps_also_of_a_batch_that_is_all_of_the_data(scaling, devices, samples, row):
     assert dry_run(SweepConfig(scaling=(scaling,), devices=(devices,)), samples)[1] == (f"{scaling}-n{devices}-seed0", *row)
 
 

@@ -20,7 +20,7 @@ RECORD = Record(
 
 
 def cell_record(record: Record | None = RECORD, outcome="target_reached", message="") -> RunRecord:
-    return RunRecord(*CELL, mode="virtual", outcome=outcome, path="strong-n1-seed0", record=record, message=message)
+    return RunRecord(CELL, outcome, "strong-n1-seed0", record, message)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"outcome": "crashed"}', '{"outcome": 3, "message": ""}'])

@@ -61,8 +61,8 @@ def test_a_batch_that_did_not_fit_is_not_tried_again_but_a_validation_of_that_si
 
     def untimed(batches, validation, n=1, **changes):
         config = grid(timing=TimingConfig(**settings | changes))
-        return engine._untimed(config, folder, {n: {"batches": batches, "validation": validation}})
+        return engine._untimed(config, folder, {n: {"training": batches, "validation": validation}})
 
     assert untimed([32, 64], [32]) == []
     assert untimed([32, 128], []) == untimed([], [64]) == untimed([32], [], blocks=9) == [1]
-    assert untimed([], [], n=2) == [2]
+    assert untimed([32], [], n=2) == [2]

@@ -83,7 +83,7 @@ def test_a_measured_run_runs_on_its_devices(tmp_path, whole):
     [virtual] = [record for record in folder.read_all(virtual_config) if record.key == ("weak", 2, 0)]
     assert found.record is not None
     assert virtual.record is not None
-    assert (found.mode, found.record.devices, found.record.virtual, found.record.oversubscribed) == ("measured", 2, False, True)
+    assert (found.record.devices, found.record.virtual, found.record.oversubscribed) == (2, False, True)
     assert (found.record.global_batch, found.record.device_batch) == (16, 8)
     # ReLU: equal but for rounding, and for inputs within rounding of zero; here 4 steps.
     assert found.record.final_val_loss == pytest.approx(virtual.record.final_val_loss, rel=1e-4)

@@ -8,6 +8,7 @@ the fast ones.
 
 import itertools
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -143,7 +144,7 @@ def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[R
             elapsed_s, time_s = [row.train_s + row.eval_s for row in history], record.time_to_target_s or math.nan
             if source.kind != "measured":
                 *elapsed_s, time_s = (
-                    sum(count * each for count, each in zip(record.epochs_by_stage(epoch), stages_s, strict=True))
+                    sum(map(operator.mul, record.epochs_by_stage(epoch), stages_s))
                     for epoch in (*(row.epoch for row in history), record.epochs)
                 )
             if about.outcome != stop_reasons.TARGET_REACHED and source.kind != "unknown":
@@ -155,9 +156,7 @@ def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[R
 
 def _history(path: Path) -> list[Epoch]:
     try:
-        return epoch_ends(read_history(path))
-    except FileNotFoundError:
-        return []
+        return epoch_ends(read_history(path)) if path.exists() else []
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} must be a run's history; got {error!r}: delete the run's folder") from error
 
@@ -236,7 +235,7 @@ def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]
     for record in failed:
         if record.outcome == TIMED_OUT:
             place, censored = record.key[:2], math.nan if config.mode == "virtual" else math.inf
-            times[place][record.seed] = censored
+            times[place][record.key.seed] = censored
             epochs[place].append(censored)
     cells = {}
     for place in itertools.product(config.scaling, sorted(config.devices)):

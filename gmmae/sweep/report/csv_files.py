@@ -43,16 +43,16 @@ def runs_csv(results: Results) -> str:
     """Returns CSV with a row for each computed run and each failed process. A missing value is empty."""
     metrics = dict.fromkeys(f"best_{name}" for run in results.runs for name in run.record.best_metrics)
     names = [name for column in RUNS_COLUMNS for name in (metrics if column == "best_NAME" else [column])]
-    rows = {record.key: asdict(record) | {"projected": False} for record in results.failed}
+    rows = {}
+    for run in (*results.failed, *results.runs):
+        rows[run.key] = {"mode": results.config.mode, "outcome": run.outcome, "path": run.path, "projected": False}
     for run in results.runs:
         record, known = run.record, math.isfinite(run.time_s)
         rows[run.key] = {
             **asdict(record),
             **record.clocks,
             **{f"best_{name}": value for name, value in record.best_metrics.items()},
-            "mode": results.config.mode,
-            "outcome": run.outcome,
-            "path": run.path,
+            **rows[run.key],
             "growth": " ".join(f"{first}:{batch}" for first, batch in record.growth),
             "steps": record.steps,
             "time_to_target_s": run.time_s if known else None,

@@ -12,7 +12,12 @@ from gmmae.plotting.tables import literal
 from gmmae.sweep.report.cells import Results
 
 
-def time_to_target(results: Results, folder: Path) -> str:
+def shown(figure: canvas.Figure, name: str, text: str, folder: Path, file: str) -> str:
+    """Saves a figure below the folder of a report. Returns its Markdown, with the text as the caption."""
+    return document.figure(name, literal(f"{name}. {text}"), *canvas.save_both(figure, folder / "figures" / file), folder)
+
+
+def time_to_target(results: Results, folder: Path) -> list[str]:
     """Draws the time to the target by number of devices, a line for each strategy. Returns the figure, or nothing."""
     series = []
     for scaling in results.config.scaling:
@@ -22,16 +27,14 @@ def time_to_target(results: Results, folder: Path) -> str:
             series.append(Measured(max(cell.label for cell in cells), *numbers))
     stop, source = results.config.run.stop, results.source
     if not series or stop.target is None:
-        return ""
+        return []
     title = source.titled(f"Time to the target validation {stop.monitor} of {stop.target:g}")
     label = "projected time to target (s)" if source.kind == "projected" else "time to target (s)"
-    saved = canvas.save_both(
-        comparison.time_to_target(series, title=title, y_label=label), folder / "figures" / "time_to_target"
-    )
-    text = f"Figure 1. {title}: medians over seeds, with their intervals. Dashed: T1 / n."
+    text = f"{title}: medians over seeds, with their intervals. Dashed: T1 / n."
     if not all(run.reached for run in results.runs):
         text += " A miss counts as infinite: a missing point is a median run that missed. Numbers above count the others."
-    return document.figure("Figure 1", literal(text), *saved, folder)
+    drawn = comparison.time_to_target(series, title=title, y_label=label)
+    return [shown(drawn, "Figure 1", text, folder, "time_to_target")]
 
 
 def losses(results: Results, folder: Path, name: str) -> str:
@@ -49,5 +52,4 @@ def losses(results: Results, folder: Path, name: str) -> str:
     title = source.titled(f"Losses, n = {devices}")
     label = {"projected": "projected time (s)", "measured": "time (s)", "unknown": "epoch"}[source.kind]
     drawn = loss_curves.losses_by_devices(curves, title=title, target=results.config.run.stop.target, x_label=label)
-    text = literal(f"{name}. {title}: of each strategy the run of the median time.")
-    return document.figure(name, text, *canvas.save_both(drawn, folder / "figures" / "losses"), folder)
+    return shown(drawn, name, f"{title}: of each strategy the run of the median time.", folder, "losses")

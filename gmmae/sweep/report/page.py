@@ -59,19 +59,16 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
             write_text(folder / "runs.csv", csv_files.runs_csv(found))
             write_text(folder / "cells.csv", csv_files.cells_csv(by_cluster))
         if found.runs:
-            drawn = [text] if (text := figures.time_to_target(found, folder)) else []
+            drawn = figures.time_to_target(found, folder)
             parts += [*drawn, cell_table(found)]
             folds["Losses"] = figures.losses(found, folder, f"Figure {len(drawn) + 1}")
             projected = [one for one in by_cluster if one.source.kind == "projected"]
             if len(projected) > 1:
-                rows = [
-                    (cell.scaling, str(cell.devices), *(one.cells[place].time_s.text(tables.seconds) for one in projected))
-                    for place, cell in found.cells.items()
-                ]
+                times = [[cell.time_s.text(tables.seconds) for cell in one.cells.values()] for one in projected]
+                rows = [(scaling, str(n), *each) for (scaling, n), *each in zip(found.cells, *times, strict=True)]
                 columns = ("scaling", "devices", *(f"{one.source.cluster} (s)" for one in projected))
-                folds["Other clusters"] = tables.table(
-                    columns, rows, "Table 2. Time to the target on other clusters, projected"
-                )
+                title = "Table 2. Time to the target on other clusters, projected"
+                folds["Other clusters"] = tables.table(columns, rows, title)
             if plan:
                 folds["Prediction and outcome"] = outcome.comparison(by_cluster, plan, f"Table {len(folds) + 1}")
         texts = cautions(found)
@@ -80,7 +77,8 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
             f"{of.device_kind}; {', '.join(f'{name} {version}' for name, version in of.versions.items())}; {of.git_commit}"
             for of in (*(run.record for run in found.runs), *found.timings)
         }
-        notes = [*(one.source.note for one in by_cluster if one.source.note), f"Mode {MODES[config.mode]}.", *sorted(about)]
+        sources = dict.fromkeys(one.source.note for one in by_cluster if one.source.note)
+        notes = [*sources, f"Mode {MODES[config.mode]}.", *sorted(about)]
         folds["Times, devices and versions"] = "\n\n".join(map(literal, notes))
         parts += [document.folded(name, text) for name, text in folds.items()]
         title = found.source.titled(f"Scaling strategies compared: {found.folder.root.resolve().name}")
@@ -97,10 +95,8 @@ def headline(results: Results) -> str:
     """
     stop, source = results.config.run.stop, results.source
     if not results.runs or stop.target is None:
-        no_target = (
-            "**No target was set** (`run.stop.target` is none), so there is no time to the target and no fastest strategy."
-        )
-        return no_target if results.runs else "No run is computed yet."
+        reason = "(`run.stop.target` is none), so there is no time to the target and no fastest strategy."
+        return f"**No target was set** {reason}" if results.runs else "No run is computed yet."
     if source.kind == "unknown":
         return f"**Which strategy is the fastest is unknown.** {literal(source.note)}"
     timed = [cell for cell in results.cells.values() if math.isfinite(cell.time_s.value)]
@@ -123,10 +119,8 @@ def headline(results: Results) -> str:
         # The data have chosen these two among all cells. Any other pair might stand here: Holm's factor of the smallest p.
         p = min(1.0, compared * pairs.p)
         verdict = "significant" if p < SIGNIFICANCE_LEVEL else "not significant"
-        text += (
-            f", slower in {pairs.slower} of {pairs.seeds} seeds ({verdict}: sign test, p = {p:.2g} by Holm's correction for "
-        )
-        text += f"{compared} pairs of cells)"
+        text += f", slower in {pairs.slower} of {pairs.seeds} seeds ({verdict}: sign test, p = {p:.2g} by Holm's correction "
+        text += f"for {compared} pairs of cells)"
     return f"{text}."
 
 

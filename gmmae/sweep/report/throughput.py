@@ -7,10 +7,10 @@ learning workloads" (2017).
 from pathlib import Path
 
 from gmmae.data.grouped import Estimate
-from gmmae.plotting import canvas, comparison, document, tables
+from gmmae.plotting import comparison, tables
 from gmmae.plotting.comparison import Measured
-from gmmae.plotting.tables import literal
 from gmmae.sweep.report.cells import Results
+from gmmae.sweep.report.figures import shown
 
 
 def parts(results: Results, folder: Path) -> list[str]:
@@ -34,8 +34,8 @@ def parts(results: Results, folder: Path) -> list[str]:
     if not rows:
         return [*texts, "No step time is measured yet."]
     title = results.source.titled("Throughput")
-    saved = canvas.save_both(comparison.throughput(lines, title=title), folder / "figures" / "throughput")
-    text = literal(f"Figure 1. {title}: medians over timed blocks, bars quartiles. Dashed: ideal scaling.")
+    text = f"{title}: medians over timed blocks, bars quartiles. Dashed: ideal scaling."
+    figure = shown(comparison.throughput(lines, title=title), "Figure 1", text, folder, "throughput")
     columns = ("scaling", "devices", "batch", "step (ms), quartiles", "samples/s", "efficiency (%)")
     note = "Efficiency: strong t1 / (n tn), weak t1 / tn · 100 %, of median step times."
-    return [*texts, document.figure("Figure 1", text, *saved, folder), tables.table(columns, rows, f"Table 1. {title}", [note])]
+    return [*texts, figure, tables.table(columns, rows, f"Table 1. {title}", [note])]

@@ -5,7 +5,6 @@ import pytest
 
 from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import cells
-from gmmae.sweep.report.cells import OVERSUBSCRIBED
 from gmmae.system.errors import InputError
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
@@ -72,44 +71,13 @@ def test_efficiencies_with_misses_worked_by_hand(tmp_path, t1, tn, expected):
     assert timed(tmp_path, {1: t1, 4: tn})[4] == near(expected)
 
 
-@pytest.mark.parametrize("mode", ["measured", "virtual"])
-def test_a_run_over_the_time_limit_is_slow_where_times_are_measured_and_makes_a_simulated_cell_unknown(tmp_path, mode):
-    config = replace(GRID, mode=mode, scaling=("strong", "weak"), devices=(1, 2), seeds=tuple(range(6)))
-    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
-    for seed in config.seeds:
-        sweeps.reach(config, tmp_path, RunKey("strong", 2, seed), 10)
-        weak = RunKey("weak", 2, seed)
-        sweeps.reach(config, tmp_path, weak, 10) if seed < 3 else sweeps.add(config, tmp_path, weak, "timed_out")
-    cell = read(config, tmp_path).cells["weak", 2]
-    assert (cell.reached, cell.seeds) == (3, 6)
-    if mode == "measured":
-        assert (cell.time_s, cell.epochs, cell.slower) == ((INF, 25.0, INF), (INF, 10, INF), 3)
-    else:
-        assert all(math.isnan(value) for value in (cell.time_s.value, cell.epochs.value, cell.ratio.value, cell.p))
-
-
-def test_without_a_cluster_or_step_times_there_are_epochs_only(tmp_path, projected):
+def test_without_a_cluster_or_a_batch_that_was_timed_there_are_epochs_only(tmp_path, projected):
     assert "no cluster is given" in cells.read(GRID, projected.folder.root, [])[0].source.note
-    found = read(sweeps.small(tmp_path), tmp_path)
-    assert "step times have not been measured yet" in found.source.note
-    assert found.cells["weak", 2].epochs == (40, 40, 40)
-    for name in ("strong", "linear"):
-        assert math.isnan(found.cells[name, 2].time_s.value)
-        assert math.isnan(found.cells[name, 2].ratio.value)
+    sweeps.small(tmp_path)
     sweeps.add_step_times(tmp_path, 1, {16: 0.3, 32: 0.5}, PASSES)
     found = read(GRID, tmp_path)
     assert found.source.kind == "unknown"
     assert "Flat: device batch must be measured, from 16 to 32; got 8" in found.source.note
-
-
-def test_measured_times_are_the_runs_own(tmp_path):
-    config = sweeps.small(tmp_path, replace(GRID, mode="measured"))
-    found = read(config, tmp_path)
-    assert found.source == ("measured", "", "", "")
-    assert found.cells["strong", 2].times == {0: 25.0, 1: 25.0, 2: 25.0}  # 10 epochs of 2 + 0.5 s
-    assert found.cells["strong", 2].runs[0].elapsed_s[3] == 10.0
-    sweeps.add(config, tmp_path, RunKey("strong", 2, 0), "target_reached", 10, oversubscribed=True)
-    assert read(config, tmp_path).source.titled("Losses") == f"Losses ({OVERSUBSCRIBED})"
 
 
 def test_a_cell_has_the_batches_of_the_run_that_grew_the_most_and_each_stage_has_its_own_seconds(tmp_path):

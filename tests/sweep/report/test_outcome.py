@@ -5,10 +5,10 @@ import pytest
 
 from gmmae.planner.prediction import Prediction
 from gmmae.sweep.grid import RunKey
-from gmmae.sweep.report import cells, outcome, page
+from gmmae.sweep.report import outcome, page
 from gmmae.system.errors import InputError
 from tests import sweeps
-from tests.sweeps import FLAT, GRID, TARGET
+from tests.sweeps import GRID, TARGET
 
 RATE, BATCH = GRID.run.optim.learning_rate, GRID.run.optim.batch_size
 
@@ -42,19 +42,6 @@ def test_a_plan_has_what_is_compared():
     assert set(outcome.Planned._fields) <= set(Prediction._fields)
 
 
-def test_predictions_stand_beside_outcomes_where_batch_and_rate_are_the_runs(projected, tmp_path):
-    text = compared([projected], tmp_path)
-    assert text.startswith("For Flat the plan chose weak, n = 2. Its time here over the fastest: 5.20.")
-    assert "Prediction and outcome (projected)" in text
-    lines = [line for line in text.splitlines() if line.startswith("| Flat")]
-    assert lines == [
-        "| Flat | strong | 2 | 200 (160 to 250) | 218 | yes | 0 of 3 | 4% |",
-        "| Flat | weak | 1 | – | 100 | – | 0 of 3 | – |",
-        "| Flat | weak | 2 | 300 (240 to 375) | 520 | no | 0 of 3 | 4% |",
-        "| Flat | linear | 2 | 90.0 | not reached | – | 3 of 3 | 70% |",
-    ]
-
-
 @pytest.mark.parametrize(("place", "ratio"), [(("strong", 1), "1.00"), (("linear", 2), "∞"), (("best-of-all", 64), "–")])
 def test_what_the_plan_chose_is_told_with_what_it_cost(projected, tmp_path, place, ratio):
     best = dict(zip(("scaling", "devices"), place, strict=True))
@@ -62,13 +49,7 @@ def test_what_the_plan_chose_is_told_with_what_it_cost(projected, tmp_path, plac
     assert text.partition("\n")[0].endswith(f"n = {place[1]}. Its time here over the fastest: {ratio}.")
 
 
-def test_each_cluster_has_its_rows_and_others_of_the_plan_none(projected, tmp_path):
-    root = projected.folder.root
-    (fast,) = cells.read(GRID, root, [replace(FLAT, name="Fast", reference_step_s=0.25)])
-    text = compared([projected, fast], tmp_path, clusters=dict.fromkeys(("Fast", "Flat", "Slow"), FORECAST))
-    assert text.count("| Flat |") == text.count("| Fast |") == 4
-    assert "| Fast | strong | 2 | 200 (160 to 250) | 189 |" in text
-    assert "Slow" not in text
+def test_other_clusters_and_times_that_the_user_has_scaled_are_not_compared(projected, tmp_path):
     nothing = compared([projected], tmp_path, clusters={"Slow": FORECAST})
     assert "The plan is for Slow; times here are of Flat." in nothing
     scaled = compared([projected], tmp_path, clusters={"Flat": FORECAST | {"scaled_by_user": True}})
@@ -76,18 +57,15 @@ def test_each_cluster_has_its_rows_and_others_of_the_plan_none(projected, tmp_pa
     assert "|" not in scaled
 
 
-def test_measured_times_stand_beside_all_clusters_and_a_report_takes_the_plan_in_the_folder_or_the_given_one(tmp_path):
+def test_measured_times_stand_beside_all_clusters_and_a_report_takes_the_plan_that_it_is_given(tmp_path):
     config = replace(GRID, mode="measured", scaling=("strong",), devices=(2,), seeds=(0,))
     sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 10)
-    report = tmp_path / "report" / "report.md"
-    page.write(config, tmp_path, [])
-    assert "Prediction" not in report.read_text(encoding="utf-8")
-    path = tmp_path / "plan.json"
+    path = tmp_path / "elsewhere.json"
     path.write_text(json.dumps(PLAN | {"clusters": dict.fromkeys(("Fast", "Slow"), FORECAST)}), encoding="utf-8")
-    for given in (None, path.with_name("elsewhere.json")):
-        page.write(config, tmp_path, [], path.rename(given) if given else None)
-        for name in ("Fast", "Slow"):
-            assert f"| {name} | strong | 2 | 200 (160 to 250) | 25.0 | no | 0 of 1 | 4% |" in report.read_text(encoding="utf-8")
+    page.write(config, tmp_path, [], path)
+    for name in ("Fast", "Slow"):
+        row = f"| {name} | strong | 2 | 200 (160 to 250) | 25.0 | no | 0 of 1 | 4% |"
+        assert row in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
