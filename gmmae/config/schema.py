@@ -43,8 +43,9 @@ Place = Annotated[Text | None, FINGERPRINTED, PATH]
 """The place of data, or of a run."""
 
 Epochs = Annotated[tuple[PositiveInt, ...], Rule("increasing", lambda epochs: list(epochs) == sorted(set(epochs)))]
+Numbers = tuple[NonNegativeInt, ...]
 PowerOfTwo = Annotated[int, Rule("a power of two", lambda number: number > 0 and number.bit_count() == 1)]
-CacheFolder = Annotated[str, Rule("on, off, or a path with a / in it", lambda place: place in ("on", "off") or "/" in place)]
+Cache = Annotated[str, Rule("on, off, or a path with a / in it", lambda place: place in ("on", "off") or "/" in place)]
 
 
 def _is_address(text: str) -> bool:
@@ -140,7 +141,7 @@ class DistributedConfig(Section, name="distributed"):
     coordinator: Address = "auto"  # host:port that process 0 listens on and all others reach; auto: from srun or mpirun
     num_processes: PositiveInt | Literal["auto"] = "auto"  # processes that train together; auto: from srun or mpirun
     process_id: NonNegativeInt | Literal["auto"] = "auto"  # of this process, from 0; auto: from srun or mpirun
-    local_devices: tuple[NonNegativeInt, ...] | Literal["auto"] = "auto"  # GPUs of this process; auto: all, or its part of the host's
+    local_devices: Numbers | Literal["auto"] = "auto"  # GPUs of this process; auto: all, or its part of the host's
     start_timeout_s: Annotated[float, at_least(1)] = 300.0  # longest wait for the other processes at the start
     heartbeat_timeout_s: Annotated[float, at_least(1)] = 30.0  # a process that is silent for longer is lost, and all others end
     stall_timeout_s: PositiveFloat | None = 600.0  # a process is killed in an epoch this long and 10 times the longest
@@ -162,7 +163,7 @@ class LogConfig(Section, name="log"):
 
     tensorboard: bool = True  # write TensorBoard events under tb/
     every_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
-    figure_epochs: tuple[NonNegativeInt, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
+    figure_epochs: Numbers = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
     figure_samples: PositiveInt = 4  # validation samples shown in figures and images
 
 
@@ -175,7 +176,7 @@ class Config(Section):
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: Text = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
     init_from: Place = None  # fine-tuning: work directory of a run whose best parameters are this one's first
-    compilation_cache: Annotated[CacheFolder, MAY_CHANGE_ON_RESUME, PATH] = "on"  # on (in the user's cache folder), off, or a folder
+    compilation_cache: Annotated[Cache, MAY_CHANGE_ON_RESUME, PATH] = "on"  # on (in the user's cache folder), off, or a folder
     settings: Annotated[Any, INLINE] = None  # of the workload: its own dataclass
     optim: OptimConfig = field(default_factory=OptimConfig)
     stop: Annotated[StopConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=StopConfig)
