@@ -39,19 +39,21 @@ LOSS = "loss"
 """The name of the loss among the validation metrics."""
 
 
-def _increasing(epochs: tuple[int, ...]) -> bool:
-    return list(epochs) == sorted(set(epochs)) and all(epoch >= 1 for epoch in epochs)
-
-
-def _positive(values: tuple[float, ...]) -> bool:
-    return all(value > 0 for value in values)
-
-
 Place = Annotated[Text | None, FINGERPRINTED, PATH]
 """The place of data, or of a run."""
 
-Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
-Batches = Annotated[tuple[int, ...], Rule("positive numbers", _positive)]
+Epochs = Annotated[tuple[PositiveInt, ...], Rule("increasing", lambda epochs: list(epochs) == sorted(set(epochs)))]
+Numbers = tuple[NonNegativeInt, ...]
+PowerOfTwo = Annotated[int, Rule("a power of two", lambda number: number > 0 and number.bit_count() == 1)]
+Cache = Annotated[str, Rule("on, off, or a path with a / in it", lambda place: place in ("on", "off") or "/" in place)]
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return text == "auto" or (host != "" and port.isascii() and port.isdigit() and 0 < int(port) < 2**16)
+
+
+Address = Annotated[str, Rule("auto or host:port", _is_address)]
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class OptimConfig(Section, name="optim"):
     weight_decay: NonNegativeFloat | Literal["auto"] = "auto"  # auto: 0.01 for adamw and lamb, 0 for the others
     clip_norm: PositiveFloat | None = None  # largest global norm of the gradient, to which it is clipped
     batch_doubling_epochs: Epochs = ()  # for growing: the batch doubles after these
-    best_batches: Batches = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
+    best_batches: tuple[PositiveInt, ...] = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
 
     @property
     def weight_decay_rate(self) -> float:
@@ -125,19 +127,10 @@ class ParallelConfig(Section, name="parallel"):
     simulate_devices: PositiveInt | None = None  # compute the batch of this many devices on fewer
     micro_batch_size: PositiveInt | None = None  # most samples of a device at once, to bound memory; none: as the workload says
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
-    deterministic_shards: int = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
+    deterministic_shards: PowerOfTwo = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
     fast_convolutions: Annotated[bool, MAY_CHANGE_ON_RESUME] = True  # faster forms of a workload's convolutions, on a CPU
     fetch_threads: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 16  # threads of a process that read a workload's source
     prefetch_mb: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 256.0  # most memory of a process for samples from a source
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.deterministic_shards > 0 and self.deterministic_shards.bit_count() == 1,
-            "parallel.deterministic_shards",
-            "a power of two",
-            self.deterministic_shards,
-        )
 
 
 @dataclass(frozen=True)
@@ -145,21 +138,13 @@ class DistributedConfig(Section, name="distributed"):
     """The processes that train together. They do not enter a run's identity, and most keys differ between processes."""
 
     auto: bool = True  # join the other tasks where srun or mpirun started several; off: this process trains alone
-    coordinator: str = "auto"  # host:port that process 0 listens on and all others reach; auto: from srun or mpirun
+    coordinator: Address = "auto"  # host:port that process 0 listens on and all others reach; auto: from srun or mpirun
     num_processes: PositiveInt | Literal["auto"] = "auto"  # processes that train together; auto: from srun or mpirun
     process_id: NonNegativeInt | Literal["auto"] = "auto"  # of this process, from 0; auto: from srun or mpirun
-    local_devices: tuple[int, ...] | Literal["auto"] = "auto"  # GPUs of this process; auto: all, or its part of the host's
+    local_devices: Numbers | Literal["auto"] = "auto"  # GPUs of this process; auto: all, or its part of the host's
     start_timeout_s: Annotated[float, at_least(1)] = 300.0  # longest wait for the other processes at the start
     heartbeat_timeout_s: Annotated[float, at_least(1)] = 30.0  # a process that is silent for longer is lost, and all others end
     stall_timeout_s: PositiveFloat | None = 600.0  # a process is killed in an epoch this long and 10 times the longest
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        host, _, port = self.coordinator.rpartition(":")
-        sound = bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 2**16
-        require(self.coordinator == "auto" or sound, "distributed.coordinator", "auto or host:port", self.coordinator)
-        numbers = () if self.local_devices == "auto" else self.local_devices
-        require(all(i >= 0 for i in numbers), "distributed.local_devices", "auto or numbers from 0", self.local_devices)
 
 
 @dataclass(frozen=True)
@@ -178,12 +163,8 @@ class LogConfig(Section, name="log"):
 
     tensorboard: bool = True  # write TensorBoard events under tb/
     every_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
-    figure_epochs: tuple[int, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
+    figure_epochs: Numbers = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
     figure_samples: PositiveInt = 4  # validation samples shown in figures and images
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(all(e >= 0 for e in self.figure_epochs), "log.figure_epochs", "epochs of at least 0", self.figure_epochs)
 
 
 @dataclass(frozen=True)
@@ -195,7 +176,7 @@ class Config(Section):
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: Text = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
     init_from: Place = None  # fine-tuning: work directory of a run whose best parameters are this one's first
-    compilation_cache: Annotated[str, MAY_CHANGE_ON_RESUME, PATH] = "on"  # on (in the user's cache folder), off, or a folder
+    compilation_cache: Annotated[Cache, MAY_CHANGE_ON_RESUME, PATH] = "on"  # on (in the user's cache folder), off, or a folder
     settings: Annotated[Any, INLINE] = None  # of the workload: its own dataclass
     optim: OptimConfig = field(default_factory=OptimConfig)
     stop: Annotated[StopConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=StopConfig)
@@ -208,11 +189,6 @@ class Config(Section):
     def matmul_precision(self) -> str:
         """The precision of products in float32, as `jax.default_matmul_precision` calls it."""
         return "tensorfloat32" if self.precision == "tf32" else "highest"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        place = self.compilation_cache
-        require(place in ("on", "off") or "/" in place, "compilation_cache", "on, off, or a path with a / in it", place)
 
     @property
     def dtype(self) -> str:

@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
@@ -18,25 +17,6 @@ REPEAT_S = 1.0
 """A terminal sends SIGINT to a process and to its parent, which passes it on: two within this time are one."""
 
 
-Handler = Callable[[int, FrameType | None], object]
-
-
-def twice_as_once(handler: Handler) -> Handler:
-    """A handler of signals for which SIGINT that comes twice has come once."""
-    came = -REPEAT_S
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        now = time.monotonic()
-        if number == signal.SIGINT:
-            if now - came < REPEAT_S:
-                return
-            came = now
-        handler(number, frame)
-
-    return handle
-
-
 class Interrupts:
     """While entered, the first of these signals sets `reason`; SIGINT after that acts as if it were not handled.
 
@@ -48,17 +28,16 @@ class Interrupts:
     Outside the main thread, where Python cannot install handlers, nothing is changed and `reason` stays None.
     """
 
-    def __init__(self, hangup: bool = True) -> None:
-        """Takes SIGHUP as well, unless `hangup` is False."""
+    def __init__(self) -> None:
         self.reason: str | None = None
-        self._hangup = hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._before: dict[signal.Signals, object] = {}
-        self._handler = twice_as_once(self._note)
+        self._interrupted_s = -REPEAT_S
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            handled = [number for number in REASONS if number != signal.SIGHUP or self._hangup]
-            self._before = {number: signal.signal(number, self._handler) for number in handled}
+            for number in REASONS:
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,8 +45,12 @@ class Interrupts:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if number == signal.SIGINT and self.reason is not None:
-            signal.signal(signal.SIGINT, self._before[signal.SIGINT])  # pyright: ignore[reportArgumentType]
-            os.kill(os.getpid(), signal.SIGINT)
-            return
+        if number == signal.SIGINT:
+            if time.monotonic() - self._interrupted_s < REPEAT_S:
+                return
+            self._interrupted_s = time.monotonic()
+            if self.reason is not None:
+                signal.signal(signal.SIGINT, self._before[signal.SIGINT])  # pyright: ignore[reportArgumentType]
+                os.kill(os.getpid(), signal.SIGINT)
+                return
         self.reason = self.reason or REASONS[signal.Signals(number)]

@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 OLDEST = {"cuda13": (580, 7.5), "cuda12": (525, 5.2)}
@@ -99,15 +99,6 @@ def visible() -> list[str]:
         return [uuid for [uuid] in _query("uuid") if uuid.startswith("GPU-")]
     named = re.compile(r"\s*(\d+|(GPU|MIG)-.+)").fullmatch
     return [name.strip() for name in itertools.takewhile(named, listed.split(","))]  # CUDA too stops at the first that is none
-
-
-def least_used(places: Sequence[Mapping[str, str]], running: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    """The place that is part of the fewest environments of running programs; nothing where there are no places.
-
-    >>> least_used([{"GPU": "0"}, {"GPU": "1"}], [{"GPU": "0", "HOME": "/"}])
-    {'GPU': '1'}
-    """
-    return min(places, key=lambda place: sum(place.items() <= used.items() for used in running), default={})
 
 
 def _query(*fields: str) -> list[list[str]]:

@@ -8,7 +8,7 @@ import pytest
 
 from gmmae.system import interrupts as interrupts_module
 from gmmae.system.files import stoppable
-from gmmae.system.interrupts import Interrupts, twice_as_once
+from gmmae.system.interrupts import Interrupts
 
 
 def test_the_first_signal_is_the_reason_and_sigterm_may_come_again():
@@ -49,10 +49,6 @@ def test_ctrl_c_that_comes_from_the_terminal_and_from_the_parent_is_one():
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.reason == "sigint"
-    signal.signal(signal.SIGINT, twice_as_once(signal.default_int_handler))  # as amid the start
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("context", [Interrupts, stoppable])
