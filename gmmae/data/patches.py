@@ -141,7 +141,7 @@ def boxes(volumes: Sequence[NativeNodule], size: int, jitter: int, voxel_mm: flo
     values, labels = [], []
     for volume in volumes:
         places = [steps_mm / mm + centre for mm, centre in zip(volume.spacing_mm, volume.centre, strict=True)]
-        interpolated = interpolate(volume.values.astype(np.float64), *places)
+        interpolated = interpolate(volume.values.astype(np.float64), *np.ix_(*places))
         whole = np.issubdtype(volume.values.dtype, np.integer)
         values.append((np.rint(interpolated) if whole else interpolated).astype(volume.values.dtype))
         labels.append(_labels(volume, *(np.floor(place + 0.5).astype(int) for place in places)))
