@@ -140,10 +140,16 @@ def test_what_is_written_is_read_back_and_joins_the_training_set_alone(generator
     made = generator.sample(5, 7)
     folder.write(made, generator.training, tmp_path / "made", "run0", 7)
     # Columns that the real nodules have are none of the folder's, and so is a window of HU that is not CT's.
-    columns = {"category_column": "malignancy", "group_column": "subject", "window": (-1000.0, 300.0)}
-    config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"), **columns)
-    cubes = DataConfig(source="cubes", root=str(tmp_path / "made"), shape=8, cache=config.cache)
-    back = prepare.load(cubes, print)
+    config = DataConfig(
+        shape=8,
+        samples=20,
+        validation=5,
+        cache=str(tmp_path / "cache"),
+        window=(-1000.0, 300.0),
+        category_column="malignancy",
+        group_column="subject",
+    )
+    back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), shape=8, cache=config.cache), print)
     back = back.take(np.array([back.names.index(f"{name}.nii.gz") for name in made.nodules.names]))
     np.testing.assert_array_equal(back.values, made.nodules.values)
     np.testing.assert_array_equal(back.masks, made.nodules.masks)

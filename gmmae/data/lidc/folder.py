@@ -91,7 +91,7 @@ def cut_folder(
                 f"{found['CT series']} CT series and {found['XML files']} XML files: {why}"
             )
         rows = [row | {column: f"{row[column]:.10g}" for column in COLUMNS} for row in rows]
-        names = "what", "where", "why"
+        names: tuple[str, ...] = "what", "where", "why"
         listed = [dict(zip(names, item, strict=True)) for item in left_out]
         write_text(place / NODULES, csv_text(rows, HEADER))
         write_text(place / LEFT_OUT, csv_text(listed, names))

@@ -202,10 +202,10 @@ def test_errors_are_one_line_and_write_nothing(nodules, folder, message, scans, 
 def test_the_command_reads_a_folder_of_cubes_and_names_those_it_leaves_out(scans, tmp_path, capsys, monkeypatch):
     nodules, folder = tissue_balls(4), tmp_path / "cubes"
     assert nodules.masks is not None
-    files = [f"{name}.nii.gz" for name in nodules.names]
+    files, voxel_mm = [f"{name}.nii.gz" for name in nodules.names], float(nodules.edge_mm[0]) / 16
     for kind, arrays in (("images", nodules.values), ("masks", nodules.masks)):
         for file, array in zip(files, arrays, strict=True):
-            write_image(folder / kind / file, array, Grid(spacing=(float(nodules.edge_mm[0]) / 16,) * 3))
+            write_image(folder / kind / file, array, Grid(spacing=(voxel_mm, voxel_mm, voxel_mm)))
     (folder / "masks" / files[0]).write_bytes((folder / "masks" / files[0]).read_bytes()[:200])
     write_rows(folder / "nodules.csv", [(file, 8) for file in files], ("file", "diameter_mm"))
     words = ("insert", folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache")
