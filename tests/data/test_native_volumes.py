@@ -82,15 +82,15 @@ def test_empty_slices_and_neighbours_are_taken_where_asked():
 
 
 def test_boxes_are_of_cubic_voxels():
-    values = np.broadcast_to(np.int16(100) * np.arange(6, dtype=np.int16)[:, None, None], (6, 9, 9))
+    values = np.broadcast_to(np.int16(100) * np.arange(1, 7, dtype=np.int16)[:, None, None], (6, 9, 9))
     one = volume(values.shape, centre=(2.5, 4.0, 4.0), spacing_mm=(2.0, 1.0, 1.0), values=values)
     patches, wide = (boxes([one], size=4, jitter=jitter, voxel_mm=1.0) for jitter in (2, 8))
     assert patches.values.shape == (1, 8, 8, 8, 1)
-    # Voxels of 1 mm: a slice of 2 mm rises by 50 a voxel, through 250 in the middle.
-    np.testing.assert_array_equal(patches.values[0, :, 4, 4, 0], [75, 125, 175, 225, 275, 325, 375, 425])
+    # Voxels of 1 mm: a slice of 2 mm rises by 50 a voxel, through 350 in the middle.
+    np.testing.assert_array_equal(patches.values[0, :, 4, 4, 0], [175, 225, 275, 325, 375, 425, 475, 525])
     assert not (patches.labels == OUTSIDE).any()
-    assert (patches.labels == NODULE).sum() == 2 * one.mask.sum()
-    np.testing.assert_array_equal(wide.values[0, :, 4, 4, 0][:4], [0] * 4)
+    assert np.argwhere(patches.labels[0] == NODULE).tolist() == [[z, 3, x] for z in range(4) for x in (2, 3)]
+    np.testing.assert_array_equal(wide.values[0, :, 4, 4, 0][:4], [100] * 4)
     assert (wide.labels != OUTSIDE).sum() == 12 * 9 * 9
 
 

@@ -79,14 +79,14 @@ def _paint_tube(volume: Volume, frame: Frame, centre_mm: Vector, tube: Tube) -> 
 
 def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
     """Returns air, body and empty lungs without noise. Lungs get denser towards the back, as in a patient who lies on it."""
-    z, y, x = (axis - 0.5 for axis in np.ix_(*((np.arange(n) + 0.5) / n for n in frame.shape)))
-    outer = np.where(np.square(y / BODY[0]) + np.square(x / BODY[1]) < 1, SOFT_TISSUE_HU, AIR_HU)
-    sides = (np.square((x + 0.5 - centre[2]) / LUNG[2]) for centre in LUNG_CENTRES)
-    squared = np.square(y / LUNG[1]) + np.minimum(*sides)
-    lung = rng.uniform(-890, -830) + rng.uniform(0, 60) * y
+    z, y, x = np.ix_(*((np.arange(n) + 0.5) / n for n in frame.shape))
+    outer = np.where(np.square((y - 0.5) / BODY[0]) + np.square((x - 0.5) / BODY[1]) < 1, SOFT_TISSUE_HU, AIR_HU)
+    sides = (np.square((x - centre[2]) / LUNG[2]) for centre in LUNG_CENTRES)
+    squared = np.square((y - 0.5) / LUNG[1]) + np.minimum(*sides)
+    lung = rng.uniform(-890, -830) + rng.uniform(0, 60) * (y - 0.5)
     softness = float(frame.lung_mm.min() / 2.0)
     volume = np.empty(frame.shape, np.int16)
-    for plane, height in zip(volume, np.square(z / LUNG[0]), strict=True):  # a whole scan in float64 takes gigabytes
+    for plane, height in zip(volume, np.square((z - 0.5) / LUNG[0]), strict=True):  # a whole scan in float64 takes gigabytes
         cover = np.clip(0.5 - (np.sqrt(squared + height) - 1) * softness, 0, 1)
         plane[:] = np.rint(outer + cover * (lung - outer))
     return volume
