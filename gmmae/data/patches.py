@@ -92,22 +92,17 @@ def slices(
       empty: whether to include slices without nodule.
       seed: of the offsets, which otherwise depend only on the indices of volume and slice.
     """
-    parts = [_slices_of(i, volume, size + 2 * jitter, neighbours, empty) for i, volume in enumerate(volumes)]
-    values, labels, index, corners = (np.concatenate(part) for part in zip(*parts, strict=True))
-    places = zip(index.tolist(), corners[:, 0].tolist(), strict=True)
-    offsets = np.array([_offset(2, jitter, seed, i, z) for i, z in places], np.int32).reshape(-1, 2)
-    return Patches(values, labels, offsets, index, corners)
-
-
-def _slices_of(number: int, volume: NativeNodule, edge: int, neighbours: int, empty: bool) -> tuple[np.ndarray, ...]:
-    corner = [round(centre) - edge // 2 for centre in volume.centre[1:]]
-    chosen = np.arange(len(volume.mask)) if empty else np.flatnonzero(volume.mask.any((1, 2)))
-    y, x = (np.arange(first, first + edge) for first in corner)
-    # Beyond the volume its outermost voxels go on, and its outermost slices for neighbours.
-    steps = [(chosen + step, y, x) for step in range(-neighbours, neighbours + 1)]
-    values = np.stack([_nearest(volume.values, *places) for places in steps], axis=-1)
-    corners = np.column_stack([chosen, np.full((len(chosen), 2), corner)]).astype(np.int32)
-    return values, _labels(volume, chosen, y, x), np.full(len(chosen), number, np.int32), corners
+    edge, parts = size + 2 * jitter, []
+    for number, volume in enumerate(volumes):
+        corner = [round(centre) - edge // 2 for centre in volume.centre[1:]]
+        chosen = np.arange(len(volume.mask)) if empty else np.flatnonzero(volume.mask.any((1, 2)))
+        y, x = (np.arange(first, first + edge) for first in corner)
+        # Beyond the volume its outermost voxels go on, and its outermost slices for neighbours.
+        channels = [_nearest(volume.values, chosen + step, y, x) for step in range(-neighbours, neighbours + 1)]
+        offsets = np.array([_offset(2, jitter, seed, number, z) for z in chosen.tolist()], np.int32).reshape(-1, 2)
+        index, corners = np.full(len(chosen), number, np.int32), np.array([(z, *corner) for z in chosen], np.int32)
+        parts.append((np.stack(channels, axis=-1), _labels(volume, chosen, y, x), offsets, index, corners.reshape(-1, 3)))
+    return Patches(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _nearest(values: Real[np.ndarray, "z y x"], *places: Integer[np.ndarray, " _"]) -> Real[np.ndarray, "_ _ _"]:
@@ -141,10 +136,9 @@ def boxes(volumes: Sequence[NativeNodule], size: int, jitter: int, voxel_mm: flo
     values, labels = [], []
     for volume in volumes:
         places = [steps_mm / mm + centre for mm, centre in zip(volume.spacing_mm, volume.centre, strict=True)]
-        interpolated = interpolate(volume.values.astype(np.float64), *places)
-        whole = np.issubdtype(volume.values.dtype, np.integer)
-        values.append((np.rint(interpolated) if whole else interpolated).astype(volume.values.dtype))
+        interpolated, kind = interpolate(volume.values.astype(np.float64), *np.ix_(*places)), volume.values.dtype
+        values.append((np.rint(interpolated) if kind.kind in "iu" else interpolated).astype(kind))
         labels.append(_labels(volume, *(np.floor(place + 0.5).astype(int) for place in places)))
     offsets = np.array([_offset(3, jitter, seed, i) for i in range(len(volumes))], np.int32)
-    corners = np.full((len(volumes), 3), 0, np.int32)
-    return Patches(np.stack(values)[..., None], np.stack(labels), offsets, np.arange(len(volumes), dtype=np.int32), corners)
+    index, corners = np.arange(len(volumes), dtype=np.int32), np.zeros((len(volumes), 3), np.int32)
+    return Patches(np.stack(values)[..., None], np.stack(labels), offsets, index, corners)

@@ -40,8 +40,9 @@ def load(config: DataConfig) -> SplitNodules:
     divided = divide(nodules, config)
     if not config.augment_with:
         return SplitNodules(nodules, divided)
-    more, held_out = _sections(prepare.load(of_generated(config, config.augment_with)), config.ndim), divided.validation
-    known = {*nodules.table["group"][held_out], *(volume.tobytes() for volume in nodules.values[held_out])}
+    more = _sections(prepare.load(of_generated(config, config.augment_with)), config.ndim)
+    held_out = nodules.take(divided.validation)
+    known = {*held_out.groups, *(volume.tobytes() for volume in held_out.values)}
     of_each = zip(more.names, more.groups, more.values, strict=True)
     shared = [name for name, group, volume in of_each if known & {group, volume.tobytes()}]
     if shared and not config.allow_seen:
@@ -49,8 +50,8 @@ def load(config: DataConfig) -> SplitNodules:
             f"nodules of data.augment_with must belong to no validation nodule; {len(shared)} of {len(more.values)} do, such "
             f"as {shared[0]}, by patient or voxels: leave them out, or set data.allow_seen"
         )
-    train = np.concatenate([divided.train, len(nodules.values) + np.arange(len(more.values))])
-    return SplitNodules(joined(nodules, more), divided._replace(train=train))
+    both = joined(nodules, more)
+    return SplitNodules(both, divided._replace(train=np.append(divided.train, range(len(nodules.values), len(both.values)))))
 
 
 def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
@@ -69,9 +70,9 @@ def divide(nodules: Nodules, config: DataConfig) -> Split:
     Raises:
       DataError: as `gmmae.data.splits.split`.
     """
-    if nodules.splits:
-        train, validation = (np.flatnonzero(nodules.table["split"] == part) for part in ("train", "validation"))
-        return Split(train, validation)
+    parts = nodules.table["split"]
+    if parts.any():
+        return Split(*(np.flatnonzero(parts == part) for part in ("train", "validation")))
     return split(nodules.groups, nodules.categories, config.validation, config.seed)
 
 

@@ -99,11 +99,6 @@ class Nodules(NamedTuple):
         return tuple(self.table["category"].tolist())
 
     @property
-    def splits(self) -> tuple[str, ...]:
-        """Train, validation or test for each nodule; empty where the data are not divided already."""
-        return tuple(self.table["split"].tolist()) if self.table["split"].any() else ()
-
-    @property
     def places(self) -> tuple[str, ...]:
         """Each nodule's name, and its CSV and line, for messages."""
         pairs = zip(self.names, self.table["place"].tolist(), strict=True)
@@ -202,7 +197,7 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
         )
     if shared := set(first.names) & set(second.names):
         raise DataError(f"nodules that are joined must have names of their own; {min(shared)} is in both: rename it")
-    if first.splits:
+    if first.table["split"].any():
         second = second.with_columns(split=["train"] * len(second.values))
     masks = None
     if first.masks is not None or second.masks is not None:

@@ -1,8 +1,8 @@
 """Predictions for each strategy on n devices of a cluster, from measurements on one device.
 
 Steps to the target and failures follow the law of `gmmae.planner.step_ratios`. The time of a step is that of one device with
-its share of the batch, plus the cluster's all-reduce (`gmmae.scaling.cost`). Uncertain quantities are drawn `DRAWS` times with a fixed generator. An interval spans the 10 % to
-the 90 % quantile of the runs that reach the target.
+its share of the batch, plus the cluster's all-reduce (`gmmae.scaling.cost`). Uncertain quantities are drawn `DRAWS` times with
+a fixed generator. An interval spans the 10 % to the 90 % quantile of the runs that reach the target.
 
 A step on n devices takes a + b · (device batch) + c(n). By the law, growing the batch n-fold at the base rate is faster than
 dividing it exactly if (a + c(n)) / (b B) > B / Bn. This compares overhead with noise. `BatchRule` holds both numbers.

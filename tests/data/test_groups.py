@@ -40,16 +40,20 @@ def test_no_scan_is_divided_whatever_its_rows_say_of_the_patient(luna_folder, wr
     assert not {nodules.names[i][0] for i in split.train} & {nodules.names[i][0] for i in split.validation}
 
 
+def cubes(root: Path, **options) -> DataConfig:
+    return DataConfig(source="cubes", root=str(root), cache=str(root.parent / "cache"), **options)
+
+
 @pytest.mark.parametrize("column", ["PatientID", "patient_id", "Subject", "case", "group"])
 def test_a_patient_is_known_by_many_names(tmp_path, column):
     root = folders.write(tmp_path / "cubes", spoil=lambda case, i: case._replace(row=[case.row[0], i // 2, *case.row[2:]]))
     table = root / "nodules.csv"
     table.write_text(table.read_text().replace("patient", column, 1))
-    nodules = load(DataConfig(source="cubes", root=str(root), cache=str(tmp_path / "cache")))
+    nodules = load(cubes(root))
     assert (nodules.groups, nodules.by) == (("0", "0", "1", "1"), "patient")
 
 
-def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder, tmp_path):
+def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder, write_csv):
     rows = [("a", 10, -20, 30, 8), ("b", 10, -20, 30, 8), ("c", 12, -20, 30, 8), ("d", 10, -24, 30, 8)]
     config = luna_folder("ab", rows)
     a, c = (Path(config.root, "subset0", name) for name in "ac")
@@ -58,14 +62,13 @@ def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder, tmp_path):
     c.with_suffix(".mhd").write_text(c.with_suffix(".mhd").read_text().replace("a.raw", "c.raw"))
     shutil.copy(a.with_suffix(".raw"), c.with_suffix(".raw"))
     rows[1] = ("b", 14, -20, 30, 8)  # another place
-    with (Path(config.root) / "annotations.csv").open("w") as file:
-        file.writelines(",".join(map(str, row)) + "\n" for row in [COLUMNS[:5], *rows])
+    write_csv(Path(config.root) / "annotations.csv", rows)
     assert load(config).groups == ("a", "b", "a", "a")
 
 
 def arrays(path: Path, volumes: np.ndarray, **more) -> DataConfig:
     np.savez(path, volumes=volumes, **more)
-    return DataConfig(source="cubes", root=str(path), cache=str(path.parent / "cache"), crop="whole")
+    return cubes(path, crop="whole")
 
 
 def test_the_split_of_an_npz_follows_its_voxels_and_not_its_name(tmp_path):
@@ -91,7 +94,7 @@ def test_a_group_that_no_side_can_hold_is_named(tmp_path):
 
 def test_where_no_patient_is_known_every_split_says_so(tmp_path, capsys):
     root = folders.write(tmp_path / "cubes")
-    config = DataConfig(source="cubes", root=str(root), cache=str(tmp_path / "cache"))
+    config = cubes(root)
     patches = PatchConfig(source="cubes", root=str(root), ndim=2, shape=16)
     split_volumes(load_volumes(patches), patches)
     assert sources.load(config).nodules.by == "patient"
@@ -117,9 +120,7 @@ def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, patie
         return case._replace(row=[f"new_{case.row[0]}", case.row[1] if patients else f"new {i}", *case.row[2:]], values=values)
 
     roots = [folders.write(tmp_path / name, spoil=spoil) for name, spoil in (("cubes", lambda case, i: case), ("more", other))]
-    config = DataConfig(
-        source="cubes", root=str(roots[0]), augment_with=str(roots[1]), cache=str(tmp_path / "cache"), validation=1
-    )
+    config = cubes(roots[0], augment_with=str(roots[1]), validation=1)
     with pytest.raises(DataError, match=r"augment_with must belong to no validation nodule; 1 of 4 do"):
         sources.load(config)
     assert len(sources.load(dataclasses.replace(config, allow_seen=True)).split.train) == 7

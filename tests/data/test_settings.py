@@ -7,23 +7,20 @@ from gmmae.data.settings import DataConfig
 
 
 @pytest.mark.parametrize(
-    ("ndim", "size", "shape", "volume_shape"),
+    ("ndim", "size", "volume_shape"),
     [
-        (3, 16, (16, 16, 16), (16, 16, 16)),
-        (3, (16, 24, 20), (16, 24, 20), (16, 24, 20)),
-        (2, 16, (16, 16), (16, 16, 16)),
-        (2, (24, 20), (24, 20), (24, 24, 20)),
-        (1, 30, (30,), (30, 30, 30)),
+        (3, 16, (16, 16, 16)),
+        (3, (16, 24, 20), (16, 24, 20)),
+        (2, 16, (16, 16, 16)),
+        (2, (24, 20), (24, 24, 20)),
+        (1, 30, (30, 30, 30)),
     ],
 )
-def test_the_size_is_one_number_or_one_for_each_axis(ndim, size, shape, volume_shape):
+def test_the_size_is_one_number_or_one_for_each_axis(ndim, size, volume_shape):
     config = DataConfig(ndim=ndim, shape=size)
-    assert (config.shape, config.sample_shape, config.volume_shape) == (size, shape, volume_shape)
-
-
-@pytest.mark.parametrize(("ndim", "size"), [(3, (16,)), (3, (16, 16, 16)), (2, (16, 16)), (1, (16,))])
-def test_equal_edges_are_one_number(ndim, size):
-    assert DataConfig(ndim=ndim, shape=size) == DataConfig(ndim=ndim, shape=16)
+    assert (config.shape, config.sample_shape, config.volume_shape) == (size, volume_shape[3 - ndim :], volume_shape)
+    if isinstance(size, int):  # equal edges are one number
+        assert config == DataConfig(ndim=ndim, shape=(size,)) == DataConfig(ndim=ndim, shape=(size,) * ndim)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
 import itertools
-import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -10,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmmae.config.toml import find
-from gmmae.data.settings import DataConfig
 from gmmae.data.splits import fold, requested, split
 from gmmae.data.volumes import DataError
 from gmmae.workloads.configuration import read_config
@@ -24,33 +20,24 @@ def reachable(sizes: list[int]) -> set[int]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(SAMPLES, st.integers(1, 39), st.integers(0, 3))
-def test_groups_stay_whole_and_the_count_is_the_nearest_possible(samples, asked, seed):
+@given(SAMPLES, st.integers(1, 39), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_groups_stay_whole_the_count_is_the_nearest_possible_and_the_order_does_not_matter(samples, asked, seed, random):
     groups = [f"g{g}" for g, _ in samples]
     if len(set(groups)) < 2 or asked >= len(samples):
         return
     train, validation = split(groups, [c for _, c in samples], asked, seed, whole=False)
     assert sorted([*train, *validation]) == list(range(len(samples)))
-    assert not {groups[i] for i in train} & {groups[i] for i in validation}
+    held_out = {groups[i] for i in validation}
+    assert not {groups[i] for i in train} & held_out
     sums = reachable([groups.count(g) for g in set(groups)]) - {0, len(samples)}
     assert abs(len(validation) - asked) == min(abs(t - asked) for t in sums)
+    random.shuffle(samples)
+    there = split([f"g{g}" for g, _ in samples], [c for _, c in samples], asked, seed, whole=False)
+    assert {f"g{samples[i][0]}" for i in there.validation} == held_out
 
 
 @settings(max_examples=30, deadline=None)
-@given(SAMPLES, st.randoms(use_true_random=False))
-def test_the_order_of_the_rows_does_not_matter(samples, random):
-    groups, categories = [f"g{g}" for g, _ in samples], [c for _, c in samples]
-    if len(set(groups)) < 2:
-        return
-    order = list(range(len(samples)))
-    random.shuffle(order)
-    here = split(groups, categories, 0.3, 7, whole=False)
-    there = split([groups[i] for i in order], [categories[i] for i in order], 0.3, 7, whole=False)
-    assert {groups[i] for i in here.validation} == {groups[order[i]] for i in there.validation}
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.sampled_from("abcd"), min_size=5, max_size=300), st.floats(0.05, 0.95))
+@given(st.lists(st.sampled_from("abcd"), min_size=2, max_size=300), st.floats(0.05, 0.95))
 def test_single_samples_are_split_in_proportion_to_their_categories(categories, fraction):
     names = [str(i) for i in range(len(categories))]
     held_out = split(names, categories, fraction, 1).validation
@@ -60,11 +47,13 @@ def test_single_samples_are_split_in_proportion_to_their_categories(categories, 
         assert abs(sum(categories[i] == kind for i in held_out) - share) < 1
 
 
-def test_categories_are_balanced_over_groups_of_several():
+def test_categories_are_balanced_over_groups_of_several_in_less_than_a_second():
     rng = np.random.default_rng(0)
-    groups = [f"p{i}" for i in range(420) for _ in range(rng.integers(1, 5))]
+    groups = [f"p{i}" for i in range(800) for _ in range(rng.integers(1, 5))]
     categories = list(rng.choice(["solid", "part", "ground"], len(groups), p=[0.84, 0.08, 0.08]))
+    start = time.process_time()
     held_out = split(groups, categories, 256, 0).validation
+    assert time.process_time() - start < 1
     assert len(held_out) == 256
     for kind in set(categories):
         # Whole groups: one sample of slack beyond rounding.
@@ -79,21 +68,10 @@ def test_of_the_groups_that_give_the_count_those_with_the_right_categories_are_t
     assert split(groups, categories, 6, seed).validation.tolist() == [2, 3, 4, 5, 6]
 
 
-def test_the_seed_decides_and_not_the_hash_seed_of_a_process():
-    groups, categories = list("abcdefghij"), list("xxxxxyyyyy")
-    here, other = (split(groups, categories, 4, seed).validation.tolist() for seed in (3, 4))
-    assert here != other
-    code = f"from gmmae.data.splits import split; print(split({groups}, {categories}, 4, 3).validation.tolist())"
-    environment = {**os.environ, "PYTHONHASHSEED": "12"}
-    assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip() == str(here)
-
-
-def test_two_thousand_samples_take_less_than_a_second():
-    rng = np.random.default_rng(0)
-    groups = [str(g) for g in rng.integers(0, 900, 2000)]
-    start = time.process_time()
-    split(groups, list(rng.choice(list("abcd"), 2000)), 256, 0)
-    assert time.process_time() - start < 1
+@pytest.mark.parametrize(("seed", "validation"), [(3, [0, 4, 8, 9]), (4, [3, 4, 6, 7])])
+def test_golden(seed, validation):
+    """Published splits hang on the order of the groups, which is that of no process and no version of NumPy."""
+    assert split(list("abcdefghij"), list("xxxxxyyyyy"), 4, seed).validation.tolist() == validation
 
 
 @pytest.mark.parametrize(
@@ -110,14 +88,6 @@ def test_impossible_splits_are_refused_in_one_line(groups, categories, validatio
     with pytest.raises(DataError, match=message) as error:
         split(groups, categories, validation, 0)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("samples", [2, 3, 5, 40])
-def test_a_small_set_is_split_without_an_option(samples):
-    names = [str(i) for i in range(samples)]
-    train, validation = split(names, [""] * samples, DataConfig().validation, 0)
-    assert len(validation) == max(round(samples / 4), 1)
-    assert len(train) == samples - len(validation)
 
 
 @pytest.mark.parametrize(("name", "validation"), [("quickstart", 128), ("paper", 256)])

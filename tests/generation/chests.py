@@ -3,35 +3,28 @@
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk
 
 from gmmae.data.extraction.luna16 import COLUMNS
 from gmmae.data.volumes import Nodules, make_table
 from gmmae.generation.insertion.noise import draw
-from tests.volume_folders import write_rows
+from tests.volume_folders import Grid, write_image, write_rows
 
 LUNG_HU, WALL_HU = -850, 40
 
 
-def write_chest(
-    path: Path,
-    spacing=(1.0, 1.0, 2.0),
-    direction=(1, 1, 1),
-    shape=(40, 80, 72),
-    compressed=False,
-    lung=True,
-) -> Path:
-    """Writes one scan: a lung, an ellipsoid that the scan's upper end crops, in a wall; noise of 25 HU."""
-    rng = np.random.default_rng(len(path.stem))
-    z, y, x = (np.arange(n) / n for n in shape)
-    squared = ((z[:, None, None] - 0.8) / 0.6) ** 2 + ((y[:, None] - 0.5) / 0.45) ** 2 + ((x - 0.5) / 0.45) ** 2
-    voxels = np.where((squared < 1) & lung, LUNG_HU, WALL_HU) + 25 * draw(rng, 0.0, shape)
-    image = sitk.GetImageFromArray(np.rint(voxels).astype(np.int16))
-    image.SetSpacing(spacing)
-    image.SetDirection(np.diag(direction).astype(float).ravel().tolist())
-    image.SetOrigin((-12.345678, 45.5, -300.25))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(image, str(path), compressed)
+def lung_voxels(shape) -> np.ndarray:
+    """Returns the voxels of the lung, an ellipsoid that the scan's upper end crops."""
+    z, y, x = np.ix_(*(np.arange(n) / n for n in shape))
+    return ((z - 0.8) / 0.6) ** 2 + ((y - 0.5) / 0.45) ** 2 + ((x - 0.5) / 0.45) ** 2 < 1
+
+
+def write_chest(path: Path, spacing=(1.0, 1.0, 2.0), direction=(1, 1, 1), shape=(40, 80, 72), lung=True, **options) -> Path:
+    """Writes one scan: a lung in a wall; noise of 25 HU."""
+    voxels = np.where(lung_voxels(shape) & lung, LUNG_HU, WALL_HU) + 25 * draw(
+        np.random.default_rng(len(path.stem)), 0.0, shape
+    )
+    grid = Grid(shape, spacing, (-12.345678, 45.5, -300.25), tuple(np.diag(direction).astype(float).ravel()))
+    write_image(path, np.rint(voxels).astype(np.int16), grid, **options)
     return path
 
 

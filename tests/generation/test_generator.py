@@ -14,7 +14,7 @@ from gmmae.data.volumes import OWN, joined
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
 from gmmae.generation.generator import Options
-from gmmae.generation.judging.novelty import symmetries
+from gmmae.generation.judging.novelty import nearest, symmetries
 from gmmae.models.settings import ModelConfig
 from gmmae.system.errors import InputError
 from gmmae.training.trained import Trained
@@ -70,14 +70,13 @@ def test_the_same_seed_makes_the_same_nodules_and_another_others(generator):
 
 
 def test_no_nodule_is_nearer_to_the_training_set_than_five_in_a_hundred_real_ones(found, cohorts):
-    new, training, held_out = (shares(part.values) for part in (found.nodules, *cohorts))
-    views = [training[:, place.ravel()] for place in symmetries(np.arange(512).reshape(1, 8, 8, 8))]
-    apart, real = (
-        np.min([np.sqrt(((some[:, None] - view) ** 2).mean(-1)).min(1) for view in views], axis=0) for some in (new, held_out)
+    training, held_out = cohorts
+    new, real = (
+        nearest(nodules.values, training.values, (-1000.0, 400.0), symmetric=True) for nodules in (found.nodules, held_out)
     )
-    np.testing.assert_allclose(found.distance, apart, rtol=1e-4)
-    assert apart.min() >= np.percentile(real, 5) - 1e-6
-    assert found.nearest[0] in cohorts[0].names
+    np.testing.assert_allclose(found.distance, new.distance, rtol=1e-4)
+    assert new.distance.min() >= np.percentile(real.distance, 5) - 1e-6
+    assert found.nearest.tolist() == [training.names[i] for i in new.index]
 
 
 def test_nodules_are_as_asked_or_no_training_nodule_is(generator, cohorts):
@@ -115,10 +114,10 @@ def test_masks_and_grey_levels_are_those_of_the_first_donor(found, cohorts):
 def test_nodules_and_masks_are_turned_together_and_each_by_lot(generator, found, monkeypatch):
     monkeypatch.setattr(generators, "symmetries", lambda values: [values])
     plain = generator.sample(40, 3).nodules
-    for i, place in enumerate(found.turn):
-        pair = np.stack([plain.values[i], plain.masks[i]])
-        turned = np.stack([found.nodules.values[i], found.nodules.masks[i]])
-        np.testing.assert_array_equal(turned, list(symmetries(pair))[place])
+    for name in ("values", "masks"):
+        of_turns = list(symmetries(getattr(plain, name)))
+        expected = [of_turns[turn][i] for i, turn in enumerate(found.turn)]
+        np.testing.assert_array_equal(getattr(found.nodules, name), expected)
     assert len(set(found.turn.tolist())) > 8
 
 
@@ -141,10 +140,16 @@ def test_what_is_written_is_read_back_and_joins_the_training_set_alone(generator
     made = generator.sample(5, 7)
     folder.write(made, generator.training, tmp_path / "made", "run0", 7)
     # Columns that the real nodules have are none of the folder's, and so is a window of HU that is not CT's.
-    columns = {"category_column": "malignancy", "group_column": "subject", "window": (-1000.0, 300.0)}
-    config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"), **columns)
-    cubes = DataConfig(source="cubes", root=str(tmp_path / "made"), shape=8, cache=config.cache)
-    back = prepare.load(cubes, print)
+    config = DataConfig(
+        shape=8,
+        samples=20,
+        validation=5,
+        cache=str(tmp_path / "cache"),
+        window=(-1000.0, 300.0),
+        category_column="malignancy",
+        group_column="subject",
+    )
+    back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), shape=8, cache=config.cache), print)
     back = back.take(np.array([back.names.index(f"{name}.nii.gz") for name in made.nodules.names]))
     np.testing.assert_array_equal(back.values, made.nodules.values)
     np.testing.assert_array_equal(back.masks, made.nodules.masks)

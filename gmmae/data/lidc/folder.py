@@ -20,7 +20,7 @@ from gmmae.data.lidc.messages import SCORES, Message, read_message
 from gmmae.data.settings import NODULES, DataConfig
 from gmmae.data.volumes import DataError
 from gmmae.data.writing import write_image
-from gmmae.system.files import csv_text, whole_folder
+from gmmae.system.files import csv_text, whole_folder, write_text
 
 LEFT_OUT = "left_out.csv"
 SCORE_COLUMNS = {name: re.sub(r"([A-Z])", r"_\1", name).lower() for name in SCORES}
@@ -60,11 +60,11 @@ def cut_folder(
         table = read_table(annotations, DataConfig(), "seriesuid", COLUMNS)
         left_out += [("rows of annotations with a fault", fault.place, fault.text) for fault in table.faults]
     both = _series(root, found, left_out, say)
-    numbers: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     with whole_folder(out, mark=LEFT_OUT) as place:
         (place / "images").mkdir()
         (place / "masks").mkdir()
+        numbers: Counter[str] = Counter()
         for (patient, uid), (slices, message) in progress(sorted(both.items()), len(both), "series", say):
             where = patient or uid
             stem = re.sub(r"[^a-zA-Z0-9_.-]", "_", where)
@@ -91,11 +91,12 @@ def cut_folder(
                 f"{found['CT series']} CT series and {found['XML files']} XML files: {why}"
             )
         rows = [row | {column: f"{row[column]:.10g}" for column in COLUMNS} for row in rows]
-        (place / NODULES).write_text(csv_text(rows, HEADER), encoding="utf-8")
-        listed = [{"what": what, "where": where, "why": why} for what, where, why in left_out]
-        (place / LEFT_OUT).write_text(csv_text(listed, ("what", "where", "why")), encoding="utf-8")
+        names = ["what", "where", "why"]
+        listed = [dict(zip(names, item, strict=True)) for item in left_out]
+        write_text(place / NODULES, csv_text(rows, HEADER))
+        write_text(place / LEFT_OUT, csv_text(listed, names))
     found["nodules written"] = len(rows)
-    found |= Counter(f"left out: {what}" for what, _, _ in left_out)
+    found.update(f"left out: {what}" for what, _, _ in left_out)
     return [*(f"{count:6}  {what}" for what, count in found.items()), f"{out / LEFT_OUT} lists all that was left out"]
 
 

@@ -5,7 +5,7 @@ there, without supersampling. All vectors are in array order, z, y, x, in mm fro
 """
 
 import math
-from collections.abc import Sequence
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -14,42 +14,38 @@ from jaxtyping import Bool, Float64
 from gmmae.data.synthetic.phantom import Phantom, Tube, Vector
 
 Grid = Float64[np.ndarray, "z y x"]
-Axes = Sequence[np.ndarray]
+Axes = tuple[np.ndarray, ...]
 """Offsets along each axis, in shapes that broadcast to the grid."""
 
 
 class Field(NamedTuple):
-    """Voxel positions: offsets from the nodule's centre along each axis, mm, and the blur's standard deviations, mm."""
+    """Voxel positions: offsets from the nodule's centre, mm, and the blur's standard deviations along z, y, x, mm."""
 
-    z_mm: Float64[np.ndarray, " z"]
-    y_mm: Float64[np.ndarray, " y"]
-    x_mm: Float64[np.ndarray, " x"]
+    axes: Axes
     blur_mm: Vector
 
 
-def blur_of(spacing_mm: Float64[np.ndarray, "3"] | tuple[float, float, float]) -> Vector:
+def blur_of(spacing_mm: Vector) -> Vector:
     """Returns the blur of a scan, mm, of three parts: a Gaussian of 0.5 mm, one voxel's box, one linear interpolation."""
     return np.sqrt(0.25 + np.square(spacing_mm) / 6)
 
 
-def interpolate(
-    lattice: Float64[np.ndarray, "a b c"],
-    z: Float64[np.ndarray, " z"],
-    y: Float64[np.ndarray, " y"],
-    x: Float64[np.ndarray, " x"],
-) -> Float64[np.ndarray, "z y x"]:
-    """Interpolates a lattice trilinearly at all of z × y × x, in lattice steps. Its edge values continue outside."""
-    for axis, position in enumerate((z, y, x)):
-        position = np.clip(position, 0, lattice.shape[axis] - 1)
-        lower = np.minimum(position.astype(int), lattice.shape[axis] - 2)
-        weight = (position - lower).reshape([-1 if a == axis else 1 for a in range(3)])
-        low, high = lattice.take(lower, axis), lattice.take(lower + 1, axis)
-        lattice = low + weight * (high - low)
+def interpolate(lattice: Float64[np.ndarray, "c b a"], *places: np.ndarray) -> Grid:
+    """Interpolates a lattice trilinearly at places that broadcast to a grid, in lattice steps. Its edges continue outside.
+
+    One axis after the other takes a quarter of the time of `scipy.ndimage.map_coordinates`.
+    """
+    for axis, place in enumerate(places):
+        place = np.clip(place, 0, lattice.shape[axis] - 1)
+        lower = np.minimum(place.astype(int), lattice.shape[axis] - 2)
+        low, high = (lattice.take(index.ravel(), axis) for index in (lower, lower + 1))
+        lattice = low + (place - lower) * (high - low)
     return lattice
 
 
 def _dot(vector: Vector, axes: Axes) -> Grid:
-    return vector[0] * axes[0] + vector[1] * axes[1] + vector[2] * axes[2]
+    z, y, x = map(mul, vector, axes)
+    return z + y + x
 
 
 def _cover(distance_mm: Grid, blur_mm: Grid | float) -> Grid:
@@ -65,13 +61,13 @@ def _brighten(hu: Grid, cover: Grid, value: Grid | float) -> Grid:
 
 def paint_tube(tube: Tube, field: Field, hu: Grid) -> Grid:
     """Returns `hu` with a vessel. The distance to its axis is taken at the nearest point of the straight axis."""
-    axes = np.ix_(*field[:3])
+    axes, blur_mm = field
     t = np.clip(_dot(tube.along, axes) - tube.along @ tube.start_mm, 0, tube.length_mm)
     parts = zip(axes, tube.start_mm, tube.along, tube.bend, strict=True)
     squared = sum(np.square(axis - (start + t * (along + t * bend))) for axis, start, along, bend in parts)
     radius = tube.radius_mm * (1 - (1 - tube.taper) / tube.length_mm * t)
     # Across its axis a thin tube keeps the share of a disc that a Gaussian of this variance leaves at the centre.
-    variance = float(np.square(field.blur_mm) @ (1 - np.square(tube.along))) / 2
+    variance = float(np.square(blur_mm) @ (1 - np.square(tube.along))) / 2
     kept = 1 - math.exp(-(tube.radius_mm**2) / (2 * variance))
     return _brighten(hu, kept * _cover(np.sqrt(squared) - radius, math.sqrt(variance)), tube.hu)
 
@@ -91,10 +87,11 @@ def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.n
     Returns:
       HU, not rounded, and the nodule's voxels (those on the lung's side of the phantom's wall).
     """
-    axes = np.ix_(field.z_mm, field.y_mm, field.x_mm + 1e-6)  # the very centre has no direction: look a nanometre aside
-    squares = [np.square(axis) for axis in axes]
+    (z, y, x), blur_mm = field
+    axes = z, y, x + 1e-6  # the very centre has no direction: look a nanometre aside
+    squares = tuple(map(np.square, axes))
     norm = np.sqrt(sum(squares))
-    relief = interpolate(phantom.relief, *(3.5 + offsets * (4 / phantom.diameter_mm) for offsets in field[:3]))
+    relief = interpolate(phantom.relief, *(3.5 + axis * (4 / phantom.diameter_mm) for axis in field.axes))
     # The distance of the surface from the centre along each voxel's ray is that of an ellipsoid, raised.
     rise = 1 + phantom.roughness * relief
     for bumps, squarings in ((phantom.lobes, 2), (phantom.spicules, 5)):  # cos⁴ is a lobe, cos³² a spicule
@@ -105,14 +102,14 @@ def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.n
                 cosine = cosine * cosine
             rise += height * cosine
     distance = norm - rise * norm / np.sqrt(sum(np.square(_dot(row, axes)) for row in phantom.axes))
-    blur = np.sqrt(_dot(np.square(field.blur_mm), squares)) / norm
+    blur = np.sqrt(_dot(np.square(blur_mm), squares)) / norm
 
     core_norm = np.sqrt(sum(np.square(axis - offset) for axis, offset in zip(axes, phantom.core_mm, strict=True)))
-    core = _cover(core_norm - phantom.core_radius * (norm - distance), float(field.blur_mm.mean()))
+    core = _cover(core_norm - phantom.core_radius * (norm - distance), float(blur_mm.mean()))
     inside = phantom.shell_hu + phantom.texture_hu * relief
     inside += core * (phantom.core_hu - phantom.shell_hu)
 
-    ratio = float(np.prod(field.blur_mm) * abs(np.linalg.det(phantom.axes))) ** (-1 / 3)
+    ratio = float(np.prod(blur_mm) * abs(np.linalg.det(phantom.axes))) ** (-1 / 3)
     kept = math.erf(ratio / math.sqrt(2)) - math.sqrt(2 / math.pi) * ratio * math.exp(-(ratio**2) / 2)
 
     hu = _brighten(tissue, kept * _cover(distance, blur), inside)
@@ -121,9 +118,8 @@ def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.n
         hu = paint_tube(tube, field, hu)
     if phantom.wall is not None:
         normal, distance_mm, curvature, wall_hu = phantom.wall
-        axes = np.ix_(*field[:3])
-        depth = _dot(normal, axes)
-        to_wall = distance_mm - curvature / 2 * (sum(map(np.square, axes)) - np.square(depth)) - depth
-        hu = _brighten(hu, _cover(to_wall, math.sqrt(float(np.square(field.blur_mm) @ np.square(normal)))), wall_hu)
+        depth = _dot(normal, field.axes)
+        to_wall = distance_mm - curvature / 2 * (sum(map(np.square, field.axes)) - np.square(depth)) - depth
+        hu = _brighten(hu, _cover(to_wall, math.sqrt(float(np.square(blur_mm) @ np.square(normal)))), wall_hu)
         mask &= to_wall > 0
     return hu, mask

@@ -27,11 +27,12 @@ class Kind(NamedTuple):
     texture_hu: float
 
 
+_SOLID = Kind(0.6, (-70, 70), (-30, 110), (0.3, 0.9), 40)
 CATEGORIES = {
-    "solid": Kind(0.6, (-70, 70), (-30, 110), (0.3, 0.9), 40),
+    "solid": _SOLID,
     "part-solid": Kind(0.13, (-620, -380), (-60, 60), (0.35, 0.7), 60),
     "ground-glass": Kind(0.12, (-720, -480), (-600, -420), (0.2, 0.6), 50),
-    "juxta-pleural": Kind(0.15, (-70, 70), (-30, 110), (0.3, 0.9), 40),
+    "juxta-pleural": _SOLID._replace(share=0.15),
 }
 
 
@@ -94,10 +95,9 @@ def random_tube(rng: np.random.Generator, start_mm: Vector, along: Vector, lengt
 
 def _draw_tubes(rng: np.random.Generator, diameter_mm: float) -> tuple[Tube, ...]:
     """Returns up to two vessels that feed the nodule, and others that pass by, more of them for larger nodules."""
-    feeding = int(rng.choice(3, p=(0.5, 0.33, 0.17)))
-    count = feeding + min(rng.poisson(0.8 + diameter_mm / 7), 6)
+    feeding = rng.choice(3, p=(0.5, 0.33, 0.17))
     tubes = []
-    for index in range(count):
+    for index in range(feeding + min(rng.poisson(0.8 + diameter_mm / 7), 6)):
         along, away = random_directions(rng, 2)
         radius_mm = min(rng.lognormal(-0.1, 0.45), 0.22 * diameter_mm)
         length_mm = rng.uniform(0.8, 1.6) * diameter_mm

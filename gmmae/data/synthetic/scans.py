@@ -6,6 +6,8 @@ ellipsoidal lungs in an elliptic cylinder of soft tissue; nodules and vessels ar
 
 import csv
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +17,8 @@ from jaxtyping import Int16
 
 from gmmae.data.extraction.luna16 import COLUMNS
 from gmmae.data.settings import AIR_HU, ANNOTATIONS
-from gmmae.data.synthetic.painting import Field, blur_of, paint, paint_tube
-from gmmae.data.synthetic.phantom import DIAMETER_MM, Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
+from gmmae.data.synthetic.painting import Field, Grid, blur_of, paint, paint_tube
+from gmmae.data.synthetic.phantom import Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
 from gmmae.data.volumes import DataError
 from gmmae.data.writing import write_image
 from gmmae.system.files import whole_folder
@@ -47,30 +49,46 @@ class Frame(NamedTuple):
         """Lengths of the scan, mm, z, y, x."""
         return np.array(self.shape) * self.spacing_mm
 
-    def region(self, centre_mm: Vector, lower_mm: Vector, upper_mm: Vector) -> tuple[tuple[slice, ...], Field]:
-        """Returns the voxels between two offsets from a centre, and their positions relative to it."""
-        first = np.clip(np.floor((centre_mm + lower_mm) / self.spacing_mm), 0, self.shape).astype(int)
-        last = np.clip(np.ceil((centre_mm + upper_mm) / self.spacing_mm) + 1, first, self.shape).astype(int)
-        z_mm, y_mm, x_mm = (
-            np.arange(start, stop) * step - middle
-            for start, stop, step, middle in zip(first, last, self.spacing_mm, centre_mm, strict=True)
-        )
-        return tuple(map(slice, first, last)), Field(z_mm, y_mm, x_mm, blur_of(self.spacing_mm))
+    @property
+    def lung_mm(self) -> Vector:
+        """Semi-axes of a lung, mm, z, y, x."""
+        return LUNG * self.edges_mm
+
+    def __str__(self) -> str:
+        return f"{self.shape} voxels of {self.spacing_mm.tolist()} mm (z, y, x)"
+
+
+def _paint(
+    volume: Volume, frame: Frame, centre_mm: Vector, reach_mm: np.ndarray, painter: Callable[[Field, Grid], Grid]
+) -> None:
+    """Paints the voxels between two offsets from a centre. Their positions are relative to it."""
+    low, high = (centre_mm + reach_mm) / frame.spacing_mm
+    region = tuple(slice(max(math.floor(a), 0), max(math.ceil(b) + 1, 0)) for a, b in zip(low, high, strict=True))
+    each = zip(frame.shape, region, frame.spacing_mm, centre_mm, strict=True)
+    field = Field(np.ix_(*(np.arange(n)[part] * mm - middle for n, part, mm, middle in each)), blur_of(frame.spacing_mm))
+    volume[region] = np.rint(painter(field, volume[region].astype(np.float64)))
+
+
+def _paint_tube(volume: Volume, frame: Frame, centre_mm: Vector, tube: Tube) -> None:
+    """Paints a vessel. Its parabola lies in the convex hull of three Bézier points, which bounds the region."""
+    reach = tube.along * tube.length_mm
+    points = tube.start_mm + np.stack([0 * reach, reach / 2, reach + tube.bend * tube.length_mm**2])
+    margin = tube.radius_mm + 3
+    _paint(volume, frame, centre_mm, np.stack([points.min(0) - margin, points.max(0) + margin]), partial(paint_tube, tube))
 
 
 def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
     """Returns air, body and empty lungs without noise. Lungs get denser towards the back, as in a patient who lies on it."""
-    z, y, x = ((np.arange(n) + 0.5) / n for n in frame.shape)
-    body = np.square((y[:, None] - 0.5) / BODY[0]) + np.square((x - 0.5) / BODY[1])
-    outer = np.where(body < 1, SOFT_TISSUE_HU, AIR_HU)
-    across = np.square((y[:, None] - 0.5) / LUNG[1])
-    squared = np.minimum(*(across + np.square((x - centre[2]) / LUNG[2]) for centre in LUNG_CENTRES))
-    lung = rng.uniform(-890, -830) + rng.uniform(0, 60) * (y[:, None] - 0.5)
-    softness = float((LUNG * frame.edges_mm).min() / 2.0)
+    z, y, x = np.ix_(*((np.arange(n) + 0.5) / n for n in frame.shape))
+    outer = np.where(np.square((y - 0.5) / BODY[0]) + np.square((x - 0.5) / BODY[1]) < 1, SOFT_TISSUE_HU, AIR_HU)
+    sides = (np.square((x - centre[2]) / LUNG[2]) for centre in LUNG_CENTRES)
+    squared = np.square((y - 0.5) / LUNG[1]) + np.minimum(*sides)
+    lung = rng.uniform(-890, -830) + rng.uniform(0, 60) * (y - 0.5)
+    softness = float(frame.lung_mm.min() / 2.0)
     volume = np.empty(frame.shape, np.int16)
-    for index, height in enumerate(np.square((z - 0.5) / LUNG[0])):
+    for plane, height in zip(volume, np.square((z - 0.5) / LUNG[0]), strict=True):  # a whole scan in float64 takes gigabytes
         cover = np.clip(0.5 - (np.sqrt(squared + height) - 1) * softness, 0, 1)
-        volume[index] = np.rint(outer + cover * (lung - outer))
+        plane[:] = np.rint(outer + cover * (lung - outer))
     return volume
 
 
@@ -79,20 +97,10 @@ def _add_noise(rng: np.random.Generator, volume: Volume) -> None:
     tiles = rng.standard_normal((4, NOISE_EDGE, NOISE_EDGE))
     tiles = (tiles + np.roll(tiles, 1, 1) + np.roll(tiles, 1, 2) + np.roll(tiles, (1, 1), (1, 2))) / 2
     tiles = np.rint(tiles * rng.uniform(15, 35)).astype(np.int16)
-    rows, columns = (np.arange(n) for n in volume.shape[1:])
     for plane in volume:
-        tile, (down, right) = tiles[rng.integers(4)], rng.integers(NOISE_EDGE, size=2)
-        plane += tile[np.ix_((rows - down) % NOISE_EDGE, (columns - right) % NOISE_EDGE)]
+        tile, shift = tiles[rng.integers(4)], rng.integers(NOISE_EDGE, size=2)
+        plane += tile[np.ix_(*((np.arange(n) - start) % NOISE_EDGE for n, start in zip(plane.shape, shift, strict=True)))]
     np.clip(volume, -1024, 3071, out=volume)
-
-
-def _paint_tube(volume: Volume, frame: Frame, centre_mm: Vector, tube: Tube) -> None:
-    """Paints a vessel. Its parabola lies in the convex hull of three Bézier points, which bounds the region."""
-    reach = tube.along * tube.length_mm
-    points = tube.start_mm + np.stack([0 * reach, reach / 2, reach + tube.bend * tube.length_mm**2])
-    margin = tube.radius_mm + 3
-    region, field = frame.region(centre_mm, points.min(0) - margin, points.max(0) + margin)
-    volume[region] = np.rint(paint_tube(tube, field, volume[region].astype(np.float64)))
 
 
 def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Phantom, Vector]]:
@@ -100,11 +108,11 @@ def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Pha
 
     Juxta-pleural nodules lie a quarter diameter from the lung's surface, off apex and base.
     """
-    semi_mm = LUNG * frame.edges_mm
-    largest_mm = min(DIAMETER_MM[1], 0.8 * float(semi_mm.min()))
+    semi_mm, least_mm = frame.lung_mm, float(frame.lung_mm.min())
     placed: list[tuple[Phantom, Vector]] = []
     for _ in range(count):
-        phantom = draw_phantom(rng, largest_mm=largest_mm)._replace(wall=None)
+        phantom = draw_phantom(rng, largest_mm=0.8 * least_mm)._replace(wall=None)
+        diameter_mm = phantom.diameter_mm
         for _ in range(100):
             centre_mm = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
             direction = random_directions(rng, 1)[0]
@@ -112,18 +120,16 @@ def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Pha
                 direction[0] *= 0.5
                 direction /= math.sqrt(direction @ direction)
                 normal = direction / semi_mm
-                centre_mm = centre_mm + semi_mm * direction - 0.25 * phantom.diameter_mm * normal / math.sqrt(normal @ normal)
+                centre_mm = centre_mm + semi_mm * direction - 0.25 * diameter_mm * normal / math.sqrt(normal @ normal)
             else:
-                inner = 1 - 0.65 * phantom.diameter_mm / float(semi_mm.min())
+                inner = 1 - 0.65 * diameter_mm / least_mm
                 centre_mm = centre_mm + semi_mm * direction * (inner * np.cbrt(rng.uniform()))
-            gaps = (math.dist(centre_mm, other) - 0.75 * (phantom.diameter_mm + p.diameter_mm) for p, other in placed)
-            if all(gap > 2 for gap in gaps):
+            if all(math.dist(centre_mm, at) - 0.75 * (diameter_mm + other.diameter_mm) > 2 for other, at in placed):
                 placed.append((phantom, centre_mm))
                 break
         else:
             raise DataError(
-                f"a scan must have room for its nodules; got {count} in {frame.shape} voxels of {frame.spacing_mm.tolist()} mm "
-                "(z, y, x): lower nodules_per_scan or enlarge shape"
+                f"a scan must have room for its nodules; got {count} in {frame}: lower nodules_per_scan or enlarge shape"
             )
     return placed
 
@@ -142,19 +148,16 @@ def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[
     Raises:
       DataError: the nodules do not fit.
     """
-    nodules = _place(rng, frame, count)
-    volume = _chest(rng, frame)
-    semi_mm = LUNG * frame.edges_mm
+    nodules, volume, semi_mm = _place(rng, frame, count), _chest(rng, frame), frame.lung_mm
     for _ in range(round(VESSELS_PER_LITRE * 2 * 4 / 3 * math.pi * float(np.prod(semi_mm)) / 1e6)):
-        lung_mm = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
-        start_mm = lung_mm + semi_mm * random_directions(rng, 1)[0] * (0.8 * np.cbrt(rng.uniform()))
+        start_mm = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
+        start_mm += semi_mm * random_directions(rng, 1)[0] * (0.8 * np.cbrt(rng.uniform()))
         along = random_directions(rng, 1)[0]
         _paint_tube(volume, frame, start_mm, random_tube(rng, np.zeros(3), along, rng.uniform(10, 50), rng.lognormal(0, 0.4)))
     for phantom, centre_mm in nodules:
         reach = np.full(3, 1.2 * phantom.diameter_mm + 3)
-        region, field = frame.region(centre_mm, -reach, reach)
-        painted, _ = paint(phantom._replace(tubes=()), field, volume[region].astype(np.float64))
-        volume[region] = np.rint(painted)
+        alone = phantom._replace(tubes=())
+        _paint(volume, frame, centre_mm, np.stack([-reach, reach]), lambda field, hu, alone=alone: paint(alone, field, hu)[0])
         for tube in phantom.tubes:
             _paint_tube(volume, frame, centre_mm, tube)
     _add_noise(rng, volume)
@@ -186,11 +189,10 @@ def write_luna16_folder(
 
     Source: LUNA16's layout, Setio et al. 2017, doi 10.1016/j.media.2017.06.015.
     """
-    half_axis_mm = float((LUNG * frame.edges_mm).min())
-    if half_axis_mm < MIN_HALF_AXIS_MM:
+    if (half_axis_mm := float(frame.lung_mm.min())) < MIN_HALF_AXIS_MM:
         raise DataError(
-            f"a lung's shortest half-axis must be at least {MIN_HALF_AXIS_MM:g} mm; got {half_axis_mm:.3g} mm from "
-            f"{frame.shape} voxels of {frame.spacing_mm.tolist()} mm (z, y, x): enlarge either"
+            f"a lung's shortest half-axis must be at least {MIN_HALF_AXIS_MM:g} mm; got {half_axis_mm:.3g} mm from {frame}: "
+            "enlarge either"
         )
     rows: list[list[object]] = []
     with whole_folder(Path(root), "FOLDER") as place:

@@ -1,9 +1,9 @@
 """Synthetic lung nodules in CT-like cubes, deterministic in a seed: the data source that needs no download."""
 
-from typing import Any, NamedTuple
+from operator import mul
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int16
 
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, interpolate, paint
 from gmmae.data.synthetic.phantom import Phantom, Vector, draw_phantom
@@ -11,45 +11,38 @@ from gmmae.data.volumes import NativeNodule, Nodules, make_table
 
 Shape = tuple[int, int, int]
 Mask = Bool[np.ndarray, "z y x"]
+Scanner = tuple[Vector, Vector, Vector]
+"""Spacing, mm; noise, lung and texture of the lung, HU; error of the annotated centre, mm. Vectors are z, y, x."""
 
 EDGE_DIAMETERS = 1.25
 """A cube's edge over its nodule's diameter, as for the real nodules."""
 
 
-class _Scanner(NamedTuple):
-    """A scan as it shows a nodule: its spacing and the annotated centre's error along z, y, x, and tissue without a nodule."""
-
-    spacing_mm: Vector
-    noise_hu: float
-    lung_hu: float
-    texture_hu: float
-    shift_mm: Vector
-
-
-def _draw_scanner(phantom: Phantom, rng: np.random.Generator) -> _Scanner:
-    slice_mm, pixel_mm, noise_hu, lung_hu, texture_hu = rng.uniform((0.6, 0.55, 12, -900, 20), (2.5, 0.85, 45, -770, 60))
-    shift_mm = 0.05 * phantom.diameter_mm * rng.standard_normal(3)
-    return _Scanner(np.array([slice_mm, pixel_mm, pixel_mm]), noise_hu, lung_hu, texture_hu, shift_mm)
+def _draw_scanner(phantom: Phantom, rng: np.random.Generator) -> Scanner:
+    drawn = rng.uniform((0.6, 0.55, 12, -900, 20), (2.5, 0.85, 45, -770, 60))
+    return drawn[[0, 1, 1]], drawn[2:], 0.05 * phantom.diameter_mm * rng.standard_normal(3)
 
 
 def _noise(rng: np.random.Generator, places: list[np.ndarray], step_mm: Vector) -> Grid:
     """Returns white noise on a lattice of `step_mm`, linearly interpolated, like a scan's noise after resampling."""
     phase = rng.uniform(size=3)
     positions = [(mm - mm[0]) / step + start for mm, step, start in zip(places, step_mm, phase, strict=True)]
-    lattice = rng.standard_normal([int(position[-1]) + 2 for position in positions])
-    return interpolate(lattice, *positions)
+    return interpolate(rng.standard_normal([int(position[-1]) + 2 for position in positions]), *np.ix_(*positions))
 
 
-def _render(phantom: Phantom, scanner: _Scanner, shape: Shape, voxel_mm: Vector, rng: np.random.Generator) -> tuple[Grid, Mask]:
+def _render(phantom: Phantom, scanner: Scanner, shape: Shape, voxel_mm: Vector, rng: np.random.Generator) -> tuple[Grid, Mask]:
     """Returns HU, not rounded, and the nodule's voxels."""
-    steps = zip(shape, voxel_mm, scanner.shift_mm, strict=True)
+    spacing_mm, (noise_hu, lung_hu, texture_hu), shift_mm = scanner
+    steps = zip(shape, voxel_mm, shift_mm, strict=True)
     places = [(np.arange(n) - (n - 1) / 2) * step + shift for n, step, shift in steps]
-    slope = rng.normal(0, 20 / phantom.diameter_mm, 3)
-    z, y, x = np.ix_(*places)
-    tissue = scanner.lung_hu + slope[0] * z + slope[1] * y + slope[2] * x
-    tissue += scanner.texture_hu * _noise(rng, places, np.maximum(2.0, voxel_mm))
-    hu, mask = paint(phantom, Field(places[0], places[1], places[2], blur_of(scanner.spacing_mm)), tissue)
-    return hu + scanner.noise_hu * _noise(rng, places, np.maximum(scanner.spacing_mm, voxel_mm)), mask
+    slope, axes = rng.normal(0, 20 / phantom.diameter_mm, 3), np.ix_(*places)
+    tissue = sum(map(mul, slope, axes), lung_hu) + texture_hu * _noise(rng, places, np.maximum(2.0, voxel_mm))
+    hu, mask = paint(phantom, Field(axes, blur_of(spacing_mm)), tissue)
+    return hu + noise_hu * _noise(rng, places, np.maximum(spacing_mm, voxel_mm)), mask
+
+
+def _as_int16(hu: Grid) -> Int16[np.ndarray, "z y x"]:
+    return np.rint(np.clip(hu, -1024, 3071)).astype(np.int16)
 
 
 def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tuple[Grid, Mask]:
@@ -76,23 +69,20 @@ def native_nodules(samples: int, edge: int, seed: int) -> tuple[NativeNodule, ..
     The nodule of volume i and its scanner depend on `seed` and i only. The annotated centre has a reader's error. A nodule that
     lies between two slices is rendered again, with a slice through its middle.
     """
-    return tuple(_native(edge, seed, index) for index in range(samples))
-
-
-def _native(edge: int, seed: int, index: int) -> NativeNodule:
-    rng = np.random.default_rng([seed, index])
-    phantom = draw_phantom(rng)
-    scanner = _draw_scanner(phantom, rng)
-    slices = max(2, round(phantom.diameter_mm / scanner.spacing_mm[0]))
-    for shape in ((slices, edge, edge), (slices + 1, edge, edge)):
-        hu, mask = _render(phantom, scanner, shape, scanner.spacing_mm, rng)
-        if mask.any():
-            break
-    z, y, x = ((n - 1) / 2 for n in shape)
-    name = f"synthetic-{index:06d}"
-    values = np.rint(np.clip(hu, -1024, 3071)).astype(np.int16)
-    spacing_mm: Any = tuple(scanner.spacing_mm.tolist())
-    return NativeNodule(name, name, phantom.category, values, mask.astype(np.uint8), (z, y, x), spacing_mm, phantom.diameter_mm)
+    nodules = []
+    for index in range(samples):
+        rng, name = np.random.default_rng([seed, index]), f"synthetic-{index:06d}"
+        phantom = draw_phantom(rng)
+        scanner = _draw_scanner(phantom, rng)
+        slice_mm, *_ = spacing_mm = scanner[0]
+        count = max(2, round(phantom.diameter_mm / slice_mm))
+        hu, mask = _render(phantom, scanner, (count, edge, edge), spacing_mm, rng)
+        if not mask.any():
+            hu, mask = _render(phantom, scanner, (count + 1, edge, edge), spacing_mm, rng)
+        z, y, x = ((n - 1) / 2 for n in hu.shape)
+        facts = (name, name, phantom.category, _as_int16(hu), mask.astype(np.uint8), (z, y, x))
+        nodules.append(NativeNodule(*facts, tuple(spacing_mm.tolist()), phantom.diameter_mm))
+    return tuple(nodules)
 
 
 def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
@@ -114,16 +104,13 @@ def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
       >>> synthetic_nodules(samples=2, shape=(16, 16, 16), seed=0).values.shape
       (2, 16, 16, 16)
     """
-    hu = np.empty((samples, *shape), np.int16)
+    hu, phantoms = np.empty((samples, *shape), np.int16), []
     masks = np.empty(hu.shape, np.uint8)
-    categories, diameter_mm = [], np.empty(samples)
     for index in range(samples):
         rng = np.random.default_rng([seed, index])
-        phantom = draw_phantom(rng)
-        cube, masks[index] = nodule_cube(phantom, shape, rng)
-        hu[index] = np.rint(np.clip(cube, -1024, 3071))
-        categories.append(phantom.category)
-        diameter_mm[index] = phantom.diameter_mm
-    names = [f"synthetic-{index:06d}" for index in range(samples)]
+        phantoms.append(draw_phantom(rng))
+        cube, masks[index] = nodule_cube(phantoms[-1], shape, rng)
+        hu[index] = _as_int16(cube)
+    names, diameter_mm = [f"synthetic-{index:06d}" for index in range(samples)], np.array([p.diameter_mm for p in phantoms])
     sizes = {"diameter_mm": diameter_mm, "edge_mm": EDGE_DIAMETERS * diameter_mm}
-    return Nodules(hu, masks, make_table(names, category=categories, **sizes))
+    return Nodules(hu, masks, make_table(names, category=[phantom.category for phantom in phantoms], **sizes))

@@ -97,7 +97,7 @@ class Written(NamedTuple):
 
 def write_tables(folder: Path, table: Table, scans: Mapping[str, Written]) -> None:
     """Writes the annotations, the boxes and the record of the scans. All lines of the old table are kept."""
-    columns = (*table.columns, *(column for column in ("category", "patient", "inserted") if column not in table.columns))
+    columns = dict.fromkeys((*table.columns, "category", "patient", "inserted"))
     lines: list[Mapping[str, object]] = []
     images: list[dict[str, object]] = []
     cells: list[Mapping[str, object]] = []

@@ -5,7 +5,7 @@ density cannot represent values beyond it. Volumes in another unit are stretched
 """
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Real, Shaped
+from jaxtyping import Float, Float32, Real, Shaped
 from scipy import ndimage
 from scipy.stats import entropy
 
@@ -50,29 +50,6 @@ def features(
 ) -> Float[np.ndarray, "samples features"]:
     """Computes the features of each volume, with columns as in `NAMES`.
 
-    Args:
-      values: volumes in HU.
-      masks: masks of the nodules. Without a mask, the voxels above the middle of the 5th and the 95th percentile are a nodule.
-      window: limits to which HU are clipped.
-    """
-    rows = []
-    for i, volume in enumerate(values):
-        hu = np.clip(volume.astype(np.float32), *window)
-        low, _, high = percentiles = np.percentile(hu, [5, 50, 95])
-        mask = hu > (low + high) / 2 if masks is None or not masks[i].any() else masks[i] > 0
-        # A constant volume has no voxel above its middle.
-        rows.append(_of_one(hu, mask if mask.any() else np.ones_like(mask), percentiles, window))
-    return np.array(rows)
-
-
-def _of_one(
-    hu: Float32[np.ndarray, "z y x"],
-    mask: Bool[np.ndarray, "z y x"],
-    percentiles: Float[np.ndarray, "3"],
-    window: tuple[float, float],
-) -> Float[np.ndarray, " features"]:
-    """Computes the features of one volume.
-
     - HU: moments, percentiles, shares of two ranges, means of four shells an eighth of the longest edge wide, mean and standard
       deviation within the mask.
     - Shape of the mask. Volume is a share of the cube. Sphericity is `π^(1/3) (6V)^(2/3) / A` (Wadell 1935). The area A follows
@@ -85,40 +62,54 @@ def _of_one(
       high band.
     - Grey levels: contrast, homogeneity, correlation and entropy (nats) of the co-occurrence matrix (Haralick 1973), which has
       8 levels and counts neighbours along all axes in both orders.
+
+    Args:
+      values: volumes in HU.
+      masks: masks of the nodules. Without a mask, the voxels above the middle of the 5th and the 95th percentile are a nodule.
+      window: limits to which HU are clipped.
     """
-    shape, longest = hu.shape, max(hu.shape)
-    mean, sd = hu.mean(), hu.std()
+    shape = values.shape[1:]
     from_centre = np.meshgrid(*(np.arange(n) - (n - 1) / 2 for n in shape), indexing="ij")
+    longest = max(shape)
     shell = np.minimum(np.linalg.norm(from_centre, axis=0) * 8 / longest, 3).astype(int)
-
-    points = np.stack(from_centre, axis=-1)[mask]
-    smooth = ndimage.gaussian_filter(np.pad(mask, 3).astype(np.float32), 0.5)
-    area = np.sqrt(sum(slope**2 for slope in np.gradient(smooth))).sum(dtype=np.float64)
-    # A voxel has the second moment 1/12 about its own centre, so a mask of one voxel is a cube, not a point.
-    third, second, first = np.linalg.eigvalsh(np.cov(points.T, bias=True) + np.eye(3) / 12)
-
     taper = np.prod(np.meshgrid(*(np.hanning(n + 2)[1:-1] for n in shape), indexing="ij"), axis=0)
-    power = np.abs(np.fft.fftn((hu - mean) * taper)) ** 2 / np.square(taper).sum() / hu.size
     cycles = np.linalg.norm(np.meshgrid(*map(np.fft.fftfreq, shape), indexing="ij"), axis=0)
-    energies = np.bincount(np.digitize(cycles, (1 / 6, 1 / 3)).ravel(), power.ravel(), minlength=3)
+    band = np.digitize(cycles, (1 / 6, 1 / 3)).ravel()
+    rows = []
+    for number, volume in enumerate(values):
+        hu = np.clip(volume.astype(np.float32), *window)
+        low, _, high = percentiles = np.percentile(hu, [5, 50, 95])
+        mask = hu > (low + high) / 2 if masks is None or not masks[number].any() else masks[number] > 0
+        # A constant volume has no voxel above its middle.
+        mask = mask if mask.any() else np.ones_like(mask)
+        mean, sd = hu.mean(), hu.std()
+        points = np.stack(from_centre, axis=-1)[mask]
+        smooth = ndimage.gaussian_filter(np.pad(mask, 3).astype(np.float32), 0.5)
+        area = np.sqrt(sum(slope**2 for slope in np.gradient(smooth))).sum(dtype=np.float64)
+        # A voxel has the second moment 1/12 about its own centre, so a mask of one voxel is a cube, not a point.
+        third, second, first = np.linalg.eigvalsh(np.cov(points.T, bias=True) + np.eye(3) / 12)
 
-    low, high = window
-    levels = np.minimum((hu - low) * (GREY_LEVELS / (high - low)), GREY_LEVELS - 1).astype(int)
-    ends = [(np.delete(levels, -1, axis).ravel(), np.delete(levels, 0, axis).ravel()) for axis in range(3)]
-    i, j = np.concatenate([part for pair in ends for part in (pair, pair[::-1])], axis=1)
-    columns = [
-        *(mean, sd, np.mean((hu - mean) ** 3) / max(sd, 1.0) ** 3, *percentiles),
-        *(np.mean(hu < AIR_HU), np.mean((hu >= AIR_HU) & (hu < SOLID_HU))),
-        *(hu[shell == i].mean() for i in range(4)),
-        *(hu[mask].mean(), hu[mask].std()),
-        *(len(points) / mask.size, np.cbrt(np.pi) * (6 * len(points)) ** (2 / 3) / area),
-        *(np.sqrt(second / first), np.sqrt(third / first)),
-        np.sqrt((first + second + third) / 0.6) / np.cbrt(3 * len(points) / (4 * np.pi)),
-        np.linalg.norm(points.mean(0)) * 2 / longest,
-        np.sqrt(sum(slope**2 for slope in np.gradient(hu))).mean(),
-        np.sqrt(np.mean(np.square(ndimage.laplace(hu)[1:-1, 1:-1, 1:-1]))),
-        *np.log10(energies + 1),
-        *(np.mean((i - j) ** 2), np.mean(1 / (1 + (i - j) ** 2))),
-        *(np.corrcoef(i, j)[0, 1] if np.ptp(i) else 1.0, entropy(np.bincount(i * GREY_LEVELS + j))),
-    ]
-    return np.array(columns, np.float64)
+        power = np.abs(np.fft.fftn((hu - mean) * taper)) ** 2 / np.square(taper).sum() / hu.size
+        energies = np.bincount(band, power.ravel(), minlength=3)
+
+        levels = np.minimum((hu - window[0]) * (GREY_LEVELS / (window[1] - window[0])), GREY_LEVELS - 1).astype(int)
+        ends = [(np.delete(levels, -1, axis).ravel(), np.delete(levels, 0, axis).ravel()) for axis in range(3)]
+        i, j = np.concatenate([part for pair in ends for part in (pair, pair[::-1])], axis=1)
+        rows.append(
+            [
+                *(mean, sd, np.mean((hu - mean) ** 3) / max(sd, 1.0) ** 3, *percentiles),
+                *(np.mean(hu < AIR_HU), np.mean((hu >= AIR_HU) & (hu < SOLID_HU))),
+                *(hu[shell == i].mean() for i in range(4)),
+                *(hu[mask].mean(), hu[mask].std()),
+                *(len(points) / mask.size, np.cbrt(np.pi) * (6 * len(points)) ** (2 / 3) / area),
+                *(np.sqrt(second / first), np.sqrt(third / first)),
+                np.sqrt((first + second + third) / 0.6) / np.cbrt(3 * len(points) / (4 * np.pi)),
+                np.linalg.norm(points.mean(0)) * 2 / longest,
+                np.sqrt(sum(slope**2 for slope in np.gradient(hu))).mean(),
+                np.sqrt(np.mean(np.square(ndimage.laplace(hu)[1:-1, 1:-1, 1:-1]))),
+                *np.log10(energies + 1),
+                *(np.mean((i - j) ** 2), np.mean(1 / (1 + (i - j) ** 2))),
+                *(np.corrcoef(i, j)[0, 1] if np.ptp(i) else 1.0, entropy(np.bincount(i * GREY_LEVELS + j))),
+            ]
+        )
+    return np.array(rows, np.float64)

@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydicom
@@ -23,22 +24,32 @@ GAP = round((CENTRES[0][2] - SCAN.origin[2]) / SCAN.spacing[2])
 """The slice in the middle of the first ball."""
 
 
-def cut(capsys, root, *words):
-    """Runs the command. Returns the rows of the table, why something was left out by what and where, and the printed lines."""
-    out = root.with_name("cubes")
-    printed = lines_of(capsys, "data", "lidc", root, "--out", out, *words)
-    counted = dict(line.split(maxsplit=1)[::-1] for line in printed[:-2])
-    return (
-        rows(out / "nodules.csv"),
-        {(row["what"], Path(row["where"]).name): row["why"] for row in rows(out / "left_out.csv")},
-        counted,
-    )
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "in"
 
 
-def refused(capsys, root, *words):
-    error = last_refusal(capsys, "data", "lidc", root, "--out", root.with_name("none"), *words)
-    assert not root.with_name("none").exists()
-    return error
+@pytest.fixture
+def cut(capsys, root):
+    """The command. It returns the rows of the table, why something was left out by what and where, and the counts."""
+
+    def run(*words):
+        out = root.with_name("cubes")
+        printed = lines_of(capsys, "data", "lidc", root, "--out", out, *words)
+        left_out = {(row["what"], Path(row["where"]).name): row["why"] for row in rows(out / "left_out.csv")}
+        return rows(out / "nodules.csv"), left_out, dict(line.split(maxsplit=1)[::-1] for line in printed[:-2])
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys, root):
+    def run(*words):
+        error = last_refusal(capsys, "data", "lidc", root, "--out", root.with_name("none"), *words)
+        assert not root.with_name("none").exists()
+        return error
+
+    return run
 
 
 def drawn(scan, centre, diameter):
@@ -56,11 +67,11 @@ def readings(scan, nodules, uids=True, namespace="http://www.nih.gov"):
     return message(scan.series, sessions, namespace)
 
 
-def write(root, *nodules, scan=SCAN, xml="069.xml", **series):
+def write(root, *nodules, scan=SCAN, **series):
     """Writes a series and its readings. Returns the voxels."""
     values = values_of(*(mask for masks in nodules for mask in masks if mask is not None))
     write_series(root, scan, values, **series)
-    (root / xml).write_text(readings(scan, nodules), encoding="utf-8")
+    (root / "069.xml").write_text(readings(scan, nodules))
     return values
 
 
@@ -70,127 +81,109 @@ def balls():
 
 
 @pytest.fixture
-def known(tmp_path, balls):
-    return write(tmp_path / "in", *balls)
+def known(root, balls):
+    return write(root, *balls)
 
 
-def written(root, row, scan=SCAN):
-    """The voxels and the mask of a nodule, and where they lie in the scan."""
+def require_as_constructed(root, row, values, readers, scan=SCAN, votes=2):
+    """The voxels are the scan's, and the mask holds what so many of the readers have inside. Returns the mask."""
     image, mask = (sitk.ReadImage(root.with_name("cubes") / folder / row["file"]) for folder in ("images", "masks"))
     np.testing.assert_allclose(image.GetSpacing(), scan.spacing, rtol=1e-5)
     np.testing.assert_allclose(mask.GetOrigin(), image.GetOrigin(), atol=1e-4)
     start = np.rint(scan.axes() @ np.subtract(image.GetOrigin(), scan.origin) / scan.spacing).astype(int)
     box = tuple(slice(a, a + n) for a, n in zip(start[::-1], image.GetSize()[::-1], strict=True))
-    return sitk.GetArrayFromImage(image), sitk.GetArrayFromImage(mask), box
+    inside, agreed = sitk.GetArrayFromImage(mask), np.sum(readers, 0) >= votes
+    np.testing.assert_array_equal(sitk.GetArrayFromImage(image), values[box])
+    np.testing.assert_array_equal(inside, agreed[box])
+    assert inside.sum() == agreed.sum() > 50
+    np.testing.assert_allclose(place(row)[:3], scan.positions()[agreed].mean(0), atol=1e-6)
+    return inside
 
 
-def require_as_constructed(root, row, values, readers, scan=SCAN, votes=2):
-    """The voxels are the scan's, and the mask holds what so many of the readers have inside."""
-    image, mask, box = written(root, row, scan)
-    agreed = np.sum(readers, 0) >= votes
-    np.testing.assert_array_equal(image, values[box])
-    np.testing.assert_array_equal(mask, agreed[box])
-    assert mask.sum() == agreed.sum() > 50
+def place(row):
+    return [float(row[name]) for name in COLUMNS]
 
 
 @pytest.mark.parametrize(("uids", "namespace"), [(True, "http://www.nih.gov/idri"), (False, "")])
-def test_balls_are_found_where_they_are(capsys, known, balls, tmp_path, uids, namespace):
-    (tmp_path / "in" / "069.xml").unlink()
-    (tmp_path / "in" / "readings.XML").write_text(readings(SCAN, balls, uids, namespace))
-    table, left_out, counted = cut(capsys, tmp_path / "in")
-    assert [row["file"] for row in table] == ["LIDC-IDRI-0001_1.nii.gz", "LIDC-IDRI-0001_2.nii.gz"]
-    for row, centre, diameter, readers in zip(table, CENTRES, DIAMETERS, balls, strict=True):
-        numbers = [float(row[name]) for name in COLUMNS]
-        assert np.linalg.norm(np.subtract(numbers[:3], centre)) < 0.1
-        assert numbers[3] == pytest.approx(diameter, abs=0.6)
-        require_as_constructed(tmp_path / "in", row, known, readers)
-    columns = ("category", "texture", "malignancy", "internal_structure")
-    assert [[row[name] for name in columns] for row in table] == [["solid", "5", "2.5", "1"], ["part-solid", "4", "2.5", "1"]]
-    columns = ("patient", "seriesuid", "readers", "annotated")
-    assert {tuple(row[name] for name in columns) for row in table} == {("LIDC-IDRI-0001", SCAN.series, "4", "no")}
+def test_balls_are_found_where_they_are(cut, known, balls, root, uids, namespace):
+    (root / "069.xml").unlink()
+    (root / "readings.XML").write_text(readings(SCAN, balls, uids, namespace))
+    table, left_out, counted = cut()
     assert (left_out, counted["nodules written"], counted["nodules of 4 of 4 readers"]) == ({}, "2", "2")
-    config = DataConfig(source="cubes", root=str(tmp_path / "cubes"), cache=str(tmp_path / "cache"), workers=1)
+    for row, centre, diameter, readers in zip(table, CENTRES, DIAMETERS, balls, strict=True):
+        *found, size = place(row)
+        assert np.linalg.norm(np.subtract(found, centre)) < 0.1
+        assert size == pytest.approx(diameter, abs=0.6)
+        require_as_constructed(root, row, known, readers)
+    same = {"patient": "LIDC-IDRI-0001", "seriesuid": SCAN.series, "readers": "4", "annotated": "no", "malignancy": "2.5"}
+    for row, number, category, texture in zip(table, "12", ("solid", "part-solid"), "54", strict=True):
+        expected = {"file": f"LIDC-IDRI-0001_{number}.nii.gz", "category": category, "texture": texture, **same}
+        assert row.items() >= (expected | {"internal_structure": "1"}).items()
+    config = DataConfig(source="cubes", root=str(root.with_name("cubes")), cache=str(root / "cache"), workers=1)
     nodules = load(config, [].append)
     assert nodules.names == tuple(row["file"] for row in table)
     assert set(nodules.groups) == {"LIDC-IDRI-0001"}
     assert nodules.masks is not None
     for values, mask in zip(nodules.values, nodules.masks, strict=True):
-        assert values[mask == 1].mean() > -150
-        assert values[mask == 0].mean() < -600
+        assert values[mask == 0].mean() < -600 < -150 < values[mask == 1].mean()
 
 
-@pytest.mark.parametrize("axes", [((-1, 0, 0), (0, -1, 0)), ((1, 0, 0), (0, -1, 0)), ((0, 1, 0), (1, 0, 0))])
-def test_patients_lie_prone_slices_run_down_or_are_turned(capsys, tmp_path, axes):
-    scan = Scan(rows=axes[0], columns=axes[1], shape=(30, 64, 72), spacing=(0.8, 0.65, 2.0))
-    centre = np.add(scan.positions()[15, 30, 40], (0.2, -0.1, 0.3))
-    readers = drawn(scan, centre, 12.0)
-    values = write(tmp_path / "in", readers, scan=scan)
-    [row], *_ = cut(capsys, tmp_path / "in")
-    assert np.linalg.norm([float(row[name]) - mm for name, mm in zip(COLUMNS, centre, strict=False)]) < 0.1
-    require_as_constructed(tmp_path / "in", row, values, readers, scan)
-
-
-def test_compressed_and_rescaled_slices_are_in_hu(capsys, tmp_path, balls):
-    values = write(tmp_path / "in", *balls, RescaleSlope=2, RescaleIntercept=-1000)
-    for path in tmp_path.rglob("*.dcm"):
+def test_each_series_gives_its_nodule_as_it_was_drawn(cut, root):
+    """Patients lie prone; slices run down, are turned, not axial or compressed; a nodule lies at its scan's edge."""
+    x, y, z = np.eye(3)
+    axes: dict[str, Any] = {"prone": (-x, -y), "down": (x, -y), "turned": (y, x), "not axial": (x, -z)}
+    axes |= dict.fromkeys(("edge", "compressed"), (x, y))
+    cases = {}
+    for number, patient in enumerate(axes):
+        across, down = axes[patient]
+        scan = Scan(f"1.2.{number}", patient, (30, 64, 72), (0.8, 0.65, 2.0), rows=across, columns=down)
+        readers = drawn(scan, scan.positions()[15, 4 if patient == "edge" else 30, 40], 12.0)
+        for mask in readers:
+            mask[:, 0] = False  # the outline needs a pixel outside of it
+        values = write(root / patient, readers, scan=scan, RescaleSlope=2, RescaleIntercept=-1000)
+        cases[patient] = scan, readers, values // 2 * 2
+    for path in (root / "compressed").glob("*.dcm"):
         header = pydicom.dcmread(path)
         header.compress(RLELossless)
         header.save_as(path)
-    table, *_ = cut(capsys, tmp_path / "in")
-    image, _, box = written(tmp_path / "in", table[0])
-    np.testing.assert_array_equal(image, values[box] // 2 * 2)
+    table, *_ = cut()
+    for row in table:
+        scan, readers, values = cases.pop(row["patient"])
+        require_as_constructed(root, row, values, readers, scan)
+    assert not cases
 
 
-def test_a_hole_is_cut_and_marks_below_3_mm_are_counted(capsys, tmp_path):
-    ball, hole = SCAN.ball(CENTRES[0], 16), SCAN.ball(CENTRES[0], 7)
-    values = write(tmp_path / "in", [ball])
-    lines = outlines(SCAN, hole, "FALSE") + outlines(SCAN, ball)
-    session = nodule("1", lines) + nodule("2", roi(SCAN, 30, [(50, 50)]))
-    (tmp_path / "in" / "069.xml").write_text(message(SCAN.series, [session] * 4))
-    [row], _, counted = cut(capsys, tmp_path / "in")
-    require_as_constructed(tmp_path / "in", row, values, [ball & ~hole] * 4)
-    assert counted["marks of nodules below 3 mm"] == "4"
+def test_readers_who_disagree(cut, root):
+    def beside(mm, diameter):
+        return SCAN.ball(np.add(CENTRES[0], (mm, 0, 0)), diameter)
 
-
-def test_readers_who_disagree(capsys, tmp_path):
-    one, other, far = (SCAN.ball(CENTRES[0], 8), SCAN.ball(np.add(CENTRES[0], (10, 0, 0)), 8), SCAN.ball(CENTRES[1], 8))
-    both = one | other | SCAN.ball(np.add(CENTRES[0], (5, 0, 0)), 8)
+    one, other, far = beside(0, 8), beside(10, 8), SCAN.ball(CENTRES[1], 8)
+    both = one | other | beside(5, 8)
     # Two readers see two nodules; two see one large nodule, which reaches over both. A fifth mark is of one reader.
-    write(tmp_path / "in", [one, one, both, both], [other, other, None, None], [None, far, None, None])
+    write(root, [one, one, both, both], [other, other, None, None], [None, far, None, None])
     # Each large outline joins one nodule only, so no reader counts twice.
-    table, _, counted = cut(capsys, tmp_path / "in")
-    assert [row["readers"] for row in table] == ["4"]
-    assert counted["nodules of 1 of 4 readers"] == "1"
-    assert counted["left out: nodules of too few readers"] == "2"
-    table, *_ = cut(capsys, tmp_path / "in", "--min-readers", 1)
+    [row], _, counted = cut()
+    alone, few = (counted[name] for name in ("nodules of 1 of 4 readers", "left out: nodules of too few readers"))
+    assert (row["readers"], alone, few) == ("4", "1", "2")
+    table, *_ = cut("--min-readers", 1)
     assert sorted(row["readers"] for row in table) == ["1", "2", "4"]
     # Three overlap in a chain, and share no voxel.
-    chain = [SCAN.ball(np.add(CENTRES[0], (5.6 * step, 0, 0)), 5) for step in (-1, 0, 1)]
-    write(tmp_path / "in", [*chain, None], [far] * 4)
-    [_], left_out, _ = cut(capsys, tmp_path / "in")
+    write(root, [*(beside(5.6 * step, 5) for step in (-1, 0, 1)), None], [far] * 4)
+    [_], left_out, _ = cut()
     assert left_out["nodules that cannot be cut", SCAN.patient].startswith("2 of 3 readers must agree")
 
 
 @pytest.mark.parametrize(("agreement", "votes"), [(0, 1), (0.6, 3), (1, 4)])
-def test_the_mask_holds_what_a_share_of_the_readers_have_inside(capsys, known, balls, tmp_path, agreement, votes):
-    [row, _], *_ = cut(capsys, tmp_path / "in", "--agreement", agreement, "--margin-mm", 3)
-    require_as_constructed(tmp_path / "in", row, known, balls[0], votes=votes)
-    margin = np.argwhere(written(tmp_path / "in", row)[1]).min(0)
-    np.testing.assert_array_equal(margin, np.ceil(3 / np.array(SCAN.spacing[::-1])))
-
-
-def test_a_nodule_at_the_edge_of_the_scan_is_kept(capsys, tmp_path):
-    mask = SCAN.ball(SCAN.positions()[0, 4, 40], 10)
-    mask[:, 0] = False  # the outline needs a pixel outside of it
-    values = write(tmp_path / "in", [mask] * 4)
-    [row], *_ = cut(capsys, tmp_path / "in")
-    require_as_constructed(tmp_path / "in", row, values, [mask] * 4)
+def test_the_mask_holds_what_a_share_of_the_readers_have_inside(cut, known, balls, root, agreement, votes):
+    [row, _], *_ = cut("--agreement", agreement, "--margin-mm", 3)
+    mask = require_as_constructed(root, row, known, balls[0], votes=votes)
+    np.testing.assert_array_equal(np.argwhere(mask).min(0), np.ceil(3 / np.array(SCAN.spacing[::-1])))
 
 
 @pytest.mark.parametrize("spoil", ["missing", "missing and not outlined", "cut short", "without a position"])
-def test_a_slice_that_is_no_use_costs_only_the_nodule_that_it_cuts(capsys, tmp_path, balls, spoil):
-    values = write(tmp_path / "in", *balls)
-    (path,) = tmp_path.rglob(f"*-{GAP}.dcm")
+def test_a_slice_that_is_no_use_costs_only_the_nodule_that_it_cuts(cut, root, balls, spoil):
+    values = write(root, *balls)
+    (path,) = root.rglob(f"*-{GAP}.dcm")
     if spoil == "cut short":
         path.write_bytes(path.read_bytes()[:12_000])
     elif spoil == "without a position":
@@ -201,61 +194,62 @@ def test_a_slice_that_is_no_use_costs_only_the_nodule_that_it_cuts(capsys, tmp_p
         path.unlink()
     if spoil == "missing and not outlined":
         first = [mask & (np.arange(len(mask)) != GAP)[:, None, None] for mask in balls[0]]
-        (tmp_path / "in" / "069.xml").write_text(readings(SCAN, [first, balls[1]]))
-    [row], left_out, counted = cut(capsys, tmp_path / "in")
-    require_as_constructed(tmp_path / "in", row, values, balls[1])
+        (root / "069.xml").write_text(readings(SCAN, [first, balls[1]]))
+    [row], left_out, counted = cut()
+    require_as_constructed(root, row, values, balls[1])
     assert counted["left out: readers' nodules with a fault"] == "4"
     assert "is missing" in left_out["slices", SCAN.patient]
-    assert (("DICOM files without a CT slice", path.name) in left_out) == (not spoil.startswith("missing"))
+    assert (("DICOM files without a CT slice", path.name) in left_out) == path.exists()
 
 
-def test_slices_that_are_not_axial_have_no_height_by_which_an_outline_finds_them(capsys, tmp_path):
+def test_slices_that_are_not_axial_have_no_height_by_which_an_outline_finds_them(refused, root):
     scan = Scan(columns=(0.0, 0.0, -1.0), shape=(30, 64, 72))
     readers = drawn(scan, scan.positions()[15, 30, 40], 12.0)
-    write(tmp_path / "in", readers, scan=scan)
-    assert len(cut(capsys, tmp_path / "in")[0]) == 1
-    (tmp_path / "in" / "069.xml").write_text(readings(scan, [readers], uids=False))
-    assert "must be on one slice" in refused(capsys, tmp_path / "in")
+    write(root, readers, scan=scan)
+    (root / "069.xml").write_text(readings(scan, [readers], uids=False))
+    assert "must be on one slice" in refused()
 
 
-def test_slices_that_are_there_twice(capsys, known, tmp_path):
-    write_series(tmp_path / "in" / "again", SCAN, known, slices=range(5))
-    [_, _], left_out, _ = cut(capsys, tmp_path / "in")
+def test_slices_that_are_there_twice_or_of_a_tilted_gantry(cut, refused, known, root):
+    write_series(root / "again", SCAN, known, slices=range(5))
+    [_, _], left_out, _ = cut()
     assert left_out["slices", SCAN.patient].startswith("5 slices are there twice")
-    write_series(tmp_path / "in" / "again", SCAN, known + 1, slices=range(5))
-    assert "a series must have one slice at each place; " in refused(capsys, tmp_path / "in")
-
-
-def test_slices_of_a_tilted_gantry_are_refused(capsys, known, tmp_path):
+    write_series(root / "again", SCAN, known + 1, slices=range(5))
+    assert "a series must have one slice at each place; " in refused()
     for k in range(SCAN.shape[0]):
-        write_series(tmp_path / "in", SCAN._replace(origin=(-31.5, 40.25 + 0.1 * k, -212.0)), known, slices=[k])
-    assert "tilted gantry" in refused(capsys, tmp_path / "in")
+        write_series(root, SCAN._replace(origin=(-31.5, 40.25 + 0.1 * k, -212.0)), known, slices=[k])
+        (root / "again" / f"1-{k * 7 % 10}-{k}.dcm").unlink(missing_ok=True)
+    assert "tilted gantry" in refused()
 
 
-def test_a_folder_of_strangers(capsys, known, balls, tmp_path):
-    """Two series of one patient in one folder, a localizer, X-rays, a damaged file, text, and XML files of all kinds."""
-    root = tmp_path / "in"
+def test_a_folder_of_strangers(cut, known, balls, root):
+    """Two series of one patient in one folder, a localizer, X-rays, a damaged file, text, and XML files of all kinds.
+
+    The second series has a nodule with a hole, and marks of nodules below 3 mm.
+    """
     second = Scan(series="1.2.826.0.1.3680043.8.498.2", spacing=(0.6, 0.6, 2.0), origin=(-20.0, -60.0, 30.0))
-    readers = drawn(second, (0.0, -35.0, 60.0), 12.0)
-    values = write(root, readers, scan=second, xml="second.xml")
+    ball, hole = (second.ball((0.0, -35.0, 60.0), diameter) for diameter in (16, 7))
+    values = write(root, [ball], scan=second)
+    session = nodule("1", outlines(second, hole, "FALSE") + outlines(second, ball)) + nodule("2", roi(second, 30, [(9, 9)]))
     write_series(root / "unread", Scan(series="1.2.3.3"), known, slices=range(3))
     write_series(root / "chest", Scan(series="1.2.3.4"), known, slices=[0], Modality="DX")
     write_series(root / "localizer", SCAN._replace(columns=(0.0, 0.0, -1.0)), known, slices=[0])
     (root / "damaged.dcm").write_bytes(b"\0" * 128 + b"DICM" + b"\x07" * 50)
     (root / ".DS_Store").write_bytes(b"\0" * 200)
-    xml = (root / "069.xml").read_text()
+    xml = readings(SCAN, balls)
     for name, text in {
         "LICENSE": "CC BY 3.0",
-        "copy.xml": xml,
+        **dict.fromkeys(("069.xml", "copy.xml"), xml),
+        "second.xml": message(second.series, [session] * 4),
         "gone.xml": message("1.2.9", [""]),
         "cut short.xml": xml[:500],
         "other.xml": "<a/>",
         "chest.xml": '<IdriReadMessage xmlns="http://www.nih.gov/idri"><CXRreadingSession/></IdriReadMessage>',
     }.items():
         (root / name).write_text(text)
-    table, left_out, counted = cut(capsys, root)
+    table, left_out, counted = cut()
     assert [row["seriesuid"] for row in table] == [SCAN.series, SCAN.series, second.series]
-    require_as_constructed(root, table[2], values, readers, second)
+    require_as_constructed(root, table[2], values, [ball & ~hole] * 4, second)
     assert left_out.keys() == {
         ("DICOM files without a CT slice", "4-0-0.dcm"),
         ("DICOM files without a CT slice", "damaged.dcm"),
@@ -264,45 +258,42 @@ def test_a_folder_of_strangers(capsys, known, balls, tmp_path):
         ("readings without a series", "1.2.9"),
         *(("XML files without readings of CT", f"{name}.xml") for name in ("cut short", "other", "chest")),
     }
-    assert (counted["XML files"], counted["CT series"]) == ("7", "3")
+    assert [counted[name] for name in ("XML files", "CT series", "marks of nodules below 3 mm")] == ["7", "3", "4"]
 
 
-def test_annotations_are_matched_to_the_nearest_nodule(capsys, known, tmp_path):
-    near = np.add(CENTRES[1], (0.7, -0.4, 0.3)).tolist()
-    lines = [["seriesuid", *COLUMNS], [SCAN.series, *near, 8.25]]
-    lines += [[SCAN.series, *np.add(CENTRES[0], (30, 0, 0)), 6.0], ["1.9", 0, 0, 0, 5.0], [SCAN.series, "x", 0, 0, 5.0]]
-    (tmp_path / "annotations.csv").write_text("\n".join(",".join(map(str, line)) for line in lines))
-    table, left_out, _ = cut(capsys, tmp_path / "in", "--annotations", tmp_path / "annotations.csv")
+def test_annotations_are_matched_to_the_nearest_nodule(cut, known, root):
+    near, away = [*np.add(CENTRES[1], (0.7, -0.4, 0.3)), 8.25], [*np.add(CENTRES[0], (30, 0, 0)), 6.0]
+    lines = [["seriesuid", *COLUMNS], [SCAN.series, *near], [SCAN.series, *away]]
+    lines += [["1.9", 0, 0, 0, 5.0], [SCAN.series, "x", 0, 0, 5.0]]
+    root.with_name("annotations.csv").write_text("\n".join(",".join(map(str, line)) for line in lines))
+    table, left_out, _ = cut("--annotations", root.with_name("annotations.csv"))
     assert [row["annotated"] for row in table] == ["no", "yes"]
-    assert [float(table[1][name]) for name in COLUMNS] == pytest.approx([*near, 8.25])
+    assert place(table[1]) == pytest.approx(near)
     assert left_out.keys() == {
-        ("annotations without a nodule", "line 3"),
-        ("annotations without a nodule", "line 4"),
+        *(("annotations without a nodule", f"line {line}") for line in (3, 4)),
         ("rows of annotations with a fault", "annotations.csv line 5"),
     }
 
 
-def test_a_folder_that_gives_no_nodules_is_refused(capsys, known, balls, tmp_path):
-    root = tmp_path / "in"
-    assert "0 CT series and 0 XML files" in refused(capsys, tmp_path / "gone")
-    assert "--annotations must be a CSV" in refused(capsys, root, "--annotations", tmp_path / "gone.csv")
-    assert "too few readers: LIDC-IDRI-0001: 4 of 4 readers" in refused(capsys, root, "--min-readers", 5)
+def test_a_folder_that_gives_no_nodules_is_refused(refused, known, balls, root):
+    assert "--annotations must be a CSV" in refused("--annotations", root / "gone.csv")
+    assert "too few readers: LIDC-IDRI-0001: 4 of 4 readers" in refused("--min-readers", 5)
     (root / "second.xml").write_text(readings(SCAN, balls[:1]))
-    assert "it has 2 that differ" in refused(capsys, root)
+    assert "it has 2 that differ" in refused()
     (root / "second.xml").unlink()
     (root / "069.xml").write_text(message(SCAN.series, ["", ""]))
-    assert "no outline" in refused(capsys, root)
+    assert "no outline" in refused()
     (root / "069.xml").unlink()
-    assert "1 CT series and 0 XML files" in refused(capsys, root)
+    assert "1 CT series and 0 XML files" in refused()
 
 
-@pytest.mark.parametrize(("place", "name"), [(pydicom, "dcmread"), (Path, "read_bytes")])
-def test_a_disk_that_fails_is_no_fault_of_the_files(capsys, known, tmp_path, monkeypatch, place, name):
+@pytest.mark.parametrize(("module", "name"), [(pydicom, "dcmread"), (Path, "read_bytes")])
+def test_a_disk_that_fails_is_no_fault_of_the_files(refused, known, monkeypatch, module, name):
     def fail(path, **words):
         if path.suffix == ".dcm":
             raise OSError(errno.EIO, "Input/output error")
         return really(path)
 
-    really = getattr(place, name)
-    monkeypatch.setattr(place, name, fail)
-    assert "FOLDER must be readable" in refused(capsys, tmp_path / "in")
+    really = getattr(module, name)
+    monkeypatch.setattr(module, name, fail)
+    assert "FOLDER must be readable" in refused()

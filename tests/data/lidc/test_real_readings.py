@@ -10,7 +10,6 @@ from gmmae.data.extraction.dicom import Slice, Stack, stacks
 from gmmae.data.lidc.consensus import consensus, draw, match
 from gmmae.data.lidc.messages import read_message
 
-REAL = Path(__file__).parents[4] / "shared" / "data" / "luna16_nodules"
 NAME = "LIDC-IDRI-0069_R_1.nii.gz"
 SPACING = (0.741, 0.741, 2.0)
 DIRECTION = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
@@ -51,9 +50,8 @@ def test_slices_of_one_series_are_compared_with_the_first():
     assert (len(stack.slices), notes) == (8, [])
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real nodules are not here")
-def test_the_union_of_the_readers_is_the_mask_of_the_770_nodules():
-    mask = sitk.ReadImage(str(REAL / "masks" / NAME))
+def test_the_union_of_the_readers_is_the_mask_of_the_770_nodules(shared_data):
+    mask = sitk.ReadImage(shared_data / "luna16_nodules" / "masks" / NAME)
     np.testing.assert_allclose(mask.GetSpacing(), SPACING, atol=1e-6)
     inside, voxels = np.argwhere(sitk.GetArrayFromImage(mask)), agreed(0.0).voxels
     np.testing.assert_array_equal(voxels - voxels.min(0), inside - inside.min(0))

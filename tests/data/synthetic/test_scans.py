@@ -23,9 +23,12 @@ def write(root, scans=2, nodules=(2, 2), seed=0, frame=FRAME, compressed=False):
     return annotations, {path.stem: sitk.ReadImage(path) for path in root.glob("subset*/*.mhd")}
 
 
-def index_of(row, image):
-    """The continuous index of an annotated centre, z, y, x."""
-    return image.TransformPhysicalPointToContinuousIndex([float(row[f"coord{axis}"]) for axis in "XYZ"])[::-1]
+def placed(annotations, images):
+    """Yields each annotation with its scan's voxels and the continuous index of its centre, z, y, x."""
+    for row in annotations:
+        image = images[row["seriesuid"]]
+        index = image.TransformPhysicalPointToContinuousIndex([float(row[f"coord{axis}"]) for axis in "XYZ"])
+        yield row, sitk.GetArrayFromImage(image), np.array(index[::-1])
 
 
 @pytest.mark.parametrize(("compressed", "suffix"), [(False, ".raw"), (True, ".zraw")])
@@ -37,9 +40,8 @@ def test_world_coordinates_lead_to_the_nodules(tmp_path, compressed, suffix):
         assert image.GetSpacing() == pytest.approx((0.9, 1.1, 2.0))
         assert image.GetSize() == FRAME.shape[::-1]
         assert 0 not in image.GetOrigin()
-    for row in annotations:
-        z, y, x = (round(i) for i in index_of(row, images[row["seriesuid"]]))
-        cube = sitk.GetArrayFromImage(images[row["seriesuid"]])[z - 1 : z + 2, y - 1 : y + 2, x - 1 : x + 2]
+    for row, voxels, index in placed(annotations, images):
+        cube = voxels[tuple(slice(i - 1, i + 2) for i in np.rint(index).astype(int))]
         # Lung is at most -800 HU and noise 35 HU, less in the mean of 27 voxels; the faintest ground glass is brighter.
         assert cube.mean() > -760, row
         assert row["category"] in CATEGORIES
@@ -51,11 +53,9 @@ def test_annotated_centres_are_exact(tmp_path, monkeypatch):
         synthetic_scans, "draw_phantom", lambda rng, largest_mm: smooth(draw_phantom(rng, "solid", largest_mm), 8.0)
     )
     monkeypatch.setattr(synthetic_scans, "VESSELS_PER_LITRE", 0)
-    annotations, images = write(tmp_path)
-    for row in annotations:
-        middle = index_of(row, images[row["seriesuid"]])
-        places = np.ix_(*((np.arange(n) - m) * step for n, m, step in zip(FRAME.shape, middle, FRAME.spacing_mm, strict=True)))
-        contrast = np.clip(sitk.GetArrayFromImage(images[row["seriesuid"]]) + 700.0, 0, None)
+    for _, voxels, index in placed(*write(tmp_path)):
+        places = np.ix_(*((np.arange(n) - m) * step for n, m, step in zip(FRAME.shape, index, FRAME.spacing_mm, strict=True)))
+        contrast = np.clip(voxels + 700.0, 0, None)
         contrast *= sum(map(np.square, places)) < 5.5**2
         # Noise and the cut at 5.5 mm leave a tenth of a voxel; half a voxel would be 0.45, 0.55 and 1 mm.
         np.testing.assert_allclose([(contrast * place).sum() / contrast.sum() for place in places], 0, atol=0.15)

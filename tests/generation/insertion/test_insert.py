@@ -1,6 +1,5 @@
 """Whole folders: what is changed, what is kept, and that what is written is found again."""
 
-import csv
 import json
 import shutil
 
@@ -14,6 +13,7 @@ from gmmae.data.volumes import DataError, joined
 from gmmae.generation.insertion.insert import insert
 from tests.commands import lines_of, refusal, rows
 from tests.generation.chests import tissue_balls, write_annotations, write_chest, write_scans
+from tests.volume_folders import Grid, write_image, write_rows
 
 HEADERS = {"a": "subset0/a.mhd", "turned": "subset1/turned.mhd"}
 
@@ -65,26 +65,25 @@ def test_scans_change_around_the_masks_only_and_keep_their_geometry(done):
 
 def test_prepare_finds_each_nodule_where_its_voxels_changed_and_groups_by_its_own_patient_too(done, tmp_path):
     scans, out, records = done
-    config = DataConfig(source="luna16", root=str(out), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=None)
+    config = DataConfig(source="luna16", root=str(out), cache=str(tmp_path / "cache"), workers=1)
     prepared = prepare(config, print)
     assert prepared.summary["faults"] == []
     nodules = load_prepared(prepared)
     assert len(nodules.names) == 5
-    together = {}
+    together = set()
     for record in records:
         header = HEADERS[record.seriesuid]
         new = sitk.ReadImage(str(out / header))
         label = voxels(out / "masks" / f"{record.seriesuid}.nii.gz")
-        changed = (voxels(scans / header) != sitk.GetArrayFromImage(new)) & (label == record.label)
-        centre = np.mean([new.TransformContinuousIndexToPhysicalPoint(i[::-1].tolist()) for i in np.argwhere(changed) * 1.0], 0)
+        changed = np.argwhere((voxels(scans / header) != sitk.GetArrayFromImage(new)) & (label == record.label))
+        centre = new.TransformContinuousIndexToPhysicalPoint(changed.mean(0)[::-1].tolist())
         distances = np.linalg.norm(nodules.centre_mm - centre, axis=1)
         found = int(np.argmin(distances))
         assert distances[found] < 0.5
         assert nodules.diameter_mm[found] == 8.0
         assert nodules.values[found][6:10, 6:10, 6:10].mean() > -200  # and tissue is there
-        together.setdefault(record.patient, set()).add(nodules.groups[found])
-        together.setdefault(record.seriesuid, set()).add(nodules.groups[found])
-    assert {len(groups) for groups in together.values()} == {1}
+        together |= {(shared, nodules.groups[found]) for shared in (record.patient, record.seriesuid)}
+    assert len(together) == len(dict(together))  # one group for each patient, and for each scan
 
 
 def test_a_nodule_gets_the_noise_that_it_lacks(scans, tmp_path):
@@ -114,10 +113,11 @@ def test_tables_keep_old_rows_and_boxes_and_have_the_nodules_names_and_patients(
     assert first["label"] == [0] * 3
     assert first["box"][0] == [20.0, 85.5, -250.125, 6.5, 6.5, 6.5]
     for record, box in zip(records, first["box"][1:] + second["box"], strict=True):
-        scan, label = sitk.ReadImage(str(out / HEADERS[record.seriesuid])), voxels(out / f"masks/{record.seriesuid}.nii.gz")
-        ends = np.stack([np.argwhere(label == record.label) + side for side in (-0.5, 0.5)]).reshape(-1, 3)[:, ::-1]
-        corners = [scan.TransformContinuousIndexToPhysicalPoint(end) for end in ends.tolist()]
-        assert np.allclose([*np.mean([np.min(corners, 0), np.max(corners, 0)], 0), *np.ptp(corners, 0)], box)
+        label = sitk.ReadImage(out / f"masks/{record.seriesuid}.nii.gz")
+        inside = np.argwhere(sitk.GetArrayFromImage(label) == record.label)[:, ::-1]
+        ends = (inside.min(0) - 0.5, inside.max(0) + 0.5)
+        corners = [label.TransformContinuousIndexToPhysicalPoint(end.tolist()) for end in ends]
+        assert np.allclose([*np.mean(corners, 0), *np.abs(np.subtract(*corners))], box, atol=1e-4)
 
 
 def test_a_seed_gives_the_same_bytes_again_and_another_one_others(done, tmp_path):
@@ -126,8 +126,7 @@ def test_a_seed_gives_the_same_bytes_again_and_another_one_others(done, tmp_path
     files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
     assert len(files) == 10
     assert all((first / file).read_bytes() == (tmp_path / "again" / file).read_bytes() for file in files)
-    others, _ = insert(of_patients(), scans, tmp_path / "other", 4, print, (2, 2))
-    assert others != records
+    assert insert(of_patients(), scans, tmp_path / "other", 4, print, (2, 2))[0] != records
 
 
 def test_a_nodule_at_the_pleura_is_laid_there_in_its_slices_by_lot(scans, tmp_path):
@@ -203,15 +202,12 @@ def test_errors_are_one_line_and_write_nothing(nodules, folder, message, scans, 
 def test_the_command_reads_a_folder_of_cubes_and_names_those_it_leaves_out(scans, tmp_path, capsys, monkeypatch):
     nodules, folder = tissue_balls(4), tmp_path / "cubes"
     assert nodules.masks is not None
+    files, voxel_mm = [f"{name}.nii.gz" for name in nodules.names], float(nodules.edge_mm[0]) / 16
     for kind, arrays in (("images", nodules.values), ("masks", nodules.masks)):
-        (folder / kind).mkdir(parents=True)
-        for name, array in zip(nodules.names, arrays, strict=True):
-            image = sitk.GetImageFromArray(array)
-            image.SetSpacing([float(nodules.edge_mm[0]) / 16] * 3)
-            sitk.WriteImage(image, str(folder / kind / f"{name}.nii.gz"))
-    (folder / "masks/n0.nii.gz").write_bytes((folder / "masks/n0.nii.gz").read_bytes()[:200])
-    with (folder / "nodules.csv").open("w") as file:
-        csv.writer(file).writerows([("file", "diameter_mm"), *((f"{name}.nii.gz", 8) for name in nodules.names)])
+        for file, array in zip(files, arrays, strict=True):
+            write_image(folder / kind / file, array, Grid(spacing=(voxel_mm, voxel_mm, voxel_mm)))
+    (folder / "masks" / files[0]).write_bytes((folder / "masks" / files[0]).read_bytes()[:200])
+    write_rows(folder / "nodules.csv", [(file, 8) for file in files], ("file", "diameter_mm"))
     words = ("insert", folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache")
     lines = lines_of(capsys, *words)
     assert f"2 nodules in 2 scans: {tmp_path / 'out'}" in lines

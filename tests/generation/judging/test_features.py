@@ -15,6 +15,10 @@ def volume(mask, inside=100, outside=-900):
     return np.where(mask, inside, outside).astype(np.int16)
 
 
+def along_x(values):
+    return np.broadcast_to(values, (16, 16, 16))
+
+
 def alike(found, tolerance=1e-6, **expected):
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=tolerance, abs=1e-6)
 
@@ -57,7 +61,7 @@ def test_hu_moments_percentiles_and_shells():
 
 
 def test_a_ramp_has_its_slope_and_no_laplacian():
-    found = one(np.broadcast_to(np.arange(16) * 20 - 900, (16, 16, 16)).astype(np.int16))
+    found = one(along_x(np.arange(16) * 20 - 900))
     alike(found, gradient=20)
     assert found["laplacian"] == pytest.approx(0, abs=1e-3)
 
@@ -65,7 +69,7 @@ def test_a_ramp_has_its_slope_and_no_laplacian():
 @pytest.mark.parametrize(("period", "band"), [(16, "low"), (4, "middle"), (2.3, "high")])
 def test_waves_are_in_the_band_of_their_frequency(period, band):
     """A cosine of amplitude a has the variance a²/2; under a Hann window some leaks into the neighbouring frequencies."""
-    wave = np.broadcast_to(100 * np.cos(2 * np.pi * np.arange(16) / period) - 500, (16, 16, 16))
+    wave = along_x(100 * np.cos(2 * np.pi * np.arange(16) / period) - 500)
     assert 10 ** one(wave)[f"spectrum_{band}"] == pytest.approx(5000, rel=0.25)
 
 
@@ -73,7 +77,7 @@ def test_grey_levels_of_stripes():
     """Stripes of the lowest and highest grey level along x: of neighbours along x all differ by 7 levels, along y and z
     none.
     """
-    found = one(np.broadcast_to(np.where(np.arange(16) % 2, 399, -1000), (16, 16, 16)))
+    found = one(along_x([-1000, 399] * 8))
     # The correlation is 1 along two axes, and -1 along the third.
     alike(found, grey_contrast=49 / 3, grey_homogeneity=2 / 3 + 1 / 3 / 50, grey_correlation=1 / 3)
     alike(found, grey_entropy=-(2 / 3) * np.log(1 / 3) - (1 / 3) * np.log(1 / 6))
