@@ -54,7 +54,7 @@ OWN = ("place", "path", "file", "described", "picture", "from", "compile_s", "tr
 """Beginnings of columns and lines that differ between calls."""
 NEVER_THE_USERS = {"name", "split", "group", "loss", "dice", "mass"}
 """Columns that a result must have. The others may be the user's, of which a changed table has more or fewer."""
-FACTS = ("values", "masks", "names", "groups", "categories", "splits", "centre_mm", "edge_mm", "diameter_mm", "filled")
+FACTS = ("values", "masks", "names", "groups", "categories", "centre_mm", "edge_mm", "diameter_mm", "filled")
 """What is compared of prepared nodules."""
 ROOTS = {"npz": "{folder}/all.npz", "real": "{folder}/all.npz", "medmnist": "{folder}/nodulemnist3d.npz"}
 
@@ -88,7 +88,7 @@ def call(case, command, place, shared, capfd):
             given: dict[str, Any] = {key.removeprefix("data."): value for key, value in options.items() if key != "out"}
             given |= {"cache": str(work / "cache"), "workers": 1, "scan_time_limit_s": None}
             nodules = load(DataConfig(source=source, root=root, shape=8, **given), lambda line: None)
-            results = {"": {name: getattr(nodules, name) for name in FACTS}}
+            results = {"": {"splits": nodules.table["split"], **{name: getattr(nodules, name) for name in FACTS}}}
     results = results or {"": {"": [line for line in out.splitlines() if not line.startswith(OWN)]}}
     if case.renamed:  # reconstructions are named as their nodules are
         results = {file: found for file, found in results.items() if "/reconstructions/" not in file}

@@ -1,5 +1,6 @@
 """Files and folders that are there whole, or not at all, whatever happens in between."""
 
+import io
 import os
 import signal
 import subprocess
@@ -153,8 +154,9 @@ def test_the_next_call_undoes_a_kill_between_the_renames_even_where_it_is_refuse
     assert tree(tmp_path / "out") == NEW
 
 
-def test_two_calls_into_one_folder(tmp_path, capfd):
-    out = tmp_path / "out"
+def test_two_calls_into_one_folder(tmp_path, monkeypatch):
+    out, said = tmp_path / "out", io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
     with whole_folder(out) as place:
         fill(place)
         for call in (write, claim_output):
@@ -162,7 +164,7 @@ def test_two_calls_into_one_folder(tmp_path, capfd):
                 call(out)
         second = threading.Thread(target=write, args=(out,), kwargs={"mark": "mark", "waits": True})
         second.start()
-        while "waiting for process" not in capfd.readouterr().err:
+        while "waiting for process" not in said.getvalue():
             assert second.is_alive()
     second.join()
     assert tree(out) == NEW
