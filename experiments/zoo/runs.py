@@ -190,15 +190,19 @@ def read(path: Path) -> tuple[dict[float, Curves], list[float], int]:
         return found, [float(level) for level in file["targets"]], int(file["samples"])
 
 
-def main() -> None:
-    """Trains the workloads that are not there yet."""
-    parser = Parser(__doc__)
+def files(text: str | None) -> dict[str, Path]:
+    """Returns the file of each workload that the command line names, in a folder that is there; `text` is the help."""
+    parser = Parser(text)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for name in args.workloads:
-        path = args.out / f"{name}.npz"
+    return {name: args.out / f"{name}.npz" for name in args.workloads}
+
+
+def main() -> None:
+    """Trains the workloads that are not there yet."""
+    for name, path in files(__doc__).items():
         if path.exists():
             continue
         began = time.perf_counter()

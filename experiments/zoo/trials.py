@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.options import Parser, guarded
+from benchmarks.options import guarded
 from experiments import tables
 from experiments.zoo import cases as zoo
 from experiments.zoo.judge import Cell, Judged, cells, judged, least, regrets
-from experiments.zoo.runs import BASE_MARGIN, RATE_FACTORS, Curves, Trainer, levels, read, write
+from experiments.zoo.runs import BASE_MARGIN, RATE_FACTORS, Curves, Trainer, files, levels, read, write
 from experiments.zoo.workloads import WORKLOADS
 from gmmae.planner.measure import TRIAL_SHARE, trial_epochs
 from gmmae.planner.step_ratios import MetricCurve, smooth
@@ -58,22 +58,17 @@ def passes(cell: Cell, curves: dict[float, Curves]) -> bool | None:
 
 def main() -> None:
     """Trains the workloads that are not there yet, and judges the trials."""
-    parser = Parser(__doc__)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME")
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
+    of_workloads = files(__doc__)
     tried: list[tuple[Judged, bool | None]] = []
     everything = judged(cells(zoo.load()))
-    for name in args.workloads:
-        path = args.out / f"{name}.npz"
+    for name, path in of_workloads.items():
         if not path.exists():
             train(name, path)
         curves = read(path)[0]
         tried += [(one, passes(one.cell, curves)) for one in everything if one.cell.case.workload == name]
     pairs = [(one.cell.failures >= 0.5, passed) for one, passed in tried if passed is not None]
     with_trials = [one._replace(middle=NEVER) if passed is False else one for one, passed in tried]
-    rows = [("workloads", str(len(args.workloads)))]
+    rows = [("workloads", str(len(of_workloads)))]
     for fails, text in ((True, "failing runs that their trials refuse"), (False, "sound runs that their trials refuse")):
         refused = [not passed for which, passed in pairs if which is fails]
         rows.append((text, f"{sum(refused)} of {len(refused)}"))
