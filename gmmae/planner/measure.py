@@ -143,8 +143,8 @@ def measure(
         gradient_bytes=float(base.record.parameters * (8 if config.precision == "float64" else 4)),
     )
     tried: set[tuple[int, float, bool]] = {(batch, config.optim.learning_rate, False)}
+    names = prediction.planned_strategies()
     while True:
-        names = prediction.planned_strategies()
         forecasts = [prediction.forecast(measured, cluster, names, devices, compute_scale) for cluster in clusters]
         untried = {cell.attempt: cell for one in forecasts if (cell := one.best) and cell.attempt not in tried}
         if not untried:
@@ -334,7 +334,9 @@ class _Work:
         self.say(f"trying {words}, at most {time_text(max(1.0, epochs * self.epoch_s))}")
         name = f"trial_{cell.scaling}_{cell.batch if best else cell.devices}"
         run = self._run(config, name, f"trial of {words}", min(stop.max_epochs, epochs))
-        rates, cost = (cell.learning_rate, self.config.optim.learning_rate), run.curve(stop).costs[-1]
-        passed = bool(math.isfinite(cost) and (rates[0] <= rates[1] or cost <= base.curve(stop).lowest_by(run.rows[-1].steps)))
+        last = run.rows[-1]
+        passed = math.isfinite(last.value(stop.monitor))
+        if cell.learning_rate > self.config.optim.learning_rate:
+            passed = passed and bool(run.curve(stop).costs[-1] <= base.curve(stop).lowest_by(last.steps))
         self.trials.append(f"{len(run.epochs)} epochs of {words} went {'well' if passed else 'too slowly'}")
         return passed
