@@ -8,6 +8,7 @@ training, or `failed.json` where the run has no result.
 import json
 import os
 import shutil
+import time
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -38,6 +39,10 @@ REPLACE = 10
 
 MAX_DEATHS = 2
 """Deaths of its process after which a run is left out, where no checkpoint was written in between."""
+
+
+NOTE_S = 2.0
+"""Seconds for which a run whose process has died waits for a note of how it ended."""
 
 
 class RunRecord(NamedTuple):
@@ -228,6 +233,10 @@ class SweepDir:
         newest = max((int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()), default=0)
         now = Attempt(os.getpid(), locks.this_boot(), newest, 0)
         before = self.read_attempt(name)
+        until = time.monotonic() + NOTE_S  # who started a worker that has just died is about to note how it ended
+        while before and before.boot == now.boot and not before.how and time.monotonic() < until:
+            time.sleep(NOTE_S / 20)
+            before = self.read_attempt(name)
         if before and before.timed_out:
             return self._left_out(name, Failure(TIMED_OUT, before.how or "it did not end at its time limit"))
         if before and before.boot == now.boot:
