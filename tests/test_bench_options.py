@@ -21,7 +21,6 @@ LINES = {
     "gpu_report --sections song": "argument --sections: invalid choice: 'song' ",
     "limits --batches 0": f"argument --batches: {COUNT} '0'",
     "sweep_overhead --only song": "argument --only: invalid choice: 'song' ",
-    "repeats --calls 0": f"argument --calls: {COUNT} '0'",
 }
 """Command lines of modules, and the beginnings of their error lines."""
 
