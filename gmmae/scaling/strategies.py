@@ -65,11 +65,6 @@ WITH_MOMENTUM = ("momentum", "nesterov", "lars")
 """Optimisers with a momentum."""
 
 
-def fixed_batch(optim: OptimConfig, devices: int) -> int:
-    """Returns the base batch, which all devices share."""
-    return optim.batch_size
-
-
 def batch_a_device(optim: OptimConfig, devices: int) -> int:
     """Returns the base batch times the number of devices."""
     return optim.batch_size * devices
@@ -88,16 +83,6 @@ def planned_batch(optim: OptimConfig, devices: int) -> int:
         raise InputError("optim.best_batches must be given for the strategy best-batch; got none: take those of `gmmae plan`")
     place = min(devices.bit_length(), len(listed)) - 1
     return round(listed[place] * math.sqrt(devices / 2**place))
-
-
-def unscaled(k: float) -> float:
-    """Returns 1: the learning rate does not follow the batch."""
-    return 1.0
-
-
-def linearly(k: float) -> float:
-    """Returns k: the learning rate is proportional to the batch."""
-    return k
 
 
 def as_configured(optim: OptimConfig, k: float) -> OptimConfig:
@@ -155,11 +140,6 @@ def end_of_sde(optim: OptimConfig) -> int:
     return math.floor(optim.batch_size / (1 - min(optim.beta1, optim.beta2)) + 1e-6)
 
 
-def no_end(optim: OptimConfig) -> float:
-    """Returns infinity: the strategy has a value for every batch."""
-    return math.inf
-
-
 def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
     """Returns the epochs after which the batch doubles."""
     if not optim.batch_doubling_epochs:
@@ -170,31 +150,26 @@ def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
     return optim.batch_doubling_epochs
 
 
-def never(optim: OptimConfig) -> tuple[int, ...]:
-    """Returns nothing: the batch is the same in all epochs."""
-    return ()
-
-
 class ScalingStrategy(NamedTuple):
     """One scaling strategy.
 
     Attributes:
       label: its name in tables and figures.
       batch: the global batch by the base values and the number of devices; the largest one where it grows.
-      factor: of the learning rate, by k.
+      factor: of the learning rate, by k; 1 where the rate does not follow the batch.
       warmup: whether the learning rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
       optimizer: the base values with the optimiser's constants for k times the base batch.
       largest_batch: for which the strategy has a value; it asks for no larger one.
-      doubles_after: the epochs of a run after which the batch doubles, from the base batch to the largest one.
+      doubles_after: the epochs of a run after which the batch doubles, from the base batch to the largest one; None: it stays.
     """
 
     label: str
     batch: Callable[[OptimConfig, int], int]
-    factor: Callable[[float], float] = unscaled
+    factor: Callable[[float], float] = lambda k: 1.0
     warmup: bool = False
     optimizer: Callable[[OptimConfig, float], OptimConfig] = as_configured
-    largest_batch: Callable[[OptimConfig], float] = no_end
-    doubles_after: Callable[[OptimConfig], tuple[int, ...]] = never
+    largest_batch: Callable[[OptimConfig], float] = lambda optim: math.inf
+    doubles_after: Callable[[OptimConfig], tuple[int, ...]] | None = None
 
     def grows(self, optim: OptimConfig) -> bool:
         """Returns whether the batch follows the number of devices."""
@@ -203,7 +178,7 @@ class ScalingStrategy(NamedTuple):
     @property
     def grows_in_a_run(self) -> bool:
         """Whether the batch changes between the epochs of a run."""
-        return self.doubles_after is not never
+        return self.doubles_after is not None
 
     def first_batch(self, optim: OptimConfig, devices: int) -> int:
         """Returns the global batch of the first epoch on a number of devices, for a large training set."""
@@ -218,10 +193,10 @@ class ScalingStrategy(NamedTuple):
 
 
 STRATEGIES: dict[str, ScalingStrategy] = {
-    "strong": ScalingStrategy("Strong scaling", fixed_batch),
+    "strong": ScalingStrategy("Strong scaling", lambda optim, devices: optim.batch_size),
     "weak": ScalingStrategy("Weak scaling", batch_a_device),
-    "linear": ScalingStrategy("Linear rule", batch_a_device, linearly),
-    "linear-warmup": ScalingStrategy("Linear rule + warmup", batch_a_device, linearly, warmup=True),
+    "linear": ScalingStrategy("Linear rule", batch_a_device, lambda k: k),
+    "linear-warmup": ScalingStrategy("Linear rule + warmup", batch_a_device, lambda k: k, warmup=True),
     "sqrt": ScalingStrategy("Square-root rule", batch_a_device, math.sqrt),
     "sqrt-warmup": ScalingStrategy("Square-root rule + warmup", batch_a_device, math.sqrt, warmup=True),
     "sde": ScalingStrategy("SDE rule", batch_a_device, math.sqrt, optimizer=by_sde, largest_batch=end_of_sde),
@@ -319,7 +294,7 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     end = chosen.largest_batch(optim)
     largest = int(min(wanted, samples, end))
     stages = [chosen.stage(optim, min(optim.batch_size, samples) if chosen.grows_in_a_run else largest)]
-    for epoch in chosen.doubles_after(optim):
+    for epoch in chosen.doubles_after(optim) if chosen.doubles_after else ():
         if stages[-1].batch < largest:
             stages.append(chosen.stage(optim, min(2 * stages[-1].batch, largest), epoch + 1))
     return Resolved(wanted, tuple(stages), rule_ends=end < min(wanted, samples))

@@ -87,16 +87,27 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     return start._replace(params=params), origin
 
 
-def require_same_origin(origin: dict[str, Any], place: str | None) -> dict[str, Any]:
-    """Returns the origin of the parameters of a resumed run, if `init_from` still names that run. It may be moved, or gone.
+def require_sequel(earlier: Record, restored: bool, folder: Path, place: str | None) -> None:
+    """Refuses to begin a run again that should be resumed, and to resume one that began with other parameters.
+
+    Args:
+      earlier: the record of the run so far.
+      restored: whether a checkpoint has been read.
+      folder: of the checkpoints.
+      place: `init_from` of the configuration. The run that it names may be moved, or gone.
 
     Raises:
-      InputError: it names another run.
+      InputError: the run has epochs behind it and no checkpoint, or `init_from` names another run.
     """
-    record = WorkDir(Path(place)).read_record() if place else None
-    if bool(place) != bool(origin) or (record and record.run_id != origin["run_id"]):
+    if earlier.epochs and not restored:
+        raise InputError(
+            f"workdir must hold a checkpoint for its run to go on after epoch {earlier.epochs}; got none in {folder} (a sweep "
+            "removes those of finished cells unless keep_checkpoints is true): give another workdir, or delete this one to "
+            "begin again"
+        )
+    origin, record = earlier.init_from, WorkDir(Path(place)).read_record() if place else None
+    if restored and (bool(place) != bool(origin) or (record and record.run_id != origin["run_id"])):
         raise InputError(f"init_from must stay that of the run's start, {origin.get('run')}; got {place}: give another workdir")
-    return origin
 
 
 def _trained(setup: TrainSetup, folder: WorkDir) -> Checkpoint:
@@ -150,25 +161,6 @@ def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
         )
 
 
-def require_checkpoint(earlier: Record | None, restored: bool, folder: Path) -> None:
-    """Refuses to begin a run again that should be resumed.
-
-    Args:
-      earlier: the record of the run so far.
-      restored: whether a checkpoint has been read.
-      folder: of the checkpoints.
-
-    Raises:
-      InputError: the run has epochs behind it, and no checkpoint.
-    """
-    if earlier is not None and earlier.epochs and not restored:
-        raise InputError(
-            f"workdir must hold a checkpoint for its run to go on after epoch {earlier.epochs}; got none in {folder} (a sweep "
-            "removes those of finished cells unless keep_checkpoints is true): give another workdir, or delete this one to "
-            "begin again"
-        )
-
-
 def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list[str]:
     """Returns warnings that a resumed run with the exact reduction may have other bits than an uninterrupted one."""
     if earlier is None or not config.parallel.deterministic:
@@ -197,10 +189,9 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     if unused := nvidia.unused(setup.devices.platform, os.environ):
         facts["GPU"] = unused
     sharing = f"{plan.devices} × {plan.device_batch} a device{_padding_text(plan) or ', no padding'}"
-    facts["global batch"] = f"{setup.strategy.batch_text()} = {sharing}"
-    if ends := [str(stage.first_epoch - 1) for stage in setup.strategy.stages[1:]]:
-        growth = f"after epoch{'s' * (len(ends) > 1)} {', '.join(ends)}"
-        facts["global batch"] = f"{setup.strategy.batch_text()} {growth}; at first {sharing}"
+    ends = [str(stage.first_epoch - 1) for stage in setup.strategy.stages[1:]]
+    growth = f"after epoch{'s' * (len(ends) > 1)} {', '.join(ends)}; at first" if ends else "="
+    facts["global batch"] = f"{setup.strategy.batch_text()} {growth} {sharing}"
     if config.parallel.deterministic:
         shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
         facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"

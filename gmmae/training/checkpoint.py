@@ -14,10 +14,10 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -31,6 +31,8 @@ from gmmae.training.records import Progress
 from gmmae.training.step import TrainState
 from gmmae.workloads import sources
 from gmmae.workloads.interface import Params
+
+T = TypeVar("T")
 
 SILENCE_S = 0.5
 """How long nothing is printed once the threads of a checkpoint that failed have ended."""
@@ -116,14 +118,11 @@ def read(manager: CheckpointManager, epoch: int, like: TrainState, advice: str) 
         raise CheckpointError(
             f"the checkpoint {place} must be readable; reading it failed with {_reason(error)}: {advice}"
         ) from error
-    model = {"state": like, "best": like.params}
-    if jax.tree.map(np.shape, arrays) != jax.tree.map(np.shape, named(model)):
-        raise OtherModelError(
-            f"the checkpoint {place} must hold the model of this configuration; its arrays have other shapes, as of another "
-            "version of the workload or of gmmae: give another workdir"
-        )
-    leaves = [arrays[name].astype(leaf.dtype, copy=False) for name, leaf in named(model).items()]
-    return Checkpoint(**jax.tree.unflatten(jax.tree.structure(model), leaves), progress=Progress(**progress))
+    fault = (
+        f"the checkpoint {place} must hold the model of this configuration; its arrays have other shapes, as of another "
+        "version of the workload or of gmmae: give another workdir"
+    )
+    return Checkpoint(**filled({"state": like, "best": like.params}, arrays, fault), progress=Progress(**progress))
 
 
 def restore(manager: CheckpointManager, like: TrainState, say: Callable[[str], None]) -> Checkpoint | None:
@@ -193,6 +192,19 @@ def trained(folder: Path, like: TrainState, key: str = "workdir") -> Checkpoint:
 def named(tree: PyTree) -> dict[str, Any]:
     """Returns the arrays by their places in the pytree, such as `encoder.Conv_0.kernel`."""
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def filled(like: T, arrays: Mapping[str, np.ndarray], fault: str) -> T:
+    """Returns a pytree with the structure and the types of another one, of arrays by their places.
+
+    Raises:
+      OtherModelError: they have other names or shapes; `fault` says so.
+    """
+    wanted = named(like)
+    if jax.tree.map(np.shape, arrays) != jax.tree.map(np.shape, wanted):
+        raise OtherModelError(fault)
+    leaves = [arrays[name].astype(leaf.dtype, copy=False) for name, leaf in wanted.items()]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> str:

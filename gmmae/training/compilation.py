@@ -166,7 +166,13 @@ def _of_stage(
     stage: strategies.Stage, strategy_plan: BatchPlan, config: Config, devices: Devices, workload: Workload
 ) -> dict[str, Any]:
     """Returns what follows from the stage of a run, by its names in `TrainSetup`."""
-    train_plan = _train_plan(config, devices, workload, strategy_plan)
+    if config.parallel.deterministic:
+        train_plan = strategy_plan._replace(devices=config.parallel.deterministic_shards)
+    else:
+        micro_batch = config.parallel.micro_batch_size or 0
+        if not micro_batch and devices.platform == "cpu":
+            micro_batch = dividing_part(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
+        train_plan = plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
     return {
         "stage": stage,
         "strategy_plan": strategy_plan,
@@ -174,16 +180,6 @@ def _of_stage(
         "schedule": schedules.learning_rate(stage, train_plan.steps),
         "optimizer": optimizers.make(stage.optim),
     }
-
-
-def _train_plan(config: Config, devices: Devices, workload: Workload, strategy_plan: BatchPlan) -> BatchPlan:
-    """Returns the batch of a strategy as the computing devices, or the shards, share it."""
-    if config.parallel.deterministic:
-        return strategy_plan._replace(devices=config.parallel.deterministic_shards)
-    micro_batch = config.parallel.micro_batch_size or 0
-    if not micro_batch and devices.platform == "cpu":
-        micro_batch = dividing_part(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
-    return plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
 
 
 def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:

@@ -24,27 +24,26 @@ from gmmae.training import checkpoint, compilation, fingerprint, programs
 from gmmae.training.beginning import (
     first_parameters,
     new_record,
-    require_checkpoint,
     require_metric,
     require_same_optimization,
-    require_same_origin,
+    require_sequel,
     resume_warnings,
     run_summary,
 )
 from gmmae.training.checkpoint import Checkpoint, CheckpointManager
 from gmmae.training.compilation import RunCache, TrainSetup
 from gmmae.training.records import Epoch, Progress, Record, from_plain, plain
-from gmmae.training.run_logger import RunLogger, TensorBoard, storage
+from gmmae.training.run_logger import RunLogger, TensorBoard
 from gmmae.training.step import TrainState
 from gmmae.training.stopping import StopMonitor, finished
-from gmmae.training.terminal import Display
-from gmmae.training.workdir import WorkDir, begin, claim, writable
+from gmmae.training.terminal import Plain
+from gmmae.training.workdir import WorkDir, begin, claim, storage, writable
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events
 from gmmae.workloads.sources import Fetcher
 
 
-def run(config: Config, root: Path, display: Display, group: Group = ALONE, cache: RunCache | None = None) -> Record:
+def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache: RunCache | None = None) -> Record:
     """Trains to the end, or resumes what an earlier process left in the work directory.
 
     Args:
@@ -100,7 +99,7 @@ class Run:
         setup: TrainSetup,
         workdir: WorkDir,
         manager: CheckpointManager | None,
-        display: Display,
+        display: Plain,
         group: Group,
         earlier: Record | None,
         fetcher: Fetcher,
@@ -112,11 +111,11 @@ class Run:
         for line in resume_warnings(setup.config, earlier, self.record):
             display.say(line)
         saved = self._restore(start)
-        require_checkpoint(earlier, saved is not None, workdir.checkpoints)
+        if earlier is not None:
+            require_sequel(earlier, saved is not None, workdir.checkpoints, setup.config.init_from)
+        origin = earlier.init_from if earlier else {}
         if saved is None:
             start, origin = first_parameters(setup, start, group)
-        else:
-            origin = require_same_origin(earlier.init_from, setup.config.init_from) if earlier else {}
         run_id = earlier.run_id if earlier else self.record.run_id
         self.record = dataclasses.replace(self.record, init_from=origin, run_id=run_id)
         self.clock = Clock(saved.progress.clocks if saved else None)
@@ -165,7 +164,16 @@ class Run:
         begin(self.setup.config, self.workdir)
         with writable(self.workdir.root):
             fingerprint.write(self.setup.fingerprint, self.workdir.root)
-        logger = RunLogger(self.workdir, self._tensorboard())
+        parameters = identity_fields(self.setup.config) | {
+            "stop.target": self.record.target,
+            "stop.monitor": self.record.monitor,
+            "stop.mode": self.record.mode,
+            "devices": self.record.devices,
+            "global_batch": self.record.global_batch,
+            "peak_learning_rate": self.record.learning_rate,
+        }
+        board, wanted = (self.workdir.tensorboard, parameters, len(self.history)), self.setup.config.log.tensorboard
+        logger = RunLogger(self.workdir, TensorBoard(*board, self.record.monitor) if wanted else IDLE)
         logger.begin(self.monitor.rows, [name for name in self.validation if name != LOSS])
         return logger
 
@@ -184,10 +192,7 @@ class Run:
             self._show(last=end is not None)
             reason = end or interrupt
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
-                if self._saves(reason):
-                    self._save()
-                    if reason is None:
-                        self._write_record(None)
+                self._save(reason)
                 self.group.all_gather(None)  # the others wait here: in a collective operation their patience is JAX's
         record = self._write_record(reason)
         self.logger.end(record)
@@ -236,16 +241,13 @@ class Run:
         if self.monitor.costs[epoch] < self.monitor.costs[self.best_epoch]:
             self.best, self.best_epoch = jax.device_get(self.state.params), epoch
 
-    def _saves(self, reason: str | None) -> bool:
-        """Returns whether a checkpoint is due. Amid a run the record says nothing of epochs without one: they may be lost."""
-        config = self.setup.config.checkpoint
-        if reason is not None:
-            return config.at_end or reason in stop_reasons.INTERRUPTED
-        interval_s = 0.0 if config.min_interval_s == "auto" else config.min_interval_s
-        return self.clock.read()["total_s"] - self.saved_s >= interval_s
-
-    def _save(self) -> None:
-        if not self.manager:
+    def _save(self, reason: str | None) -> None:
+        """Saves a checkpoint if one is due. Amid a run the record says nothing of epochs without one: they may be lost."""
+        config, seconds = self.setup.config.checkpoint, self.clock.read()["total_s"] - self.saved_s
+        due = config.at_end or reason in stop_reasons.INTERRUPTED
+        if reason is None:
+            due = seconds >= (0.0 if config.min_interval_s == "auto" else config.min_interval_s)
+        if not (self.manager and due):
             return
         with self.clock.section("checkpoint_s"):
             rows = len(self.monitor.rows)
@@ -253,6 +255,8 @@ class Run:
             state, best = jax.device_get((self.state, self.best))
             checkpoint.save(self.manager, Checkpoint(state, best, progress))
         self.saved_s = self.clock.read()["total_s"]
+        if reason is None:
+            self._write_record(None)
 
     def _write_record(self, reason: str | None) -> Record:
         last = self.history[-1] if self.history else None
@@ -281,19 +285,6 @@ class Run:
         )
         self.logger.record(self.record)
         return self.record
-
-    def _tensorboard(self) -> TensorBoard:
-        if not self.setup.config.log.tensorboard:
-            return IDLE
-        parameters = identity_fields(self.setup.config) | {
-            "stop.target": self.record.target,
-            "stop.monitor": self.record.monitor,
-            "stop.mode": self.record.mode,
-            "devices": self.record.devices,
-            "global_batch": self.record.global_batch,
-            "peak_learning_rate": self.record.learning_rate,
-        }
-        return TensorBoard(self.workdir.tensorboard, parameters, len(self.history), self.record.monitor)
 
     def _show(self, *, last: bool) -> None:
         epoch, log = len(self.history), self.setup.config.log

@@ -5,8 +5,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from gmmae.config.schema import LOSS
 from gmmae.system.files import csv_text, whole_file, write_text
 from gmmae.training.records import PLAIN, Epoch, Record, first_rows, to_json
-from gmmae.training.workdir import WorkDir, failed_disk
+from gmmae.training.workdir import WorkDir, storage
 from gmmae.workloads.interface import Events
 
 SCALARS = {
@@ -197,12 +196,3 @@ class RunLogger:
         with storage(self._workdir.root):
             self._tensorboard.result(record)
             self._tensorboard.close()
-
-
-@contextmanager
-def storage(place: Path) -> Iterator[None]:
-    """Turns an error of the file system into a `StorageError` about the work directory and the file."""
-    try:
-        yield
-    except OSError as error:
-        raise failed_disk(error, place, " to go on from the last checkpoint") from error
