@@ -68,10 +68,8 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
 def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tuple[TrainState, dict[str, Any]]:
     """Returns the state before the first epoch and the origin of its parameters, empty where the seed drew them.
 
-    Every process reads them, and all must have read the same.
-
     Raises:
-      InputError: `init_from` is no run with parameters of these shapes, or the processes differ.
+      InputError: `init_from` is no run with parameters of these shapes, or the processes have read others.
     """
     if not setup.config.init_from:
         return start, {}
@@ -90,14 +88,8 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
 def require_sequel(earlier: Record, restored: bool, folder: Path, place: str | None) -> None:
     """Refuses to begin a run again that should be resumed, and to resume one that began with other parameters.
 
-    Args:
-      earlier: the record of the run so far.
-      restored: whether a checkpoint has been read.
-      folder: of the checkpoints.
-      place: `init_from` of the configuration. The run that it names may be moved, or gone.
-
     Raises:
-      InputError: the run has epochs behind it and no checkpoint, or `init_from` names another run.
+      InputError: the run has epochs behind it and no checkpoint, or `init_from`, called `place`, names another run.
     """
     if earlier.epochs and not restored:
         raise InputError(
@@ -127,8 +119,8 @@ def _trained(setup: TrainSetup, folder: WorkDir) -> Checkpoint:
 def require_same_optimization(earlier: Record | None, now: Record) -> None:
     """Refuses to resume a run on devices that would change its optimisation, or with another metric to be made best.
 
-    A strategy whose batch follows the number of devices may be run on "all devices". The configuration is then the same on
-    another number.
+    A strategy whose batch follows the devices may be configured for "all" of them, so the configuration is the same on another
+    number.
 
     Raises:
       InputError: global batch, learning rate or metric differ from the earlier part of the run.
@@ -150,11 +142,7 @@ def require_same_optimization(earlier: Record | None, now: Record) -> None:
 
 
 def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
-    """Refuses a monitored metric that the workload does not have.
-
-    Raises:
-      InputError: the validation does not give this metric.
-    """
+    """Raises InputError unless the validation gives the monitored metric."""
     if stop.monitor not in validation:
         raise InputError(
             f"stop.monitor must be one of {', '.join(validation)}, which this workload's validation gives; got {stop.monitor!r}"
@@ -172,14 +160,7 @@ def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list
 
 
 def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dict[str, str]:
-    """Returns the start table: names and values in words.
-
-    Args:
-      setup: of the run.
-      record: of the run.
-      root: its work directory.
-      done: epochs that an earlier process has finished.
-    """
+    """Returns the start table, names and values in words; `done` epochs are behind the run."""
     config, plan, stop, data = setup.config, setup.strategy_plan, setup.config.stop, setup.data
     facts = {
         "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
@@ -232,7 +213,6 @@ SIGNS = {"min": "≤", "max": "≥"}
 
 
 def _stop_text(stop: StopConfig) -> str:
-    """Returns all that can end a run, as text."""
     reasons = [f"{stop.max_epochs} epochs"]
     if stop.target is not None:
         every = stop.validate_every_steps

@@ -19,11 +19,6 @@ MAX_SNAPSHOTS = 5
 def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     """Draws the workload's picture of its samples and `losses.png`; returns their paths.
 
-    Args:
-      config: of the run.
-      record: of the run.
-      workdir: with its history and snapshots.
-
     Raises:
       StorageError: the work directory cannot be written.
     """

@@ -1,7 +1,6 @@
 """The host's part of training: from a configuration and a work directory to a record.
 
-Each epoch is one dispatch for training and one for validation, or several of both with `stop.validate_every_steps`. Between
-epochs the host keeps clocks, history, checkpoints and logs, and decides whether to stop.
+Each epoch is one dispatch for training and one for validation, or several of both with `stop.validate_every_steps`.
 """
 
 import dataclasses
@@ -50,11 +49,11 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
       config: the run.
       root: its work directory; it may hold an earlier part of the same run, or its end.
       display: where a person looks.
-      group: the processes that train together. Only the first one writes.
+      group: the processes that train together, of which only the first one writes.
       cache: data and programs of earlier runs in this process.
 
     Returns:
-      The record, as it is in `record.json`; its `stop_reason` is never None.
+      The record, as in `record.json`, with a `stop_reason`.
 
     Raises:
       InputError: the configuration does not fit the machine, the data or the work directory.
@@ -87,12 +86,7 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
 
 
 class Run:
-    """A run from its newest checkpoint on. It is made when its programs are compiled, and the first validation has run.
-
-    Attributes:
-      state: the newest state.
-      best: the parameters of the best epoch.
-    """
+    """A run from its newest checkpoint on. It is made when its programs are compiled, and the first validation has run."""
 
     def __init__(
         self,
@@ -148,7 +142,7 @@ class Run:
         self.logger = self._begin_files()
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
-        """Returns the newest checkpoint that the first process can read; all processes go on from it."""
+        """Returns the newest checkpoint that the first process can read; all go on from it."""
         with storage(self.workdir.root):
             saved = checkpoint.restore(self.manager, like, self.display.say) if self.manager else None
         epoch = self.group.all_gather(saved.progress.epoch if saved else None)[0]
@@ -207,7 +201,6 @@ class Run:
         return of_each[0][0], next((reason for _, reason in of_each if reason), None)
 
     def _train_epoch(self) -> None:
-        """Trains one epoch, with a validation after each part."""
         epoch, before = len(self.history) + 1, self.history[-1].steps if self.history else 0
         if len(self.stages) > 1 and self.stages[1][0].stage.first_epoch == epoch:
             self.stages.pop(0)

@@ -57,14 +57,7 @@ def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record
 
 
 class Trained(NamedTuple):
-    """A trained model.
-
-    Attributes:
-      config: of its run.
-      record: of its run.
-      workload: its functions.
-      params: the best parameters, on the host.
-    """
+    """A trained model: the configuration and record of its run, its workload, and the best parameters, on the host."""
 
     config: Config
     record: Record
@@ -110,7 +103,6 @@ class Trained(NamedTuple):
         return {**described, **_joined(results), "seconds": of_each}
 
     def _required(self, name: str) -> Callable[..., PyTree]:
-        """Returns an optional function of the workload; raises `InputError` if it has none."""
         if (function := getattr(self.workload, name)) is None:
             raise InputError(f"a workload must have `{name}` for this; got {self.config.workload}, which has none")
         return function
@@ -173,7 +165,6 @@ def _require_samples(arrays: Sequence[Any], batch: int) -> None:
 
 
 def _joined(results: Sequence[PyTree]) -> PyTree:
-    """Returns the values of several batches as those of one."""
     return results[0] if len(results) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *results)
 
 
@@ -198,7 +189,7 @@ def load(workdir: str | Path, *, workload: str | None = None, **changes: object)
 
 
 def run_config(workdir: Path, workload: str | None = None) -> Config:
-    """Returns the configuration of the run in a folder or an exported file, with another place of its workload if one is given.
+    """Returns the configuration of the run in a folder or an exported file, with its workload in another place if one is given.
 
     Raises:
       InputError: there is none.
@@ -225,7 +216,7 @@ def restore(config: Config, workdir: Path) -> Trained:
 
 
 def _opened(run: Path) -> WorkDir:
-    """Returns the files of a run. Those in an exported file have the names of a folder's. Raises InputError: there is none."""
+    """Returns the files of a run; those in an exported file have the names of a folder's."""
     folder = WorkDir(cast(Path, zipfile.Path(run)) if run.is_file() and zipfile.is_zipfile(run) else run)
     if not (folder.config.is_file() and folder.record.is_file()):
         names = f"{folder.config.name} and {folder.record.name}"

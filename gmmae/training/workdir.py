@@ -117,12 +117,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
 
 
 def begin(config: Config, workdir: WorkDir) -> None:
-    """Makes a claimed work directory the run's own: its start has succeeded.
-
-    Raises:
-      InputError: it cannot be written.
-      StorageError: its disk is full, or failed.
-    """
+    """Makes a claimed work directory the run's own: its start has succeeded."""
     with writable(workdir.root):
         workdir.snapshots.mkdir(parents=True, exist_ok=True)
         write_text(workdir.config, to_toml(absolute(config)))
@@ -130,10 +125,10 @@ def begin(config: Config, workdir: WorkDir) -> None:
 
 @contextmanager
 def writable(root: Path) -> Iterator[None]:
-    """What fails to write says that a work directory must be one that can be written.
+    """Refuses a work directory in which the block cannot write.
 
     Raises:
-      InputError: it is not.
+      InputError: it is none that can be written.
       StorageError: the disk failed, or is full.
     """
     claim_output(root, None, "workdir")
