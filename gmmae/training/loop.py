@@ -13,7 +13,6 @@ import numpy as np
 
 from gmmae.config.schema import LOSS, Config
 from gmmae.multihost.distributed import ALONE, Group
-from gmmae.scaling import schedules
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
@@ -124,7 +123,7 @@ class Run:
         display.start(facts, max_epochs=most, done=done)
         with self.clock.section("compile_s"):
             # Compiles the schedule, also where the cache has the programs.
-            schedules.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
+            programs.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
             # A stage that is over, or that no epoch reaches, needs no program.
             stages = compilation.stages(setup)
             self.stages = [
@@ -208,7 +207,7 @@ class Run:
         plan, steps, losses = setup.train_plan, setup.train_plan.steps, []
         if epoch > 1 and epoch == setup.stage.first_epoch:
             self.display.say(f"the global batch is {plan.batch} from epoch {epoch} on")
-        rates = schedules.epoch_learning_rates(setup.schedule, epoch, steps)
+        rates = programs.epoch_learning_rates(setup.schedule, epoch, steps)
         for part in parts:
             with jax.transfer_guard("disallow"):  # what goes to the devices or comes back does so on purpose
                 with self.clock.section("train_s"):

@@ -7,16 +7,16 @@ cannot unroll the loop and a step has the same bits in any chunk.
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import count
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import jax
 import numpy as np
+import optax
 from jaxtyping import Float, Int32, PyTree
 
 from gmmae.models.convolutions import fast_convolutions
-from gmmae.scaling import schedules
 from gmmae.scaling.batches import BatchPlan, ShardedIndices, epoch_order, shard_samples
 from gmmae.training.compilation import TrainSetup, cast, workload_key
 from gmmae.training.step import Algorithm, EpochValues, Slots, TrainState, train_steps, validate_steps
@@ -129,6 +129,24 @@ Validate = Callable[[Params], dict[str, float]]
 """`params -> {name: mean over the validation samples}`: the loss and the workload's metrics."""
 
 
+@lru_cache(maxsize=2)  # chunks of an epoch and its row ask for the same ones
+def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Float[np.ndarray, " steps"]:
+    """Returns the learning rates of an epoch's steps.
+
+    >>> epoch_learning_rates(optax.linear_schedule(1.0, 5.0, 4), epoch=2, steps=2).tolist()
+    [3.0, 4.0]
+    """
+    if _is_constant(schedule):  # a number for all steps needs no program
+        return np.full(steps, schedule(0))
+    counts = np.arange((epoch - 1) * steps, epoch * steps, dtype=np.int32)
+    return jax.device_get(jax.jit(schedule)(jax.device_put(counts)))
+
+
+@cache
+def _is_constant(schedule: optax.Schedule) -> bool:
+    return isinstance(schedule(0), float)
+
+
 def epoch_parts(setup: TrainSetup) -> list[range]:
     """Returns the steps of each part of an epoch, from 0. There is one part if no validation is due before the epoch's end."""
     steps = setup.train_plan.steps
@@ -171,7 +189,7 @@ def compile_training(
     chunks = _Chunks(setup, "train", plan, epoch_parts(setup), places, config.stop.max_epochs, fetcher)
 
     def arguments(epoch: int, steps: range, *, read: bool = True) -> tuple[Any, ...]:
-        rates = schedules.epoch_learning_rates(setup.schedule, epoch, plan.steps).astype(dtype)[chunks.filled[steps]]
+        rates = epoch_learning_rates(setup.schedule, epoch, plan.steps).astype(dtype)[chunks.filled[steps]]
         values = EpochValues(np.uint32(config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
         return chunks.arguments(epoch, steps, values, read=read)
 
