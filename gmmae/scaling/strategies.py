@@ -47,7 +47,7 @@ class Stage(NamedTuple):
       first_epoch: from 1.
       batch: the global batch, at most the training samples.
       learning_rate: for this batch, after the strategy's warmup.
-      warmup_epochs: of the linear way from the base rate to it; 0 begins with it.
+      warmup_epochs: over which the rate goes linearly from the base rate to it.
       optim: the base values, with the optimiser's constants for this batch.
     """
 
@@ -86,7 +86,7 @@ def planned_batch(optim: OptimConfig, devices: int) -> int:
 
 
 def as_configured(optim: OptimConfig, k: float) -> OptimConfig:
-    """Returns the optimiser's constants as they are: they do not follow the batch."""
+    """Returns the optimiser's constants, which do not follow the batch."""
     return optim
 
 
@@ -271,12 +271,6 @@ def strategy(name: str) -> ScalingStrategy:
 def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolved:
     """Returns the batch, the learning rate and the optimiser's constants of a strategy.
 
-    Args:
-      name: a key of `STRATEGIES`.
-      optim: the base values.
-      devices: that the strategy counts with.
-      samples: in the training set.
-
     Raises:
       InputError: an unknown strategy, or one that is not for this optimiser.
 
@@ -301,18 +295,11 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
 
 
 def require_known(config: Config) -> Config:
-    """Returns the configuration, whose strategy is one of `STRATEGIES`.
-
-    Raises:
-      InputError: its strategy is unknown.
-    """
+    """Returns the configuration; raises InputError where its strategy is unknown."""
     strategy(config.scaling)
     return config
 
 
 def devices_may_change(config: Config) -> bool:
-    """Returns whether a run computes the same on another number of devices.
-
-    It does where neither its batch nor its learning rate follows the devices.
-    """
+    """Returns whether neither batch nor learning rate of a run follows the devices, so that any number computes the same."""
     return config.parallel.simulate_devices is not None or not strategy(config.scaling).grows(config.optim)

@@ -31,14 +31,9 @@ def exact_mean(
 ) -> T:
     """Returns the mean over shards of a function's value at each, with the same bits on any number of devices.
 
-    Values are added as one binary tree over the shards in their order. Each device adds those of its range, then devices that
-    are 1, 2, 4, … apart exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same.
-
-    Args:
-      function: of one shard.
-      batch: all shards, a power of two, on every device; the shards are the leading axis of every array.
-      weights: of the same shape.
-      shard_range: this device's first shard and number of shards, from `Devices.shard_ranges`.
+    Values are added as one binary tree over the shards in their order: each device adds those of its range, then devices that
+    are 1, 2, 4, … apart exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same. The shards,
+    a power of two, are the leading axis of all arrays and on every device; `shard_range` is from `Devices.shard_ranges`.
     """
     assert shard_range is not None, "the exact mean is over shards"
     first, count = shard_range

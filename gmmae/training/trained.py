@@ -92,7 +92,7 @@ class Trained(NamedTuple):
     def refine(self, samples: Samples, steps: int = 30) -> Mapping[str, np.ndarray]:
         """Returns `describe` of nodules after a number of steps of Adam on each mixture (`gmmae.models.refine`).
 
-        It adds `loss_before` and `loss` of each sample, before and after these steps, and the `seconds` that they took.
+        It adds each sample's `loss_before` and `loss`, and the `seconds` that they took.
         """
         if not isinstance(steps, int) or steps < 0:
             raise InputError(f"steps must be a whole number of at least 0; got {steps!r}")

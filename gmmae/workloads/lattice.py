@@ -63,12 +63,7 @@ def density_at(
 ) -> Float[np.ndarray, "samples ..."]:
     """Returns the density of each mixture at the voxel centres of a volume of any shape, one mixture at a time.
 
-    Args:
-      weights: of the components of each mixture.
-      means: of the components.
-      covariances: of the components.
-      shape: of the volume.
-      stretch: lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
+    `stretch` has the lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
     """
     points = grid(shape, len(shape)) * stretch[::-1].astype(np.float32)
     mixtures = zip(*map(jnp.asarray, (weights, means, covariances)), strict=True)
