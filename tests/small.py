@@ -18,6 +18,7 @@ from gmmae.models.settings import ModelConfig
 from gmmae.training import checkpoint, compilation, loop
 from gmmae.training.parallel import AXIS
 from gmmae.training.records import Epoch, Record, epoch_ends, read_history
+from gmmae.training.terminal import Plain
 from gmmae.workloads import nodules, registry, settings
 
 SMALL_LATTICE = {
@@ -69,7 +70,7 @@ def on_one_device(function: Callable[..., Any], **options: Any) -> Callable[...,
     return jax.jit(jax.vmap(partial(function, **options), None, None, axis_name=AXIS, axis_size=1))
 
 
-class Recorder:
+class Recorder(Plain):
     """A display that keeps what it is told, and calls `then` when epoch `at` ends."""
 
     def __init__(self, at: int = 0, then: Callable[[], object] = lambda: None) -> None:

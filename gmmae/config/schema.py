@@ -248,9 +248,7 @@ def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator
 def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 any dataclass
     """Returns all `section.field` keys of a configuration with their values, in the order of declaration.
 
-    Args:
-      config: any dataclass of values and dataclasses.
-      resumable: whether to include keys that may change when a run is resumed, and those that its fingerprint stands for.
+    Unless `resumable`, without those that may change when a run is resumed, and those that its fingerprint stands for.
 
     >>> dict(flatten(Config()))["optim.batch_size"]
     32

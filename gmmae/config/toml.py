@@ -63,11 +63,7 @@ def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def updated(default: T, values: Mapping[str, Any]) -> T:
-    """Returns a configuration with some values changed.
-
-    Args:
-      default: any dataclass of values and dataclasses.
-      values: new values by key, such as `stop.max_epochs`. A hyphen means an underscore.
+    """Returns a configuration with some values changed by key, such as `stop.max_epochs`. A hyphen means an underscore.
 
     Raises:
       ConfigError: an unknown key, or a value of another type than the key's.
@@ -106,7 +102,6 @@ def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 def _text(value: object) -> str:
-    """Returns a value as TOML spells it."""
     return json.dumps("none" if value is None else value, ensure_ascii=False)
 
 

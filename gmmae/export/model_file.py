@@ -26,8 +26,9 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import output_file
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
+from gmmae.training.checkpoint import named
 from gmmae.training.records import to_json
-from gmmae.training.trained import named, restore
+from gmmae.training.trained import restore
 from gmmae.workloads.interface import Params, Samples
 
 LOADER = "load.py"

@@ -74,7 +74,7 @@ class MixtureAutoencoder(nn.Module):
 
 
 def autoencoder(config: ModelConfig, ndim: int) -> MixtureAutoencoder:
-    """The autoencoder that a configuration asks for, of volumes of `ndim` axes."""
+    """The autoencoder of a configuration, for volumes of `ndim` axes."""
     encoder = Encoder(config.filters, config.kernels, config.padding, config.activation, config.latent_dim)
     ranges = (config.covariance, config.rho, config.sigma_floor, config.rho_limit)
     return MixtureAutoencoder(encoder, Heads(config.components, ndim), *ranges, config.fused)

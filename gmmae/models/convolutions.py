@@ -96,7 +96,6 @@ def _equation(eqn: core.JaxprEqn) -> core.JaxprEqn:
 def _form(
     lhs: jax.ShapeDtypeStruct, rhs: jax.ShapeDtypeStruct, out: jax.ShapeDtypeStruct, params: dict[str, Any]
 ) -> Callable[[Array, Array], Array] | None:
-    """Returns the function of two arrays that replaces a convolution, or None where it can stay."""
     ungrouped = params["feature_group_count"] == params["batch_group_count"] == 1
     one_type = lhs.dtype == rhs.dtype == out.dtype and lhs.dtype in (jnp.float32, jnp.float64)
     if lhs.ndim == 5 and ungrouped and one_type and lhs.size and rhs.size and out.size:
@@ -122,12 +121,10 @@ def _canonical(params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
 
 
 def _in_places(x: Array, places: Sequence[int]) -> Array:
-    """Returns an array whose axes go to these places."""
     return jnp.moveaxis(x, range(x.ndim), places)
 
 
 def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
-    """Returns a convolution of this shape by `convolve`."""
     names, strides, dilation = params["dimension_numbers"], params["window_strides"], params["lhs_dilation"]
     (samples, channels, *volume), (outputs, inputs, *edges) = names.lhs_spec, names.rhs_spec
     x, kernel = lhs.transpose(*volume, samples, channels), rhs.transpose(*edges, inputs, outputs)
@@ -181,8 +178,8 @@ def _spread(
 def _blocks(x: Array, count: Sequence[int], strides: Sequence[int], before: int) -> Array:
     """Returns this number of blocks along each axis of the volume, with the places in a block as further channels.
 
-    There are `before` axes between those of the volume and the channels. What the blocks do not reach is left out, and the
-    last may have zeros.
+    `before` axes lie between those of the volume and the channels. What the blocks do not reach is left out, and the last may
+    have zeros.
     """
     ends = [(0, blocks * stride - size, 0) for blocks, stride, size in zip(count, strides, x.shape, strict=False)]
     n, x = len(count), _padded(x, ends)

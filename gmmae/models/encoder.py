@@ -52,7 +52,6 @@ class Encoder(nn.Module):
     """Convolutions, flattening and one dense layer: `y = Φ(W₀ x + b₀)` (Eq. 9) with convolutions before it.
 
     Attributes:
-      filters: filters of each convolution.
       kernels: kernel edge of each convolution, voxels, the same along every axis.
       padding: `VALID` or `SAME`.
       activation: a name of `ACTIVATIONS`, after every layer.
@@ -91,10 +90,6 @@ class Heads(nn.Module):
 
     They are one product, because a GPU takes longer to start three more, and their gradients, than to compute them. The initial
     numbers of each of α, μ, σ and ρ are those of a layer of its own.
-
-    Attributes:
-      components: K.
-      ndim: n, the axes of a volume.
     """
 
     components: int

@@ -1,12 +1,11 @@
 """A decoder that places components in the cells of a lattice, and the autoencoder that goes with it.
 
-The 50 components of the paper's heads leave out the fine structure of a nodule. Here the cube is divided into cells. Each has a
-few normal distributions whose axes are those of the cube (`gmmae.models.kernels.axis_aligned`). These are hundreds of
-components, and each explains its own neighbourhood. On a grid their density costs less than a tenth as many components with
-correlations.
+The 50 components of the paper's heads leave out the fine structure of a nodule. Here each cell of the cube has a few normal
+distributions whose axes are those of the cube (`gmmae.models.kernels.axis_aligned`). On a grid the density of these hundreds of
+components costs less than a tenth as many components with correlations.
 
-Two more heads read the latent vector. One gives a mask of the nodule's own voxels. The other gives the logarithm of the mass
-that `gmmae.data.volumes.to_density` divided out. Both are needed to make nodules from latent vectors.
+To make nodules from latent vectors, two more heads give a mask of the nodule's own voxels, and the logarithm of the mass that
+`gmmae.data.volumes.to_density` divided out.
 """
 
 import math
@@ -36,7 +35,6 @@ class Decoded(NamedTuple):
     """The output of the heads for latent vectors.
 
     Attributes:
-      mixture: of the density.
       mask: logits of the nodule's voxels.
       log_mass: the logarithm of the windowed volume's integral.
     """
@@ -50,7 +48,6 @@ class LatticeDecoder(nn.Module):
     """Maps latent vectors to mixtures in cells, masks and masses.
 
     Attributes:
-      shape: of the volumes.
       cells: their number along each axis.
       components: their number in each cell.
       sigma_floor: smallest standard deviation along each axis, in voxels.

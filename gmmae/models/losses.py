@@ -53,13 +53,7 @@ def dice(
     truth: Bool[Array, "samples *volume"],
     counted: Bool[Array, "samples *volume"] | bool = True,
 ) -> Float[Array, " samples"]:
-    """`2 |A ∩ B| / (|A| + |B|)` of the mask that the logits say, above 0, and the true one; NaN where both are empty.
-
-    Args:
-      logits: of the found mask.
-      truth: the true one.
-      counted: the voxels that count; by default all.
-    """
+    """`2 |A ∩ B| / (|A| + |B|)` of logits above 0 and the true mask, where `counted`; NaN where both are empty."""
     axes = tuple(range(1, logits.ndim))
     predicted, true = (mask.astype(logits.dtype) for mask in ((logits > 0) & counted, truth & counted))
     total = (predicted + true).sum(axes)

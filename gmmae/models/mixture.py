@@ -3,14 +3,13 @@
 Usable on its own: build a `Mixture` with `Mixture.of`, evaluate `density` or `log_density`, draw with `sample`.
 
 The density is fast. `log α_k + log N(x; μ_k, Σ_k)` is a quadratic polynomial in x, so it is linear in the monomials (1, x, y,
-z, x², xy, …). For all points and components it is one matrix product of coefficients and monomials. One exponential and one sum
-follow.
+z, x², xy, …): for all points and components one matrix product, then one exponential and one sum.
 
-The density is finite. A component is stored by the Cholesky factor of its covariance. `Ranges` keep standard deviations
-above a floor and correlations below a limit. So no finite logits give an infinite or undefined density.
+The density is finite: a component is stored by the Cholesky factor of its covariance, and `Ranges` keep standard deviations
+above a floor and correlations below a limit.
 
-The polynomial form rounds more. Its terms are those of x and of μ, not of their difference, and cancel. A relative error of up
-to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))` remains, at x = μ too. The same floor and limit bound it.
+The polynomial form rounds more, because its terms are those of x and of μ, not of their difference, and cancel. A relative
+error of up to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))` remains, at x = μ too. The same floor and limit bound it.
 """
 
 import itertools
@@ -135,12 +134,7 @@ def _activated(planes: Sequence[Array], ranges: Ranges) -> tuple[Array, list[Arr
 
 
 def from_logits(logits: Float[Array, "*b planes k"], ranges: Ranges = DEFAULT_RANGES) -> Mixture:
-    """Returns the mixture of the heads' logits.
-
-    Args:
-      logits: finite numbers, planes in the order of `head_planes`.
-      ranges: of the mixture's numbers.
-    """
+    """Returns the mixture of the heads' finite logits, planes in the order of `head_planes`."""
     log_weights, means, sigma, partial = _activated(list(jnp.moveaxis(logits, -2, 0)), ranges)
     rest = [jnp.sqrt(1 - p * p) for p in partial]
     zero = jnp.zeros_like(log_weights)
@@ -157,11 +151,7 @@ def coefficients_from_logits(planes: Sequence[Float[Array, "*b k"]], ranges: Ran
     """Returns `coefficients_of(from_logits)` in operations on single numbers, for training.
 
     With the inverse I of Σ's Cholesky factor and y = Iμ the exponent is
-    `log α + log det I - ½ |y|² - (n/2) log 2π + (Iᵀy)·x - ½ |Ix|²`.
-
-    Args:
-      planes: logits in the order of `head_planes`. A component whose α is -inf has no weight.
-      ranges: of the mixture's numbers.
+    `log α + log det I - ½ |y|² - (n/2) log 2π + (Iᵀy)·x - ½ |Ix|²`. A component whose α is -inf has no weight.
     """
     log_weights, means, sigma, partial = _activated(planes, ranges)
     n, inverse = len(means), _factor_inverse(sigma, partial)
@@ -196,12 +186,8 @@ def _factor_inverse(sigma: Sequence[Array], partial: Sequence[Array]) -> list[li
 def grid(size: int | tuple[int, ...], ndim: int, dtype: DTypeLike = jnp.float32) -> Float[Array, "points n"]:
     """Returns the voxel centres `x_i = (2i + 1)/S - 1` of a volume in its array order (z, y, x); columns are x, y, z.
 
-    A sum over the points times the volume of a voxel, `(2/S)^n`, approximates the integral over [-1, 1]^n.
-
-    Args:
-      size: S, voxels along every axis, or along each in array order.
-      ndim: n, the number of axes.
-      dtype: of the coordinates.
+    A sum over the points times the volume of a voxel, `(2/S)^n`, approximates the integral over [-1, 1]^n. `size` is S, along
+    every axis or along each in array order.
 
     >>> grid(2, 2)[1].tolist()
     [0.5, -0.5]
@@ -263,21 +249,12 @@ def _polynomials(
 
 
 def log_density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
-    """`log M(x)` at each point (Eq. 7), safe where M itself underflows.
-
-    Args:
-      mixture: one mixture or a batch.
-      points: world coordinates x, y, z on the domain [-1, 1]^n, as from `grid`.
-    """
+    """`log M(x)` (Eq. 7) at points x, y, z of the domain [-1, 1]^n, as from `grid`; safe where M itself underflows."""
     return jax.nn.logsumexp(_polynomials(coefficients_of(mixture), monomials_at(points)), axis=-2)
 
 
 def density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
-    """`M(x) = Σ_k α_k N(x; μ_k, Σ_k)` at each point (Eq. 7).
-
-    Args:
-      mixture: one mixture or a batch.
-      points: world coordinates x, y, z on the domain [-1, 1]^n, as from `grid`.
+    """`M(x) = Σ_k α_k N(x; μ_k, Σ_k)` at each point (Eq. 7); points as in `log_density`.
 
     >>> mixture = Mixture.of(jnp.ones(1), jnp.zeros((1, 3)), 0.04 * jnp.eye(3)[None])
     >>> mass = density(mixture, grid(16, 3)).sum() * (2 / 16) ** 3

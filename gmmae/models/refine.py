@@ -1,9 +1,9 @@
 """Test-time optimisation of a mixture for its volume, from the network's mixture.
 
 The network finds each mixture by one rule for all volumes (amortised). A few steps of Adam on the mixture's own numbers remove
-much of the resulting error. The free numbers are the logarithms of the weights, before a softmax, the means, and the logarithms
-of the standard deviations σ, kept above a floor. Where components have correlations, the rows of the Cholesky factor are free
-too, in units of their diagonal. Every sample is refined by itself, so a batch changes nothing but the time.
+much of the resulting error: the logarithms of the weights, before a softmax, the means, the logarithms of the standard
+deviations σ, kept above a floor, and with correlations the rows of the Cholesky factor in units of their diagonal. Every sample
+is refined by itself.
 """
 
 from collections.abc import Callable
@@ -125,7 +125,6 @@ def _density(mixture: Mixture | AxisAligned, volumes: Array) -> Array:
 
 
 def _losses(volumes: Array, point_loss: PointLoss) -> Callable[[Mixture | AxisAligned], Array]:
-    """Returns a function of the loss of each mixture."""
 
     def losses(mixture: Mixture | AxisAligned) -> Array:
         if isinstance(mixture, AxisAligned):

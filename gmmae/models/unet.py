@@ -1,13 +1,11 @@
 """A U-Net (Ronneberger et al., arXiv:1505.04597) for images and volumes, like nnU-Net's, and the loss of its masks.
 
 A stage is two convolutions, each with a normalisation and a leaky ReLU. On the way down a convolution of kernel and stride 2
-halves every axis. On the way up a transposed one doubles it, and the features of the stage of that size are concatenated.
-Kernels that do not overlap are one matrix product over blocks, fast on every device. The other convolutions are those of
-`gmmae.models.kernels.convolution`.
+halves every axis, on the way up a transposed one doubles it, and the features of the stage of that size are concatenated.
+Kernels that do not overlap are one matrix product over blocks, fast on every device.
 
 Normalisation is by sample: over the voxels of one channel (instance), or of a group of channels (group). With batch
-normalisation a sample's loss would depend on the others of its batch, and so on the division of the batch. Strong scaling would
-not be sequential.
+normalisation a sample's loss would depend on the division of the batch, and strong scaling would not be sequential.
 
 Inside, the axes of the volume come first, then the samples, then the channels, as in the convolutions.
 """
@@ -119,7 +117,6 @@ def _volume_mean(x: Float[Array, "*volume samples channels"]) -> Float[Array, "s
 
 
 def _group_means(x: Float[Array, "samples channels"], groups: int) -> Float[Array, "samples channels"]:
-    """Returns for each channel the mean over the channels of its group."""
     samples, channels = x.shape
     if not groups:
         return x
@@ -188,12 +185,8 @@ def mask_losses(
 ) -> Float[Array, " samples"]:
     """Returns `1 - D + H` of each sample, as nnU-Net: D is the Dice of the probabilities, H the mean cross-entropy.
 
-    `D = (2 Σ p t + 1) / (Σ p + Σ t + 1)`. The ones make it 1 where both masks are empty.
-
-    Args:
-      logits: of the mask's probabilities p.
-      truth: t.
-      counted: the voxels of the sums, at least one of each sample.
+    `D = (2 Σ p t + 1) / (Σ p + Σ t + 1)` for probabilities p and truth t. The ones make it 1 where both masks are empty. At
+    least one voxel of each sample must be counted.
     """
     axes = tuple(range(1, logits.ndim))
     weight, target = counted.astype(logits.dtype), truth.astype(logits.dtype)

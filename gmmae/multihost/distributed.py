@@ -96,15 +96,6 @@ ALONE = Group()
 
 
 class _Several(Group):
-    """The processes of a launch, from the start of JAX until `leave` or `fail`.
-
-    Args:
-      client: JAX's, of the coordination service.
-      process_id: of this process.
-      processes: their number.
-      asked: the time limits.
-    """
-
     def __init__(self, client: "DistributedRuntimeClient", process_id: int, processes: int, asked: DistributedConfig) -> None:
         self._client, self._me, self._processes, self._asked = client, process_id, processes, asked
         self.primary = process_id == 0
@@ -187,9 +178,6 @@ class _Several(Group):
 @contextmanager
 def join_processes(config: Config) -> Iterator[Group]:
     """Joins the processes that train together; no JAX may have run before.
-
-    Args:
-      config: of this process.
 
     Raises:
       InputError: this process trains alone and its input is bad. With others the process ends with the command line's message

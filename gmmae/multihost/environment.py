@@ -38,16 +38,11 @@ def devices_are_chosen() -> bool:
 def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str] = os.environ) -> None:
     """Fixes the threads for `parallel.deterministic`, and divides a CPU into one device for each core where that is free.
 
-    On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number. It follows
-    the cores of the machine, a launcher's binding and the number of devices, unless it is fixed.
+    On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number, which follows the
+    cores, a launcher's binding and the number of devices unless it is fixed.
 
-    XLA uses a second core badly within one operation, and well as a second device. So a process that trains alone takes one
-    device for each core. It does not where batch or learning rate follow the devices, or where a number is configured.
-
-    Args:
-      config: of the run.
-      alone: whether no other process trains with this one.
-      environ: the process's environment.
+    XLA uses a second core badly within one operation, and well as a second device. So a run `alone` takes one device for each
+    core, unless batch or learning rate follow the devices, or a number is configured.
     """
     parallel = config.parallel
     if parallel.deterministic:
@@ -60,10 +55,6 @@ def default_devices(config: Config, samples: int = MAX_CPU_DEVICES) -> int | Non
     """Returns the CPU devices of a run that trains alone, or None where the user has chosen them.
 
     A run whose batch follows the devices takes one, whatever an earlier run of the process has made.
-
-    Args:
-      config: of the run.
-      samples: for training.
     """
     if config.parallel.devices != "all" or devices_are_chosen():
         return None
@@ -71,20 +62,13 @@ def default_devices(config: Config, samples: int = MAX_CPU_DEVICES) -> int | Non
 
 
 def device_a_core(config: Config, runs: int = 1, samples: int = MAX_CPU_DEVICES) -> int:
-    """Returns the CPU devices of a run beside others: one for each core, within bounds.
-
-    The exact reduction needs a power of two.
-    """
+    """Returns one CPU device for each core, within bounds, beside other runs; a power of two for the exact reduction."""
     count = max(1, min(cores() // runs, MAX_CPU_DEVICES, config.optim.batch_size, samples))
     return 1 << min(count, config.parallel.deterministic_shards).bit_length() - 1 if config.parallel.deterministic else count
 
 
 def require_prepared(parallel: ParallelConfig, cpu_devices: int) -> None:
-    """Refuses an environment that `prepare` could not fix.
-
-    Args:
-      parallel: of the run.
-      cpu_devices: CPU devices of this process, used or not.
+    """Refuses an environment that `prepare` could not fix; `cpu_devices` are those of this process, used or not.
 
     Raises:
       InputError: the numbers of devices or threads do not fit the exact reduction.

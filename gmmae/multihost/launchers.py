@@ -16,9 +16,7 @@ class Place(NamedTuple):
     """One process among several.
 
     Attributes:
-      coordinator: host and port where process 0 listens, `host:port`.
-      num_processes: how many there are.
-      process_id: from 0.
+      coordinator: host and port where process 0 listens.
       local_devices: GPUs of this process by number; empty: all that it sees.
     """
 

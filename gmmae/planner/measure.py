@@ -37,7 +37,7 @@ from gmmae.system.files import write_text
 from gmmae.training import compilation, loop
 from gmmae.training.compilation import RunCache
 from gmmae.training.stopping import StopMonitor
-from gmmae.training.terminal import Display
+from gmmae.training.terminal import Plain
 from gmmae.training.workdir import WorkDir
 
 MIN_BASE_EPOCHS = 2
@@ -82,7 +82,7 @@ class PlanMeasurements(NamedTuple):
 def measure(
     config: Config,
     root: Path,
-    display: Callable[[], Display],
+    display: Callable[[], Plain],
     devices: Collection[int],
     clusters: Collection[Cluster] = (),
     compute_scale: float | None = None,
@@ -187,7 +187,7 @@ def measure(
 class _Work:
     """The measurements of one configuration and its data, read from the work directory or made on demand, with their costs."""
 
-    def __init__(self, config: Config, root: Path, display: Callable[[], Display]):
+    def __init__(self, config: Config, root: Path, display: Callable[[], Plain]):
         self.config, self.root, self.display, self.say = config, root, display, display().say
         self._cache = RunCache()
         setup = compilation.prepare(config, cache=self._cache)

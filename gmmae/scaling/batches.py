@@ -18,9 +18,7 @@ class BatchPlan(NamedTuple):
     """The division of `samples` samples into steps of `batch` on `devices` devices.
 
     Attributes:
-      samples: samples in an epoch.
       batch: samples in a full step; at most `samples`.
-      devices: devices that share a step.
       micro_batch: most samples that a device works on at once; 0 is its whole share.
     """
 
@@ -109,13 +107,7 @@ def epoch_order(seed: int, epoch: int, samples: int) -> Int32[np.ndarray, " samp
 
 
 def shard_samples(order: Int32[np.ndarray, " samples"], plan: BatchPlan, dtype: str = "float32") -> ShardedIndices:
-    """Divides the samples, in their order, into steps, and each step into consecutive samples for the devices.
-
-    Args:
-      order: of the epoch.
-      plan: of the batches.
-      dtype: of the weights.
-    """
+    """Divides the samples, in their order, into steps, and each step into consecutive samples for the devices."""
     counts, by_device = plan.counts, (-1, plan.devices, plan.device_batch)
     indices = np.zeros((len(counts), plan.devices * plan.device_batch), np.int32)
     weights = np.zeros(indices.shape, dtype)

@@ -24,11 +24,7 @@ Collective = Literal["ring", "tree", "fastest"]
 def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
     """Returns the seconds of a ring all-reduce: 2(n-1) α + 2(n-1)/n · bytes / β; 0 for one device.
 
-    Args:
-      devices: n, at least 1.
-      size_bytes: bytes to reduce on each device.
-      alpha_s: α, the latency of a message.
-      beta_bytes_per_s: β, the bandwidth of a link in one direction.
+    α is the latency of a message, β the bandwidth of a link in one direction.
 
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005; the time of
     the additions is left out.
@@ -40,8 +36,7 @@ def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
 def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
     """Returns the seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β); 0 for one device.
 
-    Arguments and source are those of `ring_s`. The messages are whole: trees that cut them into pieces hide all levels but
-    one, and this is then an upper bound.
+    The source is that of `ring_s`. The messages are whole: for trees that cut them into pieces, this is an upper bound.
     """
     levels = (devices - 1).bit_length()
     return 2 * levels * (alpha_s + size_bytes / beta_bytes_per_s)
@@ -192,12 +187,7 @@ def scale(cluster: Cluster, step_times: StepTimes) -> float:
 def projected_step_s(cluster: Cluster, step_times: StepTimes, device_batch: int, devices: int, gradient_bytes: float) -> float:
     """Returns the seconds of a training step on `devices` devices of the cluster: scaled computation, then the all-reduce.
 
-    Args:
-      cluster: of the devices.
-      step_times: measured on one device.
-      device_batch: samples that each device takes, padding included.
-      devices: their number.
-      gradient_bytes: bytes of the gradient, 4 for each parameter in float32.
+    `step_times` are of one device, `device_batch` includes padding, and a gradient in float32 has 4 bytes for each parameter.
 
     Raises:
       InputError: a batch outside the measured ones, or no device.

@@ -10,12 +10,10 @@ from gmmae.scaling.strategies import devices_may_change
 
 
 def identity_fields(config: Config) -> dict[str, Any]:
-    """Returns the keys that determine the result of a run, besides its data.
+    """Returns the keys that determine the result of a run, besides its data: those marked neither resumable nor fingerprinted.
 
-    They are those that are marked neither `MAY_CHANGE_ON_RESUME` nor `FINGERPRINTED`.
-
-    `parallel.devices` is one of them where global batch and learning rate follow it. That is not so for the strategy `strong`,
-    and not with `parallel.simulate_devices`. Such a run may be resumed on another number of devices.
+    `parallel.devices` is one of them only where global batch and learning rate follow it. Other runs may be resumed on another
+    number of devices.
     """
     free = ("parallel.devices",) if devices_may_change(config) else ()
     return {key: value for key, value in flatten(config, resumable=False) if key not in free}

@@ -1,12 +1,9 @@
 """The learning rate by the optimiser's step."""
 
 import math
-from functools import cache, lru_cache
+from functools import cache
 
-import jax
-import numpy as np
 import optax
-from jaxtyping import Float
 
 from gmmae.scaling.strategies import COSINE_END, Stage
 
@@ -17,12 +14,8 @@ def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
 
     A strategy's warmup goes linearly from the base rate at step 0 to the stage's at step `warmup_epochs · steps_per_epoch`.
     Each epoch in `optim.decay_epochs` multiplies it by `decay_factor` from its end on. Over the first `optim.warmup_epochs` a
-    factor rises linearly to 1. Over the first `optim.cosine_epochs` another falls along half a cosine from 1 to `COSINE_END`
-    (Loshchilov and Hutter, arXiv:1608.03983, without restarts).
-
-    Args:
-      stage: of a strategy.
-      steps_per_epoch: optimiser steps in an epoch, the last partial batch counted.
+    factor rises linearly to 1, and over the first `optim.cosine_epochs` another falls along half a cosine from 1 to
+    `COSINE_END` (Loshchilov and Hutter, arXiv:1608.03983, without restarts).
 
     >>> from gmmae.config.schema import OptimConfig
     >>> rate = learning_rate(Stage(1, 128, 0.004, 5, OptimConfig(learning_rate=0.001)), steps_per_epoch=10)
@@ -44,24 +37,3 @@ def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
     if not factors:
         return warm
     return lambda step: math.prod((factor(step) for factor in factors), start=warm(step))
-
-
-@lru_cache(maxsize=2)  # chunks of an epoch and its row ask for the same ones
-def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Float[np.ndarray, " steps"]:
-    """Returns the learning rates of an epoch's steps.
-
-    >>> from gmmae.config.schema import OptimConfig
-    >>> schedule = learning_rate(Stage(1, 128, 5.0, 2, OptimConfig(learning_rate=1.0)), steps_per_epoch=2)
-    >>> epoch_learning_rates(schedule, epoch=2, steps=2).tolist()
-    [3.0, 4.0]
-    """
-    if _is_constant(schedule):
-        return np.full(steps, schedule(0))
-    counts = np.arange((epoch - 1) * steps, epoch * steps, dtype=np.int32)
-    return jax.device_get(jax.jit(schedule)(jax.device_put(counts)))
-
-
-@cache
-def _is_constant(schedule: optax.Schedule) -> bool:
-    """Returns whether a schedule is a number for all steps, which needs no program."""
-    return not jax.make_jaxpr(schedule)(0).eqns  # to call it would compile each of its operations

@@ -47,7 +47,7 @@ class Stage(NamedTuple):
       first_epoch: from 1.
       batch: the global batch, at most the training samples.
       learning_rate: for this batch, after the strategy's warmup.
-      warmup_epochs: of the linear way from the base rate to it; 0 begins with it.
+      warmup_epochs: over which the rate goes linearly from the base rate to it.
       optim: the base values, with the optimiser's constants for this batch.
     """
 
@@ -63,11 +63,6 @@ WITH_BETAS = ("adam", "adamw", "lamb")
 
 WITH_MOMENTUM = ("momentum", "nesterov", "lars")
 """Optimisers with a momentum."""
-
-
-def fixed_batch(optim: OptimConfig, devices: int) -> int:
-    """Returns the base batch, which all devices share."""
-    return optim.batch_size
 
 
 def batch_a_device(optim: OptimConfig, devices: int) -> int:
@@ -90,18 +85,8 @@ def planned_batch(optim: OptimConfig, devices: int) -> int:
     return round(listed[place] * math.sqrt(devices / 2**place))
 
 
-def unscaled(k: float) -> float:
-    """Returns 1: the learning rate does not follow the batch."""
-    return 1.0
-
-
-def linearly(k: float) -> float:
-    """Returns k: the learning rate is proportional to the batch."""
-    return k
-
-
 def as_configured(optim: OptimConfig, k: float) -> OptimConfig:
-    """Returns the optimiser's constants as they are: they do not follow the batch."""
+    """Returns the optimiser's constants, which do not follow the batch."""
     return optim
 
 
@@ -155,11 +140,6 @@ def end_of_sde(optim: OptimConfig) -> int:
     return math.floor(optim.batch_size / (1 - min(optim.beta1, optim.beta2)) + 1e-6)
 
 
-def no_end(optim: OptimConfig) -> float:
-    """Returns infinity: the strategy has a value for every batch."""
-    return math.inf
-
-
 def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
     """Returns the epochs after which the batch doubles."""
     if not optim.batch_doubling_epochs:
@@ -170,31 +150,26 @@ def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
     return optim.batch_doubling_epochs
 
 
-def never(optim: OptimConfig) -> tuple[int, ...]:
-    """Returns nothing: the batch is the same in all epochs."""
-    return ()
-
-
 class ScalingStrategy(NamedTuple):
     """One scaling strategy.
 
     Attributes:
       label: its name in tables and figures.
       batch: the global batch by the base values and the number of devices; the largest one where it grows.
-      factor: of the learning rate, by k.
+      factor: of the learning rate, by k; 1 where the rate does not follow the batch.
       warmup: whether the learning rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
       optimizer: the base values with the optimiser's constants for k times the base batch.
       largest_batch: for which the strategy has a value; it asks for no larger one.
-      doubles_after: the epochs of a run after which the batch doubles, from the base batch to the largest one.
+      doubles_after: the epochs of a run after which the batch doubles, from the base batch to the largest one; None: it stays.
     """
 
     label: str
     batch: Callable[[OptimConfig, int], int]
-    factor: Callable[[float], float] = unscaled
+    factor: Callable[[float], float] = lambda k: 1.0
     warmup: bool = False
     optimizer: Callable[[OptimConfig, float], OptimConfig] = as_configured
-    largest_batch: Callable[[OptimConfig], float] = no_end
-    doubles_after: Callable[[OptimConfig], tuple[int, ...]] = never
+    largest_batch: Callable[[OptimConfig], float] = lambda optim: math.inf
+    doubles_after: Callable[[OptimConfig], tuple[int, ...]] | None = None
 
     def grows(self, optim: OptimConfig) -> bool:
         """Returns whether the batch follows the number of devices."""
@@ -203,7 +178,7 @@ class ScalingStrategy(NamedTuple):
     @property
     def grows_in_a_run(self) -> bool:
         """Whether the batch changes between the epochs of a run."""
-        return self.doubles_after is not never
+        return self.doubles_after is not None
 
     def first_batch(self, optim: OptimConfig, devices: int) -> int:
         """Returns the global batch of the first epoch on a number of devices, for a large training set."""
@@ -218,10 +193,10 @@ class ScalingStrategy(NamedTuple):
 
 
 STRATEGIES: dict[str, ScalingStrategy] = {
-    "strong": ScalingStrategy("Strong scaling", fixed_batch),
+    "strong": ScalingStrategy("Strong scaling", lambda optim, devices: optim.batch_size),
     "weak": ScalingStrategy("Weak scaling", batch_a_device),
-    "linear": ScalingStrategy("Linear rule", batch_a_device, linearly),
-    "linear-warmup": ScalingStrategy("Linear rule + warmup", batch_a_device, linearly, warmup=True),
+    "linear": ScalingStrategy("Linear rule", batch_a_device, lambda k: k),
+    "linear-warmup": ScalingStrategy("Linear rule + warmup", batch_a_device, lambda k: k, warmup=True),
     "sqrt": ScalingStrategy("Square-root rule", batch_a_device, math.sqrt),
     "sqrt-warmup": ScalingStrategy("Square-root rule + warmup", batch_a_device, math.sqrt, warmup=True),
     "sde": ScalingStrategy("SDE rule", batch_a_device, math.sqrt, optimizer=by_sde, largest_batch=end_of_sde),
@@ -296,12 +271,6 @@ def strategy(name: str) -> ScalingStrategy:
 def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolved:
     """Returns the batch, the learning rate and the optimiser's constants of a strategy.
 
-    Args:
-      name: a key of `STRATEGIES`.
-      optim: the base values.
-      devices: that the strategy counts with.
-      samples: in the training set.
-
     Raises:
       InputError: an unknown strategy, or one that is not for this optimiser.
 
@@ -319,25 +288,18 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     end = chosen.largest_batch(optim)
     largest = int(min(wanted, samples, end))
     stages = [chosen.stage(optim, min(optim.batch_size, samples) if chosen.grows_in_a_run else largest)]
-    for epoch in chosen.doubles_after(optim):
+    for epoch in chosen.doubles_after(optim) if chosen.doubles_after else ():
         if stages[-1].batch < largest:
             stages.append(chosen.stage(optim, min(2 * stages[-1].batch, largest), epoch + 1))
     return Resolved(wanted, tuple(stages), rule_ends=end < min(wanted, samples))
 
 
 def require_known(config: Config) -> Config:
-    """Returns the configuration, whose strategy is one of `STRATEGIES`.
-
-    Raises:
-      InputError: its strategy is unknown.
-    """
+    """Returns the configuration; raises InputError where its strategy is unknown."""
     strategy(config.scaling)
     return config
 
 
 def devices_may_change(config: Config) -> bool:
-    """Returns whether a run computes the same on another number of devices.
-
-    It does where neither its batch nor its learning rate follows the devices.
-    """
+    """Returns whether neither batch nor learning rate of a run follows the devices, so that any number computes the same."""
     return config.parallel.simulate_devices is not None or not strategy(config.scaling).grows(config.optim)

@@ -29,8 +29,7 @@ from gmmae.system.nvidia import places
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import epoch_ends
-from gmmae.training.run_logger import storage
-from gmmae.training.workdir import WorkDir, alone, writable
+from gmmae.training.workdir import WorkDir, alone, storage, writable
 
 FIXED = ("mode", "run.stop.target", "run.stop.monitor", "run.stop.mode", "run.stop.collapse_epochs")
 """Keys that a sweep may not change, in addition to those of a run. They decide how its finished runs ended."""

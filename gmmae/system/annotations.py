@@ -55,11 +55,7 @@ def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, 
     """Returns a value as its annotation has it: a list as a tuple, text as a path, a whole number as a float.
 
     The text "none" is None where that is allowed. `True` is no number, and text has no NUL character, which no path can have.
-
-    Args:
-      value: the value.
-      kind: the annotation.
-      finite: whether its numbers must be finite.
+    Numbers must be finite, unless `finite` is False.
 
     Raises:
       MISFITS: it is not of the annotation, or breaks a rule.

@@ -51,12 +51,9 @@ running_seconds = cache(RunningSeconds)
 class Clock:
     """Seconds by section, and in total since the beginning of the run.
 
-    The total continues from the saved one. So it does not count the time between two processes of a run, or after a process's
-    last checkpoint, or in which the process is stopped. Block on the device's result inside a section.
-
-    Args:
-      saved: what `read` returned before a checkpoint.
-      now: a monotonic clock in seconds; None: that of the seconds in which this process runs.
+    The total continues from `saved`, which `read` returned before a checkpoint. So it leaves out the time between two processes
+    of a run, after a process's last checkpoint, and in which the process is stopped. Block on the device's result inside a
+    section.
     """
 
     def __init__(self, saved: Mapping[str, float] | None = None, now: Callable[[], float] | None = None):

@@ -32,13 +32,9 @@ def user_cache() -> Path:
 
 
 def keep(setting: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Tells JAX, which must not have been imported yet, where to keep compiled programs.
+    """Tells JAX, which must not have been imported yet, where to keep compiled programs, by the configuration's setting.
 
     Where JAX's own variable is set, it decides. A folder that cannot be used costs a line on standard error, and time.
-
-    Args:
-      setting: `compilation_cache` of the configuration.
-      environ: the process's environment.
     """
     if setting == "off" or CACHE_FOLDER in environ:
         return

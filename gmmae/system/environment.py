@@ -20,10 +20,10 @@ CACHE_MIN_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def update_jax() -> None:
-    """Tells a JAX that is imported already, as by a user's workload or program, what stands in the environment now.
+    """Tells a JAX that is imported already, as by a user's workload, what stands in the environment now.
 
-    JAX reads its variables when it is imported; what XLA reads, it reads when the first array is made. Where that has happened,
-    the devices are those that there are.
+    JAX reads its variables when it is imported, and XLA when the first array is made. Where that has happened, the devices are
+    those that there are.
 
     Raises:
       InputError: XLA does not know its flags.

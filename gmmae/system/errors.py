@@ -1,7 +1,7 @@
 """The exceptions for users.
 
-An error that a user can cause and fix is an `InputError` or a subclass. Its message is a single line: the rule, the input and
-the change. The command line prints that line and exits with the error's code. Any other error is a bug and keeps its traceback.
+An error that a user can cause and fix is an `InputError`: a single line with the rule, the input and the change. The command
+line prints it and exits with the error's code. Any other error is a bug and keeps its traceback.
 """
 
 import sys

@@ -35,11 +35,7 @@ MAX_LOSSES = 3
 
 
 def of_run(codes: Sequence[int], processes: int) -> int:
-    """Returns the code of a run.
-
-    Args:
-      codes: of its processes, as a shell has them; or the one that their launcher has made of them.
-      processes: how many there are.
+    """Returns the code of a run from those of its processes, as a shell has them, or from the one of their launcher.
 
     >>> of_run([137, 75], 2), of_run([137], 1), of_run([75, 2], 2), of_run([0, 0], 2)
     (75, 137, 2, 0)
@@ -55,11 +51,7 @@ def _killed(code: int) -> bool:
 
 
 def again(codes: Sequence[int], restarts: float) -> bool:
-    """Returns whether a run is to be started again.
-
-    Args:
-      codes: of its ends so far, the last one now.
-      restarts: the most after SIGTERM.
+    """Returns whether a run is to be started again after its last end, at most `restarts` times after SIGTERM.
 
     >>> again([143, 143], 2), again([143, 143], 1), again([75] * 4, 9), again([75, 75, 75, 143, 75], 9), again([2], 9)
     (True, False, False, True, False)

@@ -60,11 +60,8 @@ def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> st
 def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
     """A file that takes the place of `path` when the block ends. If the block raises, nothing has changed.
 
-    Several processes may write one file at a time: the last one's stays. A pipe or a device is written as it is.
-
-    Args:
-      path: where to.
-      durable: whether the bytes are on the disk when the block has ended, for the case of a power cut.
+    Several processes may write one file at a time: the last one's stays. A pipe or a device is written as it is. If `durable`,
+    the bytes are on the disk when the block has ended, for the case of a power cut.
 
     Raises:
       OSError: the file cannot be written there.
@@ -92,11 +89,6 @@ def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
 
 
 def _followed(path: Path) -> Path:
-    """The place that a path leads to, links followed.
-
-    Raises:
-      OSError: it is a link that leads to itself.
-    """
     with suppress(FileNotFoundError):
         path.stat()
     return Path(os.path.realpath(path))
@@ -104,9 +96,7 @@ def _followed(path: Path) -> Path:
 
 @contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """Gives `whole_file` for the file of `--out`; the block does nothing but write it.
-
-    SIGTERM and SIGHUP leave nothing either.
+    """Gives `whole_file` for the file of `--out`; the block does nothing but write it. SIGTERM and SIGHUP leave nothing either.
 
     Raises:
       InputError: it cannot be written there.
@@ -120,13 +110,14 @@ def output_file(path: Path) -> Iterator[Path]:
 def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool = False) -> Iterator[Path]:
     """An empty folder that takes the place of `out` when the block ends. If the block raises, nothing has changed.
 
-    In the block SIGTERM and SIGHUP raise as Ctrl-C does.
+    In the block SIGTERM and SIGHUP raise as Ctrl-C does. A process that `waits` for another one that is writing the folder says
+    so; otherwise the second is refused.
 
     Args:
       out: a folder that is new or empty, or one that is replaced.
       option: what the user calls it.
       mark: a file of it that tells an earlier result of the same command, which is replaced; empty: nothing is replaced.
-      waits: for another process that is writing the folder, and says so; otherwise who comes second is refused.
+      waits: for another process that is writing the folder.
 
     Raises:
       InputError: the folder holds something else, cannot be written, or another process is writing it.
@@ -157,7 +148,6 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
 
 
 def _besides(place: Path) -> list[Path]:
-    """The folder that is written in a place, the former one, and the lock."""
     if place == place.parent:
         raise PermissionError(errno.EPERM, "the root of all folders")
     return [place.with_name(f".{place.name}.{kind}") for kind in ("partial", "former", "lock")]
@@ -249,7 +239,7 @@ def _after(out: Path, error: KeyboardInterrupt) -> Interrupted:
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
-    """Removes the folders, in their order, that hold nothing."""
+    """Removes the folders that hold nothing, in their order."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
@@ -257,13 +247,9 @@ def remove_empty(folders: Sequence[Path]) -> None:
 
 @contextmanager
 def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
-    """Turns errors of the file system into errors for the user.
+    """Turns errors of the file system into errors for the user, who calls the place `option`.
 
-    Args:
-      option: the name of the place for the user.
-      place: the file or folder that is written.
-      kind: file or folder.
-      inside: a folder that could be written before; None where the path itself may be wrong.
+    `inside` is a folder that could be written before; with None the path itself may be wrong.
 
     Raises:
       InputError: it cannot be written.

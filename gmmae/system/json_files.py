@@ -21,7 +21,7 @@ def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]],
       path: the file.
       what: the rule for the file, in words that follow "must".
       change: the advice where it does not hold.
-      convert: converts the object; its ValueError, TypeError or KeyError refuses the file.
+      convert: its ValueError, TypeError or KeyError refuses the file.
 
     Raises:
       FileNotFoundError: there is no file.
@@ -52,7 +52,7 @@ def _fault(error: Exception) -> str:
 
 
 def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str] = ()) -> T:
-    """Returns a dataclass or a named tuple of values, after a check of the types of its fields. A number of float is finite.
+    """Returns a dataclass or a named tuple of values by field, checked by the types of its fields. A number of float is finite.
 
     Args:
       kind: its fields are annotated as `fitted` knows.

@@ -35,10 +35,10 @@ UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @contextmanager
 def held(path: Path, busy: Callable[[str], None], look: bool = True) -> Iterator[None]:
-    """Holds the lock while the context is entered.
+    """Holds the lock at `path`, with the owner file beside it, while the context is entered.
 
     Args:
-      path: the lock's file, made where it is not there; the owner file is beside it.
+      path: the lock's file, made where it is not there.
       busy: is told once who holds the lock. If it returns, the holder's end is awaited; if it raises, so does this.
       look: whether to look for a while if the holder lives. If not, the age of its last touch decides at once.
 
@@ -67,7 +67,6 @@ def held(path: Path, busy: Callable[[str], None], look: bool = True) -> Iterator
 
 
 def _opened(path: Path, blocked: Callable[[], None]) -> tuple[IO[str], bool]:
-    """The lock's file, and whether the file system has locks; if so, it is held now."""
     while True:
         file = path.open("a")
         try:
@@ -104,7 +103,6 @@ def _flock(file: IO[str], blocked: Callable[[], None]) -> bool:
 
 
 def _own(owner: Path, exact: bool, busy: Callable[[str], None], is_dead: Callable[[Path], bool]) -> None:
-    """Creates the owner file, after whoever holds it has ended."""
     reported = False
     while True:
         try:

@@ -62,12 +62,7 @@ def find() -> Gpu | None:
 
 
 def unused(platform: str, environ: Mapping[str, str]) -> str:
-    """A line for a run whose devices are not GPUs though there is one that nobody has ruled out; else "".
-
-    Args:
-      platform: of the run's devices, as JAX calls it.
-      environ: the process's environment.
-    """
+    """A line for a run whose devices are not GPUs though there is one that nobody has ruled out; else ""."""
     ruled_out = environ.get("JAX_PLATFORMS") or environ.get(VISIBLE) in ("", "-1")
     gpu = None if platform != "cpu" or ruled_out else find()
     return f"the GPU of this host, {gpu.name}, is not used; to use it: {gpu.way_out}" if gpu else ""
@@ -76,11 +71,8 @@ def unused(platform: str, environ: Mapping[str, str]) -> str:
 def places(at_once: int) -> list[dict[str, str]]:
     """Returns an environment for each GPU, in which one of several programs gets that GPU; none without GPUs.
 
-    With more programs than GPUs, several share one. They divide the memory that one would take, unless the user has set how
-    memory is taken.
-
-    Args:
-      at_once: the most programs that run at a time.
+    Where more programs run `at_once` than there are GPUs, several divide the memory that one would take, unless the user has
+    set how memory is taken.
     """
     names = visible()
     sharers = math.ceil(at_once / len(names)) if names else 1

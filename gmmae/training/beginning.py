@@ -68,10 +68,8 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
 def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tuple[TrainState, dict[str, Any]]:
     """Returns the state before the first epoch and the origin of its parameters, empty where the seed drew them.
 
-    Every process reads them, and all must have read the same.
-
     Raises:
-      InputError: `init_from` is no run with parameters of these shapes, or the processes differ.
+      InputError: `init_from` is no run with parameters of these shapes, or the processes have read others.
     """
     if not setup.config.init_from:
         return start, {}
@@ -87,16 +85,21 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     return start._replace(params=params), origin
 
 
-def require_same_origin(origin: dict[str, Any], place: str | None) -> dict[str, Any]:
-    """Returns the origin of the parameters of a resumed run, if `init_from` still names that run. It may be moved, or gone.
+def require_sequel(earlier: Record, restored: bool, folder: Path, place: str | None) -> None:
+    """Refuses to begin a run again that should be resumed, and to resume one that began with other parameters.
 
     Raises:
-      InputError: it names another run.
+      InputError: the run has epochs behind it and no checkpoint, or `init_from`, called `place`, names another run.
     """
-    record = WorkDir(Path(place)).read_record() if place else None
-    if bool(place) != bool(origin) or (record and record.run_id != origin["run_id"]):
+    if earlier.epochs and not restored:
+        raise InputError(
+            f"workdir must hold a checkpoint for its run to go on after epoch {earlier.epochs}; got none in {folder} (a sweep "
+            "removes those of finished cells unless keep_checkpoints is true): give another workdir, or delete this one to "
+            "begin again"
+        )
+    origin, record = earlier.init_from, WorkDir(Path(place)).read_record() if place else None
+    if restored and (bool(place) != bool(origin) or (record and record.run_id != origin["run_id"])):
         raise InputError(f"init_from must stay that of the run's start, {origin.get('run')}; got {place}: give another workdir")
-    return origin
 
 
 def _trained(setup: TrainSetup, folder: WorkDir) -> Checkpoint:
@@ -116,8 +119,8 @@ def _trained(setup: TrainSetup, folder: WorkDir) -> Checkpoint:
 def require_same_optimization(earlier: Record | None, now: Record) -> None:
     """Refuses to resume a run on devices that would change its optimisation, or with another metric to be made best.
 
-    A strategy whose batch follows the number of devices may be run on "all devices". The configuration is then the same on
-    another number.
+    A strategy whose batch follows the devices may be configured for "all" of them, so the configuration is the same on another
+    number.
 
     Raises:
       InputError: global batch, learning rate or metric differ from the earlier part of the run.
@@ -139,33 +142,10 @@ def require_same_optimization(earlier: Record | None, now: Record) -> None:
 
 
 def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
-    """Refuses a monitored metric that the workload does not have.
-
-    Raises:
-      InputError: the validation does not give this metric.
-    """
+    """Raises InputError unless the validation gives the monitored metric."""
     if stop.monitor not in validation:
         raise InputError(
             f"stop.monitor must be one of {', '.join(validation)}, which this workload's validation gives; got {stop.monitor!r}"
-        )
-
-
-def require_checkpoint(earlier: Record | None, restored: bool, folder: Path) -> None:
-    """Refuses to begin a run again that should be resumed.
-
-    Args:
-      earlier: the record of the run so far.
-      restored: whether a checkpoint has been read.
-      folder: of the checkpoints.
-
-    Raises:
-      InputError: the run has epochs behind it, and no checkpoint.
-    """
-    if earlier is not None and earlier.epochs and not restored:
-        raise InputError(
-            f"workdir must hold a checkpoint for its run to go on after epoch {earlier.epochs}; got none in {folder} (a sweep "
-            "removes those of finished cells unless keep_checkpoints is true): give another workdir, or delete this one to "
-            "begin again"
         )
 
 
@@ -180,14 +160,7 @@ def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list
 
 
 def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dict[str, str]:
-    """Returns the start table: names and values in words.
-
-    Args:
-      setup: of the run.
-      record: of the run.
-      root: its work directory.
-      done: epochs that an earlier process has finished.
-    """
+    """Returns the start table, names and values in words; `done` epochs are behind the run."""
     config, plan, stop, data = setup.config, setup.strategy_plan, setup.config.stop, setup.data
     facts = {
         "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
@@ -197,10 +170,9 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     if unused := nvidia.unused(setup.devices.platform, os.environ):
         facts["GPU"] = unused
     sharing = f"{plan.devices} × {plan.device_batch} a device{_padding_text(plan) or ', no padding'}"
-    facts["global batch"] = f"{setup.strategy.batch_text()} = {sharing}"
-    if ends := [str(stage.first_epoch - 1) for stage in setup.strategy.stages[1:]]:
-        growth = f"after epoch{'s' * (len(ends) > 1)} {', '.join(ends)}"
-        facts["global batch"] = f"{setup.strategy.batch_text()} {growth}; at first {sharing}"
+    ends = [str(stage.first_epoch - 1) for stage in setup.strategy.stages[1:]]
+    growth = f"after epoch{'s' * (len(ends) > 1)} {', '.join(ends)}; at first" if ends else "="
+    facts["global batch"] = f"{setup.strategy.batch_text()} {growth} {sharing}"
     if config.parallel.deterministic:
         shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
         facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"
@@ -241,7 +213,6 @@ SIGNS = {"min": "≤", "max": "≥"}
 
 
 def _stop_text(stop: StopConfig) -> str:
-    """Returns all that can end a run, as text."""
     reasons = [f"{stop.max_epochs} epochs"]
     if stop.target is not None:
         every = stop.validate_every_steps

@@ -1,9 +1,7 @@
 """Checkpoints with Orbax: the state to resume from, the best parameters so far, and how far the run is.
 
-The history stays in `history.csv`. A checkpoint has the number of its rows and their hash, and is written whole or not at all.
-
-Orbax reads changed bytes of an array as other numbers. So a checkpoint also has a checksum of its contents, and every reader
-compares it.
+The history stays in `history.csv`: a checkpoint has the number of its rows and their hash. Orbax reads changed bytes of an
+array as other numbers, so a checkpoint also has a checksum of its contents, which every reader compares.
 """
 
 import errno
@@ -14,10 +12,10 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -31,6 +29,8 @@ from gmmae.training.records import Progress
 from gmmae.training.step import TrainState
 from gmmae.workloads import sources
 from gmmae.workloads.interface import Params
+
+T = TypeVar("T")
 
 SILENCE_S = 0.5
 """How long nothing is printed once the threads of a checkpoint that failed have ended."""
@@ -55,9 +55,7 @@ class Checkpoint(NamedTuple):
 def opened(folder: Path, keep: int | None = None) -> CheckpointManager:
     """Returns Orbax's manager of a run's checkpoints, for a process on its own: several neither save nor wait together.
 
-    Args:
-      folder: made when needed.
-      keep: how many to keep; None: the folder is only read.
+    With `keep` the folder is made and keeps that many; with None it is only read.
     """
     # It warns of options, such as that a folder is only read. Its errors are raised too, where they matter.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -74,7 +72,7 @@ def opened(folder: Path, keep: int | None = None) -> CheckpointManager:
 
 
 def save(manager: CheckpointManager, checkpoint: Checkpoint) -> None:
-    """Saves under the epoch's number. Of several processes the first one does, because all have the same state.
+    """Saves under the epoch's number, in the first process: all have the same state.
 
     Raises:
       StorageError: the disk failed, or the folder has gone; the checkpoints before it are as they were.
@@ -116,25 +114,17 @@ def read(manager: CheckpointManager, epoch: int, like: TrainState, advice: str) 
         raise CheckpointError(
             f"the checkpoint {place} must be readable; reading it failed with {_reason(error)}: {advice}"
         ) from error
-    model = {"state": like, "best": like.params}
-    if jax.tree.map(np.shape, arrays) != jax.tree.map(np.shape, named(model)):
-        raise OtherModelError(
-            f"the checkpoint {place} must hold the model of this configuration; its arrays have other shapes, as of another "
-            "version of the workload or of gmmae: give another workdir"
-        )
-    leaves = [arrays[name].astype(leaf.dtype, copy=False) for name, leaf in named(model).items()]
-    return Checkpoint(**jax.tree.unflatten(jax.tree.structure(model), leaves), progress=Progress(**progress))
+    fault = (
+        f"the checkpoint {place} must hold the model of this configuration; its arrays have other shapes, as of another "
+        "version of the workload or of gmmae: give another workdir"
+    )
+    return Checkpoint(**filled({"state": like, "best": like.params}, arrays, fault), progress=Progress(**progress))
 
 
 def restore(manager: CheckpointManager, like: TrainState, say: Callable[[str], None]) -> Checkpoint | None:
     """Returns the newest checkpoint that can be read, or None where there is none at all.
 
-    One that cannot be read is moved aside, as `<epoch>.corrupt`, if there is an older one to go on from.
-
-    Args:
-      manager: of the folder.
-      like: a state of the same shapes, on the host.
-      say: is told of every checkpoint that was moved aside.
+    One that cannot be read is moved aside, as `<epoch>.corrupt`, and `say` is told, if there is an older one to go on from.
 
     Raises:
       CheckpointError: none of them can be read.
@@ -162,7 +152,7 @@ def restore(manager: CheckpointManager, like: TrainState, say: Callable[[str], N
 
 
 def trained(folder: Path, like: TrainState, key: str = "workdir") -> Checkpoint:
-    """Returns the newest checkpoint of a run that has a best epoch. Whoever uses a trained run's parameters has them from here.
+    """Returns the newest checkpoint of a run that has a best epoch.
 
     Raises:
       InputError: there is none, no epoch was finite, or the parameters are not; `key` is what the user calls the run.
@@ -195,17 +185,29 @@ def named(tree: PyTree) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
+def filled(like: T, arrays: Mapping[str, np.ndarray], fault: str) -> T:
+    """Returns a pytree like another one, with its types, of arrays by their places.
+
+    Raises:
+      OtherModelError: they have other names or shapes; `fault` says so.
+    """
+    wanted = named(like)
+    if jax.tree.map(np.shape, arrays) != jax.tree.map(np.shape, wanted):
+        raise OtherModelError(fault)
+    leaves = [arrays[name].astype(leaf.dtype, copy=False) for name, leaf in wanted.items()]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
 def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> str:
-    """Returns a hash of a checkpoint's contents."""
     return sources.digest([arrays, json.dumps([sorted(arrays), progress], sort_keys=True)])
 
 
 @contextmanager
 def _muted() -> Iterator[None]:
-    """Within it nothing prints what is raised: not Orbax's threads, asyncio or TensorStore, which do so beside raising it.
+    """Keeps Orbax's threads, asyncio and TensorStore from printing what is raised anyway.
 
-    After a failure TensorStore's threads still answer the event loop that Orbax has closed, and print that it is. So the end
-    of the block waits until they have been silent for a while.
+    After a failure TensorStore's threads still answer the event loop that Orbax has closed, and print that it is. So the block
+    ends once they have been silent for a while.
     """
     printed = io.StringIO()
     with redirect_stderr(printed):
@@ -219,9 +221,7 @@ def _muted() -> Iterator[None]:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Returns an exception as one line of bounded length, with the system's message.
-
-    TensorStore has it in the middle of a text, with its number behind it. Other texts end with it.
+    """Returns an exception as one line of bounded length, with the number of the system's message from TensorStore's text.
 
     >>> _reason(ValueError("Error writing " + "a/" * 200 + " [os_error_code='28'] " + "{}" * 200))[-26:]
     ' … No space left on device'

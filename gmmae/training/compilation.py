@@ -1,6 +1,6 @@
 """A run's decisions before its first epoch, and the state that it begins with.
 
-The path of an epoch is `gmmae.training.loop`, `gmmae.training.programs`, `train_steps` of `gmmae.training.step`, and the
+An epoch then goes through `gmmae.training.loop`, `gmmae.training.programs`, `train_steps` of `gmmae.training.step`, and the
 workload's losses.
 """
 
@@ -35,10 +35,7 @@ EVAL_DEVICE_BATCH = 64
 
 
 class RunCache:
-    """The data and the compiled programs of earlier runs of this process.
-
-    Runs that differ in seed, learning rate, schedule or stopping rules have the same programs. The cache holds everything as
-    long as it exists.
+    """The data and the compiled programs of earlier runs of this process, which it holds as long as it exists.
 
     >>> cache = RunCache()
     >>> cache.get("key", lambda: 1), cache.get("key", lambda: 2)
@@ -49,7 +46,7 @@ class RunCache:
         self._values: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Returns the value of this key, which is made at the first call."""
+        """Returns the value of this key, made at the first call."""
         if key not in self._values:
             self._values[key] = make()
         return self._values[key]
@@ -59,18 +56,10 @@ class TrainSetup(NamedTuple):
     """The decisions before the first epoch.
 
     Attributes:
-      config: of the run.
-      workload: its functions.
-      data: its samples, loaded once.
-      fingerprint: their hashes.
-      devices: those that compute.
       strategy: the stages that follow from scaling strategy, devices and training samples.
-      stage: the one that this setup is for. The next four follow from it.
-      strategy_plan: the batch as the strategy's number of devices share it. With simulated devices, `train_plan` is the same
-        batch as the computing devices share it.
-      train_plan: of the training samples. For the exact reduction its devices are the shards.
-      schedule: the learning rate by step.
-      optimizer: takes the learning rate of each step.
+      stage: the one that this setup is for; `strategy_plan`, `train_plan`, `schedule` and `optimizer` follow from it.
+      strategy_plan: the batch as the strategy's number of devices share it, which may be simulated.
+      train_plan: the same batch as the computing devices share it; for the exact reduction its devices are the shards.
       eval_plan: of the validation samples, as `train_plan`.
       cache: data and programs for later runs.
     """
@@ -90,7 +79,7 @@ class TrainSetup(NamedTuple):
     cache: RunCache
 
     def program_key(self, *own: Hashable) -> tuple[Hashable, ...]:
-        """Returns the key of a program in the cache. Runs with equal keys share the program.
+        """Returns the key of a program in the cache; runs with equal keys share it.
 
         Args:
           own: the program's name, and the values that only this program depends on.
@@ -115,12 +104,7 @@ def workload_on(devices: Devices, config: Config) -> Workload:
 
 
 def prepare(config: Config, devices: Devices | None = None, cache: RunCache | None = None) -> TrainSetup:
-    """Loads the data, chooses the devices and resolves the scaling strategy.
-
-    Args:
-      config: of the run.
-      devices: instead of those that the configuration chooses.
-      cache: of earlier runs.
+    """Loads the data, chooses the devices, unless they are given, and resolves the scaling strategy.
 
     Raises:
       InputError: the configuration does not fit the machine or the data.
@@ -156,7 +140,7 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
 
 
 def stages(setup: TrainSetup) -> list[TrainSetup]:
-    """Returns the setups for the stages of a run, each with its own batch. Most strategies have one."""
+    """Returns the setups for the stages of a run."""
     plans = [setup.strategy_plan._replace(batch=stage.batch) for stage in setup.strategy.stages]
     of_run = setup.config, setup.devices, setup.workload
     return [setup._replace(**_of_stage(*each, *of_run)) for each in zip(setup.strategy.stages, plans, strict=True)]
@@ -166,7 +150,13 @@ def _of_stage(
     stage: strategies.Stage, strategy_plan: BatchPlan, config: Config, devices: Devices, workload: Workload
 ) -> dict[str, Any]:
     """Returns what follows from the stage of a run, by its names in `TrainSetup`."""
-    train_plan = _train_plan(config, devices, workload, strategy_plan)
+    if config.parallel.deterministic:
+        train_plan = strategy_plan._replace(devices=config.parallel.deterministic_shards)
+    else:
+        micro_batch = config.parallel.micro_batch_size or 0
+        if not micro_batch and devices.platform == "cpu":
+            micro_batch = dividing_part(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
+        train_plan = plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
     return {
         "stage": stage,
         "strategy_plan": strategy_plan,
@@ -174,16 +164,6 @@ def _of_stage(
         "schedule": schedules.learning_rate(stage, train_plan.steps),
         "optimizer": optimizers.make(stage.optim),
     }
-
-
-def _train_plan(config: Config, devices: Devices, workload: Workload, strategy_plan: BatchPlan) -> BatchPlan:
-    """Returns the batch of a strategy as the computing devices, or the shards, share it."""
-    if config.parallel.deterministic:
-        return strategy_plan._replace(devices=config.parallel.deterministic_shards)
-    micro_batch = config.parallel.micro_batch_size or 0
-    if not micro_batch and devices.platform == "cpu":
-        micro_batch = dividing_part(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
-    return plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
 
 
 def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:
@@ -205,8 +185,8 @@ def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:
 def precision_context(config: Config) -> Iterator[None]:
     """Sets JAX's precision while a run's arrays are made and its programs compiled; outside of it JAX drops float64.
 
-    Products in float32 are computed at full precision by default, and not in TF32 as a GPU would. Random numbers are those of
-    JAX's defaults, whatever its variables say.
+    Products in float32 have full precision, where a GPU would take TF32. Random numbers are those of JAX's defaults, whatever
+    its variables say.
     """
     with (
         jax.default_prng_impl("threefry2x32"),

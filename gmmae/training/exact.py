@@ -1,8 +1,8 @@
 """The exact reduction: a mean with the same bits however many devices share a batch.
 
 Floating-point addition is not associative, so the order is fixed: consecutive pairs. A compiler that knows the number of passes
-of a loop unrolls and fuses it, and rounds otherwise. So the number of passes is an argument of the program. The code that
-computes a term, and the code that adds two, are then the same for one device with all terms and for many with one each.
+of a loop unrolls and fuses it, and rounds otherwise. So the number of passes is an argument of the program, and one device
+with all terms runs the code that many with one each run.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,9 @@ def exact_mean(
 ) -> T:
     """Returns the mean over shards of a function's value at each, with the same bits on any number of devices.
 
-    Values are added as one binary tree over the shards in their order. Each device adds those of its range. Then devices that
-    are 1, 2, 4, … apart exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same.
-
-    Args:
-      function: of one shard.
-      batch: all shards, a power of two, on every device; the shards are the leading axis of every array.
-      weights: of the same shape.
-      shard_range: this device's first shard and number of shards, from `Devices.shard_ranges`.
+    Values are added as one binary tree over the shards in their order: each device adds those of its range, then devices that
+    are 1, 2, 4, … apart exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same. The shards,
+    a power of two, are the leading axis of all arrays and on every device; `shard_range` is from `Devices.shard_ranges`.
     """
     assert shard_range is not None, "the exact mean is over shards"
     first, count = shard_range
@@ -67,14 +62,8 @@ def exact_mean(
 def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], count: Int[Array, ""], most: int) -> Vector:
     """Returns `term(first) + … + term(first + count - 1)`, added in consecutive pairs, then in pairs of those sums, and so on.
 
-    A binary counter: after term i every level whose bit in i is one is complete and is carried on. It keeps
-    `log2(most) + 1` vectors.
-
-    Args:
-      term: of an index.
-      first: the first index.
-      count: how many, a power of two. Both must be unknown when the program is compiled.
-      most: the largest `count`.
+    A binary counter: after term i every level whose bit in i is one is complete and is carried on. `count` is a power of two,
+    at most `most`; it and `first` must be unknown when the program is compiled.
     """
     like = jax.eval_shape(term, first)
     subtotals = jnp.zeros((most.bit_length(), *like.shape), like.dtype)
@@ -98,7 +87,7 @@ def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], co
 def repeat(function: Callable[[Vector], Vector], value: Vector, times: Int[Array, ""]) -> Vector:
     """Applies a function `times` times.
 
-    Where the number is unknown to the compiler, nothing is fused into the function or out of it.
+    Where the compiler does not know the number, it fuses nothing into the function or out of it.
     """
     return lax.while_loop(
         lambda carry: carry[0] < times, lambda carry: (carry[0] + 1, function(carry[1])), (jnp.int32(0), value)

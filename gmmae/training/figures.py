@@ -8,8 +8,7 @@ import numpy as np
 from gmmae.config.schema import Config
 from gmmae.plotting.loss_curves import losses
 from gmmae.training.records import Record, epoch_ends, read_history
-from gmmae.training.run_logger import storage
-from gmmae.training.workdir import WorkDir
+from gmmae.training.workdir import WorkDir, storage
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Snapshot
 
@@ -19,11 +18,6 @@ MAX_SNAPSHOTS = 5
 
 def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     """Draws the workload's picture of its samples and `losses.png`; returns their paths.
-
-    Args:
-      config: of the run.
-      record: of the run.
-      workdir: with its history and snapshots.
 
     Raises:
       StorageError: the work directory cannot be written.
@@ -47,10 +41,9 @@ def read_snapshots(folder: Path, epochs: int) -> list[Snapshot]:
     paths = [path for path in sorted(folder.glob("epoch_*.npz")) if int(path.stem.rpartition("_")[2]) <= epochs]
     if len(paths) > MAX_SNAPSHOTS:
         paths = [paths[math.floor(i)] for i in np.linspace(0, len(paths) - 1, MAX_SNAPSHOTS)]
-    return [_read(path) for path in paths]
-
-
-def _read(path: Path) -> Snapshot:
-    with np.load(path, allow_pickle=False) as saved:
-        arrays = dict(saved)
-    return Snapshot(int(arrays.pop("epoch")), float(arrays.pop("val_loss")), arrays)
+    snapshots = []
+    for path in paths:
+        with np.load(path, allow_pickle=False) as saved:
+            arrays = dict(saved)
+        snapshots.append(Snapshot(int(arrays.pop("epoch")), float(arrays.pop("val_loss")), arrays))
+    return snapshots

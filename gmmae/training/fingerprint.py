@@ -1,6 +1,6 @@
 """The data of a run and the file of its workload, as hashes that later commands compare.
 
-A sample is known by its values and not by its name or place, so moved data are the same data.
+A sample is known by its values, so moved or renamed data are the same data.
 """
 
 import json
@@ -29,7 +29,7 @@ class Fingerprint(NamedTuple):
       samples: number of training samples.
       digests: what is compared, by name. The workload's file comes first, and the number of seen validation samples last.
       seen: training samples of the runs that this one descends from, by `init_from` or by generated nodules.
-      root: `data.root`; empty where there is none. It is not compared: moved data are the same.
+      root: `data.root`, which is not compared; empty where there is none.
     """
 
     train: list[str]
@@ -85,12 +85,7 @@ def write(fingerprint: Fingerprint, folder: Path) -> None:
 
 
 def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Path) -> None:
-    """Refuses other data than those of a run.
-
-    Args:
-      earlier: the digests of the run.
-      now: those to compare, of the data as they are.
-      folder: of the run, for the error.
+    """Refuses data whose digests are not those of the run in a folder.
 
     Raises:
       InputError: they differ.
@@ -103,7 +98,7 @@ def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Pat
 
 
 def checked(folder: Path, now: Fingerprint) -> Fingerprint:
-    """Returns the fingerprint of a run, whose data must be the same. Where there is none yet, it is that of the data.
+    """Returns the fingerprint of a run, whose data must be the same; where there is none yet, that of the data.
 
     Raises:
       InputError: the data are others, or the file cannot be read.

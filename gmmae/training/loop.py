@@ -1,7 +1,6 @@
 """The host's part of training: from a configuration and a work directory to a record.
 
-Each epoch is one dispatch for training and one for validation, or several of both with `stop.validate_every_steps`. Between
-epochs the host keeps clocks, history, checkpoints and logs, and decides whether to stop.
+Each epoch is one dispatch for training and one for validation, or several of both with `stop.validate_every_steps`.
 """
 
 import dataclasses
@@ -14,7 +13,6 @@ import numpy as np
 
 from gmmae.config.schema import LOSS, Config
 from gmmae.multihost.distributed import ALONE, Group
-from gmmae.scaling import schedules
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
@@ -24,38 +22,37 @@ from gmmae.training import checkpoint, compilation, fingerprint, programs
 from gmmae.training.beginning import (
     first_parameters,
     new_record,
-    require_checkpoint,
     require_metric,
     require_same_optimization,
-    require_same_origin,
+    require_sequel,
     resume_warnings,
     run_summary,
 )
 from gmmae.training.checkpoint import Checkpoint, CheckpointManager
 from gmmae.training.compilation import RunCache, TrainSetup
 from gmmae.training.records import Epoch, Progress, Record, from_plain, plain
-from gmmae.training.run_logger import RunLogger, TensorBoard, storage
+from gmmae.training.run_logger import RunLogger, TensorBoard
 from gmmae.training.step import TrainState
 from gmmae.training.stopping import StopMonitor, finished
-from gmmae.training.terminal import Display
-from gmmae.training.workdir import WorkDir, begin, claim, writable
+from gmmae.training.terminal import Plain
+from gmmae.training.workdir import WorkDir, begin, claim, storage, writable
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events
 from gmmae.workloads.sources import Fetcher
 
 
-def run(config: Config, root: Path, display: Display, group: Group = ALONE, cache: RunCache | None = None) -> Record:
+def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache: RunCache | None = None) -> Record:
     """Trains to the end, or resumes what an earlier process left in the work directory.
 
     Args:
       config: the run.
       root: its work directory; it may hold an earlier part of the same run, or its end.
       display: where a person looks.
-      group: the processes that train together. Only the first one writes.
+      group: the processes that train together, of which only the first one writes.
       cache: data and programs of earlier runs in this process.
 
     Returns:
-      The record, as it is in `record.json`; its `stop_reason` is never None.
+      The record, as in `record.json`, with a `stop_reason`.
 
     Raises:
       InputError: the configuration does not fit the machine, the data or the work directory.
@@ -88,19 +85,14 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE, cach
 
 
 class Run:
-    """A run from its newest checkpoint on. It is made when its programs are compiled, and the first validation has run.
-
-    Attributes:
-      state: the newest state.
-      best: the parameters of the best epoch.
-    """
+    """A run from its newest checkpoint on. It is made when its programs are compiled, and the first validation has run."""
 
     def __init__(
         self,
         setup: TrainSetup,
         workdir: WorkDir,
         manager: CheckpointManager | None,
-        display: Display,
+        display: Plain,
         group: Group,
         earlier: Record | None,
         fetcher: Fetcher,
@@ -112,11 +104,11 @@ class Run:
         for line in resume_warnings(setup.config, earlier, self.record):
             display.say(line)
         saved = self._restore(start)
-        require_checkpoint(earlier, saved is not None, workdir.checkpoints)
+        if earlier is not None:
+            require_sequel(earlier, saved is not None, workdir.checkpoints, setup.config.init_from)
+        origin = earlier.init_from if earlier else {}
         if saved is None:
             start, origin = first_parameters(setup, start, group)
-        else:
-            origin = require_same_origin(earlier.init_from, setup.config.init_from) if earlier else {}
         run_id = earlier.run_id if earlier else self.record.run_id
         self.record = dataclasses.replace(self.record, init_from=origin, run_id=run_id)
         self.clock = Clock(saved.progress.clocks if saved else None)
@@ -131,7 +123,7 @@ class Run:
         display.start(facts, max_epochs=most, done=done)
         with self.clock.section("compile_s"):
             # Compiles the schedule, also where the cache has the programs.
-            schedules.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
+            programs.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
             # A stage that is over, or that no epoch reaches, needs no program.
             stages = compilation.stages(setup)
             self.stages = [
@@ -149,7 +141,7 @@ class Run:
         self.logger = self._begin_files()
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
-        """Returns the newest checkpoint that the first process can read; all processes go on from it."""
+        """Returns the newest checkpoint that the first process can read; all go on from it."""
         with storage(self.workdir.root):
             saved = checkpoint.restore(self.manager, like, self.display.say) if self.manager else None
         epoch = self.group.all_gather(saved.progress.epoch if saved else None)[0]
@@ -165,7 +157,16 @@ class Run:
         begin(self.setup.config, self.workdir)
         with writable(self.workdir.root):
             fingerprint.write(self.setup.fingerprint, self.workdir.root)
-        logger = RunLogger(self.workdir, self._tensorboard())
+        parameters = identity_fields(self.setup.config) | {
+            "stop.target": self.record.target,
+            "stop.monitor": self.record.monitor,
+            "stop.mode": self.record.mode,
+            "devices": self.record.devices,
+            "global_batch": self.record.global_batch,
+            "peak_learning_rate": self.record.learning_rate,
+        }
+        board, wanted = (self.workdir.tensorboard, parameters, len(self.history)), self.setup.config.log.tensorboard
+        logger = RunLogger(self.workdir, TensorBoard(*board, self.record.monitor) if wanted else IDLE)
         logger.begin(self.monitor.rows, [name for name in self.validation if name != LOSS])
         return logger
 
@@ -184,10 +185,7 @@ class Run:
             self._show(last=end is not None)
             reason = end or interrupt
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
-                if self._saves(reason):
-                    self._save()
-                    if reason is None:
-                        self._write_record(None)
+                self._save(reason)
                 self.group.all_gather(None)  # the others wait here: in a collective operation their patience is JAX's
         record = self._write_record(reason)
         self.logger.end(record)
@@ -202,7 +200,6 @@ class Run:
         return of_each[0][0], next((reason for _, reason in of_each if reason), None)
 
     def _train_epoch(self) -> None:
-        """Trains one epoch, with a validation after each part."""
         epoch, before = len(self.history) + 1, self.history[-1].steps if self.history else 0
         if len(self.stages) > 1 and self.stages[1][0].stage.first_epoch == epoch:
             self.stages.pop(0)
@@ -210,7 +207,7 @@ class Run:
         plan, steps, losses = setup.train_plan, setup.train_plan.steps, []
         if epoch > 1 and epoch == setup.stage.first_epoch:
             self.display.say(f"the global batch is {plan.batch} from epoch {epoch} on")
-        rates = schedules.epoch_learning_rates(setup.schedule, epoch, steps)
+        rates = programs.epoch_learning_rates(setup.schedule, epoch, steps)
         for part in parts:
             with jax.transfer_guard("disallow"):  # what goes to the devices or comes back does so on purpose
                 with self.clock.section("train_s"):
@@ -236,16 +233,13 @@ class Run:
         if self.monitor.costs[epoch] < self.monitor.costs[self.best_epoch]:
             self.best, self.best_epoch = jax.device_get(self.state.params), epoch
 
-    def _saves(self, reason: str | None) -> bool:
-        """Returns whether a checkpoint is due. Amid a run the record says nothing of epochs without one: they may be lost."""
-        config = self.setup.config.checkpoint
-        if reason is not None:
-            return config.at_end or reason in stop_reasons.INTERRUPTED
-        interval_s = 0.0 if config.min_interval_s == "auto" else config.min_interval_s
-        return self.clock.read()["total_s"] - self.saved_s >= interval_s
-
-    def _save(self) -> None:
-        if not self.manager:
+    def _save(self, reason: str | None) -> None:
+        """Saves a checkpoint if one is due. Amid a run the record says nothing of epochs without one: they may be lost."""
+        config, seconds = self.setup.config.checkpoint, self.clock.read()["total_s"] - self.saved_s
+        due = config.at_end or reason in stop_reasons.INTERRUPTED
+        if reason is None:
+            due = seconds >= (0.0 if config.min_interval_s == "auto" else config.min_interval_s)
+        if not (self.manager and due):
             return
         with self.clock.section("checkpoint_s"):
             rows = len(self.monitor.rows)
@@ -253,6 +247,8 @@ class Run:
             state, best = jax.device_get((self.state, self.best))
             checkpoint.save(self.manager, Checkpoint(state, best, progress))
         self.saved_s = self.clock.read()["total_s"]
+        if reason is None:
+            self._write_record(None)
 
     def _write_record(self, reason: str | None) -> Record:
         last = self.history[-1] if self.history else None
@@ -281,19 +277,6 @@ class Run:
         )
         self.logger.record(self.record)
         return self.record
-
-    def _tensorboard(self) -> TensorBoard:
-        if not self.setup.config.log.tensorboard:
-            return IDLE
-        parameters = identity_fields(self.setup.config) | {
-            "stop.target": self.record.target,
-            "stop.monitor": self.record.monitor,
-            "stop.mode": self.record.mode,
-            "devices": self.record.devices,
-            "global_batch": self.record.global_batch,
-            "peak_learning_rate": self.record.learning_rate,
-        }
-        return TensorBoard(self.workdir.tensorboard, parameters, len(self.history), self.record.monitor)
 
     def _show(self, *, last: bool) -> None:
         epoch, log = len(self.history), self.setup.config.log

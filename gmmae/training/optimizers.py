@@ -14,9 +14,9 @@ TRUST_COEFFICIENT = 0.001
 def make(optim: OptimConfig) -> optax.GradientTransformationExtraArgs:
     """Returns the optimiser of a configuration, or of a stage of a strategy.
 
-    A weight decay is added to the gradient, as torch.optim does. adamw and lamb add it to Adam's step (Loshchilov and Hutter,
-    arXiv:1711.05101; You et al., arXiv:1904.00962). It holds for all parameters. LARS's momentum is of steps with their
-    learning rate.
+    A weight decay of all parameters is added to the gradient, as in torch.optim, or with adamw and lamb to Adam's step
+    (Loshchilov and Hutter, arXiv:1711.05101; You et al., arXiv:1904.00962). LARS's momentum is of steps with their learning
+    rate.
     """
     decay = [optax.add_decayed_weights(optim.weight_decay_rate)] if optim.weight_decay_rate else []
     adam = optax.scale_by_adam(optim.beta1, optim.beta2, optim.epsilon)
@@ -45,7 +45,6 @@ def _chain(first: optax.GradientTransformation, *others: optax.GradientTransform
 
 
 def _at_learning_rate(direction: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Returns steps against a direction, as long as the argument `learning_rate` says. The state is that of the direction."""
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **extra_args: ArrayLike

@@ -1,7 +1,7 @@
 """The devices of a run, and `pmap`, which only this module calls.
 
-State and data set are replicated, and an epoch's indices and weights are divided. Since JAX 0.8 `pmap` is `jit(shard_map)`
-underneath. With `in_axes` and `out_axes` None, replicated arrays have no leading device axis and are not copied.
+State and data set are replicated, and an epoch's indices and weights are divided. With `in_axes` and `out_axes` None,
+replicated arrays have no leading device axis and are not copied.
 """
 
 import re
@@ -63,7 +63,7 @@ class Devices:
 
     @property
     def platform(self) -> str:
-        """The platform of the devices: cpu, gpu or tpu."""
+        """cpu, gpu or tpu."""
         return self.devices[0].platform
 
     @property
@@ -89,7 +89,7 @@ class Devices:
         return tuple(i for i, device in enumerate(self.devices) if self.absent or device.process_index == here)
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """Copies every array to every device. Where several processes own the devices, each one gives the same arrays."""
+        """Copies every array to every device. Of several processes each one gives the same arrays."""
         return self._place(tree, PartitionSpec())
 
     def shard(self, tree: PyTree) -> PyTree:
@@ -136,17 +136,14 @@ class Devices:
         donate: tuple[int, ...] = (),
         deterministic: bool = False,
     ) -> jax.stages.Compiled:
-        """Compiles a function for all devices, ahead of time. Its results must be equal on all of them.
+        """Compiles a function for all devices, ahead of time: it never compiles again, and refuses other shapes.
 
         Args:
-          function: of one device's arguments. It averages all that differs between devices.
+          function: of one device's arguments, with equal results on all of them: it averages all that differs.
           args: example arguments, as `replicate` and `shard` return them.
-          sharded: how many arguments, the last ones, are divided over the devices; the others are replicated.
+          sharded: how many arguments, the last ones, are divided over the devices.
           donate: positions of arguments whose memory the results may take over.
           deterministic: asks for the same bits from every compilation and run. Otherwise a GPU may choose between algorithms.
-
-        Returns:
-          The compiled function of the same arguments. It never compiles again, and refuses other shapes.
         """
         in_axes = (None,) * (len(args) - sharded) + (0,) * sharded
         mapped = jax.pmap(

@@ -1,22 +1,22 @@
 """The compiled programs of a run. They hold its data on the devices, and none of them ever compiles again.
 
-A program takes a chunk: consecutive steps of an epoch. A chunk is the whole epoch, or `stop.validate_every_steps` of its
-steps. Of a source it has no more steps than `parallel.prefetch_mb` has room for. The number of steps is a value at run time
-where a chunk is not the whole, so that XLA cannot unroll the loop. A step then has the same bits in any chunk.
+A program takes a chunk: consecutive steps of an epoch, all of them or `stop.validate_every_steps`, and of a source no more than
+`parallel.prefetch_mb` has room for. The number of steps is a value at run time where a chunk is not the whole, so that XLA
+cannot unroll the loop and a step has the same bits in any chunk.
 """
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import count
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import jax
 import numpy as np
+import optax
 from jaxtyping import Float, Int32, PyTree
 
 from gmmae.models.convolutions import fast_convolutions
-from gmmae.scaling import schedules
 from gmmae.scaling.batches import BatchPlan, ShardedIndices, epoch_order, shard_samples
 from gmmae.training.compilation import TrainSetup, cast, workload_key
 from gmmae.training.step import Algorithm, EpochValues, Slots, TrainState, train_steps, validate_steps
@@ -37,13 +37,9 @@ class _Chunks:
     """The steps of a split in chunks, and what a program takes for each.
 
     Args:
-      setup: of the run.
-      split: of the data.
-      plan: of its batches.
       parts: the parts of an epoch. A chunk lies within one of them.
       places: the samples of an epoch by its number.
       epochs: how many there are.
-      fetcher: reads the samples of a source.
 
     Attributes:
       of_epoch: the steps of each chunk of an epoch, from 0.
@@ -79,10 +75,8 @@ class _Chunks:
         self.of_epoch = [
             range(first, min(first + self._length, part.stop)) for part in parts for first in part[:: self._length]
         ]
-        self.filled: dict[range, slice | Int32[np.ndarray, " length"]] = {
-            steps: slice(steps.start, steps.stop)  # without a copy
-            if len(steps) == self._length
-            else np.minimum(np.arange(steps.start, steps.start + self._length, dtype=np.int32), steps.stop - 1)
+        self.filled: dict[range, Int32[np.ndarray, " length"]] = {
+            steps: np.minimum(np.arange(steps.start, steps.start + self._length, dtype=np.int32), steps.stop - 1)
             for steps in self.of_epoch
         }
         self._shard_ranges = devices.shard(devices.shard_ranges(plan.devices))
@@ -90,11 +84,7 @@ class _Chunks:
     def arguments(self, epoch: int, steps: range, *values: PyTree, read: bool = True) -> tuple[Any, ...]:
         """Returns some values, the number of steps, the samples and the slots of a chunk, on the devices.
 
-        Args:
-          epoch: the number of the epoch, or of the validation.
-          steps: of the chunk, one of `of_epoch`.
-          values: equal on all devices.
-          read: whether to read a source. Otherwise its first sample stands for all, of which only the form matters.
+        Without `read` the first sample of a source stands for all, of which only the form matters.
         """
         devices, config, samples, rows = self._setup.devices, self._setup.config, self._held, None
         if self.from_source:
@@ -139,6 +129,24 @@ Validate = Callable[[Params], dict[str, float]]
 """`params -> {name: mean over the validation samples}`: the loss and the workload's metrics."""
 
 
+@lru_cache(maxsize=2)  # chunks of an epoch and its row ask for the same ones
+def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Float[np.ndarray, " steps"]:
+    """Returns the learning rates of an epoch's steps.
+
+    >>> epoch_learning_rates(optax.linear_schedule(1.0, 5.0, 4), epoch=2, steps=2).tolist()
+    [3.0, 4.0]
+    """
+    if _is_constant(schedule):  # a number for all steps needs no program
+        return np.full(steps, schedule(0))
+    counts = np.arange((epoch - 1) * steps, epoch * steps, dtype=np.int32)
+    return jax.device_get(jax.jit(schedule)(jax.device_put(counts)))
+
+
+@cache
+def _is_constant(schedule: optax.Schedule) -> bool:
+    return not jax.make_jaxpr(schedule)(0).eqns  # to call it would compile each of its operations
+
+
 def epoch_parts(setup: TrainSetup) -> list[range]:
     """Returns the steps of each part of an epoch, from 0. There is one part if no validation is due before the epoch's end."""
     steps = setup.train_plan.steps
@@ -147,13 +155,7 @@ def epoch_parts(setup: TrainSetup) -> list[range]:
 
 
 def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None) -> Train:
-    """Compiles the training of some or all steps of an epoch.
-
-    Args:
-      setup: from `compilation.prepare`.
-      state: a state on the devices, for its shapes.
-      fetcher: reads the samples of a source, until it is closed.
-    """
+    """Compiles the training of some or all steps of an epoch; `state` is one on the devices, for its shapes."""
     compiled, arguments, chunks = compile_training(setup, state, fetcher)
     whole = range(setup.train_plan.steps)
 
@@ -176,11 +178,7 @@ def compile_training(
 ) -> tuple[jax.stages.Compiled, Callable[..., tuple[Any, ...]], "_Chunks"]:
     """Returns the program of a chunk of training, the arguments after the state by epoch and chunk, and the chunks.
 
-    Args:
-      setup: from `compilation.prepare`.
-      state: a state on the devices, for its shapes.
-      fetcher: reads the samples of a source.
-      donate: whether the program takes over the state's memory.
+    With `donate` the program takes over the state's memory.
     """
     config, plan, dtype = setup.config, setup.train_plan, setup.config.dtype
 
@@ -191,7 +189,7 @@ def compile_training(
     chunks = _Chunks(setup, "train", plan, epoch_parts(setup), places, config.stop.max_epochs, fetcher)
 
     def arguments(epoch: int, steps: range, *, read: bool = True) -> tuple[Any, ...]:
-        rates = schedules.epoch_learning_rates(setup.schedule, epoch, plan.steps).astype(dtype)[chunks.filled[steps]]
+        rates = epoch_learning_rates(setup.schedule, epoch, plan.steps).astype(dtype)[chunks.filled[steps]]
         values = EpochValues(np.uint32(config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
         return chunks.arguments(epoch, steps, values, read=read)
 
@@ -203,7 +201,7 @@ def compile_training(
 
 
 def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None) -> Validate:
-    """Compiles a validation. Args are those of `training`, of parameters."""
+    """Compiles a validation; the arguments are those of `training`, of parameters."""
     compiled, chunks = compile_validation(setup, params, fetcher)
     plan, numbers, of_steps = setup.eval_plan, count(1), chunks.of_epoch
     held = None if chunks.from_source else {steps: chunks.arguments(1, steps) for steps in of_steps}
@@ -227,7 +225,7 @@ def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None
 def compile_validation(
     setup: TrainSetup, params: Params, fetcher: Fetcher | None = None
 ) -> tuple[jax.stages.Compiled, "_Chunks"]:
-    """Returns the program of a chunk of a validation, and the chunks. Args are those of `validation`."""
+    """Returns the program of a chunk of a validation, and the chunks."""
     plan, exact = setup.eval_plan, setup.config.parallel.deterministic
     places = shard_samples(np.arange(plan.samples, dtype=np.int32), plan, setup.config.dtype)
     chunks = _Chunks(setup, "validation", plan, [range(plan.steps)], lambda _: places, math.inf, fetcher)

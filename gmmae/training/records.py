@@ -36,7 +36,7 @@ class Epoch(NamedTuple):
     metrics: Mapping[str, float] = {}  # the workload's own, after these steps; a column each, as val_NAME
 
     def value(self, metric: str) -> float:
-        """Returns a validation metric by name, or the loss; NaN where there is none of that name."""
+        """Returns the loss or a metric by name; NaN where there is none of that name."""
         return self.validation.get(metric, math.nan)
 
     @property
@@ -56,7 +56,6 @@ class Progress(NamedTuple):
     """How far a run is, for a checkpoint.
 
     Attributes:
-      epoch: the last one.
       best_epoch: by the monitored metric; 0 where none was finite.
       clocks: seconds by section.
       rows: number of rows of `history.csv` so far.
@@ -176,9 +175,7 @@ def plain(record: Record) -> dict[str, Any]:
 
 
 def from_plain(data: dict[str, Any]) -> Record:
-    """Returns the record that `plain` made.
-
-    Keys of newer schema versions are ignored.
+    """Returns the record that `plain` made, without keys of newer schema versions.
 
     Raises:
       ValueError: a field is missing, or has a value of another type.

@@ -5,8 +5,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from gmmae.config.schema import LOSS
 from gmmae.system.files import csv_text, whole_file, write_text
 from gmmae.training.records import PLAIN, Epoch, Record, first_rows, to_json
-from gmmae.training.workdir import WorkDir, failed_disk
+from gmmae.training.workdir import WorkDir, storage
 from gmmae.workloads.interface import Events
 
 SCALARS = {
@@ -36,13 +35,12 @@ def training_s(row: Epoch) -> float:
 
 
 class TensorBoard:
-    """Events of one run under a folder.
+    """Events of one run under a folder, which is made when needed.
 
-    Events carry the run's own clock, so that TensorBoard's axis "Relative" shows seconds of training. Compiling and pauses
-    between two processes of a run are not in them. A run that is written afterwards has the times that it took.
+    Events carry the run's own clock, so TensorBoard's axis "Relative" shows seconds of training, without compiling and pauses
+    between two processes of a run. A run that is written afterwards has the times that it took.
 
     Args:
-      folder: made when needed.
       parameters: the run's hyperparameters by name, for the HParams tab.
       start: the epoch to resume from. Earlier events with this number or a later one are purged, whether they count epochs or
         steps. So all rows must be written again; those that are still there are left out.
@@ -104,7 +102,7 @@ class TensorBoard:
             self._next_flush = time.monotonic() + FLUSH_S
 
     def events(self, epoch: int, events: Events) -> None:
-        """Writes the workload's events after an epoch, without histograms of values that are not finite."""
+        """Writes the workload's events, without histograms of values that are not finite."""
         for tag, value in events.scalars.items():
             self._writer.add_scalar(tag, value, epoch, self._now)
         for tag, values in events.histograms.items():
@@ -114,7 +112,7 @@ class TensorBoard:
             self._writer.add_image(tag, image, epoch, self._now, dataformats="HW" if image.ndim == 2 else "HWC")
 
     def result(self, record: Record) -> None:
-        """Writes the outcome of a run, for the columns of the HParams tab, without values that are None."""
+        """Writes the outcome of a run, for the columns of the HParams tab."""
         for tag, name in self._result_tags.items():
             value = getattr(record, name)
             if value is not None:
@@ -126,7 +124,7 @@ class TensorBoard:
 
 
 def _first_start(folder: Path) -> float:
-    """Returns when the first process of the run began, by the names of its event files; now where there are none."""
+    """When the first process of the run began, by the names of its event files; now where there are none."""
     names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
     return min((float(name[1]) for name in names if name), default=time.time())
 
@@ -137,7 +135,7 @@ def write_history(path: Path, rows: Iterable[Epoch], metrics: Iterable[str] = ()
 
 
 def history_line(row: Epoch) -> str:
-    """Returns one row as a line, every float to the last digit; a row inside an epoch has no training loss."""
+    """Returns one row as a line, every float to the last digit."""
     return ",".join(map(repr, (*row[:-1], *row.metrics.values()))).replace("None", "") + "\n"
 
 
@@ -193,16 +191,7 @@ class RunLogger:
             write_text(self._workdir.record, to_json(record))
 
     def end(self, record: Record) -> None:
-        """Writes the result for TensorBoard and closes its file."""
+        """Ends TensorBoard's file with the result."""
         with storage(self._workdir.root):
             self._tensorboard.result(record)
             self._tensorboard.close()
-
-
-@contextmanager
-def storage(place: Path) -> Iterator[None]:
-    """Turns an error of the file system into a `StorageError` about the work directory and the file."""
-    try:
-        yield
-    except OSError as error:
-        raise failed_disk(error, place, " to go on from the last checkpoint") from error

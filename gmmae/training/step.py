@@ -42,8 +42,6 @@ class Algorithm(NamedTuple):
     """What a step does with its batch.
 
     Attributes:
-      losses: give one loss for each sample.
-      optimizer: as `gmmae.training.optimizers.make` returns it.
       micro_batches: equal parts of a device's batch, computed one after the other.
       exact: whether the mean over devices has the same bits on any number of them.
     """
@@ -55,13 +53,7 @@ class Algorithm(NamedTuple):
 
 
 class EpochValues(NamedTuple):
-    """The values that differ between the epochs of a program, and between runs that share it.
-
-    Attributes:
-      seed: of the samples' random keys.
-      epoch: its number.
-      learning_rates: of the steps.
-    """
+    """The values that differ between epochs, and between runs that share a program; `seed` is of the samples' keys."""
 
     seed: UInt32[Array, ""]
     epoch: Int[Array, ""]
@@ -135,7 +127,7 @@ def train_step(
       batch: this device's samples; with the exact reduction those of all devices, with the shards as leading axis.
       weights: of the samples, as in `gmmae.scaling.batches.ShardedIndices`.
       learning_rate: of this step.
-      shard_range: this device's first shard and number of shards, for the exact reduction.
+      shard_range: as in `Slots`.
       algorithm: of the step.
 
     Returns:
@@ -169,13 +161,8 @@ def train_steps(
 ) -> tuple[TrainState, Float[Array, " steps"]]:
     """Takes consecutive steps of an epoch, each by `train_step`.
 
-    Args:
-      state: equal on all devices.
-      values: of the epoch, and of these steps.
-      count: how many steps to take. Where it is an array, the program is the same for any number, with the same bits.
-      samples: a pytree of arrays: the whole training set, or what the device needs of it.
-      slots: of the steps.
-      algorithm: of each step.
+    Where `count` is an array, the program is the same for any number of steps, with the same bits. `samples` is a pytree of
+    arrays: the whole training set, or what the device needs of it.
 
     Returns:
       The new state and the mean loss of each step, 0 for those that were not taken.
@@ -204,13 +191,8 @@ def validate_steps(
 ) -> dict[str, Float[Array, " steps"]]:
     """Returns the mean of each step's real samples, by name, 0 for the steps that are not taken.
 
-    Args:
-      params: equal on all devices.
-      count: how many steps to take, as in `train_steps`.
-      samples: a pytree of arrays: the whole data set, or what the device needs of it.
-      slots: of the steps.
-      values: give one value for each sample, by name.
-      exact: whether the means have the same bits on any number of devices.
+    `values` gives one value for each sample, by name; `count` and `samples` are as in `train_steps`. With `exact` the means
+    have the same bits on any number of devices.
     """
 
     def sums(samples: Samples, weights: Array) -> dict[str, Array]:
@@ -230,7 +212,6 @@ def validate_steps(
 
 
 def _scanned(step: Callable[[X, PyTree], X], carry: X, of_steps: PyTree, count: Int[Array, ""] | int) -> X:
-    """Returns what `step` makes of the carry in `count` steps, whose arrays have the steps along their leading axis."""
     if isinstance(count, int):
         return lax.scan(lambda carry, of_step: (step(carry, of_step), None), carry, of_steps)[0]
 
@@ -241,8 +222,5 @@ def _scanned(step: Callable[[X, PyTree], X], carry: X, of_steps: PyTree, count: 
 
 
 def _noted(of_steps: Float[Array, " steps"], value: Float[Array, ""], number: Array) -> Float[Array, " steps"]:
-    """Returns the values of all steps with that of one.
-
-    All are written again, because XLA makes an update in place a copy on a GPU, which divides the step's CUDA graph.
-    """
+    """Writes all values again, because XLA makes an update in place a copy on a GPU, which divides the step's CUDA graph."""
     return jnp.where(jnp.arange(len(of_steps)) == number, value, of_steps)

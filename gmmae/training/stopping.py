@@ -12,10 +12,8 @@ class StopMonitor:
     """The rows of a run's history, and the reason to stop after the last epoch.
 
     Attributes:
-      rows: all of them.
-      epochs: those at the ends of epochs.
+      epochs: the rows at the ends of epochs.
       at_target: the first row at the target, or None.
-      time_limit_s: infinite where there is none.
       costs: the monitored metric after each epoch as something to make small, by its number; infinite before the first one.
 
     >>> rows = [Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0, 0, 0, 0, 0, 32) for epoch, loss in enumerate((0.3, 0.2), 1)]
@@ -62,11 +60,11 @@ class StopMonitor:
     def reason(self) -> str | None:  # noqa: PLR0911 a line for each reason
         """Returns the reason to stop after the last epoch, or None to go on, as always inside an epoch.
 
-        A target that an earlier epoch reached comes first, because it was changed since. So does one that was reached inside
-        the last epoch. NaN or infinity in a loss is `diverged`, before any other rule. A validation loss that stays the same,
-        to the last digit, for `collapse_epochs` further epochs is `collapsed`: the constant ceiling of the paper's Fig. 3. A
-        plateau that is not constant is `stalled`. There the best of the last `patience_epochs` epochs does not improve on the
-        best before by the share `min_relative_improvement`.
+        A target that an earlier epoch reached comes first, because it was changed since, and so does one reached inside the
+        last epoch. Otherwise NaN or infinity in a loss goes before any other rule. `collapsed` is a validation loss that stays
+        the same, to the last digit, for `collapse_epochs` further epochs: the constant ceiling of the paper's Fig. 3. Any other
+        plateau is `stalled`: the best of the last `patience_epochs` epochs does not improve on the best before by the share
+        `min_relative_improvement`.
         """
         stop, done, last = self._stop, len(self.epochs), self.rows[-1] if self.rows else None
         if last is None or last.train_loss is None:
@@ -93,10 +91,7 @@ class StopMonitor:
 def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> float:
     """Returns the step at which a curve first falls to a level, linear between two validations; infinite if it does not.
 
-    Args:
-      steps: the step of each validation; the first one comes before the first step.
-      costs: the metric there, with its sign chosen so that less is better.
-      level: the level of the metric.
+    The first step and cost are before the first step; of a metric to be made large the costs are negative.
 
     >>> crossing((0, 10, 20), (5.0, 3.0, 2.0), 2.5), crossing((0, 10), (5.0, 3.0), 1.0)
     (15.0, inf)
@@ -113,12 +108,9 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
 
 
 def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bool:
-    """Returns whether a run has nothing left to do under these rules.
+    """Returns whether a run has nothing left to do under these rules, which may have changed since.
 
-    Args:
-      record: of the run.
-      stop: the rules, which may have changed since.
-      rows: of its history; all rules are applied to it again. Without it only the limits of epochs and time are.
+    Without the rows of its history only the limits of epochs and time are applied again.
     """
     reason = record.stop_reason
     goal = stop.target, stop.monitor, stop.better

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Protocol, TextIO, cast
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -13,30 +13,14 @@ from gmmae.system.streams import Outlasting
 from gmmae.training.records import Epoch
 
 
-class Display(Protocol):
-    """Shows the progress of one run."""
-
-    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
-        """Shows the start table; `done` epochs are behind the run."""
-
-    def epoch(self, row: Epoch) -> None:
-        """Shows an epoch."""
-
-    def say(self, line: str) -> None:
-        """Shows a line of text."""
-
-    def close(self) -> None:
-        """Ends the display."""
-
-
 class Plain:
-    """Prints one line for each epoch, for log files."""
+    """Shows the progress of one run: prints one line for each epoch, for log files."""
 
     def __init__(self, console: Console):
         self._file, self._max_epochs = console.file, 0  # not through rich, which takes as long as a short epoch
 
     def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
-        """Prints the start table."""
+        """Prints the start table; `done` epochs are behind the run."""
         self._max_epochs = max_epochs
         width = max(map(len, facts))
         for name, value in facts.items():
@@ -52,10 +36,10 @@ class Plain:
         self._file.flush()
 
     def close(self) -> None:
-        """Does nothing."""
+        """Ends the display."""
 
 
-class Live:
+class Live(Plain):
     """Shows a table and a progress bar, for terminals."""
 
     def __init__(self, console: Console):
@@ -111,7 +95,7 @@ def standard_output() -> Console:
     return Console(file=cast(TextIO, Outlasting(sys.stdout)))
 
 
-def display(console: Console | None = None) -> Display:
+def display(console: Console | None = None) -> Plain:
     """Returns the display for standard output: live on a terminal, plain elsewhere."""
     console = console or standard_output()
     return Live(console) if console.is_terminal else Plain(console)

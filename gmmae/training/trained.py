@@ -1,5 +1,6 @@
 """The Python interface: train a configuration, load a trained model. `docs/api.md` shows it."""
 
+import math
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,12 +14,13 @@ import numpy as np
 from flax.errors import FlaxError
 from jaxtyping import PyTree
 
-from gmmae.config.schema import LOSS, Config, changed, flatten
+from gmmae.config.schema import LOSS, Config
+from gmmae.config.toml import updated
 from gmmae.multihost.distributed import join_processes
 from gmmae.system.errors import InputError, write_error
 from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, loop, terminal
-from gmmae.training.checkpoint import named, trained
+from gmmae.training.checkpoint import filled, trained
 from gmmae.training.parallel import choose
 from gmmae.training.records import Record
 from gmmae.training.step import take
@@ -55,14 +57,7 @@ def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record
 
 
 class Trained(NamedTuple):
-    """A trained model.
-
-    Attributes:
-      config: of its run.
-      record: of its run.
-      workload: its functions.
-      params: the best parameters, on the host.
-    """
+    """A trained model: the configuration and record of its run, its workload, and the best parameters, on the host."""
 
     config: Config
     record: Record
@@ -97,7 +92,7 @@ class Trained(NamedTuple):
     def refine(self, samples: Samples, steps: int = 30) -> Mapping[str, np.ndarray]:
         """Returns `describe` of nodules after a number of steps of Adam on each mixture (`gmmae.models.refine`).
 
-        It adds `loss_before` and `loss` of each sample, before and after these steps, and the `seconds` that they took.
+        It adds each sample's `loss_before` and `loss`, and the `seconds` that they took.
         """
         if not isinstance(steps, int) or steps < 0:
             raise InputError(f"steps must be a whole number of at least 0; got {steps!r}")
@@ -108,7 +103,6 @@ class Trained(NamedTuple):
         return {**described, **_joined(results), "seconds": of_each}
 
     def _required(self, name: str) -> Callable[..., PyTree]:
-        """Returns an optional function of the workload; raises `InputError` if it has none."""
         if (function := getattr(self.workload, name)) is None:
             raise InputError(f"a workload must have `{name}` for this; got {self.config.workload}, which has none")
         return function
@@ -137,30 +131,29 @@ class Trained(NamedTuple):
             if total > batch:
                 _require_samples(jax.tree.leaves(program.out_info), batch)
             program = program.compile()
-            for part, of_part in parts:
+            for part in parts:
                 start = time.perf_counter()
-                result = jax.device_get(program(params, of_part, *more))
-                seconds = time.perf_counter() - start
-                whole = len(part) == batch
-                values.append((result if whole else jax.tree.map(lambda array: array[: len(part)], result), seconds))  # noqa: B023
+                result = jax.device_get(program(params, part, *more))
+                values.append((result, time.perf_counter() - start))
+        if last := total % batch:  # the last batch is filled up
+            result, seconds = values[-1]
+            values[-1] = jax.tree.map(lambda array: array[:last], result), seconds
         return values
 
-    def _parts(self, samples: Samples, batch: int, fetcher: Fetcher) -> Iterator[tuple[range, Samples]]:
-        """Yields samples batch by batch in the run's precision, with their positions. The last batch is filled up."""
+    def _parts(self, samples: Samples, batch: int, fetcher: Fetcher) -> Iterator[Samples]:
+        """Yields samples batch by batch in the run's precision. The last batch is filled up."""
         total = sources.count(samples)
-        parts = [range(first, min(first + batch, total)) for first in range(0, total, batch)]
+        parts = np.arange(math.ceil(total / batch) * batch).reshape(-1, batch)
         if not isinstance(samples, CheckedSource):
             samples = compilation.cast(self.config, samples)
-            for part in parts:
-                yield part, take(samples, np.minimum(np.arange(part.start, part.start + batch), total - 1))
+            yield from (take(samples, np.minimum(part, total - 1)) for part in parts)
             return
-        like = compilation.cast(self.config, samples.first)
-        read = [np.pad(part, (0, batch - len(part)), constant_values=sources.NO_SAMPLE) for part in parts]
-        begun = map(partial(fetcher.begin, samples, like), read)
+        read = partial(fetcher.begin, samples, compilation.cast(self.config, samples.first))
+        begun = map(read, np.where(parts < total, parts, sources.NO_SAMPLE))
         waits = [next(begun)]
-        for part in parts:
+        for _ in parts:
             waits += islice(begun, 1)  # read while the caller works
-            yield part, waits.pop(0)()
+            yield waits.pop(0)()
 
 
 def _require_samples(arrays: Sequence[Any], batch: int) -> None:
@@ -172,7 +165,6 @@ def _require_samples(arrays: Sequence[Any], batch: int) -> None:
 
 
 def _joined(results: Sequence[PyTree]) -> PyTree:
-    """Returns the values of several batches as those of one."""
     return results[0] if len(results) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *results)
 
 
@@ -192,22 +184,17 @@ def load(workdir: str | Path, *, workload: str | None = None, **changes: object)
         key.
     """
     own = run_config(Path(workdir), workload)
-    keys = [key for key, _ in flatten(own)]
-    if unknown := [key for key in changes if key.replace("__", ".") not in keys]:
-        raise InputError(f"changes must be of keys of the configuration, such as {keys[0]}; got {', '.join(unknown)}")
-    return restore(on_its_data(require_source(changed(own, **changes), own), own), Path(workdir))
+    other = updated(own, {key.replace("__", "."): value for key, value in changes.items()})
+    return restore(on_its_data(require_source(other, own), own), Path(workdir))
 
 
 def run_config(workdir: Path, workload: str | None = None) -> Config:
-    """Returns the configuration of the run in a folder or an exported file, with another place of its workload if one is given.
+    """Returns the configuration of the run in a folder or an exported file, with its workload in another place if one is given.
 
     Raises:
       InputError: there is none.
     """
-    folder = _opened(workdir)
-    if not folder.config.is_file():
-        raise _no_run(folder)
-    return read_config(folder.config, workload)
+    return read_config(_opened(workdir).config, workload)
 
 
 def restore(config: Config, workdir: Path) -> Trained:
@@ -217,9 +204,8 @@ def restore(config: Config, workdir: Path) -> Trained:
       InputError: as `load`.
     """
     folder = _opened(workdir)
-    record = folder.read_record() if folder.config.is_file() else None
-    if record is None:
-        raise _no_run(folder)
+    record = folder.read_record()
+    assert record is not None
     known, now = record.data.get("workload file"), registry.file_hash(config.workload)
     if known not in (None, now):
         write_error(f"warning: {config.workload} is no longer the file that {workdir} was trained with: results may be wrong\n")
@@ -230,18 +216,14 @@ def restore(config: Config, workdir: Path) -> Trained:
 
 
 def _opened(run: Path) -> WorkDir:
-    """Returns the files of a run. Those in an exported file have the names of a folder's."""
-    return WorkDir(cast(Path, zipfile.Path(run)) if run.is_file() and zipfile.is_zipfile(run) else run)
+    """Returns the files of a run; those in an exported file have the names of a folder's."""
+    folder = WorkDir(cast(Path, zipfile.Path(run)) if run.is_file() and zipfile.is_zipfile(run) else run)
+    if not (folder.config.is_file() and folder.record.is_file()):
+        names = f"{folder.config.name} and {folder.record.name}"
+        raise InputError(f"workdir must be that of a run; got {folder.root}, which has no {names}")
+    return folder
 
 
 def _exported(file: Path, like: Params) -> Params:
     with zipfile.ZipFile(file) as archive, archive.open("params.npz") as part, np.load(part) as arrays:
-        held, wanted = dict(arrays), named(like)
-    if jax.tree.map(np.shape, held) != jax.tree.map(np.shape, wanted):
-        raise InputError(f"{file} must hold the parameters of its workload; got others: export the run again")
-    return jax.tree.unflatten(jax.tree.structure(like), [held[name] for name in wanted])
-
-
-def _no_run(folder: WorkDir) -> InputError:
-    names = f"{folder.config.name} and {folder.record.name}"
-    return InputError(f"workdir must be that of a run; got {folder.root}, which has no {names}")
+        return filled(like, dict(arrays), f"{file} must hold the parameters of its workload; got others: export the run again")

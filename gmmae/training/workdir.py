@@ -4,7 +4,6 @@ import hashlib
 import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +117,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
 
 
 def begin(config: Config, workdir: WorkDir) -> None:
-    """Makes a claimed work directory the run's own: its start has succeeded.
-
-    Raises:
-      InputError: it cannot be written.
-      StorageError: its disk is full, or failed.
-    """
+    """Makes a claimed work directory the run's own: its start has succeeded."""
     with writable(workdir.root):
         workdir.snapshots.mkdir(parents=True, exist_ok=True)
         write_text(workdir.config, to_toml(absolute(config)))
@@ -131,10 +125,10 @@ def begin(config: Config, workdir: WorkDir) -> None:
 
 @contextmanager
 def writable(root: Path) -> Iterator[None]:
-    """What fails to write says that a work directory must be one that can be written.
+    """Refuses a work directory in which the block cannot write.
 
     Raises:
-      InputError: it is not.
+      InputError: it is none that can be written.
       StorageError: the disk failed, or is full.
     """
     claim_output(root, None, "workdir")
@@ -142,24 +136,23 @@ def writable(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FAILED:
-            raise failed_disk(error, root, ", or give another with --workdir") from error
+            with storage(root):
+                raise
         raise InputError(
             f"workdir must be a folder that can be written; got {root} ({error.strerror or error}): give another with --workdir"
         ) from error
 
 
-def failed_disk(error: OSError, root: Path, further: str) -> StorageError:
-    """Returns an error of the file system as one about a work directory and the file.
-
-    Args:
-      error: of the file system.
-      root: stands for the file where the error names none.
-      further: the end of the advice.
-    """
-    return StorageError(
-        f"workdir must stay a folder that can be written; writing {error.filename or root} failed "
-        f"({error.strerror or error}): see to it, and run the same command again{further}"
-    )
+@contextmanager
+def storage(root: Path) -> Iterator[None]:
+    """Turns an error of the file system into a `StorageError` about the work directory and the file."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"workdir must stay a folder that can be written; writing {error.filename or root} failed "
+            f"({error.strerror or error}): see to it, and run the same command again to go on from the last checkpoint"
+        ) from error
 
 
 def alone(lock: Path, work: str) -> AbstractContextManager[None]:
@@ -168,11 +161,11 @@ def alone(lock: Path, work: str) -> AbstractContextManager[None]:
     Raises:
       InputError: another process holds it.
     """
-    return locks.held(lock, partial(_refuse, lock.parent, work))
 
+    def refuse(holder: str) -> None:
+        raise InputError(
+            f"workdir must be worked on by one {work} at a time; got {lock.parent}, which {holder} holds: wait for it, end it, "
+            "or give another with --workdir"
+        )
 
-def _refuse(root: Path, work: str, holder: str) -> None:
-    raise InputError(
-        f"workdir must be worked on by one {work} at a time; got {root}, which {holder} holds: wait for it, end it, or give "
-        "another with --workdir"
-    )
+    return locks.held(lock, refuse)

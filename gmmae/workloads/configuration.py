@@ -36,11 +36,7 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
 
 
 def require_source(config: Config, own: Config | None = None) -> Config:
-    """Refuses a folder or a CSV that the source would not read.
-
-    Args:
-      config: to check.
-      own: of a run that may have begun so. Its own folder and CSV are not refused, so that it can be opened.
+    """Refuses a folder or a CSV that the source would not read, unless the run `own` may have begun so: then it can be opened.
 
     Raises:
       ConfigError: the built-in data are synthetic, and have one.
@@ -59,10 +55,6 @@ def require_source(config: Config, own: Config | None = None) -> Config:
 
 def read_config(path: Path, workload: str | None = None) -> Config:
     """Returns the configuration in a TOML file; keys that it does not name have their defaults.
-
-    Args:
-      path: the file.
-      workload: instead of the file's.
 
     Raises:
       InputError: not TOML, an unknown key or a bad value; the message names the file.
@@ -89,23 +81,16 @@ def default(table: dict[str, object], workload: str | None) -> Config:
 
 
 def without_own_csv(config: Config, own: Config) -> Config:
-    """Returns a configuration without the run's CSV where that has an absolute path, because it lists only the run's nodules.
+    """Returns a configuration, for nodules of another folder, without the run's CSV where that has an absolute path.
 
-    Args:
-      config: for nodules of another folder.
-      own: the run's configuration.
+    Such a CSV lists only the run's nodules.
     """
     csv = _data_setting(own, "csv")
     return changed(config, data__csv="auto") if _data_setting(config, "csv") == csv and Path(csv).is_absolute() else config
 
 
 def on_its_data(config: Config, own: Config) -> Config:
-    """Returns a run's changed configuration, without the run's CSV where the changes name another folder of data.
-
-    Args:
-      config: with the changes.
-      own: the run's configuration.
-    """
+    """Returns a run's changed configuration, without its CSV where the changes name another folder of data."""
     return config if _data_setting(config, "root") == _data_setting(own, "root") else without_own_csv(config, own)
 
 

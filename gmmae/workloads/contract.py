@@ -36,16 +36,14 @@ UNDEFINED = ", undefined"
 
 
 def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
-    """Returns one loss for each sample, or raises a WorkloadError where the workload gives another shape or type."""
+    """Returns one loss for each sample; raises WorkloadError where the workload gives another shape or type."""
     of_samples = workload.losses(params, samples, keys)
     _require_one_per_sample("losses", samples, of_samples)
     return of_samples
 
 
 def values(workload: Workload, params: Params, samples: Samples, keys: Array | None = None) -> PerSample:
-    """Returns the loss and each metric by name, one value for each sample; a validation takes their means.
-
-    With keys, as in training, there is only the loss.
+    """Returns the loss and each metric by name, one value for each sample; with keys, as in training, only the loss.
 
     Raises:
       WorkloadError: the workload gives values of another shape or type, or a metric's name is "loss" or has several lines.
@@ -70,7 +68,6 @@ def summable_values(workload: Workload, may_be_undefined: Sequence[str], params:
 
 
 def _require_one_per_sample(name: str, samples: Samples, values: Array, *losses: Array) -> None:
-    """Refuses values of another shape, and of a type that is not floating, or not together with that of the losses."""
     shape, expected = np.shape(values), (count(samples),)
     if shape != expected or not jnp.issubdtype(jnp.result_type(values, *losses), jnp.floating):
         dtype = getattr(values, "dtype", type(values).__name__)

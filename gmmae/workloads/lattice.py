@@ -3,7 +3,9 @@
 Its samples are {"density", "mask", "log_mass"}. `describe` and `encode` also take densities alone.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,12 +63,7 @@ def density_at(
 ) -> Float[np.ndarray, "samples ..."]:
     """Returns the density of each mixture at the voxel centres of a volume of any shape, one mixture at a time.
 
-    Args:
-      weights: of the components of each mixture.
-      means: of the components.
-      covariances: of the components.
-      shape: of the volume.
-      stretch: lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
+    `stretch` has the lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
     """
     points = grid(shape, len(shape)) * stretch[::-1].astype(np.float32)
     mixtures = zip(*map(jnp.asarray, (weights, means, covariances)), strict=True)
@@ -76,14 +73,10 @@ def density_at(
 def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
     """Returns the workload of a configuration whose `model.decoder` is "lattice"."""
     module, point_loss = lattice_autoencoder(model, data.sample_shape), LOSSES[loss]
+    apply: Callable[..., Any] = module.apply  # its results have the types of the methods
 
     def init(key: Array) -> Params:
         return module.init(key, jnp.zeros((1, *data.sample_shape)))
-
-    def reconstruct(params: Params, density: Array) -> Decoded:
-        decoded = module.apply(params, density)
-        assert isinstance(decoded, Decoded)
-        return decoded
 
     def density_losses(decoded: Decoded, density: Array) -> Float[Array, " samples"]:
         return axis_aligned.losses(decoded.mixture, density, point_loss)
@@ -93,14 +86,14 @@ def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
         density, mask = samples["density"], samples["mask"]
         if data.augment and keys is not None:
             density, mask = symmetries(density, keys), symmetries(mask, keys)
-        decoded = reconstruct(params, density)
+        decoded: Decoded = apply(params, density)
         mass_losses = jnp.square(decoded.log_mass - samples["log_mass"])
         weighted_mask_losses = model.mask_weight * mask_losses(decoded.mask, mask)
         return density_losses(decoded, density) + weighted_mask_losses + model.mass_weight * mass_losses
 
     def metrics(params: Params, samples: Samples) -> PerSample:
         samples = jax.tree.map(jnp.asarray, samples)
-        decoded = reconstruct(params, samples["density"])
+        decoded: Decoded = apply(params, samples["density"])
         return {
             "density": density_losses(decoded, samples["density"]),
             "dice": dice(decoded.mask, samples["mask"] > 0),
@@ -108,13 +101,10 @@ def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
         }
 
     def encode(params: Params, samples: Samples) -> Array:
-        latent = module.apply(params, jnp.asarray(_density(samples)), method=module.encode)
-        assert isinstance(latent, Array)
-        return latent
+        return apply(params, jnp.asarray(_density(samples)), method=module.encode)
 
     def decode(params: Params, latent: Array) -> PerSample:
-        decoded = module.apply(params, jnp.asarray(latent), method=module.decode)
-        assert isinstance(decoded, Decoded)
+        decoded: Decoded = apply(params, jnp.asarray(latent), method=module.decode)
         mixture = decoded.mixture.mixture
         return {
             "density": density_on_grid(decoded.mixture, data.sample_shape),

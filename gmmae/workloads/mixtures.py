@@ -28,13 +28,7 @@ def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefin
 
 
 def mixture_refinement(loss: str, sigma_floor: float, *, diagonal: bool) -> Callable[[PerSample, int], PerSample]:
-    """Returns `Workload.refine` for a description by `inputs`, `weights`, `means` and `covariances`.
-
-    Args:
-      loss: its name in `gmmae.models.losses`.
-      sigma_floor: smallest standard deviation, in voxels.
-      diagonal: no component has correlations.
-    """
+    """Returns `Workload.refine` for a description by `inputs`, `weights`, `means` and `covariances`; floor in voxels."""
 
     def refined(described: PerSample, steps: int) -> PerSample:
         mixture = Mixture.of(*(described[name] for name in ("weights", "means", "covariances")))

@@ -1,9 +1,9 @@
 """The workload of the paper: the Gaussian-mixture autoencoder of lung nodules, whose target is its input density."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -25,37 +25,28 @@ def build(config: Config) -> Workload:
     if config.model.decoder == "lattice":
         return lattice.workload(config.model, config.data, config.loss)
     module, loss = autoencoder(config.model, config.data.ndim), LOSSES[config.loss]
+    apply: Callable[..., Any] = module.apply  # its results have the types of the methods
 
     def init(key: Array) -> Params:
         return module.init(key, jnp.zeros((1, *config.data.sample_shape), jnp.float32))
 
-    def reconstruct(params: Params, volumes: Array) -> Array:
-        density = module.apply(params, volumes)
-        assert isinstance(density, jax.Array)
-        return density
-
     def losses(params: Params, volumes: Array, keys: Array | None) -> Array:
         if config.data.augment and keys is not None:
             volumes = symmetries(volumes, keys)
-        of_samples = module.apply(params, volumes, loss, method=module.losses)
-        assert isinstance(of_samples, jax.Array)
-        return of_samples
+        return apply(params, volumes, loss, method=module.losses)
 
     def describe(params: Params, volumes: Array) -> PerSample:
-        mixture = module.apply(params, volumes, method=module.mixture)
-        assert isinstance(mixture, Mixture)
+        mixture: Mixture = apply(params, volumes, method=module.mixture)
         return {
             "inputs": volumes,
-            "density": reconstruct(params, volumes),
+            "density": apply(params, volumes),
             "weights": jnp.exp(mixture.log_weights),
             "means": mixture.means,
             "covariances": mixture.covariances,
         }
 
     def encode(params: Params, volumes: Array) -> Array:
-        latent = module.apply(params, volumes, method=module.encode)
-        assert isinstance(latent, jax.Array)
-        return latent
+        return apply(params, volumes, method=module.encode)
 
     def load() -> Splits:
         loaded = sources.load(config.data)

@@ -4,8 +4,9 @@ The network's input is cropped from a wider patch. In training the offset is ran
 So the position tells little about the nodule. Voxels outside of the volume count neither in the loss nor in the Dice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -103,14 +104,10 @@ def build(config: Config) -> Workload:
     data = config.data
     module = UNet(config.model.features, config.model.groups or 0)
     channels = 2 * data.neighbours + 1 if data.ndim == 2 else 1
+    logits: Callable[..., Any] = module.apply
 
     def init(key: Array) -> Params:
         return module.init(key, jnp.zeros((1, *(data.shape,) * data.ndim, channels)))
-
-    def logits(params: Params, images: Array) -> Array:
-        outputs = module.apply(params, images)
-        assert isinstance(outputs, jax.Array)
-        return outputs
 
     def losses(params: Params, samples: Samples, keys: Array | None) -> Array:
         images, labels = crop_and_augment(data, samples, keys)
@@ -136,7 +133,10 @@ def build(config: Config) -> Workload:
         return Splits(
             *(samples_of(patches.take(part)) for part in parts.values()),
             about=f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules",
-            names={name: [_patch_name(volumes, patches, i, data.ndim) for i in part] for name, part in parts.items()},
+            names={
+                name: [volumes[patches.volumes[i]].name + f" slice {patches.corners[i, 0]}" * (data.ndim == 2) for i in part]
+                for name, part in parts.items()
+            },
             groups={name: [volumes[volume].group for volume in patches.volumes[part]] for name, part in parts.items()},
             may_be_undefined=() if all_visible else ("dice",),
             columns={
@@ -157,11 +157,6 @@ def _patches_of(patches: Patches, volumes: np.ndarray) -> np.ndarray:
     volume_of, z = patches.volumes[index], patches.corners[index, 0]
     middles = {volume: np.median(z[volume_of == volume]) for volume in np.unique(volume_of)}
     return index[np.argsort([abs(at - middles[volume]) for volume, at in zip(volume_of, z, strict=True)], kind="stable")]
-
-
-def _patch_name(volumes: Sequence[NativeNodule], patches: Patches, i: int, ndim: int) -> str:
-    name = volumes[patches.volumes[i]].name
-    return f"{name} slice {patches.corners[i, 0]}" if ndim == 2 else name
 
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:

@@ -45,15 +45,12 @@ def is_source(samples: object) -> TypeGuard[Source]:
 
 
 class CheckedSource:
-    """A source whose samples are checked when they are read.
+    """A source whose samples are checked when they are read; `first` is the first of them, a pytree of arrays.
 
     Args:
       source: of the samples.
       name: of the samples, for errors.
       int_bytes: of the largest integers that they may need; 4 or 8.
-
-    Attributes:
-      first: the first sample, a pytree of arrays.
 
     Raises:
       SourceError: the source is empty, or its first sample cannot be used.
@@ -74,10 +71,7 @@ class CheckedSource:
         return self._count
 
     def __getitem__(self, index: int) -> Samples:
-        return jax.tree.unflatten(self._form[0], self.leaves(index))
-
-    def leaves(self, index: int) -> list[np.ndarray]:
-        """Returns the arrays of a sample, in the order of its pytree. Several threads may call this at once.
+        """Returns a sample, whose leaves are arrays. Several threads may call this at once.
 
         Raises:
           SourceError: the source raises an error, or the sample has another form than the first one.
@@ -88,7 +82,7 @@ class CheckedSource:
         if of_sample != self._form:
             got = f"{form(jax.tree.unflatten(of_sample[0], leaves))} for sample {index}, and {form(self.first)} for sample 0"
             raise SourceError(f"{self._name} must all have the same form; got {got}")
-        return leaves
+        return jax.tree.unflatten(of_sample[0], leaves)
 
     def resized(self, count: int) -> "CheckedSource":
         """Returns a source of at least this number of samples, which repeats its own."""
@@ -97,14 +91,13 @@ class CheckedSource:
         return other
 
     def require_same_length(self) -> None:
-        """Refuses a source whose length has changed, because the order of the samples follows from it."""
+        """Refuses a source whose length has changed: the order of the samples follows from it."""
         if (length := len(self._source)) != self._own:
             raise SourceError(
                 f"{self._name} must keep their number, {self._own}, during a run; got a source of length {length}"
             )
 
     def _read(self, index: int) -> tuple[list[np.ndarray], tuple[Any, ...]]:
-        """Returns the arrays of a sample, and its form: the structure, and the shape and type of each array."""
         try:
             values, structure = jax.tree.flatten(self._source[index])
             leaves = [np.asarray(value) for value in values]
@@ -124,11 +117,6 @@ class CheckedSource:
 
 def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples:
     """Returns arrays as they are, and a source that checks its samples when they are read.
-
-    Args:
-      samples: arrays or a source.
-      name: of the samples, for errors.
-      int_bytes: of the largest integers that they may need; 4 or 8.
 
     Raises:
       WorkloadError: they are no numbers, or integers that JAX would wrap.
@@ -186,7 +174,7 @@ class Fetcher(ThreadPoolExecutor):
           index: positions of the samples; `NO_SAMPLE` leaves a row at 0.
 
         Raises:
-          SourceError: the length of the source has changed; the function that waits raises as `CheckedSource.leaves`.
+          SourceError: the length of the source has changed; the function that waits raises as the source.
         """
         source.require_same_length()
         # New memory each time: on a CPU the arrays of JAX may share it.
@@ -198,7 +186,7 @@ class Fetcher(ThreadPoolExecutor):
             for row, sample in wanted:  # each thread takes the next one of the same list
                 if self.closed:
                     return
-                for array, leaf in zip(by_row, source.leaves(sample), strict=True):
+                for array, leaf in zip(by_row, jax.tree.leaves(source[sample]), strict=True):
                     array[row] = leaf
 
         tasks = [self.submit(fill) for _ in range(self.threads)]
@@ -216,9 +204,7 @@ def rows_of(
 ) -> tuple[Int32[np.ndarray, "devices rows"], Int32[np.ndarray, "shards steps slots"]]:
     """Returns the samples that each device needs, each of them once, and the row of each slot's sample among them.
 
-    Args:
-      indices: positions of the slots' samples in the data set. Consecutive shards are of one device.
-      devices: their number.
+    `indices` are positions in the data set; consecutive shards are of one device.
 
     >>> samples, rows = rows_of(np.array([[[7, 5], [9, 9]], [[6, 7], [9, 9]]]), devices=2)  # two steps of two slots each
     >>> samples.tolist(), rows.tolist()
@@ -233,11 +219,7 @@ def rows_of(
 
 
 def count(samples: Samples, name: str = "samples") -> int:
-    """Returns the number of samples in a pytree of arrays, or in a source that `registry.build` has checked.
-
-    Args:
-      samples: arrays with the samples along their leading axis, or a `CheckedSource`.
-      name: of the samples, for the error.
+    """Returns the number of samples in a pytree of arrays, or in a `CheckedSource`.
 
     Raises:
       WorkloadError: there are none, or the arrays differ in their number.

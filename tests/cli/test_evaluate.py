@@ -277,7 +277,7 @@ def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_ru
 
 
 def test_only_mixtures_can_be_refined_and_known_keys_be_changed(own_run):
-    with pytest.raises(InputError, match="changes must be of keys of the configuration, such as scaling; got data__sampels"):
+    with pytest.raises(InputError, match=r"unknown key 'data\.sampels'; did you mean 'data\.samples'"):
         gmmae.load(own_run.folder, data__sampels=3)
     model = gmmae.load(own_run.folder)
     with pytest.raises(InputError, match="a workload must have `refine`"):

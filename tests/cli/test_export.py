@@ -14,8 +14,8 @@ import gmmae
 from gmmae.export.loader import Model
 from gmmae.system.errors import InputError
 from gmmae.training import compilation
+from gmmae.training.checkpoint import named
 from gmmae.training.loop import run
-from gmmae.training.trained import named
 from gmmae.workloads import registry
 from tests.commands import refusal, run_gmmae
 from tests.small import Recorder, small

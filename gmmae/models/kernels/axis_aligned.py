@@ -52,7 +52,6 @@ def losses(mixture: AxisAligned, volumes: Float[Array, "samples *volume"], point
 
 
 def _normal(mixture: AxisAligned, axis: int, edge: int) -> Float[Array, "*b edge k"]:
-    """Returns the normal densities of all components at the voxel centres along an axis."""
     means, sigma = mixture.means[..., None, :, axis], mixture.sigma[..., None, :, axis]
     centres = (2 * jnp.arange(edge, dtype=means.dtype) + 1) / edge - 1
     return jnp.exp(-0.5 * jnp.square((centres[:, None] - means) / sigma) - jnp.log(sigma) - 0.5 * LOG_2PI)

@@ -1,17 +1,16 @@
 """Convolutions without stride, in the form that is fast on the device at hand.
 
-On a CPU, XLA computes 3-D convolutions slowly, and their gradients more so. Inside a `while` loop, such as the scan of an
-epoch, the gradients take a form that is several times slower still. On an NVIDIA GPU, cuDNN has no good kernels for few
-channels: in three dimensions an H100 reaches a tenth of its rate. So on both a convolution is made of matrix products. There
-are several forms, which agree to rounding. Each has a rule for its gradients, without scatter or transposed convolution.
+On a CPU, XLA computes 3-D convolutions slowly, and their gradients more so, above all inside a `while` loop such as the scan of
+an epoch. On an NVIDIA GPU, cuDNN has no good kernels for few channels: in three dimensions an H100 reaches a tenth of its rate.
+So on both a convolution is made of matrix products. The forms agree to rounding, and each has a rule for its gradients, without
+scatter or transposed convolution.
 
-Some forms are products of spectra (`gmmae.models.kernels.spectral`). For 3 × 3 kernels on a CPU, one is products of tiles
-(`gmmae.models.kernels.winograd`). The direct form lays patches side by side along every axis
-but the first. One product gives the contributions of all kernel planes along the first axis. Shifted sums add these. Other
-devices use the library's convolution.
+Some are products of spectra (`gmmae.models.kernels.spectral`), and for 3 × 3 kernels on a CPU one is products of tiles
+(`gmmae.models.kernels.winograd`). The direct form lays patches side by side along every axis but the first; one product gives
+the contributions of all kernel planes along the first axis, and shifted sums add these. Other devices use the library's
+convolution.
 
-The axes of the volume come first, then the samples. On a CPU all forms then work on contiguous memory. On a GPU, XLA chooses
-the layout in memory by itself.
+The axes of the volume come first, then the samples, so that on a CPU all forms work on contiguous memory.
 """
 
 import itertools
@@ -67,11 +66,8 @@ def convolve(
 ) -> Float[Array, "*out samples features"]:
     """Returns the cross-correlation without padding: `out[p] = bias + Σ_q x[p + q] kernel[q]`, for 1, 2 or 3 axes.
 
-    Args:
-      x: any number of volumes, their axes first, then the samples.
-      kernel: the same size k along every axis. The result is k - 1 smaller along each.
-      bias: a number of each feature, or None.
-      precision: of all products, also of the gradients.
+    The kernel has the same size k along every axis, and the result is k - 1 smaller along each. `precision` is that of all
+    products, also of the gradients.
     """
     out: Array = _convolve(x, kernel, bias, precision)
     return out
@@ -98,7 +94,6 @@ def _backward(
 
 
 def _by_platform(part: Callable[["Form"], Callable[..., T]], precision: lax.Precision, x: Array, kernel: Array, *g: Array) -> T:
-    """Applies a part of each platform's fastest form."""
     on = {name: partial(part(form_of(x, kernel, name)), precision=precision) for name in ("cpu", "cuda", "default")}
     return lax.platform_dependent(x, kernel, *g, **on)
 
@@ -174,7 +169,6 @@ def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
 
 
 def _patches(x: Array, edge: int) -> Array:
-    """Returns the kernel's patches along every axis but the first, side by side as channels."""
     slices = [[slice(first, first + size - edge + 1) for first in range(edge)] for size in x.shape[1:-2]]
     return jnp.concatenate([x[(slice(None), *window)] for window in itertools.product(*slices)], axis=-1)
 
@@ -200,10 +194,9 @@ MIN_CHANNELS_OF_TILES = 16 * 32
 def form_of(x: Array, kernel: Array, platform: str) -> Form:
     """Returns the fastest of `FORMS` on a platform, as JAX calls it; `default` stands for all others.
 
-    Few samples do not pay for the transforms of the kernel. For a kernel of few taps no number of samples does. On a CPU tiles
-    pay for 3 × 3 taps and many channels, and spectra for 2 × 2 × 2 taps, which a stride of 2 leaves of 3 × 3 × 3. Larger
-    kernels in one and two dimensions are left to cuDNN.
-    The times are in docs/measurements/convolutions.md and unet_tiles.md.
+    Few samples do not pay for the transforms of the kernel, and for a kernel of few taps no number does. On a CPU tiles pay for
+    3 × 3 taps and many channels, and spectra for 2 × 2 × 2 taps, which a stride of 2 leaves of 3 × 3 × 3. Larger kernels in one
+    and two dimensions are left to cuDNN. The times are in docs/measurements/convolutions.md and unet_tiles.md.
     """
     *edges, channels, _ = kernel.shape
     if platform not in MIN_WORK_OF_SPECTRA:

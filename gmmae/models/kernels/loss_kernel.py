@@ -1,9 +1,9 @@
 """One kernel for NVIDIA GPUs from logits to losses and their gradient, without the exponents in memory.
 
-The exponents are samples × components × points: 26 MB for 32 of the paper's volumes. They would be written and read again,
-forward and backward. Here one program takes a share of a sample's points and keeps its numbers in registers. It makes the few
-coefficients of the exponents from the logits, adds the exponentials and compares with the target. It goes back by the same
-numbers, so the gradient is ready with the loss. Validation leaves the gradient out.
+The exponents are samples × components × points: 26 MB for 32 of the paper's volumes, to be written and read forward and
+backward. Here one program takes a share of a sample's points and keeps its numbers in registers. It makes the few coefficients
+of the exponents from the logits, adds the exponentials, compares with the target, and goes back by the same numbers, so the
+gradient is ready with the loss. Validation leaves the gradient out.
 
 The kernel is written in Pallas and compiled by Triton. `interpret` runs the same program on a CPU, slowly, for tests.
 """

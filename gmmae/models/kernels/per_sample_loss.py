@@ -24,14 +24,9 @@ SampleLoss = Callable[[PyTree, Array, PyTree], Float[Array, ""]]
 def losses(
     density: Density, parameters: PyTree, targets: Float[Array, "samples *points"], point_loss: PointLoss, shared: PyTree = None
 ) -> Float[Array, " samples"]:
-    """Returns the mean of `point_loss` between each density and its target.
+    """Returns the mean of `point_loss`, differentiable element by element, between each density and its target.
 
-    Args:
-      density: differentiable by the parameters.
-      parameters: arrays whose first axis is the samples.
-      targets: densities. They and `shared` are constants: a CPU does not compute their gradient.
-      point_loss: differentiable, element by element.
-      shared: arrays, or None.
+    The parameters' first axis is the samples. Targets and `shared` are constants: a CPU does not compute their gradient.
     """
 
     def of_one(parameters: PyTree, target: Array, shared: PyTree) -> Array:
@@ -74,12 +69,6 @@ def centres(volumes: Float[Array, "samples *volume"]) -> Float[Array, "points n"
 def of_polynomials(
     coefficients: Float[Array, "samples k monomials"], volumes: Float[Array, "samples *volume"], point_loss: PointLoss
 ) -> Float[Array, " samples"]:
-    """Returns the losses of mixtures whose exponents are polynomials.
-
-    Args:
-      coefficients: of the components' exponents, in the order of `mixture.monomials`.
-      volumes: densities at voxel centres, which are constants.
-      point_loss: differentiable, element by element.
-    """
+    """Returns the losses of mixtures whose exponents are polynomials, with coefficients in the order of `mixture.monomials`."""
     monomials = monomials_at(centres(volumes))
     return losses(at_once, coefficients, volumes.reshape(len(volumes), -1), point_loss, monomials)

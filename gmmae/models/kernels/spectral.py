@@ -40,13 +40,7 @@ _FACTORS: dict[Role, list[list[int]]] = {
 
 
 def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
-    """Returns `out[p] = Σ_q x[p + q] kernel[q]`; shapes are as in `gmmae.models.kernels.convolution.convolve`.
-
-    Args:
-      x: the signal.
-      kernel: the kernel.
-      precision: of all products.
-    """
+    """Returns `out[p] = Σ_q x[p + q] kernel[q]`; shapes are as in `gmmae.models.kernels.convolution.convolve`."""
     period = x.shape[:-2]
     product = jnp.matmul(_to("data", x, period, precision), _to("kernel", kernel, period, precision), precision=precision)
     return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision)
@@ -100,7 +94,6 @@ def _valid(x: Array, kernel: Array) -> tuple[int, ...]:
 
 
 def _patches(x: Array, kernel: Array, precision: lax.Precision) -> Float[Array, "factors taps rows"]:
-    """Returns the kernel's patches along all axes but the first, transformed by D along the first."""
     samples, channels = x.shape[-2:]
     moved = jnp.moveaxis(x, -1, 1)
     patches = _to("data", moved.reshape(len(x), channels, -1), x.shape[:1], precision)
@@ -120,7 +113,6 @@ def _shifts(x: Array, axis: int, edge: int) -> Array:
 
 
 def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision) -> Float[Array, "factors rows columns"]:
-    """Returns D, E or R times x, along its leading axes."""
     *volume, rows, columns = x.shape
     for axis, points in enumerate(volume):
         matrices = _matrices(role, period, points, axis, str(x.dtype))
@@ -129,7 +121,6 @@ def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision)
 
 
 def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...], precision: lax.Precision) -> Array:
-    """Returns Dᵀ, Eᵀ or Rᵀ times x; the transformed axes come first in `shape`."""
     for axis, points in reversed(list(enumerate(shape[: len(period)]))):
         matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
         x = jnp.matmul(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision=precision)
@@ -155,8 +146,7 @@ def _matrix(role: Role, period: int, points: int, *, first: bool, last: bool) ->
 
     Its rows are (frequency, part), or (frequency, factor) along the last axis. Its columns are the points of the first axis,
     where the signal is real, and (part, point) along the others. R is the inverse's transpose. Along the first axis a frequency
-    also stands for its conjugate, unless it is its own conjugate. In that case the signal's part is real, and one factor is
-    enough.
+    also stands for its conjugate, unless it is its own: then the signal's part is real, and one factor is enough.
     """
     frequencies = np.arange(period // 2 + 1 if first else period)
     angle = 2 * np.pi * (np.outer(frequencies, np.arange(points)) % period) / period

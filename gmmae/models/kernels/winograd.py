@@ -29,13 +29,7 @@ def fits(x: Array, kernel: Array) -> bool:
 
 
 def tiles(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
-    """Returns `out[p] = Σ_q x[p + q] kernel[q]`; shapes are as in `gmmae.models.kernels.convolution.convolve`.
-
-    Args:
-      x: the signal, with an even size along every axis.
-      kernel: the kernel, of 3 samples along every axis.
-      precision: of all products.
-    """
+    """Returns `out[p] = Σ_q x[p + q] kernel[q]` as `convolve`, for x of even size and kernels of 3 samples along every axis."""
     axes = range(x.ndim - 2)
     products = jnp.matmul(_to(_data, x, axes), _to(_kernel, kernel, axes), precision=precision)
     return _from(_result, products, axes, _places(x))
@@ -59,12 +53,10 @@ def _sums_over_rows(a: Array, b: Array, precision: lax.Precision) -> Float[Array
 
 
 def _places(x: Array) -> tuple[int, ...]:
-    """Returns the number of tiles along each axis, and of samples."""
     return *(size // 2 - 1 for size in x.shape[:-2]), x.shape[-2]
 
 
 def _to(transform: Callable[[Array, int], Sequence[Array]], x: Array, axes: range) -> Float[Array, "factors rows columns"]:
-    """Returns x transformed along each axis."""
     parts = [x]
     for axis in axes:
         parts = [part for whole in parts for part in transform(whole, axis)]
@@ -77,14 +69,7 @@ def _from(
     axes: range,
     rows: tuple[int, ...],
 ) -> Array:
-    """Returns the products transformed back along each axis, from the last axis to the first.
-
-    Args:
-      transform: from four arrays to one, along an axis.
-      products: one for each place in a tile.
-      axes: those of the volume.
-      rows: the shape of the rows.
-    """
+    """Returns the products transformed back along each axis, from the last axis to the first; `rows` is the rows' shape."""
     parts = [product.reshape(*rows, -1) for product in products]
     for axis in reversed(axes):
         parts = [transform(parts[first : first + 4], axis) for first in range(0, len(parts), 4)]
@@ -133,5 +118,4 @@ def _result(parts: Sequence[Array], axis: int) -> Array:
 
 
 def _interleaved(even: Array, odd: Array, axis: int) -> Array:
-    """Returns an array of twice the size along an axis."""
     return jnp.stack([even, odd], axis + 1).reshape(*even.shape[:axis], -1, *even.shape[axis + 1 :])
