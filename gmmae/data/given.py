@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction import cubes, world_coordinates
+from gmmae.data.extraction import folders, world_coordinates
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_names
 from gmmae.data.extraction.headers import SUFFIXES
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare
@@ -52,12 +52,12 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         place, source = files[0], "cubes"
         if len(files) == 1:  # a folder of scans has no nodules.csv, or is named so by the options
             named = config.source == "luna16" and config.csv != DataConfig.csv and place.is_dir()
-            source = "luna16" if named else cubes.source_of(place, config.csv)
+            source = "luna16" if named else folders.source_of(place, config.csv)
         # Any folder is read as generated ones are. The run's own window applies later, when volumes become densities.
         config = replace(of_generated(config, place), source=source, csv=config.csv)
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))
-    prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=cubes.plan_files(files))
+    prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=folders.plan_files(files))
     nodules = load_prepared(prepared)
     edges_mm = nodules.edge_mm.tolist()
     notes, large = fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), []

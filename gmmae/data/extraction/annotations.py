@@ -61,12 +61,12 @@ def refuse(faults: Sequence[Fault], way_out: str = SKIP) -> None:
 class Item(NamedTuple):
     """One nodule, as a CSV or an array lists it."""
 
-    name: str  # unique in the data set
-    place: str  # the CSV and its line, or the array and its index
-    group: str  # no split divides it; empty for a volume of a file of several that names none
-    category: str  # empty where not known
-    centre_mm: tuple[float, ...] | None  # world x, y, z, or as many of them as are known; None: the middle of the volume
-    diameter_mm: float | None  # None where not known
+    name: str = ""  # unique in the data set
+    place: str = ""  # the CSV and its line, or the array and its index
+    group: str = ""  # no split divides it; empty for a volume of a file of several that names none
+    category: str = ""  # empty where not known
+    centre_mm: tuple[float, ...] | None = None  # world x, y, z, or as many as are known; None: the middle of the volume
+    diameter_mm: float | None = None  # None where not known
     spacing_mm: tuple[float, ...] | None = None  # of an array without geometry, along x, y, z, or as many as are known
     part: int | None = None  # index of the volume in a file of several
     mask: Path | None = None  # a file with the nodule's voxels
@@ -232,8 +232,6 @@ def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
         return next((cells[column] for column in columns if patient_key(cells.get(column, ""))), "")
 
     return Item(
-        name="",
-        place="",
         group=first(GROUP) if GROUP in cells else first(*PATIENTS, *SCANS),
         category=cells.get("category", ""),
         centre_mm=_numbers(cells, COORDINATES, config.least_axes),

@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction import cubes as cube_files
-from gmmae.data.extraction import luna16, medmnist
+from gmmae.data.extraction import folders, medmnist
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
@@ -49,8 +48,8 @@ VERSION = 7
 """
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
-    "luna16": luna16.plan,
-    "cubes": cube_files.plan,
+    "luna16": folders.plan_luna16,
+    "cubes": folders.plan_cubes,
     "medmnist": medmnist.plan,
 }
 IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", *COLUMNS)
@@ -126,7 +125,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
     except OSError as error:
         raise unreadable_root(error) from error
     except DataError as error:
-        other = cube_files.source_of(config.folder, config.csv, config.source)
+        other = folders.source_of(config.folder, config.csv, config.source)
         if other == config.source:
             raise
         raise DataError(f"{error}: is it for --data.source {other}?") from error

@@ -13,7 +13,7 @@ import SimpleITK as sitk
 
 from gmmae.data.extraction.annotations import COORDINATES, Table, read_table
 from gmmae.data.extraction.dicom import LeftOut, Slice, find_series, read_region, reading, stacks
-from gmmae.data.extraction.luna16 import COLUMNS
+from gmmae.data.extraction.folders import COLUMNS
 from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.lidc.consensus import Consensus, Drawn, category, consensus, draw, match
 from gmmae.data.lidc.messages import SCORES, Message, read_message

@@ -15,7 +15,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Int16
 
-from gmmae.data.extraction.luna16 import COLUMNS
+from gmmae.data.extraction.folders import COLUMNS
 from gmmae.data.settings import AIR_HU, ANNOTATIONS
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, paint, paint_tube
 from gmmae.data.synthetic.phantom import Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
