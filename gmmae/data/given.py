@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction import folders, world_coordinates
+from gmmae.data import writing
+from gmmae.data.extraction import folders
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_names
 from gmmae.data.extraction.headers import SUFFIXES
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare
@@ -74,7 +75,7 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     values = central_section(nodules.values, config.ndim)
     places_mm = zip(nodules.centre_mm.tolist(), edges_mm, strict=True)
     shape = nodules.values.shape[1:]
-    centres = [world_coordinates.section_mm(shape, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
+    centres = [writing.section_mm(shape, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
     folder = place if place.is_dir() else place.parent
     paths = tuple(str(folder / file) for file in nodules.table["path"].tolist())
     return Cubes(nodules.table, paths, centres, values, notes)

@@ -13,8 +13,8 @@ with the columns `seriesuid, coordX, coordY, coordZ, diameter_mm` (Setio et al. 
 Or one file of `volumes [N, z, y, x]`. Optional are `masks`, `patient [N]` or `groups [N]`, `categories [N]`, `names [N]`,
 `diameter_mm [N]` and `spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
 
-With data.ndim 2 or 1, arrays `[y, x]` or `[x]` are valid too, and need no coordinates and spacings of the missing axes. An array
-of data.shape voxels along each axis, without a spacing, stays as it is.
+With data.ndim 2 or 1, arrays `[y, x]` or `[x]` are valid too, and need no coordinates and spacings of the missing axes. An
+array of data.shape voxels along each axis, without a spacing, stays as it is.
 """
 
 import os

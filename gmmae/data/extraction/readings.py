@@ -82,7 +82,7 @@ def _load(path: Path, task: Task) -> Reading | None:
     """Returns the kept result of a scan with the task's present items, or None where it cannot be read."""
     with suppress(OSError, DataError, ValueError, TypeError):
         rows = zip(task.items, *(member(path, name) for name in array_names(path)), strict=True)
-        return Reading(task, tuple(Cube(*row) for row in rows))
+        return Reading(task, [Cube(*row) for row in rows])
     return None
 
 
@@ -101,7 +101,7 @@ def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[R
             for task, answer in progress(answers, len(left), "scans", say):
                 if isinstance(answer, Reading):
                     in_a_row = 0
-                    yield answer._replace(failures=tuple(failures[task]))
+                    yield answer._replace(failures=failures[task])
                     continue
                 say(f"not read: {task.label}: {answer}")
                 failures[task].append(answer)

@@ -66,9 +66,9 @@ class Reading(NamedTuple):
     """The result of a task."""
 
     task: Task
-    cubes: tuple[Cube, ...]
-    faults: tuple[Fault, ...] = ()
-    failures: tuple[str, ...] = ()  # the reasons why earlier attempts failed
+    cubes: list[Cube]
+    faults: Sequence[Fault] = ()
+    failures: Sequence[str] = ()  # the reasons why earlier attempts failed
 
 
 class Plan(NamedTuple):

@@ -9,8 +9,7 @@ from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
 from gmmae.data.extraction import arrays, folders, headers
-from gmmae.data.extraction.cutting import cut, cut_mask, edge_mm
-from gmmae.data.extraction.extract import extract
+from gmmae.data.extraction.extract import cut, cut_mask, edge_mm, extract
 from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.tasks import Reading
 from gmmae.data.settings import AIR_HU
