@@ -23,21 +23,13 @@ LARGE_VOLUME = 3.0
 
 
 class Cubes(NamedTuple):
-    """Cut volumes, and the sections of them that the model takes.
+    """Cut volumes, and the sections of them that the model takes."""
 
-    Attributes:
-      table: of the cubes' `gmmae.data.volumes.Nodules`.
-      paths: files that the cubes were cut from.
-      centres_mm: centres of the sections.
-      sections: their voxels, in HU or a unit of their own.
-      notes: a line for each volume or row that is left out, and one where most of a volume is not described.
-    """
-
-    table: Mapping[str, np.ndarray]
-    paths: tuple[str, ...]
-    centres_mm: list[Point]
-    sections: np.ndarray
-    notes: list[str]
+    table: Mapping[str, np.ndarray]  # of `gmmae.data.volumes.Nodules`
+    paths: tuple[str, ...]  # files that the cubes were cut from
+    centres_mm: list[Point]  # of the sections
+    sections: np.ndarray  # in HU or a unit of their own
+    notes: list[str]  # a line for each volume or row that is left out, and one where most of a volume is not described
 
 
 def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:

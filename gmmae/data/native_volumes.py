@@ -23,9 +23,6 @@ from gmmae.data.volumes import DataError, NativeNodule, TransientError, error_li
 def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     """Reads the volumes of a folder of cubes with masks, in the order of their names, and says what groups them.
 
-    Args:
-      config: root, CSV, columns, number of axes, and the window, which determines the unit.
-
     Raises:
       DataError: a nodule is missing or cannot be read.
     """

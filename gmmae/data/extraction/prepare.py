@@ -40,11 +40,6 @@ VERSION = 7
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
 
 7: the arrays of an entry are the columns of one table.
-6: groups are joined by patient, scan and voxels. Volumes have one orientation. Files count by their content too.
-5: columns are known in any case. Scaled voxels, masks that do not reach their nodule and files that are too long are faults.
-4: NaN in NIfTI, masks of several labels or elsewhere, and headers that ITK repairs are faults. An entry names the files.
-3: cubes are called values, and may have a unit of their own.
-2: an entry holds every nodule that its files have. Before, a killed process or a disk's error could cost some, for good.
 """
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
@@ -105,11 +100,7 @@ def load_prepared(prepared: Prepared) -> Nodules:
 def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False, plan: Plan | None = None) -> Prepared:
     """Returns the cache entry of these data, and makes it first where the cache lacks it.
 
-    Args:
-      config: the data section.
-      say: takes lines for the user.
-      refresh: makes the entry and its parts again.
-      plan: the tasks, instead of all those of `data.root`.
+    `refresh` makes it and its parts again. A plan replaces the tasks of `data.root`.
 
     Raises:
       DataError: as `load`.

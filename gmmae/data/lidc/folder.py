@@ -42,10 +42,7 @@ def cut_folder(
       min_readers: fewest readers who outlined a nodule.
       agreement: share of its readers who must have a voxel of the mask inside; 0 means any reader.
       margin_mm: around the box of the nodule's mask.
-      say: takes lines for the user.
-
-    Returns:
-      Lines on what was found, and on what was left out.
+      say: takes lines on the progress; those on what was found and left out are returned.
 
     Raises:
       DataError: there is no nodule that can be used.
@@ -102,7 +99,6 @@ def cut_folder(
 
 @contextmanager
 def _listing(left_out: LeftOut, what: str, where: str) -> Iterator[None]:
-    """Lists what fails in the block as left out."""
     try:
         yield
     except DataError as error:
@@ -134,7 +130,6 @@ def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dic
 
 
 def _groups(where: str, slices: list[Slice], message: Message, found: Counter[str], left_out: LeftOut) -> list[list[Drawn]]:
-    """Returns the readers' outlines by nodule."""
     left_out += [("readers' nodules with a fault", where, fault) for fault in message.faults]
     drawn: list[Drawn] = []
     with _listing(left_out, "series that make no volume", where):
