@@ -16,7 +16,7 @@ from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.sources import of_generated
-from gmmae.data.volumes import Point, central_section
+from gmmae.data.volumes import DataError, Point, central_section
 
 LARGE_VOLUME = 3.0
 """A volume is reported whose edges are all longer than this multiple of the described cube's: it may be a whole scan."""
@@ -46,6 +46,8 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         if len(files) == 1:  # a folder of scans has no nodules.csv, or is named so by the options
             named = config.source == "luna16" and config.csv != DataConfig.csv and place.is_dir()
             source = "luna16" if named else folders.source_of(place, config.csv)
+        if source == "medmnist" and config.hu:
+            raise DataError(f"{place}: voxels must be HU, as the run's data are; got bytes of --data.source medmnist")
         # Any folder is read as generated ones are. The run's own window applies later, when volumes become densities.
         config = replace(of_generated(config, place), source=source, csv=config.csv)
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
