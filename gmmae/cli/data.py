@@ -10,9 +10,10 @@ from gmmae.data.extraction.prepare import SUMMARY, load_prepared, say_on_stderr
 from gmmae.data.extraction.summary import lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.scans import Frame, write_luna16_folder
-from gmmae.data.volumes import DataError
+from gmmae.data.volumes import DataError, own_columns
 from gmmae.plotting.canvas import MARK
 from gmmae.plotting.slices import contact_sheet, nodule_slices
+from gmmae.system.errors import printable
 from gmmae.system.files import claim_output, print_result, whole_file, writing
 
 
@@ -59,7 +60,7 @@ def inspect(options: InspectArguments) -> int:
     edge_mm, diameter, shape = float(nodules.edge_mm[i]), float(nodules.diameter_mm[i]), values.shape
     with writing("--out", options.out, "file"):
         nodule_slices(options.out, values, mask, window, edge_mm, f"{nodules.names[i]} {nodules.categories[i]}")
-    centre = values[tuple(n // 2 for n in shape)]
+    centre, own = values[tuple(n // 2 for n in shape)], own_columns(nodules.table, ())
     properties = {
         "nodule": f"{i}  {nodules.names[i]}",
         "group": nodules.groups[i],
@@ -71,6 +72,7 @@ def inspect(options: InspectArguments) -> int:
         "filled": f"{nodules.filled[i]:.1%} of the voxels lie outside the scan",
         "HU" if hu else "values": f"{values.min():g} to {values.max():g}, mean {values.mean():.4g}, centre {centre:g}",
         "mask": "" if mask is None else f"{int(mask.sum())} voxels",
+        "columns": printable(", ".join(f"{name}: {cells[i]}" for name, cells in own.items() if cells[i])),
         "picture": str(options.out),
     }
     print(*(f"{name:<10} {value}" for name, value in properties.items() if value), sep="\n")

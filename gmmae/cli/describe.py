@@ -11,7 +11,7 @@ import numpy as np
 from gmmae.cli.arguments import data_of
 from gmmae.cli.options import DescribeArguments
 from gmmae.config.schema import Config
-from gmmae.data.extraction import world_coordinates
+from gmmae.data import writing
 from gmmae.data.extraction.annotations import COORDINATES, SPACINGS
 from gmmae.data.given import Cubes, cut
 from gmmae.data.settings import DataConfig
@@ -106,9 +106,9 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         in_world = []
         for n, i in enumerate(range(first, first + len(values))):
             name, centre, edge, diameter = names[i], cubes.centres_mm[i], float(table["edge_mm"][i]), table["diameter_mm"][i]
-            world_coordinates.write(out / FOLDER / f"{name}.nii.gz", stored[n], centre, edge)
+            writing.write(out / FOLDER / f"{name}.nii.gz", stored[n], centre, edge)
             mixture = results["means"][n], results["covariances"][n]
-            in_world.append(world_coordinates.mixture_mm(*mixture, values.shape[1:], centre, edge))
+            in_world.append(writing.mixture_mm(*mixture, values.shape[1:], centre, edge))
             if i in shown:  # of a long name, such as a scan's UID, the end tells nodules apart
                 short = name if len(name) <= MAX_TITLE_NAME else f"…{name[1 - MAX_TITLE_NAME :]}"
                 size = f", {diameter:.1f} mm" if math.isfinite(diameter) else ""

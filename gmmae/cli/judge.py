@@ -7,7 +7,7 @@ from pathlib import Path
 from gmmae.cli.options import JudgeArguments
 from gmmae.config import toml
 from gmmae.data import sources
-from gmmae.data.extraction import cubes, prepare, scan
+from gmmae.data.extraction import folders, prepare, scan
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging import donors, page
@@ -47,7 +47,7 @@ def command(options: JudgeArguments) -> int:
             "copies and novelty are favourable by construction, because gmmae generate rejects copies by distances of these "
             "same validation nodules: judge by nodules of a third set, with --train"
         )
-    tasks = cubes.plan(of_generated).tasks
+    tasks = folders.plan_cubes(of_generated).tasks
     first, last = (scan.shape(task.file) for task in (tasks[0], tasks[-1]))
     if first == last != data.volume_shape:
         size = " ".join(map(str, first[:1] if len(set(first)) == 1 else first))

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction import cubes, world_coordinates
+from gmmae.data import writing
+from gmmae.data.extraction import folders
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_names
 from gmmae.data.extraction.headers import SUFFIXES
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare
@@ -15,28 +16,20 @@ from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.sources import of_generated
-from gmmae.data.volumes import Point, central_section
+from gmmae.data.volumes import DataError, Point, central_section
 
 LARGE_VOLUME = 3.0
 """A volume is reported whose edges are all longer than this multiple of the described cube's: it may be a whole scan."""
 
 
 class Cubes(NamedTuple):
-    """Cut volumes, and the sections of them that the model takes.
+    """Cut volumes, and the sections of them that the model takes."""
 
-    Attributes:
-      table: of the cubes' `gmmae.data.volumes.Nodules`.
-      paths: files that the cubes were cut from.
-      centres_mm: centres of the sections.
-      sections: their voxels, in HU or a unit of their own.
-      notes: a line for each volume or row that is left out, and one where most of a volume is not described.
-    """
-
-    table: Mapping[str, np.ndarray]
-    paths: tuple[str, ...]
-    centres_mm: list[Point]
-    sections: np.ndarray
-    notes: list[str]
+    table: Mapping[str, np.ndarray]  # of `gmmae.data.volumes.Nodules`
+    paths: tuple[str, ...]  # files that the cubes were cut from
+    centres_mm: list[Point]  # of the sections
+    sections: np.ndarray  # in HU or a unit of their own
+    notes: list[str]  # a line for each volume or row that is left out, and one where most of a volume is not described
 
 
 def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
@@ -52,12 +45,14 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         place, source = files[0], "cubes"
         if len(files) == 1:  # a folder of scans has no nodules.csv, or is named so by the options
             named = config.source == "luna16" and config.csv != DataConfig.csv and place.is_dir()
-            source = "luna16" if named else cubes.source_of(place, config.csv)
+            source = "luna16" if named else folders.source_of(place, config.csv)
+        if source == "medmnist" and config.hu:
+            raise DataError(f"{place}: voxels must be HU, as the run's data are; got bytes of --data.source medmnist")
         # Any folder is read as generated ones are. The run's own window applies later, when volumes become densities.
         config = replace(of_generated(config, place), source=source, csv=config.csv)
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))
-    prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=cubes.plan_files(files))
+    prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=folders.plan_files(files))
     nodules = load_prepared(prepared)
     edges_mm = nodules.edge_mm.tolist()
     notes, large = fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), []
@@ -74,7 +69,7 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     values = central_section(nodules.values, config.ndim)
     places_mm = zip(nodules.centre_mm.tolist(), edges_mm, strict=True)
     shape = nodules.values.shape[1:]
-    centres = [world_coordinates.section_mm(shape, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
+    centres = [writing.section_mm(shape, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
     folder = place if place.is_dir() else place.parent
     paths = tuple(str(folder / file) for file in nodules.table["path"].tolist())
     return Cubes(nodules.table, paths, centres, values, notes)

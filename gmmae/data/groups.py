@@ -19,25 +19,15 @@ from gmmae.data.extraction.tasks import Plan, Task
 
 
 class Groups(NamedTuple):
-    """The groups of nodules.
+    """The groups of nodules."""
 
-    Attributes:
-      names: the group of each nodule, by the nodule's name.
-      by: what a split by them keeps whole.
-      lines: what joined groups, and a warning where a patient may be on both sides of the split.
-    """
-
-    names: dict[str, str]
-    by: str
-    lines: list[str]
+    names: dict[str, str]  # the group of each nodule, by the nodule's name
+    by: str  # what a split by them keeps whole
+    lines: list[str]  # what joined groups, and a warning where a patient may be on both sides of the split
 
 
 def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
-    """Returns the groups of a plan.
-
-    Args:
-      plan: the nodules.
-      values: the voxels of those that were read, by the nodules' names.
+    """Returns the groups of a plan, from the voxels of the nodules that were read, by name.
 
     Raises:
       DataError: a file of several volumes cannot be read.

@@ -9,22 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.extraction import cubes
 from gmmae.data.extraction.annotations import refuse
 from gmmae.data.extraction.extract import centre_mm, nodules_of
+from gmmae.data.extraction.folders import plan_cubes, source_of
 from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.extraction.scan import index_of, mask_on_grid, read_mask, region
 from gmmae.data.extraction.tasks import Task, place_of
 from gmmae.data.groups import join
-from gmmae.data.settings import DataConfig
+from gmmae.data.settings import NODULES, DataConfig
 from gmmae.data.volumes import DataError, NativeNodule, TransientError, error_line, masses, unreadable_root
 
 
 def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     """Reads the volumes of a folder of cubes with masks, in the order of their names, and says what groups them.
-
-    Args:
-      config: root, CSV, columns, number of axes, and the window, which determines the unit.
 
     Raises:
       DataError: a nodule is missing or cannot be read.
@@ -33,12 +30,12 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     if root.suffix == ".npz" and not root.is_dir():
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
     try:
-        if cubes.looks_like_luna16(root, config.csv):
+        if source_of(root, config.csv) == "luna16":
             raise DataError(
-                f"data.root must hold volumes with masks and {cubes.NODULES} for a segmentation; got {root}, which is shaped "
+                f"data.root must hold volumes with masks and {NODULES} for a segmentation; got {root}, which is shaped "
                 "like LUNA16 and has no masks"
             )
-        plan = cubes.plan(config)
+        plan = plan_cubes(config)
     except OSError as error:
         raise unreadable_root(error) from error
     refuse(plan.faults, "take its row out of the CSV")

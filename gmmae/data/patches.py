@@ -42,13 +42,7 @@ class Patches(NamedTuple):
 def require_visible(patches: Patches, volumes: Sequence[NativeNodule], size: int, jitter: int) -> None:
     """Refuses crops without a voxel of the volume, and nodules outside of all their patches.
 
-    A loss and a Dice of no voxel are undefined.
-
-    Args:
-      patches: of `slices` or `boxes`.
-      volumes: as for these.
-      size: as for these.
-      jitter: as for these.
+    A loss and a Dice of no voxel are undefined. Arguments are those of `slices` and `boxes`.
 
     Raises:
       DataError: there is such a patch or nodule; the message names it.
@@ -106,12 +100,10 @@ def slices(
 
 
 def _nearest(values: Real[np.ndarray, "z y x"], *places: Integer[np.ndarray, " _"]) -> Real[np.ndarray, "_ _ _"]:
-    """Returns the voxels at these places along each axis; beyond the volume, the nearest ones."""
     return values[np.ix_(*(np.clip(place, 0, n - 1) for place, n in zip(places, values.shape, strict=True)))]
 
 
 def _labels(volume: NativeNodule, *places: Integer[np.ndarray, " _"]) -> UInt8[np.ndarray, "_ _ _"]:
-    """Returns the labels at these places along each axis."""
     return _nearest(np.pad(volume.mask, 1, constant_values=OUTSIDE), *(place + 1 for place in places))
 
 
@@ -122,14 +114,7 @@ def _offset(axes: int, jitter: int, seed: int, *places: int) -> np.ndarray:
 def boxes(volumes: Sequence[NativeNodule], size: int, jitter: int, voxel_mm: float, seed: int = 0) -> Patches:
     """Returns one patch for each nodule, of `size + 2 jitter` cubic voxels along each axis around its centre.
 
-    Values are interpolated linearly, and labels are those of the nearest voxel.
-
-    Args:
-      volumes: the nodules.
-      size: voxels, as in `slices`.
-      jitter: voxels, as in `slices`.
-      voxel_mm: edge of a voxel.
-      seed: of the offsets, which otherwise depend only on the index of the volume.
+    Values are interpolated linearly, and labels are those of the nearest voxel. Arguments are those of `slices`.
     """
     edge = size + 2 * jitter
     steps_mm = (np.arange(edge) - (edge - 1) / 2) * voxel_mm

@@ -97,11 +97,6 @@ class DataConfig(Section, name="data"):
         require(isinstance(self.shape, int) or len(self.shape) == self.ndim, "data.shape", rule, self.shape)
 
     @property
-    def averages(self) -> bool:
-        """Whether whole volumes are averaged to fewer voxels, and not interpolated."""
-        return self.source == "medmnist"
-
-    @property
     def sample_shape(self) -> tuple[int, ...]:
         """Samples along each axis, in array order."""
         return (self.shape,) * self.ndim if isinstance(self.shape, int) else self.shape

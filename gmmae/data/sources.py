@@ -65,11 +65,7 @@ def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
 
 
 def divide(nodules: Nodules, config: DataConfig) -> Split:
-    """Returns the data's own division into training and validation where they have one, otherwise one by patient.
-
-    Raises:
-      DataError: as `gmmae.data.splits.split`.
-    """
+    """Returns the data's own division into training and validation where they have one, otherwise one by patient."""
     parts = nodules.table["split"]
     if parts.any():
         return Split(*(np.flatnonzero(parts == part) for part in ("train", "validation")))

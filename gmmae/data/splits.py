@@ -92,9 +92,6 @@ def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: i
     """Returns one fold of a cross-validation, in which every sample is validated once and no group is divided.
 
     Each fold is a `split` of the samples that the folds before it have left.
-
-    Raises:
-      DataError: as `split`.
     """
     samples = left = np.arange(len(groups))
     for earlier in range(min(number, folds - 2) + 1):

@@ -22,10 +22,7 @@ Point = tuple[float, float, float]
 
 
 class DataError(InputError):
-    """Data that cannot be used; the message names the volume or file and its fault.
-
-    It is one line, also where a name has a line end in it: a summary prints it as it is.
-    """
+    """Data that cannot be used; the message, one line, names the volume or file and its fault."""
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
@@ -38,7 +35,7 @@ class TransientError(DataError):
 
 
 def error_line(error: BaseException) -> str:
-    """Returns the text of an error in one line, or its name where it has none."""
+    """The text of an error in one line, or its name where it has none."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -52,7 +49,7 @@ def letters(name: str) -> str:
 
 
 def unreadable_root(error: OSError) -> DataError:
-    """Returns the error for a folder that cannot be listed. Only some reasons are transient."""
+    """The error for a folder that cannot be listed. Only some reasons are transient."""
     text = f"data.root must be a folder that can be read; got {error}"
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return DataError(text)
@@ -125,7 +122,7 @@ class Nodules(NamedTuple):
         return self.table["filled"]
 
     def column(self, name: str) -> Shaped[np.ndarray, " samples"] | None:
-        """Returns a column of the user's CSV as text, whatever the case and signs of its name; None where there is none."""
+        """A column of the user's CSV as text, whatever the case and signs of its name; None where there is none."""
         alike = (key for key in self.table if key.startswith(OWN) and letters(key.removeprefix(OWN)) == letters(name))
         return self.table.get(f"{OWN}{name}", self.table.get(next(alike, "")))
 
@@ -140,7 +137,7 @@ class Nodules(NamedTuple):
 
 
 def own_columns(table: Mapping[str, np.ndarray], taken: Iterable[str]) -> dict[str, np.ndarray]:
-    """Returns the user's columns for an output, with `csv_` before names that the output has itself."""
+    """The user's columns for an output, with `csv_` before names that the output has itself."""
     own: dict[str, np.ndarray] = {}
     for key in table:
         if key.startswith(OWN):
@@ -152,7 +149,7 @@ def own_columns(table: Mapping[str, np.ndarray], taken: Iterable[str]) -> dict[s
 
 
 def make_table(names: Sequence[str], **columns: Sequence[Any] | np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the table of `Nodules`. Without other columns each nodule is a group, lies in the origin and has no size."""
+    """The table of `Nodules`. Without other columns each nodule is a group, lies in the origin and has no size."""
     nothing, zeros = np.full(len(names), ""), np.zeros(len(names))
     table = dict.fromkeys(("name", "group", "place"), np.array(names)) | dict.fromkeys(("category", "split", "path"), nothing)
     table |= {"centre_mm": np.zeros((len(names), 3)), "edge_mm": zeros, "diameter_mm": zeros + np.nan, "filled": zeros}
@@ -163,13 +160,11 @@ class NativeNodule(NamedTuple):
     """A volume around one nodule, on the grid of its scan.
 
     Attributes:
-      name, group, category: as in `Nodules`.
       values: int16 in HU, or float32 in a unit of their own.
       mask: 1 in the nodule.
       centre: of the nodule, z, y, x, in voxels from the first one.
       spacing_mm: between voxels, z, y, x.
       diameter_mm: NaN where not known.
-      place: the volume, and the line of the CSV.
     """
 
     name: str
@@ -185,7 +180,7 @@ class NativeNodule(NamedTuple):
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:
-    """Joins two sets of nodules. Unknown masks become zero. Where the first set is divided, the second is for training.
+    """Joins two sets of nodules. Where the first set is divided, the second is for training.
 
     Raises:
       DataError: a name is in both, or one set is in HU and the other in a unit of its own.
@@ -227,21 +222,12 @@ def masses(
 ) -> Float64[np.ndarray, " samples"]:
     """Returns the integral of each windowed volume over [-1, 1]^n, `Σ x` times the volume of a voxel, `(2/S)^n`.
 
-    Args:
-      values: volumes, `samples` × S along each of n axes.
-      window: the values mapped to 0 and to 1.
-      places: where the user finds each volume; empty: volumes go by their numbers.
+    `places` name the volumes in errors; without them their numbers do.
 
     Raises:
       DataError: a volume lies wholly at or below the window, so it has no mass.
     """
-    return _masses(windowed(values, window), window, places)
-
-
-def _masses(
-    shares: Float64[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str]
-) -> Float64[np.ndarray, " samples"]:
-    mass = shares.sum(tuple(range(1, shares.ndim))) * np.prod([2 / size for size in shares.shape[1:]])
+    mass = windowed(values, window).sum(tuple(range(1, values.ndim))) * np.prod([2 / size for size in values.shape[1:]])
     if (mass <= 0).any():
         which = int(mass.argmin())
         raise DataError(
@@ -258,14 +244,13 @@ def to_density(
 
     Arguments and errors are those of `masses`.
     """
-    shares = windowed(values, window)
-    mass = _masses(shares, window, places)
-    return (shares / np.expand_dims(mass, tuple(range(1, shares.ndim)))).astype(np.float32)
+    mass = np.expand_dims(masses(values, window, places), tuple(range(1, values.ndim)))
+    return (windowed(values, window) / mass).astype(np.float32)
 
 
 def from_density(
     density: Real[np.ndarray, "samples ..."], mass: Real[np.ndarray, " samples"], window: tuple[float, float]
 ) -> Float64[np.ndarray, "samples ..."]:
-    """Returns the values of densities and masses, in the window's unit. They stay clipped to the window."""
+    """The values of densities and masses, in the window's unit and clipped to it."""
     low, high = window
     return low + (high - low) * density.astype(np.float64) * np.expand_dims(mass, tuple(range(1, density.ndim)))

@@ -1,16 +1,26 @@
-"""Writes images and checks them. SimpleITK reports no error on a full disk, and leaves files of 0 bytes."""
+"""Images and cubes as files that lie over their scans, and the transforms of a cube's domain [-1, 1]^n to the world.
+
+A cube is aligned with the world's axes (`gmmae.data.extraction.extract`), so along each axis its domain is stretched by half
+of its edge and moved to its centre. Points are x, y, z, mm; arrays are z, y, x.
+"""
 
 import errno
 from pathlib import Path
 
 import numpy as np
 import SimpleITK as sitk
+from jaxtyping import Float, Real
+
+from gmmae.data.volumes import Point
+
+Shape = tuple[int, ...]
 
 
 def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
     """Writes an image in the format that the path's ending names, and reads it back.
 
-    Voxels that are not finite are not compared: ITK reads 0 for them from NIfTI.
+    SimpleITK reports no error on a full disk, and leaves files of 0 bytes. Voxels that are not finite are not compared, because
+    ITK reads 0 for them from NIfTI.
 
     Raises:
       OSError: it cannot be written, or reads back otherwise.
@@ -23,3 +33,51 @@ def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
     written, read = (sitk.GetArrayViewFromImage(one).ravel() for one in (image, read_back))
     if written.shape != read.shape or np.any((written != read) & np.isfinite(written)):
         raise OSError(errno.EIO, "the file lacks some of its voxels: the disk may be full", str(path))
+
+
+def half_edges_mm(shape: Shape, edge_mm: float) -> Float[np.ndarray, " n"]:
+    """Returns half the length of a cube along x, y, z, in mm. This is the unit of its domain in the world.
+
+    Args:
+      shape: samples along its axes, in array order; they are cubic, so the longest axis has the edge.
+      edge_mm: the longest edge.
+
+    >>> half_edges_mm((8, 16, 16), 32.0).tolist()
+    [16.0, 16.0, 8.0]
+    """
+    return np.array(shape[::-1]) * (edge_mm / max(shape) / 2)
+
+
+def mixture_mm(
+    means: Float[np.ndarray, "k n"], covariances: Float[np.ndarray, "k n n"], shape: Shape, centre_mm: Point, edge_mm: float
+) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n n"]]:
+    """Returns the means and covariances of a mixture in the world, mm and mm², from those in a cube's domain."""
+    half = half_edges_mm(shape, edge_mm)
+    return means * half + np.array(centre_mm[: len(shape)]), covariances * np.outer(half, half)
+
+
+def section_mm(cut: Shape, ndim: int, centre_mm: Point, edge_mm: float) -> Point:
+    """Returns the world centre of `gmmae.data.volumes.central_section`, which is half a voxel off for even edges."""
+    centre = list(centre_mm)
+    for axis, size in enumerate(cut[: len(cut) - ndim]):
+        centre[len(cut) - 1 - axis] += (size // 2 - (size - 1) / 2) * edge_mm / max(cut)
+    return (centre[0], centre[1], centre[2])
+
+
+def write(path: Path, values: Real[np.ndarray, "*volume"], centre_mm: Point, edge_mm: float) -> None:
+    """Writes a cube as a file that lies over its scan, in the format of the name's ending.
+
+    Args:
+      path: of the file.
+      values: of 3 axes or fewer; missing axes get one voxel.
+      centre_mm: of the cube.
+      edge_mm: of the cube.
+
+    Raises:
+      OSError: the file cannot be written whole.
+    """
+    spacing = edge_mm / max(values.shape)
+    image = sitk.GetImageFromArray(values.reshape((1,) * (3 - values.ndim) + values.shape))
+    image.SetSpacing([spacing] * 3)
+    image.SetOrigin([c - (n - 1) / 2 * spacing for c, n in zip(centre_mm, image.GetSize(), strict=True)])
+    write_image(image, path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.extraction import world_coordinates
+from gmmae.data import writing
 from gmmae.data.volumes import Nodules, own_columns
 from gmmae.generation.generator import Generated
 
@@ -46,7 +46,7 @@ def write(generated: Generated, training: Nodules, out: Path, run: str, seed: in
     for i, name in enumerate(nodules.names):
         file = f"{name}.nii.gz"
         for folder, values in volumes.items():
-            world_coordinates.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.edge_mm[i]))
+            writing.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
         made = (groups[i], categories[i], f"{nodules.diameter_mm[i]:.6f}", run, seed)
         rows.append([file, *made, generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors])

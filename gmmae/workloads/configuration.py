@@ -46,7 +46,7 @@ def require_source(config: Config, own: Config | None = None) -> Config:
     if as_begun or not isinstance(data, DataConfig | PatchConfig):
         return config
     if data.source == "synthetic" and (data.root or data.csv != "auto"):
-        from gmmae.data.extraction.cubes import source_of  # it imports readers of all formats
+        from gmmae.data.extraction.folders import source_of  # it imports readers of all formats
 
         root = Path(data.root or "")
         require(False, "data.source", f"{source_of(root)} for {data.root or data.csv}", data.source)

@@ -52,6 +52,7 @@ def test_inspect_shows_one_nodule(capsys, options, tmp_path):
         assert facts["cube"] == "16 × 16 × 16 voxels of 1.00 mm"
         assert facts["mask"].endswith(" voxels")
         assert facts["filled"].startswith("0.0%")
+        assert facts["columns"] == f"diameter_mm: {5 + index:.1f}, names: {NAMES[index]}"
 
 
 @pytest.mark.parametrize(("shape", "size"), [((8, 12, 16), (8, 12, 16)), ((12, 16), (12, 16)), ((16,), (16,))])

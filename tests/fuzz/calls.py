@@ -50,7 +50,20 @@ COMMANDS = {
 RESULTS = ("evaluation.csv", "run/history.csv", "model.zip", "out/*.npz", "out/judgement.json", "out/**/*.csv")
 RESULTS += ("out/**/*.mhd", "out/**/*.nii.gz", "../data/report/report.md")
 """The files that are results. Without any, the printed lines are."""
-OWN = ("place", "path", "file", "described", "picture", "from", "compile_s", "train_s", "eval_s", "checkpoint_s", "total_s")
+OWN = (
+    "place",
+    "path",
+    "file",
+    "columns",
+    "described",
+    "picture",
+    "from",
+    "compile_s",
+    "train_s",
+    "eval_s",
+    "checkpoint_s",
+    "total_s",
+)
 """Beginnings of columns and lines that differ between calls."""
 NEVER_THE_USERS = {"name", "split", "group", "loss", "dice", "mass"}
 """Columns that a result must have. The others may be the user's, of which a changed table has more or fewer."""

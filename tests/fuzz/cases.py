@@ -1,8 +1,8 @@
 """A case of the fuzz test: a damaged folder, the commands that read it, and how each of them must end."""
 
 from collections.abc import Mapping
-from itertools import count
 from typing import NamedTuple
+from zlib import crc32
 
 from tests.fuzz.changes import Change, unchanged
 
@@ -55,16 +55,15 @@ class Case(NamedTuple):
     renamed: bool = False  # volumes have other names than in the clean folder, and names are not compared
 
 
-TURN = count()
-
-
 def table(base, name, commands, expect, changes, **more):
     """Returns the cases of changes after which commands must end alike. Commands that are divided by bars take turns.
 
+    The turn is a hash of the case's name, so that a further case leaves the others as they are.
     What stands before a colon in a change's name is a place that the error line, or the output, must name too.
     """
     cases: list[Case] = []
-    for n, (what, change) in zip(TURN, changes.items(), strict=False):
+    for what, change in changes.items():
+        n = crc32(f"{name}: {what}".encode())
         words = [group.split("|")[n % (group.count("|") + 1)] for group in commands.split(", ")]
         names = None if expect.names is None else (*expect.names, *what.split(": ")[:-1])
         like, rest = (change if like is itself else like for like in expect[:2])

@@ -56,12 +56,12 @@ def spoil(checkpoint):
         path.write_bytes(data[: half // 2] + b"\xff" * half + data[half // 2 + half :])
 
 
-def runs(*expected):
+def runs(expect, changes, commands="evaluate run|describe with|export"):
     """Cases of a run for its readers in turn, and of a generator."""
-    readers = table("nodules", "run", "evaluate run|describe with|export", *expected)
-    return readers + table("generator", "generator", "generate", *expected)
+    return table("nodules", "run", commands, expect, changes) + table("generator", "generator", "generate", expect, changes)
 
 
+OTHER = {"another workload": content(CONFIG, 'workload = "segmentation"\n')}
 sweeps = partial(table, "sweep", "sweep", "report")
 CASES = [
     *runs(
@@ -76,12 +76,12 @@ CASES = [
             "size: of the wrong type": in_config(b"size = 8", b'size = "eight"'),
             "data.root: with a NUL": in_config(b'root = "none"', b'root = "a\\u0000b"'),
             "nowhere.py: another workload": content(CONFIG, 'workload = "nowhere.py"\n'),
-            "another workload": content(CONFIG, 'workload = "segmentation"\n'),
             "another model": in_config(b"latent_dim = 8", b"latent_dim = 9"),
             f"{RECORD}: a field missing": stored(RECORD, lambda data: data.replace(b'"seed"', b'"other"')),
             f"{CHECKPOINTS}: empty": instead(CHECKPOINTS, Path.mkdir),
         },
     ),
+    *runs(refused(), OTHER, "evaluate run|export"),  # the other workload has no options of the data's cache
     *runs(either(RECORD), {"a number as text": edited(RECORD, best_epoch="one")}),
     *runs(
         reads(),

@@ -24,27 +24,22 @@ GROUP = "data.group_column"
 COORDINATES = ("coordX", "coordY", "coordZ")
 SPACINGS = ("spacingX", "spacingY", "spacingZ")
 MAX_NAME_BYTES = 255
-"""Largest length of a file name in bytes."""
 
 
 class Fault(NamedTuple):
     """A part of the data that cannot be used.
 
-    Attributes:
-      kind: "row" (of the CSV), "duplicate" (a dropped row, equal to another), "missing" (no such scan). Also "unreadable"
-        (the scan), "nodule" (one nodule of a sound scan) or "ambiguous" (two scans of one name).
-      place: the file, and the row if it is a CSV.
-      text: the reason.
-      lost: nodules that are missing because of it.
+    It is a row of the CSV, a duplicate (a dropped row, equal to another), a scan that is missing or unreadable, one nodule of a
+    sound scan, or two scans of one name, which are ambiguous.
     """
 
     kind: Literal["row", "duplicate", "missing", "unreadable", "nodule", "ambiguous"]
-    place: str
-    text: str
-    lost: int
+    place: str  # the file, and the row if it is a CSV
+    text: str  # the reason
+    lost: int  # nodules that are missing because of it
 
     def line(self) -> str:
-        """Returns the fault in one line."""
+        """The fault in one line."""
         return " ".join(f"{self.place}: {self.text}".split())
 
 
@@ -53,7 +48,7 @@ SKIP = "set data.on_error = skip to leave such nodules out"
 
 def refuse(faults: Sequence[Fault], way_out: str = SKIP) -> None:
     """Raises DataError with the first fault, if there is one. `way_out` is the user's alternative to a fix."""
-    if len(faults) > 0:
+    if faults:
         more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""
         raise DataError(f"{faults[0].line()}{more}: fix it, or {way_out}")
 
@@ -61,12 +56,12 @@ def refuse(faults: Sequence[Fault], way_out: str = SKIP) -> None:
 class Item(NamedTuple):
     """One nodule, as a CSV or an array lists it."""
 
-    name: str  # unique in the data set
-    place: str  # the CSV and its line, or the array and its index
-    group: str  # no split divides it; empty for a volume of a file of several that names none
-    category: str  # empty where not known
-    centre_mm: tuple[float, ...] | None  # world x, y, z, or as many of them as are known; None: the middle of the volume
-    diameter_mm: float | None  # None where not known
+    name: str = ""  # unique in the data set
+    place: str = ""  # the CSV and its line, or the array and its index
+    group: str = ""  # no split divides it; empty for a volume of a file of several that names none
+    category: str = ""  # empty where not known
+    centre_mm: tuple[float, ...] | None = None  # world x, y, z, or as many as are known; None: the middle of the volume
+    diameter_mm: float | None = None  # None where not known
     spacing_mm: tuple[float, ...] | None = None  # of an array without geometry, along x, y, z, or as many as are known
     part: int | None = None  # index of the volume in a file of several
     mask: Path | None = None  # a file with the nodule's voxels
@@ -106,13 +101,7 @@ def find_csv(config: DataConfig) -> Path:
 
 
 def read_table(path: Path, config: DataConfig, file_column: str, required: tuple[str, ...] = ()) -> Table:
-    """Returns the nodules of a CSV. Their names are left to the source.
-
-    Args:
-      path: the CSV.
-      config: names columns, and the number of axes.
-      file_column: the column that names the scan.
-      required: other columns that must be there.
+    """Returns the nodules of a CSV, still without names. `file_column` names the scan; others may be required too.
 
     Raises:
       DataError: the file is missing, no CSV, or lacks a column.
@@ -232,8 +221,6 @@ def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
         return next((cells[column] for column in columns if patient_key(cells.get(column, ""))), "")
 
     return Item(
-        name="",
-        place="",
         group=first(GROUP) if GROUP in cells else first(*PATIENTS, *SCANS),
         category=cells.get("category", ""),
         centre_mm=_numbers(cells, COORDINATES, config.least_axes),

@@ -58,11 +58,7 @@ def content(path: Path, begin: int, compressed: bool) -> UInt8[np.ndarray, " byt
 
 
 def require_length(path: Path, promised: int, actual: int) -> None:
-    """Compares the bytes in a file with those that its header promises.
-
-    Raises:
-      DataError: it has more or less.
-    """
+    """Raises DataError for a file with more or fewer bytes than its header promises."""
     if actual != promised:
         kind = f"truncated {_kind(path)}:" if actual < promised else _kind(path)
         raise DataError(f"{kind} must hold the {promised} bytes that the header promises; {path.name} has {actual}")
@@ -131,7 +127,6 @@ def _header(file: IO[bytes] | BufferedIOBase) -> tuple[tuple[int, ...], Literal[
 
 @contextmanager
 def _faults(path: Path) -> Iterator[None]:
-    """Names the file in the errors of the block."""
     try:
         yield
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:

@@ -152,11 +152,7 @@ def stacks(slices: list[Slice]) -> tuple[list[Stack], list[str]]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns errors of the disk into one for the user, which is never taken for a fault of the file.
-
-    Raises:
-      InputError: the file cannot be read.
-    """
+    """Turns errors of the disk into InputError, which is never taken for a fault of the file."""
     try:
         yield
     except OSError as error:

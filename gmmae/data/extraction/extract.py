@@ -1,17 +1,31 @@
-"""The work of one worker process: it cuts all nodules of one scan. Neither this module nor its imports import jax."""
+"""The work of one worker process: it cuts all nodules of one scan. Neither this module nor its imports import jax.
+
+World coordinates are x, y, z in mm, LPS as in ITK. Arrays are z, y, x. A cube is aligned with the world's axes, for any
+direction matrix of the scan, and centred on a world point. Along an axis of S voxels, voxel i lies at
+`centre + (i - (S - 1) / 2) · edge / S` of the longest axis. So voxels are cubic, also where the edges differ.
+
+The "cube" of an array of fewer axes has its number of axes (`gmmae.data.extraction.scan.Scan.axes`).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import SimpleITK as sitk
+from jaxtyping import Bool, Float, Real, UInt8
 
 from gmmae.data.extraction.annotations import Fault, Item
 from gmmae.data.extraction.arrays import array_names, open_array
-from gmmae.data.extraction.cutting import averaged, cut, cut_mask, edge_mm
-from gmmae.data.extraction.scan import Scan, make_frame, of_array, read, read_mask
+from gmmae.data.extraction.scan import Scan, as_image, index_of, make_frame, mask_region, of_array, read, read_mask, region
 from gmmae.data.extraction.tasks import Cube, Reading, Task, place_of, stamps
-from gmmae.data.settings import DataConfig
+from gmmae.data.settings import CROP_PATTERN, DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
+
+MAX_REGION_VOXELS = 2**26
+"""Largest number of scan voxels around one cube. A larger one means a diameter or a spacing in a wrong unit."""
+
+Shape = tuple[int, ...]
+"""Voxels of a cube along each of its volume's axes, in array order."""
 
 
 def extract(task: Task, config: DataConfig) -> Reading | str:
@@ -20,8 +34,7 @@ def extract(task: Task, config: DataConfig) -> Reading | str:
     A system error (disk, network, memory) is transient and no fault of the scan, so only its reason is returned. So is any
     result of files that have changed since they were listed.
     """
-    cubes: list[Cube] = []
-    faults: list[Fault] = []
+    cubes, faults = list[Cube](), list[Fault]()
     try:
         for item, scan, mask in nodules_of(task, config.least_axes):
             try:
@@ -33,17 +46,15 @@ def extract(task: Task, config: DataConfig) -> Reading | str:
         faults.append(Fault("unreadable", task.label, str(error), left))
     except (OSError, MemoryError) as error:
         return error_line(error)
-    if stamps([stamp.path for stamp in task.stamps]) != task.stamps:
+    if stamps(stamp.path for stamp in task.stamps) != task.stamps:
         return "its files have changed, or have gone, since they were listed"
-    return Reading(task, tuple(cubes), tuple(faults))
+    return Reading(task, cubes, faults)
 
 
 def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None]]:
-    """Yields the nodules of a task, their scans, and their masks for `scan.read_mask`. A scan is read once for all.
+    """Yields the nodules of a task, their scans of at least so many axes, and their masks for `scan.read_mask`.
 
-    Args:
-      task: the file and its nodules.
-      least_axes: the fewest axes that volumes may have.
+    A scan is read once for all.
 
     Raises:
       DataError: the volume cannot be used, and so no nodule of it.
@@ -90,10 +101,115 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
     else:
         edge = edge_mm(config.crop, item.diameter_mm, scan, shape)
     centre, filled, outline = centre_mm(item, scan), 0.0, np.zeros(shape, np.uint8)
-    if config.averages and all(n <= there for n, there in zip(shape, size, strict=True)):
-        values, mask = averaged(scan, shape, config.hu), None
+    if config.source == "medmnist" and all(n <= there for n, there in zip(shape, size, strict=True)):
+        values, mask = _averaged(scan, shape, config.hu), None
     else:
         values, filled = cut(scan, centre, edge, shape, config.outside, config.hu)
     if mask is not None:
         outline = cut_mask(read_mask(mask, scan, None if item.centre_mm is None else centre), centre, edge, shape)
     return Cube(item, values, outline, mask is not None, centre, edge, filled)
+
+
+def edge_mm(edge: str, diameter_mm: float | None, scan: Scan, shape: Shape) -> float:
+    """Returns the longest edge of a cube in mm, from `data.crop`: "1.25x" the diameter, "20mm", or "whole" (the volume).
+
+    Raises:
+      DataError: the edge is a multiple of a diameter that is not known.
+    """
+    match = CROP_PATTERN.fullmatch(edge)
+    assert match is not None, "checked by DataConfig"
+    if edge == "whole":
+        edges = zip(scan.size, scan.spacing_mm, reversed(shape), strict=False)
+        return max(spacing * size * (max(shape) / count) for size, spacing, count in edges)
+    if match["unit"] == "mm":
+        return float(match["number"])
+    if diameter_mm is None:
+        raise DataError(f"data.crop = {edge} needs a column diameter_mm; there is none: give data.crop in mm, or whole")
+    return float(match["number"]) * diameter_mm
+
+
+def cut(
+    scan: Scan, centre_mm: Point, edge_mm: float, shape: Shape, outside: float | None, hu: bool
+) -> tuple[Real[np.ndarray, "*volume"], float]:
+    """Resamples a cube by trilinear interpolation. Returns it and the share of its voxels that lie outside the scan.
+
+    Args:
+      scan: the scan; only the voxels around the cube are read.
+      centre_mm: of the cube in the world.
+      edge_mm: from outer face to outer face along the longest edge, mm.
+      shape: voxels along each axis of the cube.
+      outside: the value outside of the scan; None: that of the nearest voxel.
+      hu: whether voxels are HU, which are checked and rounded (int16). Others are not rounded (float32).
+
+    Raises:
+      DataError: the point lies outside the scan, the cube covers too many voxels, or as `scan.region`.
+    """
+    index_of(scan, centre_mm)
+    values, inside = _sample(scan, centre_mm, edge_mm, shape, hu)
+    values = _stored(values, hu)
+    if outside is not None:
+        values[~inside] = outside
+    return values, float(1 - inside.mean())
+
+
+def cut_mask(mask: Scan, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt8[np.ndarray, "*volume"]:
+    """Cuts a mask as `cut` does: 1 where the interpolated mask is at least one half, 0 beyond the mask's own grid."""
+    values, inside = _sample(mask, centre_mm, edge_mm, shape, hu=None)
+    return ((values >= 0.5) & inside).astype(np.uint8)
+
+
+def _averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]:
+    """Returns a whole volume with fewer voxels. Each is the mean of the part of the volume that it covers.
+
+    So nothing is aliased, and the sum over the volume is kept, in units of its own voxels.
+    """
+    values = region(scan, hu).astype(np.float64)
+    for axis, count in enumerate(_in_three_axes(shape)):
+        size = values.shape[axis]
+        starts, ends = np.arange(count)[:, None] * size / count, np.arange(1, count + 1)[:, None] * size / count
+        covered = np.clip(np.minimum(ends, np.arange(1, size + 1)) - np.maximum(starts, np.arange(size)), 0, None)
+        values = np.moveaxis(np.tensordot(covered * count / size, values, (1, axis)), 0, axis)
+    return _stored(values.reshape(shape), hu)
+
+
+def _stored(values: Float[np.ndarray, "*volume"], hu: bool) -> Real[np.ndarray, "*volume"]:
+    return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
+
+
+def _in_three_axes(shape: Shape) -> Shape:
+    return (1,) * (3 - len(shape)) + shape
+
+
+@np.errstate(over="ignore", invalid="ignore")  # what comes of it is refused
+def _sample(
+    scan: Scan, centre_mm: Point, edge_mm: float, shape: Shape, hu: bool | None
+) -> tuple[Float[np.ndarray, "*volume"], Bool[np.ndarray, "*volume"]]:
+    """Returns the interpolated values at the cube's voxels, and whether each voxel lies inside the scan.
+
+    `hu` is as in `cut`, and None for a mask.
+    """
+    spacing, sizes = edge_mm / max(shape), _in_three_axes(shape)
+    offsets = [(np.arange(n) - (n - 1) / 2) * edge_mm / max(shape) for n in sizes]
+    points = np.stack(np.meshgrid(*offsets, indexing="ij")[::-1], -1)  # x, y, z, as seen from the centre
+    # The map from points to indices is affine: the middle and three more points give it all.
+    corners = (np.array(centre_mm) + np.eye(4, 3, -1)).tolist()
+    middle, *ends = np.array([scan.frame.TransformPhysicalPointToContinuousIndex(corner) for corner in corners])
+    indices = middle + points @ (np.stack(ends) - middle)
+    first, last = np.floor(indices.min((0, 1, 2))), np.ceil(indices.max((0, 1, 2)))
+    covered = float(np.prod(last - first + 1))
+    if not covered <= MAX_REGION_VOXELS:  # an edge that is NaN or infinite is refused too
+        raise DataError(
+            f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
+            "are diameter, data.crop and spacing in mm?"
+        )
+    first, last, end = first.astype(int), last.astype(int), np.array(scan.size) - 1
+    inner = np.clip([first, last], 0, end)
+    part = mask_region(scan, *inner).astype(np.float32) if hu is None else region(scan, hu, *inner)
+    # The outermost voxels are repeated out to the cube, so that interpolation beyond the scan continues its faces.
+    lower, upper = np.maximum(-first, 0), np.maximum(last - end, 0)
+    image = as_image(np.pad(part, np.stack([lower, upper], 1)[::-1], "edge"), scan, (inner[0] - lower).tolist())
+    origin = [c - (n - 1) / 2 * spacing for c, n in zip(centre_mm, sizes[::-1], strict=True)]
+    grid = (origin, [spacing] * 3, np.eye(3).ravel().tolist())
+    values = sitk.Resample(image, sizes[::-1], sitk.Transform(), sitk.sitkLinear, *grid, 0.0, sitk.sitkFloat64)
+    inside = np.all((indices >= -0.5) & (indices <= end + 0.5), axis=-1)
+    return sitk.GetArrayFromImage(values).reshape(shape), inside.reshape(shape)

@@ -38,14 +38,16 @@ META_FIXED = {"ElementToIntensityFunctionSlope": "1", "ElementToIntensityFunctio
 NIFTI_TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}
 """Types of voxels by their code in a NIfTI header. Others have several components."""
 NIFTI_FIELDS = {
-    **{"dim": ("8i2", 40), "datatype": ("i2", 70), "pixdim": ("8f4", 76), "vox_offset": ("f4", 108), "scaling": ("2f4", 112)},
-    **{
-        "codes": ("2i2", 252),
-        "quatern": ("3f4", 256),
-        "qoffset": ("3f4", 268),
-        "sform": ("(3,4)f4", 280),
-        "magic": ("S4", 344),
-    },
+    "dim": ("8i2", 40),
+    "datatype": ("i2", 70),
+    "pixdim": ("8f4", 76),
+    "vox_offset": ("f4", 108),
+    "scaling": ("2f4", 112),
+    "codes": ("2i2", 252),
+    "quatern": ("3f4", 256),
+    "qoffset": ("3f4", 268),
+    "sform": ("(3,4)f4", 280),
+    "magic": ("S4", 344),
 }
 """The fields of a NIfTI header that are read: their types, and their first bytes."""
 FIRST_VOXEL = 352
@@ -89,7 +91,6 @@ def data_file(path: Path) -> Path:
 
 
 def _fields(path: Path, separator: str) -> tuple[dict[str, str], int]:
-    """Returns the fields of a MetaImage or NRRD header, and the first byte after it."""
     fields: dict[str, str] = {}
     with path.open("rb") as file:
         for _ in range(200):
@@ -130,7 +131,6 @@ def _behind(path: Path, end: int, skipped: str, big_endian: bool, compressed: bo
 
 
 def _read_nrrd(path: Path) -> Stored:
-    """Reads a `.nrrd`: a text header, an empty line, then the voxels."""
     found, end = _fields(path, ":")
     fields = {name.lower(): value.removeprefix("=") for name, value in found.items()}
     for name in ("space units", "units"):
@@ -204,7 +204,6 @@ def _check_nifti(header: dict[str, Any]) -> None:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    """Returns the numbers of a field, or none where one of them is not finite."""
     numbers = tuple(as_number(word) for word in text.split())
     return numbers if all(map(math.isfinite, numbers)) else ()
 
@@ -224,21 +223,13 @@ def as_number(text: str) -> float:
 
 
 def require_diameter(diameter_mm: float | None) -> None:
-    """Checks a diameter; None passes.
-
-    Raises:
-      DataError: it is not positive and finite.
-    """
+    """Raises DataError for a diameter that is not positive and finite; None passes."""
     if diameter_mm is not None and not (math.isfinite(diameter_mm) and diameter_mm > 0):
         raise DataError(f"diameter_mm must be positive; got {diameter_mm:g}")
 
 
 def require_spacing(spacing: Iterable[float], name: str = "the spacing") -> None:
-    """Checks the distances between voxels.
-
-    Raises:
-      DataError: one is implausible in mm; the message begins with `name`.
-    """
+    """Raises DataError, which begins with `name`, for distances between voxels that are implausible in mm."""
     lengths = tuple(spacing)
     least, most = SPACING_MM
     if not all(least <= mm <= most for mm in lengths):

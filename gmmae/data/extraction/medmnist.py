@@ -88,10 +88,10 @@ def plan(config: DataConfig) -> Plan:
     if len(shapes) > 1:
         raise DataError(f"{root}: all images must have one shape; got {' and '.join(map(str, sorted(shapes)))}")
     tasks = tuple(task(root, f"{root.name} {items[0].array}", items) for items in parts)
-    return Plan(tasks, (), sum(map(len, parts)), WAY_OUT)
+    return Plan(tasks, [], sum(map(len, parts)), WAY_OUT)
 
 
-def _part(root: Path, split: str, part: str) -> tuple[Item, ...]:
+def _part(root: Path, split: str, part: str) -> list[Item]:
     """Checks the arrays of training, validation or test, and returns the volumes."""
     array = f"{part}_images"
     (images, dtype), (labels, kind) = array_header(root, array), array_header(root, f"{part}_labels")
@@ -108,5 +108,5 @@ def _part(root: Path, split: str, part: str) -> tuple[Item, ...]:
     items: list[Item] = []
     for i, number in enumerate(numbers.tolist()):
         name, category = f"{root.stem}_{part}_{i:05d}", known.labels[number] if known else str(number)
-        items.append(Item(name, f"{array}[{i}]", name, category, None, None, part=i, array=array, split=split))
-    return tuple(items)
+        items.append(Item(name, f"{array}[{i}]", name, category, part=i, array=array, split=split))
+    return items

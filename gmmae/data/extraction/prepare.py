@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction import cubes as cube_files
-from gmmae.data.extraction import luna16, medmnist
+from gmmae.data.extraction import folders, medmnist
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
@@ -41,16 +40,11 @@ VERSION = 7
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
 
 7: the arrays of an entry are the columns of one table.
-6: groups are joined by patient, scan and voxels. Volumes have one orientation. Files count by their content too.
-5: columns are known in any case. Scaled voxels, masks that do not reach their nodule and files that are too long are faults.
-4: NaN in NIfTI, masks of several labels or elsewhere, and headers that ITK repairs are faults. An entry names the files.
-3: cubes are called values, and may have a unit of their own.
-2: an entry holds every nodule that its files have. Before, a killed process or a disk's error could cost some, for good.
 """
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
-    "luna16": luna16.plan,
-    "cubes": cube_files.plan,
+    "luna16": folders.plan_luna16,
+    "cubes": folders.plan_cubes,
     "medmnist": medmnist.plan,
 }
 IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", *COLUMNS)
@@ -106,11 +100,7 @@ def load_prepared(prepared: Prepared) -> Nodules:
 def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False, plan: Plan | None = None) -> Prepared:
     """Returns the cache entry of these data, and makes it first where the cache lacks it.
 
-    Args:
-      config: the data section.
-      say: takes lines for the user.
-      refresh: makes the entry and its parts again.
-      plan: the tasks, instead of all those of `data.root`.
+    `refresh` makes it and its parts again. A plan replaces the tasks of `data.root`.
 
     Raises:
       DataError: as `load`.
@@ -126,7 +116,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
     except OSError as error:
         raise unreadable_root(error) from error
     except DataError as error:
-        other = cube_files.source_of(config.folder, config.csv, config.source)
+        other = folders.source_of(config.folder, config.csv, config.source)
         if other == config.source:
             raise
         raise DataError(f"{error}: is it for --data.source {other}?") from error

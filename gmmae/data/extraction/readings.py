@@ -42,13 +42,7 @@ MAX_FAILURES_IN_A_ROW = 8
 
 
 def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) -> list[Reading]:
-    """Returns the results of all scans of a plan.
-
-    Args:
-      config: how cubes are cut, by how many processes, and whether broken scans end the extraction.
-      plan: the scans.
-      kept: the file of each scan's result.
-      say: takes lines for the user.
+    """Reads all scans of a plan; `kept` names the file of each scan's result.
 
     Raises:
       DataError: a scan is broken and `data.on_error` is "refuse".
@@ -79,10 +73,9 @@ def cube_arrays(cubes: Sequence[Cube]) -> dict[str, np.ndarray]:
 
 
 def _load(path: Path, task: Task) -> Reading | None:
-    """Returns the kept result of a scan with the task's present items, or None where it cannot be read."""
     with suppress(OSError, DataError, ValueError, TypeError):
         rows = zip(task.items, *(member(path, name) for name in array_names(path)), strict=True)
-        return Reading(task, tuple(Cube(*row) for row in rows))
+        return Reading(task, [Cube(*row) for row in rows])
     return None
 
 
@@ -101,7 +94,7 @@ def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[R
             for task, answer in progress(answers, len(left), "scans", say):
                 if isinstance(answer, Reading):
                     in_a_row = 0
-                    yield answer._replace(failures=tuple(failures[task]))
+                    yield answer._replace(failures=failures[task])
                     continue
                 say(f"not read: {task.label}: {answer}")
                 failures[task].append(answer)
@@ -174,7 +167,6 @@ class _Context(SpawnContext):
 
 
 def _begin() -> None:
-    """Prepares a worker."""
     # PR_SET_PDEATHSIG: the kernel kills it with its parent, even in a decoder that hangs.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     # What native libraries print would get between the lines of the command.

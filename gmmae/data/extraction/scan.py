@@ -28,18 +28,17 @@ MAX_ORIGIN_MM = 1e6
 """Largest distance of a scan's first voxel from the world's origin along an axis. Beyond, places lose their digits."""
 MAX_GRID_DISTANCE = 0.1
 """Largest distance of a nodule's centre from its mask, in voxels. Headers are rounded."""
+Volume = Real[np.ndarray, "z y x"]
 HU_RANGE = (-32768, 32767)
-"""Range of 16-bit integers."""
 MIN_LARGEST_HU = 10
 """Smallest plausible magnitude of the largest HU of a region. The noise of CT is larger."""
 MAX_LABELS_NAMED = 5
-"""Largest number of labels in an error."""
 
 
 class Scan(NamedTuple):
     """A volume. Its voxels are not checked: `region` does that where they are used."""
 
-    voxels: Real[np.ndarray, "z y x"]  # in memory, or mapped from a file
+    voxels: Volume  # in memory, or mapped from a file
     frame: sitk.Image  # one voxel that carries origin, spacing and direction
     axes: int = 3  # or 2 for an array `[y, x]`, or 1 for `[x]`
     bare: bool = False  # an array, which has no place in the world: it begins at the origin
@@ -58,9 +57,7 @@ class Scan(NamedTuple):
 def read(path: Path, key: str = "volume") -> Scan:
     """Reads a volume file, with its axes in the order and direction of the world's: x, y, z in LPS.
 
-    Args:
-      path: of a volume, or of an array in `.npy` or `.npz`.
-      key: name of the array in a `.npz` of several.
+    `key` names one of several arrays in a `.npz`.
 
     Raises:
       DataError: the file, or the data file its header names, is missing, truncated, damaged or no scalar volume.
@@ -112,12 +109,11 @@ def as_stored(path: Path) -> Scan:
     return Scan(voxels, frame)
 
 
-def read_scan(path: Path) -> tuple[Scan, Real[np.ndarray, "z y x"]]:
+def read_scan(path: Path) -> tuple[Scan, Volume]:
     """Reads a whole scan in HU, its axes as they are stored.
 
     Raises:
-      DataError: it cannot be used.
-      OSError: the system failed, not the file.
+      DataError, OSError: as `read` and `region`.
     """
     scan = as_stored(path)
     return scan, np.require(region(scan, hu=True), requirements="W")
@@ -184,14 +180,8 @@ def index_of(scan: Scan, point_mm: Point, tolerance: float = 0.0) -> Float[np.nd
 
 def region(
     scan: Scan, hu: bool, first: Integer[np.ndarray, " 3"] | None = None, last: Integer[np.ndarray, " 3"] | None = None
-) -> Real[np.ndarray, "z y x"]:
-    """Reads the voxels from a first index to a last, both x, y, z, and checks them.
-
-    Args:
-      scan: the scan; only these voxels are read of a file that is not compressed.
-      hu: whether voxels must be HU. Otherwise they may have any unit.
-      first: the first index; None: that of the scan.
-      last: the last index, which is included; None: that of the scan.
+) -> Volume:
+    """Reads the voxels from a first index to a last, both x, y, z, and checks them; with `hu` also that they can be HU.
 
     Raises:
       DataError: voxels are not finite, or cannot be HU, or 32 bits cannot hold them.
@@ -282,7 +272,7 @@ def mask_on_grid(mask: Scan, scan: Scan) -> UInt8[np.ndarray, "z y x"]:
     return sitk.GetArrayFromImage(sitk.Resample(image, scan.size, sitk.Transform(), sitk.sitkNearestNeighbor, *grid))
 
 
-def as_image(values: Real[np.ndarray, "z y x"], scan: Scan, first: Sequence[int] = (0, 0, 0)) -> sitk.Image:
+def as_image(values: Volume, scan: Scan, first: Sequence[int] = (0, 0, 0)) -> sitk.Image:
     """Returns a part of a scan that begins at an index x, y, z, as an image with its geometry."""
     image = sitk.GetImageFromArray(values)
     image.SetSpacing(scan.spacing_mm)

@@ -17,15 +17,7 @@ MAX_FAULT_LINES = 20
 
 
 def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarray], hu: bool, groups: Groups) -> dict[str, Any]:
-    """Returns counts and statistics. `annotations = nodules + duplicates + lost` always holds.
-
-    Args:
-      plan: the listed nodules.
-      faults: of the plan and of the extraction.
-      table: the arrays of the entry.
-      hu: whether the values are HU.
-      groups: of the plan.
-    """
+    """Returns counts and statistics. `annotations = nodules + duplicates + lost` always holds."""
     kinds = Counter(fault.kind for fault in faults)
     values, masked, filled, diameter_mm = (table[name] for name in ("values", "masked", "filled", "diameter_mm"))
     low = np.percentile(values.reshape(len(values), -1), 1, axis=1)

@@ -1,23 +1,20 @@
 """The tasks of an extraction, one for each scan, and their results.
 
-A source (`luna16`, `cubes`, `medmnist`) lists the tasks, and `extract` carries them out.
+A source (`folders`, `medmnist`) lists the tasks, and `extract` carries them out.
 """
 
 import hashlib
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Real, UInt8
 
-from gmmae.data.extraction.annotations import SKIP, Fault, Item, find_csv, read_table
+from gmmae.data.extraction.annotations import SKIP, Fault, Item
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES
 from gmmae.data.extraction.headers import SUFFIXES, data_file
-from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Point
 
 ENDINGS = (*ARRAY_SUFFIXES, *SUFFIXES)
@@ -69,72 +66,27 @@ class Reading(NamedTuple):
     """The result of a task."""
 
     task: Task
-    cubes: tuple[Cube, ...]
-    faults: tuple[Fault, ...] = ()
-    failures: tuple[str, ...] = ()  # the reasons why earlier attempts failed
+    cubes: list[Cube]
+    faults: Sequence[Fault] = ()
+    failures: Sequence[str] = ()  # the reasons why earlier attempts failed
 
 
 class Plan(NamedTuple):
     """The tasks of a source."""
 
     tasks: tuple[Task, ...]  # scans to read
-    faults: tuple[Fault, ...]  # rows and scans that cannot be read
+    faults: list[Fault]  # rows and scans that cannot be read
     annotations: int  # rows or volumes listed, duplicates and faulty ones included
     way_out: str = SKIP  # the user's alternative to a fix, where a fault ends the extraction
     header: tuple[str, ...] = ()  # the user's columns
     used: Mapping[str, str] = {}  # those that are used, by this program's names for them
-    unread: tuple[str, ...] = ()  # arrays of an `.npz` that are no column, because they have another shape
+    unread: Sequence[str] = ()  # arrays of an `.npz` that are no column, because they have another shape
 
 
-def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:
+def task(file: Path, label: str, items: list[Item]) -> Task:
     """Returns a task with the stamps of its files as they are now."""
     masks = [item.mask for item in items if item.mask is not None]
-    return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file(named))]))
-
-
-def plan_folder(
-    config: DataConfig,
-    column: str,
-    required: tuple[str, ...],
-    find: Callable[[str], Path | None],
-    faults: Sequence[Fault] = (),
-    numbered: bool = False,
-) -> Plan:
-    """Returns the plan of a folder with a CSV.
-
-    Args:
-      config: names the folder, the CSV and its columns.
-      column: the column that names the volume.
-      required: other columns that must be there.
-      find: returns the file of a volume by its name.
-      faults: those of the folder.
-      numbered: whether names of volumes have no endings, and a number follows also where a volume has one nodule.
-
-    Raises:
-      DataError: the CSV cannot be used.
-    """
-    root, csv, tasks = config.folder, find_csv(config), list[Task]()
-    table = read_table(csv, config, column, required)
-    faults = [*table.faults, *faults]
-    for name, group in groupby(sorted(table.rows, key=lambda row: row.file), lambda row: row.file):
-        rows, path, items = list(group), find(name), list[Item]()
-        if path is None or not (numbered or name.endswith(ENDINGS)):
-            kind, text = "missing", f"there is no such file in the folder, its images/ or subset*/; {csv.name} lists it"
-            if path is not None:
-                kind, text = "unreadable", f"a volume must end in {', '.join(ENDINGS)}"
-            faults.append(Fault(kind, name, text, len(rows)))
-            continue
-        for i, row in enumerate(rows):
-            mask = root / (row.mask or Path("masks", Path(name).name))
-            if (row.mask or os.path.lexists(mask)) and not mask.is_file():
-                text = f"there is no such mask; {csv.name} line {row.number} names it"
-                faults.append(Fault("nodule", relative(root, mask), text, 1))
-                continue
-            own = f"{name}_{i}" if numbered or rows[1:] else name
-            items.append(row._replace(name=own, group=row.group or name, mask=mask if mask.is_file() else None))
-        if items:
-            tasks.append(task(path, relative(root, path) if numbered else name, tuple(items)))
-    return Plan(tuple(tasks), tuple(faults), len(table.rows) + len(table.faults), header=table.header, used=table.used)
+    return Task(file, label, tuple(items), stamps(path for named in (file, *masks) for path in (named, data_file(named))))
 
 
 def place_of(task: Task, item: Item) -> str:

@@ -77,10 +77,6 @@ def enclosed(
 ) -> tuple[Bool[np.ndarray, "y x"], Bool[np.ndarray, "y x"]]:
     """Returns the pixels inside a closed line, and those on it. Points that are no neighbours are joined by straight lines.
 
-    Args:
-      points: pixels of the line, x and y.
-      shape: of the image, y and x.
-
     >>> inside, line = enclosed(np.array([[0, 0], [3, 0], [3, 2], [0, 2]]), (3, 4))
     >>> inside.astype(int).tolist(), int(line.sum())
     ([[0, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]], 10)
@@ -125,11 +121,7 @@ def match(drawn: list[Drawn]) -> list[list[Drawn]]:
 
 
 def consensus(group: list[Drawn], share: float) -> Consensus:
-    """Returns the nodule of a group of outlines.
-
-    Args:
-      group: the outlines.
-      share: of the readers of the nodule who must have a voxel inside; 0 means any reader.
+    """Returns the voxels that a share of the readers of a group of outlines have inside; 0 means any reader.
 
     Raises:
       DataError: no voxel is inside for that share of the readers.

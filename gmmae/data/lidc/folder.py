@@ -13,7 +13,7 @@ import SimpleITK as sitk
 
 from gmmae.data.extraction.annotations import COORDINATES, Table, read_table
 from gmmae.data.extraction.dicom import LeftOut, Slice, find_series, read_region, reading, stacks
-from gmmae.data.extraction.luna16 import COLUMNS
+from gmmae.data.extraction.folders import COLUMNS
 from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.lidc.consensus import Consensus, Drawn, category, consensus, draw, match
 from gmmae.data.lidc.messages import SCORES, Message, read_message
@@ -42,10 +42,7 @@ def cut_folder(
       min_readers: fewest readers who outlined a nodule.
       agreement: share of its readers who must have a voxel of the mask inside; 0 means any reader.
       margin_mm: around the box of the nodule's mask.
-      say: takes lines for the user.
-
-    Returns:
-      Lines on what was found, and on what was left out.
+      say: takes lines on the progress; those on what was found and left out are returned.
 
     Raises:
       DataError: there is no nodule that can be used.
@@ -102,7 +99,6 @@ def cut_folder(
 
 @contextmanager
 def _listing(left_out: LeftOut, what: str, where: str) -> Iterator[None]:
-    """Lists what fails in the block as left out."""
     try:
         yield
     except DataError as error:
@@ -134,7 +130,6 @@ def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dic
 
 
 def _groups(where: str, slices: list[Slice], message: Message, found: Counter[str], left_out: LeftOut) -> list[list[Drawn]]:
-    """Returns the readers' outlines by nodule."""
     left_out += [("readers' nodules with a fault", where, fault) for fault in message.faults]
     drawn: list[Drawn] = []
     with _listing(left_out, "series that make no volume", where):

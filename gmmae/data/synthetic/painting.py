@@ -79,11 +79,6 @@ def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.n
     contrast (its recovery coefficient: Kessler, Ellis, Eden, J. Comput. Assist. Tomogr. 8, 1984); R and s are
     geometric means here.
 
-    Args:
-      phantom: the nodule, its vessels and its wall.
-      field: the voxels' offsets from the nodule's centre, mm, and the scanner's blur, mm.
-      tissue: HU before; the array does not change.
-
     Returns:
       HU, not rounded, and the nodule's voxels (those on the lung's side of the phantom's wall).
     """

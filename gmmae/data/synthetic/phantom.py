@@ -124,15 +124,7 @@ def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_
     """Returns a random nodule with its vessels and wall.
 
     Diameters are log-normal with LUNA16's median of 7 mm, clipped to `DIAMETER_MM`. One in twelve solid nodules is
-    calcified, one in three nodules that are not ground-glass is spiculated.
-
-    Args:
-      rng: source of all randomness.
-      category: one of `CATEGORIES`; None draws one by its share.
-      largest_mm: the largest diameter, mm, at least `DIAMETER_MM[0]`.
-
-    Returns:
-      The phantom, centred on the origin.
+    calcified, one in three nodules that are not ground-glass is spiculated. Without a category one is drawn by its share.
     """
     drawn = str(rng.choice(list(CATEGORIES), p=[kind.share for kind in CATEGORIES.values()]))
     name = category or drawn  # drawn in any case, so that the rest does not depend on who chose

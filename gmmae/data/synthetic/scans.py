@@ -15,7 +15,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Int16
 
-from gmmae.data.extraction.luna16 import COLUMNS
+from gmmae.data.extraction.folders import COLUMNS
 from gmmae.data.settings import AIR_HU, ANNOTATIONS
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, paint, paint_tube
 from gmmae.data.synthetic.phantom import Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
@@ -137,11 +137,6 @@ def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Pha
 def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[Volume, list[tuple[Phantom, Vector]]]:
     """Returns one chest scan with `count` nodules.
 
-    Args:
-      rng: source of all randomness.
-      frame: the scan's grid.
-      count: nodules in it.
-
     Returns:
       HU, axes z, y, x; and each nodule with its centre, mm from the centre of voxel (0, 0, 0) along z, y, x.
 
@@ -172,16 +167,7 @@ def write_luna16_folder(
     Scan i goes to subset i modulo 10, and depends on `seed`, i and the frame only. Annotations are the exact centres and the
     diameters that the nodules were drawn with. Scans without nodules have no row. LUNA16's own CSV has no categories.
 
-    Args:
-      root: a folder that is empty or does not exist.
-      scans: how many.
-      nodules_per_scan: the fewest and the most; the number is drawn uniformly.
-      seed: at least 0.
-      frame: the grid of all scans. A lung's shortest half-axis must be at least 5 mm.
-      compressed: write `.zraw` rather than `.raw`.
-
-    Returns:
-      The number of nodules.
+    The number of nodules of a scan is drawn uniformly between the two. Returns the number of all.
 
     Raises:
       DataError: the frame is too small, or nodules do not fit into a scan.

@@ -51,13 +51,8 @@ def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tup
     The cube's centre misses the nodule's by 5 % of the diameter (a standard deviation along each axis), as a reader's does.
     The scan has pixels of 0.55 to 0.85 mm, slices of 0.6 to 2.5 mm and noise of 12 to 45 HU.
 
-    Args:
-      phantom: the nodule.
-      shape: voxels along z, y, x.
-      rng: draws the scanner, the centre and the noise.
-
     Returns:
-      HU, not rounded, and the nodule's voxels, both of that shape.
+      HU, not rounded, and the nodule's voxels.
     """
     voxel_mm = np.full(3, EDGE_DIAMETERS * phantom.diameter_mm / max(shape))
     return _render(phantom, _draw_scanner(phantom, rng), shape, voxel_mm, rng)
@@ -91,18 +86,12 @@ def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
     Values are rounded to whole HU at the end, so that the last bits of a machine's arithmetic do not show. The nodule
     behind sample i is the same for each `shape`.
 
-    Args:
-      samples: number of cubes, at least 1.
-      shape: voxels along z, y, x, each at least 4.
-      seed: at least 0.
-
     Returns:
       Cubes in HU with a longest edge of 1.25 × diameter, names `synthetic-000000` and so on, categories in the proportions of
       `gmmae.data.synthetic.phantom.CATEGORIES`, masks, and diameters.
 
-    Example:
-      >>> synthetic_nodules(samples=2, shape=(16, 16, 16), seed=0).values.shape
-      (2, 16, 16, 16)
+    >>> synthetic_nodules(samples=2, shape=(16, 16, 16), seed=0).values.shape
+    (2, 16, 16, 16)
     """
     hu, phantoms = np.empty((samples, *shape), np.int16), []
     masks = np.empty(hu.shape, np.uint8)

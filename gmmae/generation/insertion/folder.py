@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gmmae.data.extraction.annotations import Table, read_table, refuse
-from gmmae.data.extraction.luna16 import COLUMNS, find_scans
+from gmmae.data.extraction.folders import COLUMNS, find_scans
 from gmmae.data.settings import ANNOTATIONS, DataConfig
 from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.geometry import Vector

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
-from gmmae.data.extraction import arrays, headers, luna16
-from gmmae.data.extraction.cutting import cut, cut_mask, edge_mm
-from gmmae.data.extraction.extract import extract
+from gmmae.data.extraction import arrays, folders, headers
+from gmmae.data.extraction.extract import cut, cut_mask, edge_mm, extract
 from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.tasks import Reading
 from gmmae.data.settings import AIR_HU
@@ -101,7 +100,7 @@ def test_a_compressed_scan_is_decompressed_once_for_all_its_nodules(luna_folder,
     config = luna_folder("a", [("a", 10 + step, -20, 30, 8) for step in range(3)], compressed=True)
     read = []
     monkeypatch.setattr(headers, "content", lambda path, *how: read.append(path.name) or arrays.content(path, *how))
-    (task,) = luna16.plan(config).tasks
+    (task,) = folders.plan_luna16(config).tasks
     result = extract(task, config)
     assert isinstance(result, Reading)
     assert len(result.cubes) == 3

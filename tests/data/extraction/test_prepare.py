@@ -21,7 +21,7 @@ def test_the_summary_of_known_cubes():
     faults = [Fault("missing", f"gone{i}.mhd", "there is\nno such scan", 2) for i in range(30)]
     faults.append(Fault("duplicate", "x.csv line 5", "repeats line 4, which is kept", 0))
     groups = Groups({}, "patient", ["no patient"])
-    summary: dict[str, Any] = summarise(Plan((), (), 65), faults, table, True, groups) | {"repeated": ["c.mhd: too late"]}
+    summary: dict[str, Any] = summarise(Plan((), [], 65), faults, table, True, groups) | {"repeated": ["c.mhd: too late"]}
     assert summary["annotations"] == summary["nodules"] + summary["duplicates"] + summary["lost"]
     assert summary["diameter_mm"] == {"min": 4, "median": 6, "mean": 10, "max": 20}
     assert (summary["border_padded"], summary["masks"], summary["empty_masks"]) == (2, 3, 1)

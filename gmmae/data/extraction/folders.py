@@ -1,40 +1,40 @@
-"""Volumes that are cut already: a folder of files with a CSV, or one `.npz` of arrays.
+"""The scans and volumes that a folder or one `.npz` lists, as tasks.
 
-A folder has a CSV (`nodules.csv`, or `data.csv`) with the column `file`. These columns are optional:
+`luna16`: `.mhd` scans with `.raw` or `.zraw` at `subset*/seriesuid.mhd` or `seriesuid.mhd`, and a CSV of nodules in world mm
+with the columns `seriesuid, coordX, coordY, coordZ, diameter_mm` (Setio et al. 2017, https://luna16.grand-challenge.org/Data/).
+
+`cubes`: volumes that are cut already, in a folder or its `images/`, and a CSV with the column `file`. Optional are:
 
 - `coordX, coordY, coordZ`: the nodule's centre, world mm; by default the middle of the volume.
 - `diameter_mm`, `category`, and `patient` or another group.
 - `mask`: a file; by default the one in `masks/` with the volume's name.
 - `spacingX, spacingY, spacingZ`: mm, for arrays, which have no geometry; by default 1.
 
-Files lie in the folder itself or in `images/`.
-
-One file has `volumes [N, z, y, x]`. Optional are `masks`, `patient [N]` or `groups [N]`, `categories [N]`, `names [N]`,
+Or one file of `volumes [N, z, y, x]`. Optional are `masks`, `patient [N]` or `groups [N]`, `categories [N]`, `names [N]`,
 `diameter_mm [N]` and `spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
 
-With data.ndim 2 or 1, arrays `[y, x]` or `[x]` are valid too. Of data with more axes the central section is taken.
-Coordinates and spacings of the missing axes are then not needed.
-
-An array of data.shape voxels along each axis, without a spacing, stays as it is.
+With data.ndim 2 or 1, arrays `[y, x]` or `[x]` are valid too, and need no coordinates and spacings of the missing axes. An
+array of data.shape voxels along each axis, without a spacing, stays as it is.
 """
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 from zipfile import is_zipfile
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import SPACINGS, Item, table_of
+from gmmae.data.extraction.annotations import COORDINATES, SPACINGS, Fault, Item, find_csv, read_table, table_of
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, member
-from gmmae.data.extraction.luna16 import find_scans
-from gmmae.data.extraction.tasks import ENDINGS, Plan, Task, plan_folder, task
+from gmmae.data.extraction.tasks import ENDINGS, Plan, Task, relative, task
 from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError
 
 Source = Literal["synthetic", "luna16", "cubes", "medmnist"]
+COLUMNS = (*COORDINATES, "diameter_mm")
 ARRAYS = {
     **{name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")},
     **{"groups": "group", "categories": "category"},
@@ -42,7 +42,35 @@ ARRAYS = {
 """The arrays of an `.npz` of volumes, and what columns are called that say the same."""
 
 
-def plan(config: DataConfig) -> Plan:
+def plan_luna16(config: DataConfig) -> Plan:
+    """Lists the tasks of a LUNA16 folder. It opens only the headers of scans.
+
+    Raises:
+      DataError: no such folder, no scans, or a CSV that cannot be used.
+    """
+    root = config.folder
+    if not config.root or not root.is_dir():
+        raise DataError(
+            f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root or 'none'}"
+        )
+    scans, faults = find_scans(root)
+    if not scans:
+        raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
+    return _plan_folder(config, "seriesuid", COLUMNS, scans.get, faults)
+
+
+def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
+    """Returns the headers of a folder's scans by their series UID, and a fault for each second scan of one UID."""
+    scans, faults = dict[str, Path](), list[Fault]()
+    for path in sorted([*root.glob("[!.]*.mhd"), *root.glob("subset*/[!.]*.mhd")]):  # macOS leaves a `._name` beside files
+        first = scans.setdefault(path.stem, path)
+        if first is not path:
+            text = f"is also in {first.parent.name}, which is used: remove one of the two"
+            faults.append(Fault("ambiguous", str(path.relative_to(root)), text, 0))
+    return scans, faults
+
+
+def plan_cubes(config: DataConfig) -> Plan:
     """Lists the tasks of a folder of volumes, or of one `.npz`.
 
     Raises:
@@ -59,7 +87,35 @@ def plan(config: DataConfig) -> Plan:
     def find(name: str) -> Path | None:
         return next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
 
-    return plan_folder(config, "file", (), find)
+    return _plan_folder(config, "file", (), find, [])
+
+
+def _plan_folder(
+    config: DataConfig, column: str, required: tuple[str, ...], find: Callable[[str], Path | None], faults: list[Fault]
+) -> Plan:
+    """Returns the plan of a folder whose CSV names volumes in a column; `find` returns their files."""
+    root, csv, tasks = config.folder, find_csv(config), list[Task]()
+    table, scans = read_table(csv, config, column, required), column == "seriesuid"
+    faults = [*table.faults, *faults]
+    for name, group in groupby(sorted(table.rows, key=lambda row: row.file), lambda row: row.file):
+        rows, path, items = list(group), find(name), list[Item]()
+        if path is None or not (scans or name.endswith(ENDINGS)):
+            kind, text = "missing", f"there is no such file in the folder, its images/ or subset*/; {csv.name} lists it"
+            if path is not None:
+                kind, text = "unreadable", f"a volume must end in {', '.join(ENDINGS)}"
+            faults.append(Fault(kind, name, text, len(rows)))
+            continue
+        for i, row in enumerate(rows):
+            mask = root / (row.mask or Path("masks", Path(name).name))
+            if (row.mask or os.path.lexists(mask)) and not mask.is_file():
+                text = f"there is no such mask; {csv.name} line {row.number} names it"
+                faults.append(Fault("nodule", relative(root, mask), text, 1))
+                continue
+            own = f"{name}_{i}" if scans or rows[1:] else name
+            items.append(row._replace(name=own, group=row.group or name, mask=mask if mask.is_file() else None))
+        if items:
+            tasks.append(task(path, relative(root, path) if scans else name, items))
+    return Plan(tuple(tasks), faults, len(table.rows) + len(table.faults), header=table.header, used=table.used)
 
 
 def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Source:
@@ -67,15 +123,10 @@ def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Sourc
     names = array_names(root) if root.suffix == ".npz" and is_zipfile(root) else ()
     if MEDMNIST_ARRAY in names:
         return "medmnist"
-    if looks_like_luna16(root, csv):
+    other = csv != ANNOTATIONS and (root / (NODULES if csv == "auto" else csv)).is_file()
+    if not other and (root / ANNOTATIONS).is_file() and find_scans(root)[0]:
         return "luna16"
     return "cubes" if VOLUMES_ARRAY in names or (root / NODULES).is_file() else default
-
-
-def looks_like_luna16(root: Path, csv: str = "auto") -> bool:
-    """Returns whether a folder has the scans and the CSV of LUNA16, and `csv` names no other CSV that is there."""
-    other = csv != ANNOTATIONS and (root / (NODULES if csv == "auto" else csv)).is_file()
-    return not other and (root / ANNOTATIONS).is_file() and bool(find_scans(root)[0])
 
 
 def plan_files(files: Sequence[Path]) -> Plan:
@@ -86,8 +137,7 @@ def plan_files(files: Sequence[Path]) -> Plan:
     Raises:
       DataError: a file is missing, repeated, or has no ending of a volume.
     """
-    tasks: list[Task] = []
-    places = [Path(os.path.abspath(path)) for path in files]
+    tasks, places = list[Task](), [Path(os.path.abspath(path)) for path in files]
     common = Path(os.path.commonpath([place.parent for place in places])) if places else Path()
     names, copies = Counter(path.name for path in places), Counter(map(os.path.realpath, places))
     for path, place in zip(files, places, strict=True):
@@ -95,11 +145,11 @@ def plan_files(files: Sequence[Path]) -> Plan:
             raise DataError(f"volume file not found: {path}")
         if not path.name.endswith(ENDINGS):
             raise DataError(f"a volume must end in {', '.join(ENDINGS)}; got {path}")
-        if copies[os.path.realpath(place)] > 1:
-            raise DataError(f"each volume must be given once; got {path} {copies[os.path.realpath(place)]} times")
+        if (count := copies[os.path.realpath(place)]) > 1:
+            raise DataError(f"each volume must be given once; got {path} {count} times")
         name = place.name if names[place.name] == 1 else place.relative_to(common).as_posix()
-        tasks.append(task(place, str(path), (Item(name, str(path), name, "", None, None),)))
-    return Plan(tuple(tasks), (), len(tasks), "leave the file out")
+        tasks.append(task(place, str(path), [Item(name, str(path), name)]))
+    return Plan(tuple(tasks), [], len(tasks), "leave the file out")
 
 
 def _plan_arrays(root: Path, config: DataConfig) -> Plan:
@@ -133,13 +183,13 @@ def _plan_arrays(root: Path, config: DataConfig) -> Plan:
             raise DataError(f"{root}: {key} must be text; got bytes that are no UTF-8 ({error})") from error
         names = SPACINGS[:axes] if key == "spacing_mm" else [ARRAYS.get(key, key)]
         columns |= dict(zip(names, texts.reshape(samples, -1).T.tolist(), strict=True))
-    records = [[str(value) for value in values] for values in zip(*columns.values(), strict=True)]
-    table = table_of(root, tuple(columns), enumerate(records), config, VOLUMES_ARRAY, form="volumes[{}]")
+    records = enumerate(list(map(str, values)) for values in zip(*columns.values(), strict=True))
+    table = table_of(root, tuple(columns), records, config, VOLUMES_ARRAY, form="volumes[{}]")
     names = columns.get("names", [f"{root.stem}_{i:05d}" for i in range(samples)])
     if repeated := samples - len(set(names)):
         raise DataError(f"{root}: names must differ from each other; {repeated} are repeated")
     rows = [
         row._replace(name=str(names[row.number]), place=row.file, part=row.number, cells=row.cells[1:]) for row in table.rows
     ]
-    tasks = (task(root, root.name, tuple(rows)),) if rows else ()
-    return Plan(tasks, tuple(table.faults), samples, header=table.header[1:], used=table.used, unread=tuple(unread))
+    tasks = (task(root, root.name, rows),) if rows else ()
+    return Plan(tasks, table.faults, samples, header=table.header[1:], used=table.used, unread=unread)
