@@ -28,7 +28,7 @@ SHOWN = 6
 SHOWN_EDGE_MM = 50.0
 
 EXTRA_TRIES = 4
-"""Number of nodules that may fail in a scan before it gets fewer than planned. They are tried again in the next scan."""
+"""Number of nodules that may fail in a scan before it gets fewer than planned; they are tried again in the next one."""
 
 MIN_ANNOTATED = 20
 """Minimum number of annotated nodules for measured distances to the pleura."""
@@ -47,19 +47,19 @@ def insert(
 ) -> tuple[list[InsertionRecord], list[str]]:
     """Inserts nodules, each once, into scans in LUNA16's format. One scan is in memory at a time.
 
-    A nodule gets the noise that it lacks of the scan's. It keeps its own blur. A free one gets the distance to the pleura of
-    an annotated one, of the scans so far. With fewer than `MIN_ANNOTATED` it lies anywhere in the lung.
+    A nodule gets the noise that it lacks of the scan's, and keeps its own blur. A free one gets the distance to the pleura of
+    an annotated one of the scans so far; with fewer than `MIN_ANNOTATED` it lies anywhere in the lung.
 
     Args:
       nodules: cubes in HU along the world's axes, with masks, edges and diameters.
       scans: folder of the scans, which stays unchanged.
-      out: output folder, empty or new. It appears when the insertion is complete.
-      seed: seed of places, symmetries and noise.
-      say: function for lines to the user.
-      per_scan: minimum and maximum number of nodules per scan, as long as nodules are left.
+      out: empty or new; it appears when the insertion is complete.
+      seed: of places, symmetries and noise.
+      say: takes lines for the user.
+      per_scan: least and greatest number of nodules per scan, as long as nodules are left.
 
     Returns:
-      The inserted nodules, and a summary in lines for the user.
+      The inserted nodules, and a summary in lines.
 
     Raises:
       DataError: nodules without masks, a folder without scans, or no place for any nodule.
@@ -142,8 +142,7 @@ def _fill(
 ) -> tuple[list[InsertionRecord], UInt16[np.ndarray, "z y x"], list[InsertionView]]:
     """Inserts some of the waiting nodules into a scan in memory; returns their records, labels and pictures.
 
-    A nodule without a place goes to the end of those that wait, with the reason. Voxels farther from a nodule's surface than
-    the band stay unchanged.
+    A nodule without a place goes to the end of those that wait, with the reason.
     """
     uid, (voxels, frame, *_), _, noise, occupied = target
     width, spacing, rng = band_mm(frame), spacing_mm(frame), np.random.default_rng(seed)

@@ -112,7 +112,6 @@ def lines(judgement: Judgement, notes: Sequence[str] = ()) -> list[str]:
 
 
 def _counts(judgement: Judgement) -> str:
-    """Returns the numbers of nodules and of compared nodules, which are equal in both columns."""
     real, generated, training = judgement.given
     count, patients = judgement.generated.samples, judgement.generated.patients[0]
     others = "the first half of the real ones" if training is None else "the real ones"
@@ -123,7 +122,6 @@ def _counts(judgement: Judgement) -> str:
 
 
 def _remarks(judgement: Judgement) -> list[str]:
-    """Returns the remarks about limits of the values."""
     remarks = []
     if judgement.novelty is None:
         remarks.append(
