@@ -29,12 +29,7 @@ class Prior(NamedTuple):
 
 
 def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) -> Prior:
-    """Fits the prior to training points.
-
-    Args:
-      points: latent vectors, with further features that are drawn with them.
-      labels: categories; equal strings if none is known.
-    """
+    """Fits the prior to latent vectors, with further features that are drawn with them; equal labels if none is known."""
     names, category = np.unique(labels, return_inverse=True)
     means = np.stack([points[category == i].mean(0) for i in range(len(names))])[category]
     # Directions without variance are left out: inactive latent units, or fewer samples than features.

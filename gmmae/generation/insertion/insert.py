@@ -45,7 +45,7 @@ def insert(
     say: Say = print,
     per_scan: tuple[int, int] = (1, 3),
 ) -> tuple[list[InsertionRecord], list[str]]:
-    """Inserts nodules, each once, into scans in LUNA16's format. One scan is in memory at a time.
+    """Inserts nodules, each once, into scans in LUNA16's format, one in memory at a time; returns the inserted and a summary.
 
     A nodule gets the noise that it lacks of the scan's, and keeps its own blur. A free one gets the distance to the pleura of
     an annotated one of the scans so far; with fewer than `MIN_ANNOTATED` it lies anywhere in the lung.
@@ -57,9 +57,6 @@ def insert(
       seed: of places, symmetries and noise.
       say: takes lines for the user.
       per_scan: least and greatest number of nodules per scan, as long as nodules are left.
-
-    Returns:
-      The inserted nodules, and a summary in lines.
 
     Raises:
       DataError: nodules without masks, a folder without scans, or no place for any nodule.
@@ -119,7 +116,6 @@ def insert(
 
 
 def _read(uid: str, header: Path, table: Table, faults: list[str]) -> Target:
-    """Reads a scan in HU, and adds a message to the faults for each of its annotations that lies outside."""
     scan, voxels = read_scan(header)
     lungs = find_lungs(voxels, scan.frame)
     target = Target(uid, scan._replace(voxels=voxels), lungs, noises.measure(voxels, lungs), [])

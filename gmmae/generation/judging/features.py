@@ -48,7 +48,9 @@ def features(
     masks: Shaped[np.ndarray, "samples z y x"] | None,
     window: tuple[float, float],
 ) -> Float[np.ndarray, "samples features"]:
-    """Computes the features of each volume, with columns as in `NAMES`.
+    """Computes the features of each volume in HU, clipped to the window, with columns as in `NAMES`.
+
+    Without a mask, the voxels above the middle of the 5th and the 95th percentile are a nodule.
 
     - HU: moments, percentiles, shares of two ranges, means of four shells an eighth of the longest edge wide, mean and standard
       deviation within the mask.
@@ -62,11 +64,6 @@ def features(
       high band.
     - Grey levels: contrast, homogeneity, correlation and entropy (nats) of the co-occurrence matrix (Haralick 1973), which has
       8 levels and counts neighbours along all axes in both orders.
-
-    Args:
-      values: volumes in HU.
-      masks: masks of the nodules. Without a mask, the voxels above the middle of the 5th and the 95th percentile are a nodule.
-      window: limits to which HU are clipped.
     """
     shape = values.shape[1:]
     from_centre = np.meshgrid(*(np.arange(n) - (n - 1) / 2 for n in shape), indexing="ij")

@@ -97,7 +97,6 @@ def population(nodules: Nodules, masks: bool, window: tuple[float, float], hu: b
 
 
 def _check(real: Nodules, generated: Nodules, training: Nodules | None, window: tuple[float, float]) -> None:
-    """Checks that the sets are large enough and apart. Copies of training nodules are what `Novelty` measures."""
     # Without a training set two halves of the real nodules are compared.
     _require_enough("REAL", real, 2 if training is None else 1)
     for name, others in (("GENERATED", generated), ("--train", training)):

@@ -109,10 +109,8 @@ def measure(
 ) -> tuple[Novelty, Nearest]:
     """Measures distances of generated nodules to the training set, relative to those of held-out real ones.
 
-    Blur alone lowers the ratios, because a mean of many volumes is near all of them.
-
-    Returns:
-      The novelty, and the nearest training nodule of each generated nodule in any symmetry.
+    Blur alone lowers the ratios, because a mean of many volumes is near all of them. The nearest training nodule of each
+    generated one, in any symmetry, is returned too.
     """
     resamples = weights(held_out.groups, seed), weights(np.array(generated.groups)[compared], seed + 1)
     ratios = []

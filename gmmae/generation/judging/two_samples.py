@@ -22,7 +22,7 @@ NEIGHBOURS = 5
 """Number of neighbours for coverage, as in its paper."""
 SIGNIFICANCE = 0.05
 EXCHANGES = 999
-"""Number of exchanges of groups between the sets for a p value, which is at least 1/1000."""
+"""Exchanges of groups between the sets for a p value, which is at least 1/1000."""
 
 
 class Sample(NamedTuple):
@@ -116,7 +116,7 @@ def ks_tests(
 
 
 def exchanged(groups: Sequence[str], first: int, seed: int) -> Bool[np.ndarray, "exchanges samples"]:
-    """Tells which samples belong to the first set: in row 0 as given, in the other rows after exchanges of whole groups.
+    """Tells which samples are in the first set: in row 0 the `first` ones, in the others after exchanges of whole groups.
 
     Groups in one set are permuted between the sets. A group in both sets, such as a nodule and its reconstruction, swaps its
     two sides with a probability of 1/2.
