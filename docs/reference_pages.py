@@ -33,7 +33,7 @@ def is_field(app: Sphinx, what: str, name: str, member: object, skip: bool, opti
 def setup(app: Sphinx) -> dict[str, bool]:
     """Registers the directive. Pages with it are read in each build, because the code may have changed."""
     app.add_directive("generated", Generated)
-    app.connect("env-get-outdated", lambda app, env, *_: [name for name in env.found_docs if "reference/" in name])
+    app.connect("env-get-outdated", lambda app, env, *_: [n for n in env.found_docs if "reference/" in n or n == "docs/api"])
     app.connect("doctree-read", mark_options)
     app.connect("autodoc-skip-member", is_field)
     return {"parallel_read_safe": True}

@@ -32,7 +32,7 @@ METHODS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
 }
 """The classifiers, and the settings to choose from; simpler ones come first."""
 MIN_TO_BOOST = 2 * BOOSTING.min_samples_leaf
-"""Minimum number of samples of a tree that divides them. A smaller training set gives the same probability to all."""
+"""Fewest samples that a tree divides; a smaller training set gives the same probability to all."""
 
 
 class Result(NamedTuple):
@@ -50,14 +50,7 @@ class Result(NamedTuple):
 
 
 def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: int, say: Callable[[str], None]) -> list[Result]:
-    """Fits all classifiers to the training samples and judges them by the test samples.
-
-    Args:
-      labelled: the samples.
-      runs: features by kind, of each run.
-      seeds: classifiers of each run, with the seeds 0, 1, …
-      say: takes a line for each kind of features.
-    """
+    """Fits all classifiers to the training samples and judges them by the test samples."""
     train, test, truth = labelled.train, labelled.test, labelled.truth
     weight = grouped.weights(labelled.nodules.table["group"][test], seed=0)
     results = []

@@ -1,8 +1,7 @@
 """Numbers that describe a volume for a classifier: of its mixture, and of its coarse voxels.
 
-The features of a mixture do not change if the components are reordered. They do not change either if the cube is rotated or
-reflected into one of its 48 symmetries. Most are functions of lengths and eigenvalues, which no rotation changes. The masses of
-cells are sorted among the cells that the symmetries exchange.
+The features of a mixture do not change if the components are reordered, or the cube is rotated or reflected into one of its 48
+symmetries: most are functions of lengths and eigenvalues, and masses of cells are sorted among the cells that are exchanged.
 """
 
 import numpy as np
@@ -33,8 +32,7 @@ def mixture_features(
       components are larger;
     - the distance of the whole mixture's mean, its standard deviations, and the norm of its third moments and of their trace;
     - E|y|⁴ and the sum of E y_i⁴, both relative to (E|y|²)², and Mardia's kurtosis between them;
-    - the mass in each cell, sorted among the cells that the symmetries of the cube exchange. Correlations are left out, so
-      that the mass of a component is a product over the axes.
+    - the mass in each cell, sorted so. Correlations are left out, so that a component's mass is a product over the axes.
     """
     weights, means, covariances = (array.astype(np.float64) for array in (weights, means, covariances))
     samples, k, n = means.shape

@@ -80,13 +80,6 @@ def write(
 ) -> list[Path]:
     """Writes the table as CSV and Markdown, all values as JSON, and the probabilities of the test samples.
 
-    Args:
-      folder: new or empty, or an earlier result, which is replaced.
-      labelled: the samples.
-      results: of all classifiers.
-      known: published results.
-      about: further values for the JSON file, with the notes below the table.
-
     Raises:
       InputError: the folder holds something else, or cannot be written.
     """

@@ -79,7 +79,6 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
 
 
 def _labels(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]:
-    """Returns the label of each nodule, empty where there is none."""
     words = nodules.table["category"] if rule.column is None else nodules.column(rule.column)
     if words is None:
         known = ", ".join(own_columns(nodules.table, ())) or "none"

@@ -28,15 +28,7 @@ DONOR_COLUMNS = {"name": "name of the donor", "COLUMN": "a column of the data's 
 
 
 def write(generated: Generated, training: Nodules, out: Path, run: str, seed: int) -> None:
-    """Writes `images/`, `masks/` and `nodules.csv` into a folder, and the CSV's columns of the donors into `donors.csv`.
-
-    Args:
-      generated: nodules with three axes.
-      training: the training nodules, some of which are donors.
-      out: a folder of `gmmae.system.files.whole_folder`.
-      run: id of the run that trained the model.
-      seed: seed of the sample.
-    """
+    """Writes `images/`, `masks/` and `nodules.csv` into a folder, and the CSV's columns of the donors into `donors.csv`."""
     nodules = generated.nodules
     volumes = {"images": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
     for folder in volumes:

@@ -29,23 +29,23 @@ from gmmae.training.trained import Trained
 from gmmae.workloads.lattice import density_at
 
 INACTIVE_SHARE = 1e-3
-"""Largest standard deviation of an inactive latent unit over the training set, as a share of the largest one."""
+"""Largest standard deviation of an inactive latent unit, as a share of the largest one."""
 VOXEL_BYTES = 50
 """Bytes of memory for each voxel of a nodule in the making."""
 DENSITY_VOXEL_BYTES = 450
-"""Further bytes for each voxel of the one nodule whose mixture is evaluated on a finer grid. 417 were measured."""
+"""Further bytes for each voxel of the one nodule that is evaluated on a finer grid; 417 were measured."""
 MIN_VOXELS = 4
-"""Minimum number of voxels along each axis of a volume, as for `data.shape`."""
+"""Fewest voxels along an axis, as for `data.shape`."""
 MAX_ROUNDS = 30
-"""Maximum number of rounds in which rejected samples are drawn again."""
+"""Most rounds in which rejected samples are drawn again."""
 SAME_DONOR_ROUNDS = 10
-"""Number of first rounds that draw rejected samples again from the same donors."""
+"""The first rounds, which draw again from the same donors."""
 MASK_STRENGTH = 0.5
 """Factor of the mask residuals."""
 BLOCKS = 2
 """Number of the texture's blocks along each axis."""
 NEIGHBOURS = 3
-"""Number of nearest training nodules, in the prior's components, among which each block's donor is drawn."""
+"""Number of nearest training nodules, in the prior's components, from which each block's donor is drawn."""
 
 Range = tuple[float, float]
 
@@ -92,14 +92,7 @@ class Generator(NamedTuple):
     inactive_units: int  # number of latent units that carry no information
 
     def sample(self, count: int, seed: int = 0, options: Options = DEFAULTS) -> Generated:
-        """Draws new nodules, each rotated or reflected at random.
-
-        Otherwise a classifier could learn the orientations of the few donors.
-
-        Args:
-          count: number of nodules.
-          seed: seed of all random draws.
-          options: how they are made.
+        """Draws new nodules, each rotated or reflected at random: a classifier could learn the orientations of the few donors.
 
         Raises:
           InputError: no training nodule is as asked, an axis would be too short, or too many samples are copies or have
@@ -116,8 +109,8 @@ class Generator(NamedTuple):
             accepted.append({name: values[keep] for name, values in drawn.items()})
             copies += int((~new).sum())
             wrong_size += int((new & ~keep).sum())
-            # The same donors are tried first. Otherwise nodules of similar appearance, such as faint ones, would become rare.
-            # Samples of the faintest donors stay near some training nodule, so other donors follow.
+            # The same donors are tried first, otherwise faint nodules, which resemble each other, would become rare. Samples of
+            # the faintest donors stay near some training nodule, so other donors follow.
             donors = donors[~keep] if attempt < SAME_DONOR_ROUNDS else rng.choice(allowed, int((~keep).sum()))
             if not len(donors):
                 break
@@ -136,8 +129,8 @@ class Generator(NamedTuple):
             step = old.max() / max(shape)
             stretch = np.array(shape) * step / old
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
-            # Texture is interpolated. A spectrum on the model's voxels is none on finer ones. Grey levels inside and outside of
-            # a finer outline would leave a line along it.
+            # Texture is interpolated: a spectrum on the model's voxels is none on finer ones, and grey levels inside and
+            # outside of a finer outline would leave a line along it.
             first, scale = (old - 1) / 2 - (np.array(shape) - 1) / 2 * step, np.full(len(shape), step)
             texture, outline = (
                 np.stack([ndimage.affine_transform(v, scale, first, shape, order=1, mode="nearest") for v in drawn[name]])
@@ -165,7 +158,7 @@ class Generator(NamedTuple):
         )
 
     def _draw(self, donors: Int[np.ndarray, " count"], rng: np.random.Generator, options: Options) -> dict[str, np.ndarray]:
-        """Draws a sample from each donor. Shares are values of the window, from 0 to 1."""
+        """Draws a sample from each donor; `shares` are values of the window, from 0 to 1."""
         points, shape_donors = priors.draw(self.prior, donors, options.bandwidth, rng)
         decoded = decode(self.model, points[:, :-3].astype(np.float32))
         mass, diameter_mm, edges = np.exp(points[:, -3:].T)
@@ -175,7 +168,7 @@ class Generator(NamedTuple):
         weights = block_weights(shape, BLOCKS)
         outline = np.stack([signed_distance(mask) for mask in decoded["mask"] > 0.5])
         outline += MASK_STRENGTH * blend_residual_blocks(self.mask_residuals, patches, weights)
-        # Decoded masks have nearly one size, because a mean of outlines is rounder than each. So they get that of their donor.
+        # Decoded masks have nearly one size, because a mean of outlines is rounder than each, so they get that of their donor.
         flat, voxels, each = (
             np.sort(-outline.reshape(len(donors), -1), axis=1),
             self.mask_voxels[donors],
@@ -209,10 +202,7 @@ class Generator(NamedTuple):
 def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
     """Fits a generator to training nodules.
 
-    Args:
-      model: a model trained on them.
-      training: the training nodules, with their diameters.
-      held_out: real nodules of other patients. Their distances from the training set give the threshold for copies.
+    The distances of `held_out`, real nodules of other patients, from the training set give the threshold for copies.
 
     Raises:
       InputError: the model cannot encode and decode latent vectors, or a training nodule has no diameter.
@@ -250,7 +240,7 @@ def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
 
 
 def require_memory(count: int, shape: tuple[int, ...], size: int) -> None:
-    """Checks that nodules of a shape, and of another `size`, fit into memory: Linux would end the program without a message.
+    """Checks that nodules of a shape and `size` fit into memory: Linux would end the program without a message.
 
     Raises:
       InputError: they need more than this machine has.
@@ -311,22 +301,13 @@ def to_hu(shares: Volumes, window: Range) -> Int16[np.ndarray, "samples *volume"
 
 
 def decode(model: Trained, latent: Float[np.ndarray, "samples latent"]) -> dict[str, np.ndarray]:
-    """Decodes latent vectors to densities, the parameters of their mixtures, and masks.
-
-    Vectors are padded to whole batches, so one compiled program serves any number of them.
-    """
+    """Decodes latent vectors to densities, mixtures and masks, padded to whole batches so that one program serves all."""
     padded = np.concatenate([latent, np.repeat(latent[-1:], -len(latent) % EVAL_DEVICE_BATCH, axis=0)])
     return {name: values[: len(latent)] for name, values in model.decode(padded).items()}
 
 
 def resized(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Returns a volume's shape after its longest axis gets another number of voxels.
-
-    Voxels stay cubic, so the other axes are rounded.
-
-    Args:
-      shape: shape of the volume.
-      size: number of voxels along the longest axis; 0 keeps the shape.
+    """Returns a volume's shape with `size` voxels along its longest axis, 0 for no change; the other axes are rounded.
 
     Raises:
       InputError: an axis would have fewer than `MIN_VOXELS` voxels.

@@ -1,9 +1,9 @@
 """The grain of scans: the spectrum that noise and blur leave in a cube.
 
-Noise and sharpness follow the scan's kernel, dose and slices, not the nodule. A decoded mixture with blended residuals has the
-grain of several scans, so all generated nodules would be equally grainy. Here each gets the spectrum of a single nodule.
-Spectrum and grey levels are imposed alternately (Schreiber and Schmitz, Phys. Rev. Lett. 77, 1996; here by cosines).
-The phases, and so all places, remain those of the generated nodule.
+Noise and sharpness follow the scan's kernel, dose and slices. With residuals blended from several scans all generated nodules
+would be equally grainy, so each gets the spectrum of a single nodule. Spectrum and grey levels are imposed alternately
+(Schreiber and Schmitz, Phys. Rev. Lett. 77, 1996; here by cosines), and phases, and so all places, remain those of the
+generated nodule.
 """
 
 from typing import Any
@@ -23,22 +23,15 @@ Spectra = Float[np.ndarray, "samples bands"]
 
 
 def spectra(volumes: Volumes) -> Spectra:
-    """Returns the mean square of the cosine coefficients in each band. Bands without a coefficient have 0.
+    """Returns the mean square of the cosine coefficients in each band, 0 in bands without any.
 
-    A band is a range of frequencies across slices and a range of frequencies within slices. Band 0 has the lowest ones.
+    A band is a range of frequencies across slices and one within slices. Band 0 has the lowest ones.
     """
     return _energies(np.asarray(fft.dctn(volumes.astype(np.float64), **COSINES)), _bands(volumes.shape[1:]))
 
 
 def with_spectra(volumes: Volumes, wanted: Spectra, levels: Levels, inside: Masks) -> Volumes:
-    """Gives volumes the energy of each band but band 0, and grey levels, alternately.
-
-    Args:
-      volumes: volumes as shares of the window.
-      wanted: mean square of each band, by `spectra`.
-      levels: grey levels of each volume, by `gmmae.generation.texture.grey_levels`.
-      inside: the masks, of as many voxels as those of the levels.
-    """
+    """Gives volumes the `wanted` energy of each band but band 0, and the grey levels, alternately."""
     band = _bands(volumes.shape[1:])
     for _ in range(ITERATIONS):
         coefficients = np.asarray(fft.dctn(volumes.astype(np.float64), **COSINES))

@@ -1,10 +1,9 @@
 """A prior over latent vectors, masses and diameters, by category.
 
-A class of 43 to 50 nodules is too small to train a normalising flow or a diffusion model. The prior is a smoothed bootstrap
-(Silverman, Density Estimation, 1986, section 6.4.1). It adds noise to a training point and shrinks the result, which keeps the
-variance. A sample around a single training point is nearly a copy. So the principal components are divided into bands, in
-order of variance. Each band comes from another training point, a neighbour in the bands before. Each band keeps its variance,
-and no training nodule determines all of a sample.
+A class of 43 to 50 nodules is too small to train a normalising flow or a diffusion model, so the prior is a smoothed bootstrap
+(Silverman, Density Estimation, 1986, section 6.4.1): it adds noise to a training point and shrinks the result, which keeps the
+variance. A sample around a single training point is nearly a copy. So the principal components are divided into bands, in order
+of variance, and each band comes from another training point, a neighbour in the bands before.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from sklearn.neighbors import NearestNeighbors
 BANDS = (0, 64)
 """The first principal component of each band; the first band begins at 0."""
 NEIGHBOURS = 5
-"""Number of nearest training points among which the donor of a later band is drawn."""
+"""Number of nearest training points from which the donor of a later band is drawn."""
 
 
 class Prior(NamedTuple):
@@ -30,12 +29,7 @@ class Prior(NamedTuple):
 
 
 def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) -> Prior:
-    """Fits the prior to training points.
-
-    Args:
-      points: latent vectors, with any further features drawn with them.
-      labels: category of each point; equal strings if none is known.
-    """
+    """Fits the prior to latent vectors, with further features that are drawn with them; equal labels if none is known."""
     names, category = np.unique(labels, return_inverse=True)
     means = np.stack([points[category == i].mean(0) for i in range(len(names))])[category]
     # Directions without variance are left out: inactive latent units, or fewer samples than features.
@@ -47,13 +41,9 @@ def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) ->
 def draw(
     prior: Prior, donors: Int[np.ndarray, " count"], bandwidth: float, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, "count features"], Int[np.ndarray, "count bands"]]:
-    """Draws new points; returns them, and the training sample behind each of their bands.
+    """Draws a point from each donor, in its category; returns the points, and the training sample behind each of their bands.
 
-    Args:
-      prior: a fitted prior.
-      donors: training sample behind the first band of each point. The point has its category.
-      bandwidth: standard deviation of the noise, in standard deviations within a category.
-      rng: random generator.
+    `bandwidth` is the noise's standard deviation, in standard deviations within a category.
     """
     components = np.empty((len(donors), prior.points.shape[1]))
     of_bands = []

@@ -1,8 +1,7 @@
 """Texture that a decoder does not reproduce: residuals of training nodules and their grey levels.
 
-The residual of a single training nodule would make the result half a copy. So the cube is divided into overlapping blocks, and
-each block's residual comes from another donor. Overlapping blocks are added with weights whose squares sum to one, which keeps
-the variance of independent residuals.
+The residual of a single training nodule would make the result half a copy, so each of the overlapping blocks of a cube gets
+that of another donor. The squares of the blocks' weights sum to one, which keeps the variance of independent residuals.
 """
 
 from functools import reduce
@@ -17,11 +16,7 @@ Levels = Float[np.ndarray, "samples levels"]
 
 
 def block_weights(shape: tuple[int, ...], blocks: int) -> Float[np.ndarray, "blocks *volume"]:
-    """Returns the weight of each block at each voxel: 1 at its centre, 0 at its neighbours' centres. The squares sum to one.
-
-    Args:
-      shape: shape of the volume.
-      blocks: number of blocks along each axis.
+    """Returns the weight of each block at each voxel: 1 at its centre, 0 at its neighbours' centres.
 
     >>> weights = block_weights((16, 16), 3)
     >>> weights.shape, bool(np.allclose((weights**2).sum(0), 1))
@@ -37,13 +32,7 @@ def blend_residual_blocks(
     donors: Int[np.ndarray, "count blocks"],
     weights: Float[np.ndarray, "blocks *volume"],
 ) -> Float[np.ndarray, "count *volume"]:
-    """Adds the residuals of each nodule's donors, block by block.
-
-    Args:
-      residuals: residuals of the training nodules.
-      donors: training nodule of each block of each new nodule.
-      weights: weights by `block_weights`.
-    """
+    """Adds the residuals of each nodule's donors, block by block."""
     blended = np.zeros((len(donors), *residuals.shape[1:]))
     for block, weight in enumerate(weights):
         blended += weight * residuals[donors[:, block]]
@@ -61,12 +50,7 @@ def grey_levels(values: Volumes, masks: Masks) -> Levels:
 
 
 def deepest_voxels(outline: Volumes, voxels: Int[np.ndarray, " samples"]) -> Masks:
-    """Returns the given number of voxels that lie deepest inside of each outline.
-
-    Args:
-      outline: signed distances, positive inside.
-      voxels: number of voxels of each volume.
-    """
+    """Returns the `voxels` of each outline (signed distances, positive inside) that lie deepest."""
     flat = outline.reshape(len(outline), -1)
     return (_ranks(flat) >= flat.shape[1] - voxels[:, None]).reshape(outline.shape)
 
@@ -78,13 +62,8 @@ def with_grey_levels(
 ) -> Volumes:
     """Replaces the voxel values of each volume by grey levels in the same rank order, outside and inside of a mask apart.
 
-    Decoded volumes are blurred, so too many voxels lie between lung and nodule. The grey levels of a real nodule correct that
-    and keep all shapes. Those of its inside stay inside, so a bright donor leaves no flecks in the lung.
-
-    Args:
-      values: volumes.
-      levels: grey levels of each volume by `grey_levels`, of a mask of as many voxels.
-      inside: the masks.
+    Decoded volumes are blurred, so too many voxels lie between lung and nodule. The grey levels of a real nodule correct that.
+    Those of its inside stay inside, so that a bright donor leaves no flecks in the lung.
     """
     flat = values.reshape(len(values), -1)
     above = inside.reshape(flat.shape) * (np.ptp(flat, axis=1, keepdims=True) + 1)

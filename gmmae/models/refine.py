@@ -25,7 +25,7 @@ RATE, BETA1, BETA2 = 0.15, 0.7, 0.9
 
 The learning rate falls to zero along half a cosine. A few steps need a short memory: with 0.9 and 0.999 the loss after 120
 steps
-is nearly twice as large (docs/measurements/mixtures.md)."""
+is nearly twice as large (docs/measurements/speed.md)."""
 MEANS_RATE = 0.15
 """The factor of the learning rate for the means, whose unit is half the volume's side length."""
 MIN_LOG_WEIGHT = -30.0

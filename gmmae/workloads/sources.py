@@ -153,7 +153,7 @@ def form(samples: Samples) -> str:
 class Fetcher(ThreadPoolExecutor):
     """The threads that read the samples of a run. They start with the first sample, and end with this context.
 
-    They are Python's own. google/grain 0.2.18 takes ten times as much of a CPU for each sample, and ARCHITECTURE.md says more.
+    They are Python's own. google/grain 0.2.18 takes ten times as much of a CPU for each sample.
     """
 
     def __init__(self, threads: int) -> None:

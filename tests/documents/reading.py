@@ -76,21 +76,19 @@ def blocks() -> Iterator[Said]:
                 yield Said(f"{_name(path)}:{i + 1}", text.strip())
 
 
-def cells(kind: str) -> Iterator[Said]:
-    """Yields the cells of one kind, "code" or "markdown", of the notebooks."""
-    for path in NOTEBOOKS:
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            if cell["cell_type"] == kind:
-                yield Said(_name(path), "".join(cell["source"]))
-
-
 def notebook_commands() -> Iterator[Said]:
     """Yields the command lines of the notebooks, without redirections. The name of a variable stands for its value."""
-    for cell in cells("code"):
-        shell = cell.text.startswith("%%bash\n")
-        for line in cell.text.removeprefix("%%bash\n").replace("\\\n", " ").splitlines():
+    code = [
+        (path, "".join(cell["source"]))
+        for path in NOTEBOOKS
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    for path, text in code:
+        shell = text.startswith("%%bash\n")
+        for line in text.removeprefix("%%bash\n").replace("\\\n", " ").splitlines():
             if shell or line.startswith("!"):
-                yield Said(cell.place, re.sub(r"\{(\w+)\}", r"\1", re.split(r" [|>] ", line.removeprefix("!"))[0]))
+                yield Said(_name(path), re.sub(r"\{(\w+)\}", r"\1", re.split(r" [|>] ", line.removeprefix("!"))[0]))
 
 
 def heads() -> Iterator[Said]:

@@ -34,10 +34,6 @@ def test_citation_and_changelog_have_the_version_of_the_package():
     assert data[0]["doi"] in README
 
 
-def test_the_readme_is_short():
-    assert README.count("\n") <= 150
-
-
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_call_targets_of_the_makefile_and_may_only_read(workflow):
     content = parsed(workflow)

@@ -26,9 +26,6 @@ def test_a_row_has_type_range_default_and_help():
     assert re.search(r"^\| `RUN` \| .+ \| required \| a path \|$", generate.commands(), re.MULTILINE)
 
 
-"""Positional arguments that the parsers want before they list their options."""
-
-
 KEYS = {key for name in BUILT_IN for key, _ in flatten(configuration(name))}
 OF_SWEEPS = [key for key, _ in flatten(SweepConfig()) if not key.startswith("run.")]
 

@@ -12,7 +12,7 @@ SCREENING_MM = 0.5
 KEPT_HU = (100.0, 300.0)
 """Excess of the host's density over the nodule's. Below the first value nothing of the host is kept, above the second all.
 
-This keeps vessels in ground glass. It also keeps the chest wall beside a nodule at the pleura, despite the air in its cube."""
+This keeps vessels in ground glass, and the chest wall beside a nodule at the pleura."""
 
 
 def dense(host: Volume, nodule: Volume) -> Volume:
@@ -24,10 +24,10 @@ def dense(host: Volume, nodule: Volume) -> Volume:
 def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, spacing_mm: Vector) -> Volume:
     """Blends gradients from the nodule's to the host's over the band, with the host's values at its end (Poisson blending).
 
-    In the support the change `δ = u − h` of the host minimises `Σ |∇δ − w ∇(v − h)|² + Σ (δ − (v − h))² / s²`. Here v is the
-    nodule and w falls from 1 at its surface to 0 at the band's end. The second sum runs over the nodule's inside alone. So the
-    nodule keeps its own HU except in a rim of a few s. All values are limited to the range between host and nodule. Plain
-    Poisson blending (w = 1) leaves dark halos if dense tissue ends at the band.
+    In the support the change `δ = u − h` of the host minimises `Σ |∇δ − w ∇(v − h)|² + Σ (δ − (v − h))² / s²`, where v is the
+    nodule, w falls from 1 at its surface to 0 at the band's end, and the second sum runs over the nodule's inside. So the
+    nodule keeps its own HU except in a rim of a few s. Plain Poisson blending (w = 1) leaves dark halos if dense tissue ends at
+    the band.
 
     Args:
       host: HU of the scan. The band ends at least a voxel before the array does.

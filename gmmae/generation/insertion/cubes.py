@@ -13,7 +13,7 @@ from gmmae.generation.distance import signed_distance
 from gmmae.generation.insertion.geometry import Vector, Volume, spacing_mm, to_world
 
 BAND_MM = (2.0, 4.0)
-"""Minimum and maximum width of the band in which a nodule is blended. Between them it is the distance of slices."""
+"""Least and greatest width of the band in which a nodule is blended, otherwise the distance of slices."""
 
 DOME_SLOPE = 3.0
 """Increase of the surface distance beyond a cube's face, in mm per mm. It closes a cut nodule with a dome, about a ball's cap.
@@ -55,12 +55,7 @@ class Nodule(NamedTuple):
 
 
 def as_nodule(nodules: Nodules, index: int) -> Nodule:
-    """Returns one of the nodules, padded. Without an annotated diameter it has that of a ball of equal volume.
-
-    Args:
-      nodules: cubes with three axes, and masks that have voxels.
-      index: number of the nodule.
-    """
+    """Returns one of the nodules, padded. Without an annotated diameter it has that of a ball of equal volume."""
     assert nodules.masks is not None
     values, inside = nodules.values[index], nodules.masks[index] > 0
     diameter_mm, voxel_mm = float(nodules.diameter_mm[index]), float(nodules.edge_mm[index]) / max(values.shape)
@@ -81,7 +76,7 @@ def as_nodule(nodules: Nodules, index: int) -> Nodule:
 
 
 def band_mm(frame: sitk.Image) -> float:
-    """Returns the width of the band in which nodules are blended into a scan."""
+    """Returns the width of the band in which a scan's nodules are blended."""
     return float(np.clip(max(frame.GetSpacing()), *BAND_MM))
 
 
@@ -90,9 +85,9 @@ def resample(
 ) -> tuple[Volume, Volume]:
     """Returns a nodule's HU and surface distances on a region of a scan's voxels, its turned cube centred on a world point.
 
-    A voxel of the scan is the mean of samples over the pixel's edges and the distance of slices, for any direction matrix.
-    The samples are as far apart as the cube's voxels. So the cube gets only the scan's additional blur. Its own voxels
-    contain a scanner's point spread already, because real and generated nodules come from scans.
+    A voxel of the scan is the mean of samples over the pixel's edges and the distance of slices, for any direction matrix. They
+    are as far apart as the cube's voxels, which have a scanner's point spread already, so only the scan's further blur is
+    added.
     """
     indices, middle = np.moveaxis(np.mgrid[region], 0, -1), (np.array(nodule.hu.shape) - 1) / 2
     counts = np.clip(np.rint(spacing_mm(frame) / nodule.voxel_mm), 1, MAX_SAMPLES).astype(int)

@@ -1,6 +1,6 @@
 """The folders of an insertion: scans in LUNA16's format with annotations, before and after.
 
-In the output folder scans keep their relative paths and UIDs. It also contains:
+In the output folder scans keep their relative paths and UIDs. Beside them are:
 
 - `annotations.csv`: old and new lines. The column `inserted` names a new line's nodule, and `patient` its own patient.
 - `masks/UID.nii.gz`: a label for each inserted nodule, beginning with 1.
@@ -49,7 +49,7 @@ class InsertionRecord(NamedTuple):
     """A line of `insertions.csv`: one inserted nodule.
 
     Attributes:
-      nodule, patient, category: name, group and category of the nodule. The group is its patient where one is named.
+      nodule, patient, category: name, group (the patient where one is named) and category of the nodule.
       seriesuid: the scan.
       label: the nodule's label in the scan's mask.
       coordX, coordY, coordZ: centroid of the nodule's voxels in world mm, by the names of LUNA16's columns.

@@ -28,7 +28,7 @@ SHOWN = 6
 SHOWN_EDGE_MM = 50.0
 
 EXTRA_TRIES = 4
-"""Number of nodules that may fail in a scan before it gets fewer than planned. They are tried again in the next scan."""
+"""Number of nodules that may fail in a scan before it gets fewer than planned; they are tried again in the next one."""
 
 MIN_ANNOTATED = 20
 """Minimum number of annotated nodules for measured distances to the pleura."""
@@ -45,21 +45,18 @@ def insert(
     say: Say = print,
     per_scan: tuple[int, int] = (1, 3),
 ) -> tuple[list[InsertionRecord], list[str]]:
-    """Inserts nodules, each once, into scans in LUNA16's format. One scan is in memory at a time.
+    """Inserts nodules, each once, into scans in LUNA16's format, one in memory at a time; returns the inserted and a summary.
 
-    A nodule gets the noise that it lacks of the scan's. It keeps its own blur. A free one gets the distance to the pleura of
-    an annotated one, of the scans so far. With fewer than `MIN_ANNOTATED` it lies anywhere in the lung.
+    A nodule gets the noise that it lacks of the scan's, and keeps its own blur. A free one gets the distance to the pleura of
+    an annotated one of the scans so far; with fewer than `MIN_ANNOTATED` it lies anywhere in the lung.
 
     Args:
       nodules: cubes in HU along the world's axes, with masks, edges and diameters.
       scans: folder of the scans, which stays unchanged.
-      out: output folder, empty or new. It appears when the insertion is complete.
-      seed: seed of places, symmetries and noise.
-      say: function for lines to the user.
-      per_scan: minimum and maximum number of nodules per scan, as long as nodules are left.
-
-    Returns:
-      The inserted nodules, and a summary in lines for the user.
+      out: empty or new; it appears when the insertion is complete.
+      seed: of places, symmetries and noise.
+      say: takes lines for the user.
+      per_scan: least and greatest number of nodules per scan, as long as nodules are left.
 
     Raises:
       DataError: nodules without masks, a folder without scans, or no place for any nodule.
@@ -119,7 +116,6 @@ def insert(
 
 
 def _read(uid: str, header: Path, table: Table, faults: list[str]) -> Target:
-    """Reads a scan in HU, and adds a message to the faults for each of its annotations that lies outside."""
     scan, voxels = read_scan(header)
     lungs = find_lungs(voxels, scan.frame)
     target = Target(uid, scan._replace(voxels=voxels), lungs, noises.measure(voxels, lungs), [])
@@ -142,8 +138,7 @@ def _fill(
 ) -> tuple[list[InsertionRecord], UInt16[np.ndarray, "z y x"], list[InsertionView]]:
     """Inserts some of the waiting nodules into a scan in memory; returns their records, labels and pictures.
 
-    A nodule without a place goes to the end of those that wait, with the reason. Voxels farther from a nodule's surface than
-    the band stay unchanged.
+    A nodule without a place goes to the end of those that wait, with the reason.
     """
     uid, (voxels, frame, *_), _, noise, occupied = target
     width, spacing, rng = band_mm(frame), spacing_mm(frame), np.random.default_rng(seed)

@@ -11,7 +11,7 @@ from gmmae.generation.distance import signed_distance
 from gmmae.generation.insertion.geometry import Points, Voxels, spacing_mm
 
 STEP_MM = 2.5
-"""Approximate width of the blocks of voxels on which lungs are found. They take a tenth of the time and average out noise."""
+"""Approximate width of the blocks on which lungs are found, in a tenth of the time and with less noise than voxels."""
 
 AIR_HU, TISSUE_HU = -960.0, -500.0
 """Limits of lung tissue. Air in trachea, bowels and around the patient lies below, vessels and walls lie above."""
@@ -27,8 +27,8 @@ MAX_SURROUNDING_AIR = 0.3
 class Lungs(NamedTuple):
     """Distances to the surface of the lungs in mm, negative outside, on a grid of blocks.
 
-    Block b holds the voxels from `b · step` to `(b + 1) · step` along each axis. The end of a scan within a lung is no
-    surface.
+    Block b holds the voxels from `b · step` to `(b + 1) · step` along each axis. A scan that ends in a lung has no surface
+    there.
     """
 
     depth_mm: Float32[np.ndarray, "c b a"]

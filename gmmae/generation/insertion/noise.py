@@ -1,8 +1,8 @@
-"""The noise of a scan: measurement of its strength and its correlation within a slice, and random draws of it.
+"""The noise of a scan: its strength, its reach (the correlation within a slice), and random draws of it.
 
-A high-pass filter subtracts a Gaussian blur of 1.5 pixels from each slice, which suppresses vessels. The median absolute
-deviation then gives the strength, and the correlation of neighbouring pixels gives the reach. Simulated noise of known reach
-goes through the same filter, and corrects both measurements. Slices are assumed to be independent.
+Each slice loses a Gaussian blur of 1.5 pixels, which suppresses vessels. The median absolute deviation of what is left gives
+the strength, the correlation of neighbouring pixels the reach. Simulated noise of known reach goes through the same filter and
+corrects both. Slices are assumed to be independent.
 """
 
 from functools import cache
@@ -54,9 +54,9 @@ def measure(voxels: Voxels, lungs: Lungs) -> Noise:
 
 
 def measure_inside(hu: Volume, distance_mm: Volume, reach_pixels: float) -> float | None:
-    """Measures the noise in a nodule, given its reach, and returns the standard deviation in HU.
+    """Returns the standard deviation (HU) of the noise in a nodule, given its reach; None for too few voxels.
 
-    A nodule's edge is left out where enough voxels are within it. The result is None for too few voxels.
+    A nodule's edge is left out where enough voxels are within it.
     """
     for inner in (distance_mm < -EDGE_MM, distance_mm < 0):
         if inner.sum() >= MIN_VOXELS:

@@ -1,7 +1,7 @@
 """Search for a nodule's place in a scan: within the lung or at its pleura.
 
-A free nodule lies wholly in the lung. A nodule with solid tissue at its cube's border is placed at the pleura. A symmetry of
-the cube that keeps its slices orients that tissue towards the scan's wall.
+A free nodule lies wholly in the lung. One with solid tissue at its cube's border is placed at the pleura, with that tissue
+turned towards the scan's wall by a symmetry of the cube that keeps its slices.
 """
 
 from collections import Counter
@@ -37,10 +37,10 @@ MIN_SLOPE = 0.3
 """Minimum gradient of the distance to the pleura, in mm per mm, for a direction to the wall."""
 
 MIN_FIT = 0.7
-"""Minimum cosine of the angle between a nodule's wall and the scan's, 45°: a nodule is not turned out of its slices."""
+"""Least cosine of the angle (45°) between a nodule's wall and the scan's: a nodule is not turned out of its slices."""
 
 OVERLAP_MM = 1.5
-"""Overlap of an attached nodule with the wall. The wall's own voxels are kept, so the nodule touches them."""
+"""Overlap of an attached nodule with the wall, whose own voxels are kept, so that the two touch."""
 
 
 class Target(NamedTuple):
@@ -67,11 +67,7 @@ class Placement(NamedTuple):
 def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap_mm: float | None) -> Placement | str:
     """Finds a random place for a nodule, or returns the reason for the failure.
 
-    Args:
-      rng: random generator.
-      nodule: the nodule.
-      target: the scan.
-      gap_mm: wanted distance of a free nodule's surface from the pleura; None for any.
+    `gap_mm` is the wanted distance of a free nodule's surface from the pleura; None for any.
     """
     lungs = target.lungs
     inside_mm = (np.argwhere(nodule.distance_mm < 0) - (np.array(nodule.hu.shape) - 1) / 2) * nodule.voxel_mm

@@ -30,11 +30,7 @@ def require_run(generated: Nodules, config: Path) -> None:
 def require_new(real: Nodules, generated: Nodules, training: Nodules | None, by_split: bool) -> None:
     """Checks by names and records that real and generated nodules are new to each other; `judge` compares voxels.
 
-    Args:
-      real: held-out nodules.
-      generated: generated nodules.
-      training: those that the generator was fitted to, if they are known.
-      by_split: whether `real` and `training` are parts of one folder.
+    `by_split` says that `real` and `training`, which the generator was fitted to, are parts of one folder.
 
     Raises:
       InputError: the origin names real nodules, or real nodules are among the generated ones.

@@ -1,7 +1,7 @@
 """The 29 features of a nodule for two-sample tests and classifiers: HU, shape and texture.
 
-Lengths are shares of the cube's longest edge, so the size of nodules does not count. HU are clipped to the window, because a
-density cannot represent values beyond it. Volumes in another unit are stretched first (`as_hu`).
+Lengths are shares of the cube's longest edge, so the size of nodules does not count. HU are clipped to the window, beyond which
+a density has no values. Volumes in another unit are stretched first (`as_hu`).
 """
 
 import numpy as np
@@ -48,25 +48,22 @@ def features(
     masks: Shaped[np.ndarray, "samples z y x"] | None,
     window: tuple[float, float],
 ) -> Float[np.ndarray, "samples features"]:
-    """Computes the features of each volume, with columns as in `NAMES`.
+    """Computes the features of each volume in HU, clipped to the window, with columns as in `NAMES`.
+
+    Without a mask, the voxels above the middle of the 5th and the 95th percentile are a nodule.
 
     - HU: moments, percentiles, shares of two ranges, means of four shells an eighth of the longest edge wide, mean and standard
       deviation within the mask.
-    - Shape of the mask. Volume is a share of the cube. Sphericity is `π^(1/3) (6V)^(2/3) / A` (Wadell 1935). The area A follows
-      from the coarea formula, as the integral of the smoothed mask's gradient. A count of faces would give a ball 1.5 times its
-      area. The axes are roots of the eigenvalues of the second moments. Gyration is the radius of gyration over that of a ball
-      of equal volume, `√(3/5) (3V/4π)^(1/3)`. Displacement is the centroid's distance from the centre, in halves of the longest
-      edge. A ball has 1 for all except volume and displacement.
+    - Shape of the mask: volume as a share of the cube; sphericity `π^(1/3) (6V)^(2/3) / A` (Wadell 1935), whose area A is the
+      integral of the smoothed mask's gradient (coarea formula), because a count of faces gives a ball 1.5 times its area; the
+      axes, roots of the eigenvalues of the second moments; gyration, its radius over that of a ball of equal volume,
+      `√(3/5) (3V/4π)^(1/3)`; displacement, the centroid's distance from the centre in halves of the longest edge. A ball has 1
+      for all except volume and displacement.
     - Texture: mean gradient, root-mean-square Laplacian (HU per voxel), and log10 of the variance (HU²) in three bands of
       frequency, with limits of 1/6 and 1/3 cycle per voxel. A Hann window keeps the jumps between opposite faces out of the
       high band.
     - Grey levels: contrast, homogeneity, correlation and entropy (nats) of the co-occurrence matrix (Haralick 1973), which has
       8 levels and counts neighbours along all axes in both orders.
-
-    Args:
-      values: volumes in HU.
-      masks: masks of the nodules. Without a mask, the voxels above the middle of the 5th and the 95th percentile are a nodule.
-      window: limits to which HU are clipped.
     """
     shape = values.shape[1:]
     from_centre = np.meshgrid(*(np.arange(n) - (n - 1) / 2 for n in shape), indexing="ij")

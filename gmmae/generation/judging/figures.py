@@ -23,14 +23,7 @@ def contact_sheet(
 ) -> tuple[Figure, str]:
     """Draws central axial slices of equally many real and generated volumes; returns the generated ones' positions too.
 
-    Their order is random. Slices of both sets have the coarser resolution, because sharpness would reveal the finer set.
-
-    Args:
-      real: real volumes. At most half a sheet is drawn at random.
-      generated: generated volumes, maybe of another shape. At most half a sheet is drawn at random.
-      window: values shown black and white.
-      seed: seed of the choice and the order.
-      labelled: whether generated volumes have a frame.
+    Their order is random, and both sets have the coarser resolution, because sharpness would reveal the finer set.
     """
     rng = np.random.default_rng(seed)
     count = min(len(real), len(generated), COLUMNS * len(ROWS) // 2)

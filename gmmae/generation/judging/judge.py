@@ -1,9 +1,7 @@
 """Comparison of generated with real nodules: fidelity, coverage and novelty, each beside the value of real nodules.
 
-Fidelity needs novelty beside it, because copies of the training set have perfect fidelity.
-
-Most values depend on the number of compared nodules, and all intervals on the number of patients. So both columns compare the
-same number of nodules with the same real ones, and each set needs a minimum number of patients.
+Fidelity needs novelty beside it, because copies of the training set have perfect fidelity. Most values depend on the number of
+nodules, so both columns compare equally many with the same real ones.
 """
 
 from typing import NamedTuple
@@ -52,18 +50,10 @@ def judge(
 ) -> Judgement:
     """Compares generated nodules with real ones held out of the generator's training; all volumes have one shape.
 
-    `real_vs_real` compares the same real nodules with equally many of the training set, from other patients. Without a
-    training set the real nodules are divided by patient. Both comparisons are then with the first half.
-
-    Args:
-      real: real nodules held out of the generator's training.
-      generated: generated nodules.
-      training: training nodules of the generator.
-      seed: seed of choices and divisions.
-      window: range to which voxels are clipped.
-      hu: whether voxels are in Hounsfield units; otherwise they are in a unit of the data's own.
-      count: number of compared nodules in each set; 0 means the size of the smallest. Judgements are comparable only for
-        equal numbers.
+    `real_vs_real` compares the same real nodules with equally many of the training set, from other patients. Without a training
+    set the real nodules are divided by patient, and both comparisons are with the first half. Voxels are clipped to `window`,
+    and `hu` says whether they are in Hounsfield units. `count` nodules of each set are compared, 0 for the size of the
+    smallest; judgements are comparable only for equal numbers.
 
     Raises:
       InputError: too few nodules or patients, real nodules or patients in the training set, or real nodules among the
@@ -107,7 +97,6 @@ def population(nodules: Nodules, masks: bool, window: tuple[float, float], hu: b
 
 
 def _check(real: Nodules, generated: Nodules, training: Nodules | None, window: tuple[float, float]) -> None:
-    """Checks that the sets are large enough and apart. Copies of training nodules are what `Novelty` measures."""
     # Without a training set two halves of the real nodules are compared.
     _require_enough("REAL", real, 2 if training is None else 1)
     for name, others in (("GENERATED", generated), ("--train", training)):

@@ -1,7 +1,7 @@
 """Distances of volumes from a generator's training set. High fidelity without novelty means copies.
 
-Volumes are windowed to [0, 1] like densities, but not divided by their mass, so a brighter nodule is no copy. The distance of
-two volumes is the root-mean-square difference of their voxels. It does not depend on the nodules' size in mm.
+The distance of two volumes is the root-mean-square difference of their voxels, windowed to [0, 1] but not divided by their
+mass, so a brighter nodule is no copy. It does not depend on the nodules' size in mm.
 """
 
 import itertools
@@ -19,7 +19,7 @@ REJECTION_PERCENTILE = 5.0
 COPY_PERCENTILE = 1.0
 """Percentile of the same distances. A judged volume that is nearer is a copy."""
 BLOCK = 512
-"""Number of volumes compared at a time. 512 × 4096 voxels take 8 MB, their distances to 1000 others take 2 MB."""
+"""Number of volumes compared at a time: 512 × 4096 voxels take 8 MB."""
 
 
 class Nearest(NamedTuple):
@@ -48,11 +48,8 @@ def nearest(
 ) -> Nearest:
     """Finds the nearest training volume of each volume, by the root-mean-square difference of windowed voxels.
 
-    Args:
-      values: volumes, in HU or a unit of their own.
-      training: training volumes of the same shape and unit.
-      window: the values that become 0 and 1.
-      symmetric: whether to compare each volume in all `symmetries`, which finds flipped and rotated copies.
+    `window` are the values that become 0 and 1. `symmetric` compares each volume in all `symmetries`, which finds flipped and
+    rotated copies.
     """
     others = windowed(training, window).astype(np.float32).reshape(len(training), -1)
     squares = np.einsum("ij,ij->i", others, others)
@@ -89,8 +86,8 @@ def copies(
 def symmetries(values: Real[np.ndarray, "samples *volume"]) -> Iterator[Real[np.ndarray, "samples *volume"]]:
     """Yields the volumes flipped along all sets of axes, and also transposed in the last two axes if these are equal.
 
-    These are the 16 of a cube's 48 symmetries that keep the first axis. A scan's slices are thicker and sharper than its
-    pixels, so a volume rotated out of its plane looks different.
+    These are the 16 of a cube's 48 symmetries that keep the first axis: slices are thicker and sharper than pixels, so a volume
+    rotated out of its plane looks different.
 
     >>> len(list(symmetries(np.zeros((1, 4, 4, 4))))), len(list(symmetries(np.zeros((1, 4, 4, 5)))))
     (16, 8)
@@ -112,18 +109,8 @@ def measure(
 ) -> tuple[Novelty, Nearest]:
     """Measures distances of generated nodules to the training set, relative to those of held-out real ones.
 
-    Blur alone lowers the ratios, because a mean of many volumes is near all of them.
-
-    Args:
-      held_out: real nodules outside the training set.
-      generated: generated nodules.
-      training: training nodules of the generator.
-      window: range to which voxels are clipped.
-      seed: seed of the intervals.
-      compared: indices of the compared generated nodules.
-
-    Returns:
-      The novelty, and the nearest training nodule of each generated nodule in any symmetry.
+    Blur alone lowers the ratios, because a mean of many volumes is near all of them. The nearest training nodule of each
+    generated one, in any symmetry, is returned too.
     """
     resamples = weights(held_out.groups, seed), weights(np.array(generated.groups)[compared], seed + 1)
     ratios = []

@@ -17,7 +17,7 @@ from gmmae.system.files import whole_folder, write_text
 
 JSON, MARKDOWN, HTML = "judgement.json", "judgement.md", "judgement.html"
 WORST = 6
-"""Number of shown features, those with the largest distance between the distributions."""
+"""Number of shown features, those that differ most."""
 MAX_MIX_DIFFERENCE = 0.05
 """Maximum difference in a category's share without a remark."""
 PAIRS = 8
@@ -88,7 +88,7 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
 
 
 def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns columns and rows of the table of values: generated beside real, with perfect values."""
+    """Returns columns and rows of the values: generated, real, and perfect ones."""
     both, novelty, number = (judgement.generated, judgement.real_vs_real), judgement.novelty, "{:.2f}".format
     rows = [
         ("C2ST, AUC", *(one.c2st.text(number) for one in both), "0.5"),
@@ -112,7 +112,6 @@ def lines(judgement: Judgement, notes: Sequence[str] = ()) -> list[str]:
 
 
 def _counts(judgement: Judgement) -> str:
-    """Returns the numbers of nodules and of compared nodules, which are equal in both columns."""
     real, generated, training = judgement.given
     count, patients = judgement.generated.samples, judgement.generated.patients[0]
     others = "the first half of the real ones" if training is None else "the real ones"
@@ -123,7 +122,6 @@ def _counts(judgement: Judgement) -> str:
 
 
 def _remarks(judgement: Judgement) -> list[str]:
-    """Returns the remarks about limits of the values."""
     remarks = []
     if judgement.novelty is None:
         remarks.append(

@@ -22,7 +22,7 @@ NEIGHBOURS = 5
 """Number of neighbours for coverage, as in its paper."""
 SIGNIFICANCE = 0.05
 EXCHANGES = 999
-"""Number of exchanges of groups between the sets for a p value, which is at least 1/1000."""
+"""Exchanges of groups between the sets for a p value, which is at least 1/1000."""
 
 
 class Sample(NamedTuple):
@@ -46,13 +46,7 @@ class Comparison(NamedTuple):
 
 
 def compare(real: Sample, other: Sample, seed: int = 0) -> Comparison:
-    """Runs all tests of two sets with the features of `NAMES`. Most values depend on the number of samples.
-
-    Args:
-      real: the first set.
-      other: the second set.
-      seed: seed of divisions and intervals.
-    """
+    """Runs all tests of two sets with the features of `NAMES`. Most values depend on the number of samples."""
     rest = [sample._replace(features=sample.features[:, ~IS_COPIED]) for sample in (real, other)]
     statistic, p = ks_tests(real, other, seed)
     return Comparison(
@@ -71,11 +65,11 @@ def c2st(real: Sample, other: Sample, seed: int = 0) -> Estimate:
     """Returns the AUC of a logistic regression that separates the sets, on held-out samples; 0.5 is perfect.
 
     The AUC is the mean over the folds of several divisions, because scores of different classifiers are not comparable. The
-    interval resamples groups with fixed classifiers, so it is narrower than that of new populations. For 30 pairs of 120 the
-    standard deviation was .050, and the interval's was .035.
+    interval resamples groups with fixed classifiers, so it is narrower than that of new populations: .035 instead of .050 as a
+    standard deviation, for 30 pairs of 120.
 
-    A sample that was made from a nodule, such as its reconstruction or flipped copy, must have that nodule's group. Otherwise
-    the two may be in training and test of a fold, and the AUC is too low.
+    A sample that was made from a nodule, such as its flipped copy, must have that nodule's group. Otherwise the two may be in
+    training and test of a fold, and the AUC is too low.
 
     Raises:
       InputError: there are too few groups for a fold with both sets.
@@ -105,10 +99,9 @@ def ks_tests(
 ) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
     """Returns the largest distance between the two distributions of each feature, and its p value by group.
 
-    p is the share of exchanges of whole groups between the sets with a distance at least as large. The classical p value
-    assumes independent samples. In a trial two sets of 105 patients and 186 nodules came from one population. For correlations
-    of 0, .7 and 1 between a patient's nodules, the classical p was below .05 for 5, 19 and 47 % of the features. This p was
-    below .05 for 4, 5 and 3 %.
+    p is the share of exchanges of whole groups between the sets with a distance at least as large. The classical p assumes
+    independent samples: for two sets of one population (105 patients, 186 nodules), with correlations of 0, .7 and 1 between a
+    patient's nodules, it was below .05 for 5, 19 and 47 % of the features, and this p for 4, 5 and 3 %.
     """
     labels = exchanged([*real.groups, *other.groups], len(real.groups), seed)
     found = []
@@ -123,15 +116,10 @@ def ks_tests(
 
 
 def exchanged(groups: Sequence[str], first: int, seed: int) -> Bool[np.ndarray, "exchanges samples"]:
-    """Tells which samples belong to the first set: in row 0 as given, in the other rows after exchanges of whole groups.
+    """Tells which samples are in the first set: in row 0 the `first` ones, in the others after exchanges of whole groups.
 
     Groups in one set are permuted between the sets. A group in both sets, such as a nodule and its reconstruction, swaps its
     two sides with a probability of 1/2.
-
-    Args:
-      groups: groups of all samples.
-      first: number of samples in the first set, which come first.
-      seed: seed of the exchanges.
     """
     names, of = np.unique(np.asarray(groups), return_inverse=True)
     label = np.arange(len(of)) < first
@@ -149,10 +137,9 @@ def exchanged(groups: Sequence[str], first: int, seed: int) -> Bool[np.ndarray, 
 def coverage(real: Sample, other: Sample, seed: int = 0) -> Estimate:
     """Returns coverage by balls around the real samples (Naeem et al. 2020, Eq. 4).
 
-    A ball's radius is the distance to the fifth nearest real sample. Coverage is the share of balls with a sample of the other
-    set. It is about `1 - 2^-k` = 0.97 for one population. The interval resamples the real samples with fixed balls.
-
-    Both sets are standardised by the real one, so outliers in the other do not change the scale.
+    A ball's radius is the distance to the fifth nearest real sample, and coverage the share of balls with a sample of the other
+    set, about `1 - 2^-k` = 0.97 for one population. The interval resamples the real samples with fixed balls. Both sets are
+    standardised by the real one, so that outliers in the other do not change the scale.
     """
     centre, sd = real.features.mean(0), real.features.std(0)
     centres, points = ((sample.features - centre) / np.where(sd > 1e-9, sd, 1) for sample in (real, other))

@@ -196,7 +196,7 @@ def form_of(x: Array, kernel: Array, platform: str) -> Form:
 
     Few samples do not pay for the transforms of the kernel, and for a kernel of few taps no number does. On a CPU tiles pay for
     3 × 3 taps and many channels, and spectra for 2 × 2 × 2 taps, which a stride of 2 leaves of 3 × 3 × 3. Larger kernels in one
-    and two dimensions are left to cuDNN. The times are in docs/measurements/convolutions.md and unet_tiles.md.
+    and two dimensions are left to cuDNN. The times are in docs/measurements/convolutions.md.
     """
     *edges, channels, _ = kernel.shape
     if platform not in MIN_WORK_OF_SPECTRA:
