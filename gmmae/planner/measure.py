@@ -34,6 +34,7 @@ from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
+from gmmae.system.guard import as_input_error
 from gmmae.training import compilation, loop
 from gmmae.training.compilation import RunCache
 from gmmae.training.stopping import StopMonitor
@@ -316,7 +317,7 @@ class _Work:
         return self._run(config, folder, name, min(stop.max_epochs, epochs))
 
     def trial(self, base: TargetRun, cell: Prediction) -> bool:
-        """Trains the beginning of a recommended run, and returns whether it went well.
+        """Trains the beginning of a recommended run, and returns whether it went well. One that fills the memory did not.
 
         With a scaled learning rate it must have come as far as the base run did after as many steps. At the base rate, where no
         run of the zoo failed, its loss must only be finite.
@@ -333,7 +334,14 @@ class _Work:
         words = f"{cell.scaling} with batch {cell.batch} and learning rate {cell.learning_rate:.3g}"
         self.say(f"trying {words}, at most {time_text(max(1.0, epochs * self.epoch_s))}")
         name = f"trial_{cell.scaling}_{cell.batch if best else cell.devices}"
-        run = self._run(config, name, f"trial of {words}", min(stop.max_epochs, epochs))
+        try:
+            run = self._run(config, name, f"trial of {words}", min(stop.max_epochs, epochs))
+        except Exception as error:
+            known = as_input_error(error)
+            if known is None or known is error:
+                raise
+            self.trials.append(f"{words} did not fit into memory")
+            return False
         last = run.rows[-1]
         passed = math.isfinite(last.value(stop.monitor))
         if cell.learning_rate > self.config.optim.learning_rate:
