@@ -38,6 +38,12 @@ class Timings(NamedTuple):
     versions: dict[str, str]  # of Python and the libraries
     git_commit: str | None  # commit of the code; None outside of a clone
 
+    @property
+    def tried(self) -> set[str]:
+        """All measurements, also those that failed, by the names in `failed`."""
+        rows = {TRAINING: self.train, VALIDATION: self.validation}
+        return {f"{what} of {row.samples}" for what in rows for row in rows[what]} | self.failed.keys()
+
 
 MAX_SPREAD = 0.1
 """Largest relative distance of a quartile of step times from their median that an idle machine is expected to have."""
