@@ -120,9 +120,6 @@ def command(options: CurvesArguments) -> int:
 def step_times(words: tuple[str, ...]) -> StepTimes:
     """Returns step times of words such as `32=0.0021`, the batch of a device and the seconds of a step.
 
-    Raises:
-      InputError: a word has another form, or there are fewer than two batches.
-
     >>> step_times(("128=0.006", "32=0.002"))
     StepTimes(batches=(32, 128), seconds=(0.002, 0.006))
     """

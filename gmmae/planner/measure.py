@@ -55,10 +55,7 @@ GPU_TIMING = TimingConfig(warmup_steps=20, steps=20, blocks=7)
 def trial_epochs(base: int, growth: float, warmup: int = 0) -> int:
     """Returns the epochs of a trial: a tenth of the base run's, unless the warmup or the base run's first validation is later.
 
-    Args:
-      base: epochs of the base run.
-      growth: the batch over the base batch.
-      warmup: epochs of the strategy's warmup.
+    `growth` is the batch over the base batch.
 
     >>> trial_epochs(60, 8), trial_epochs(20, 16), trial_epochs(20, 2, warmup=5)
     (6, 4, 6)
@@ -92,13 +89,7 @@ def measure(
 
     Where a trial fails, the next best run is tried.
 
-    Args:
-      config: configuration of the runs. Its strategy and devices are ignored.
-      root: work directory, which `gmmae.planner.measurements.claimed` has claimed.
-      display: makes a display of one run's progress.
-      devices: numbers of devices to predict for.
-      clusters: to predict for.
-      compute_scale: as in `prediction.device_group`.
+    The strategy and devices of the configuration are ignored. `claimed` has claimed the folder.
 
     Raises:
       InputError: there is no target, or the base run does not reach it. Or the batch has more samples than the training set, or

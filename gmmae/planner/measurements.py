@@ -37,11 +37,7 @@ class PlanInterruptedError(Exception):
 
 @contextmanager
 def claimed(root: Path) -> Iterator[None]:
-    """Makes the work directory of a plan, and keeps other processes from writing in it. A refused plan leaves no new folder.
-
-    Raises:
-      InputError: the folder cannot be written, or another process works in it.
-    """
+    """Makes the work directory of a plan, and keeps other processes from writing in it. A refused plan leaves no new folder."""
     lock, new = root / ".lock", [path for path in (root, *root.parents) if not path.exists()]
     with ExitStack() as held, writable(root):
         held.callback(remove_empty, new)
@@ -111,12 +107,7 @@ def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], 
 def read_kept(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
     """Reads the stored measurements.
 
-    Args:
-      path: the file.
-      shared: what all measurements of a plan depend on, by its name.
-
-    Raises:
-      InputError: the file belongs to another plan, other data, another device or version, or cannot be read.
+    `shared` is what all measurements depend on, by name.
     """
     new = {"shared": shared, "seconds": {}}
 

@@ -56,14 +56,8 @@ def reconstructions(
     signal as a strip, and the components' means. The input determines the grey scale of its row. A non-finite density gives a
     cell with the text NaN. A density below the level gives an empty cell.
 
-    Args:
-      inputs: finite volumes as densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y, x.
-      snapshots: one or more of the same nodules, in the order of the columns.
-      path: path of the PNG or SVG file. Missing folders are created, and an existing file is replaced atomically.
-      title: title of the figure.
-
-    Returns:
-      The path.
+    Inputs are finite densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y, x. Snapshots of the same nodules are in
+    the order of the columns.
 
     Source: Fig. 1 of the paper.
     """

@@ -54,14 +54,8 @@ def sweep(
 ) -> int:
     """Computes the missing runs and step times of a sweep.
 
-    Args:
-      config: the grid. The grid and the limits of its runs may be larger than in an earlier call on the same work directory.
-      root: the work directory.
-      display: shows the progress.
-      samples: the size of the training set. It is used in virtual mode only.
-      data: the fingerprint of its data, where they are loaded.
-      retry: whether crashed and timed-out runs are computed again.
-      reference_batches: batches of the clusters that times are projected to. Their steps are timed too.
+    The grid and the limits of its runs may be larger than in an earlier call on the same folder. The number of training
+    samples is used in virtual mode only. Steps of `reference_batches`, those of the clusters, are timed too.
 
     Returns:
       The exit code: 0, `RUNS_FAILED`, or 143, 130 and 129 when interrupted.
@@ -124,12 +118,12 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
             seen[name] = stamp
         states = dict.fromkeys((name for name in pending if folder.attempt(name).exists()), "")
         for name in states if display.verbose else ():
-            rows = epoch_ends(folder.run(name).read_rows())
-            states[name] = f"epoch {rows[-1].epoch}: {value_text(stop.monitor, rows[-1].value(stop.monitor))}" if rows else "started"
+            *_, row = None, *epoch_ends(folder.run(name).read_rows())
+            states[name] = f"epoch {row.epoch}: {value_text(stop.monitor, row.value(stop.monitor))}" if row else "started"
         display.running(states)
         return list(pending)
 
-    with display:
+    with display.bar:
         if config.executor == "slurm":
             slurm.compute(config, folder, left, display.say, signals)
             return

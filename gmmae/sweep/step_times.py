@@ -80,11 +80,7 @@ def write(path: Path, timings: Timings) -> None:
 
 
 def read(path: Path) -> Timings | None:
-    """Returns the timings that `write` wrote, or None if there are none.
-
-    Raises:
-      InputError: the file cannot be read.
-    """
+    """Returns the timings that `write` wrote, or None if there are none."""
     try:
         return json_files.read(path, "be step times", "delete it, and the sweep measures them again", _timings)
     except FileNotFoundError:
