@@ -1,7 +1,7 @@
 """Loss curves of runs that any program made: CSV files, event folders of TensorBoard, and work directories of gmmae.
 
-Event files are read with the message types of tensorboardX, which writes them and reads none. The package `tensorboard` has a
-reader, and needs grpc and a web server. So it is not required for a few scalars.
+Event files are read with the message types of tensorboardX, which writes them and reads none. The reader of
+`tensorboard` needs grpc and a web server.
 """
 
 import csv

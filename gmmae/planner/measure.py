@@ -1,7 +1,6 @@
 """The measurements of `gmmae plan`, on one device and in one process: runs to the target, step times, and trials.
 
-The call's arguments and the measured values decide what is measured and what it costs. The contents of the work directory do
-not. So a plan that continues an earlier one says the same as a fresh one.
+A resumed plan gives the same answer as a fresh one: nothing depends on what the folder already holds.
 """
 
 import json

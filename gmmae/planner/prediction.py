@@ -5,7 +5,7 @@ its share of the batch, plus the cluster's all-reduce (`gmmae.scaling.cost`). Un
 a fixed generator. An interval spans the 10 % to the 90 % quantile of the runs that reach the target.
 
 A step on n devices takes a + b · (device batch) + c(n). By the law, growing the batch n-fold at the base rate is faster than
-dividing it exactly if (a + c(n)) / (b B) > B / Bn. This compares overhead with noise. `BatchRule` holds both numbers.
+dividing it exactly if (a + c(n)) / (b B) > B / Bn.
 """
 
 import itertools
@@ -50,8 +50,7 @@ BEST_BATCH = "best-batch"
 def planned_strategies() -> list[str]:
     """Returns the strategies of a plan.
 
-    The law of the steps is for one batch and one optimiser. So strategies whose batch grows, or whose constants of the
-    optimiser follow the batch, are left out.
+    The law is for one batch and one optimiser, so strategies that change them during a run or with the batch are left out.
     """
     known = strategies.STRATEGIES.items()
     return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.as_configured]

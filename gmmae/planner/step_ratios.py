@@ -57,7 +57,7 @@ MIN_RATE_EXPONENT = -1.25
 MEAN_STEPS = 200.0
 """The steps of a base run where they are not known: about the median of the zoo."""
 
-BASE_RATE_FAILURE = 0.01
+FAILURE_AT_BASE_LEARNING_RATE = 0.01
 """The probability that a run at the base rate misses the target."""
 
 MEAN_FLATNESS = 0.2
@@ -249,7 +249,7 @@ def failure_probability(rate: float, ratios: Ratios, constants: Constants) -> fl
     >>> [round(failure_probability(rate, Ratios(-0.5, -0.5), CONSTANTS), 2) for rate in (0.5, 1, 4, 16)]
     [0.01, 0.01, 0.05, 0.11]
     """
-    odds = math.exp(constants.failure * failure_feature(rate, ratios)) / (1 / BASE_RATE_FAILURE - 1)
+    odds = math.exp(constants.failure * failure_feature(rate, ratios)) / (1 / FAILURE_AT_BASE_LEARNING_RATE - 1)
     return odds / (1 + odds)
 
 

@@ -52,9 +52,7 @@ def time_to_target(
     """Draws the time to the target loss against the number of devices, both logarithmic.
 
     Infinite medians are missing from their line. A strip above the axes shows the number of successful runs if some missed the
-    target. The dashed line is T₁ / n, with the first finite median on one device for T₁.
-
-    Each panel has the times of the strategies on one machine.
+    target. The dashed line is T₁ / n, with the first finite median on one device for T₁. Each panel is of one machine.
 
     Source: Fig. 2 of the paper.
     """

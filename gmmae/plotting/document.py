@@ -42,8 +42,7 @@ def write(title: str, text: str, markdown: Path, html: Path) -> None:
     """Writes a page as Markdown, and as an HTML file without scripts or external references.
 
     The HTML file holds its figures, and lists the headings of level 2 and the folds behind the title and the first block.
-
-    The title is shown literally. Paths of figures are relative to the folder of `markdown`.
+    Paths of figures are relative to the folder of `markdown`.
     """
     text = f"# {literal(title)}\n\n{text}\n"
     write_text(markdown, text)

@@ -47,8 +47,6 @@ def losses(
     """Draws the losses of a run against its epochs, and below them the learning rate if it varies.
 
     A circle marks the first validation loss at or below the target, a cross the last finite loss if others follow.
-
-    Losses may be NaN or infinite.
     """
     varies = bool(np.ptp(learning_rate) > 0)
     figure = canvas.blank(4.6 if varies else 3.8, title)

@@ -74,9 +74,8 @@ def nodule_slices(
 ) -> Path:
     """Draws the three central slices of a nodule, its image, or its signal as a strip, in mm from its centre.
 
-    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others. A mask is orange.
-
-    `edge_mm` is the longest edge of the volume.
+    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others. A mask is
+    orange, and `edge_mm` the longest edge.
     """
     figure = Figure(figsize=(7.2, 2.9))
     masks = {} if mask is None else _sections(mask)

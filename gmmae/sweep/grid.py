@@ -195,9 +195,8 @@ def run_config(config: SweepConfig, key: RunKey) -> Config:
 def path_of(config: SweepConfig, key: RunKey, samples: int) -> Hashable:
     """Returns what decides on the optimisation path of a run. Runs with the same one are computed once.
 
-    These are the seed and the strategy's stages: global batches, learning rates and the optimiser's constants. In virtual mode
-    the strong runs of a seed therefore share one. So do all strategies on one device, and runs whose batch is capped to the
-    training set. In measured mode each run is computed separately.
+    These are the seed and the strategy's stages, so in virtual mode the strong runs of a seed share one, and so do all
+    strategies on one device, and runs whose batch is capped to the training set. In measured mode each run is computed.
     """
     if config.mode != "virtual":
         return key
@@ -226,7 +225,7 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
 def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
     """Returns the sweep in a TOML file. The key `base` names the training configuration that its `run` begins with.
 
-    The workload of the sweep replaces that of the training configuration, and must have its settings.
+    The sweep's own workload takes precedence, and must have the same settings.
     """
     table = toml.read_table(path)
     base, run_table = table.pop("base", None), table.get("run")
