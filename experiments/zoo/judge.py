@@ -197,7 +197,7 @@ def _failure(of: Sequence[Cell]) -> float:
     scaled = [cell for cell in of if cell.rate > 1]
     feature = np.array([step_ratios.failure_feature(cell.rate, cell.ratios) for cell in scaled])
     failed, weight = np.array([cell.failures for cell in scaled]), weights(scaled)
-    at_base = math.log(step_ratios.BASE_RATE_FAILURE / (1 - step_ratios.BASE_RATE_FAILURE))
+    at_base = math.log(step_ratios.FAILURE_AT_BASE_LEARNING_RATE / (1 - step_ratios.FAILURE_AT_BASE_LEARNING_RATE))
 
     def loss(constant: float) -> float:
         logit = at_base + constant * feature

@@ -130,17 +130,7 @@ class TrainArguments(Options):
 
 
 def parse(default: T, arguments: Sequence[str], prog: str) -> T:
-    """Returns the arguments of a command.
-
-    Args:
-      default: a dataclass of them.
-      arguments: words of the command line.
-      prog: name of the command.
-
-    Raises:
-      InputError: a value breaks a rule.
-      SystemExit: after the help, or tyro's word on an option that is unknown or missing.
-    """
+    """Returns the arguments of a command."""
     return tyro.cli(type(default), prog=prog, default=default, args=arguments, registry=OPTION_TYPES)
 
 
@@ -164,13 +154,8 @@ def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) 
 def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T, Config]:
     """Returns the arguments of a command on a trained run, and the run's configuration with changes from the command line.
 
-    Args:
-      kind: the command's own arguments: a dataclass with defaults throughout, whose first field is a `Run`.
-      arguments: words of the command line. The first one is the run's work directory.
-      prog: name of the command.
-
-    Raises:
-      InputError: as `parse`, or the first argument is no run.
+    The first of the words is the run's work directory. `kind` is a dataclass with defaults throughout, whose first field is
+    a `Run`.
     """
     if arguments[:1] in ([], ["-h"], ["--help"]):
         run = registry.configuration()
@@ -222,11 +207,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> tuple[SweepConfig, Path,
 
 
 def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
-    """Returns the section `data` of the file that `--config` names, or the default without one.
-
-    Raises:
-      InputError: the file cannot be read, or has no such section.
-    """
+    """Returns the section `data` of the file that `--config` names, or the default without one."""
     name = _given(arguments, "--config")
     if name in (None, "none"):
         return default
@@ -234,11 +215,7 @@ def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -
 
 
 def data_of(config: Config, option: str, value: str) -> DataConfig:
-    """Returns the section `data` of a configuration, which an option with a value names.
-
-    Raises:
-      InputError: its data are not volumes or images.
-    """
+    """Returns the section `data` of a configuration, which an option with a value names."""
     data = getattr(config.settings, "data", None)
     if not isinstance(data, DataConfig):
         raise InputError(f"{option} must be of a workload whose data are volumes or images, such as nodules; got {value!r}")

@@ -84,11 +84,7 @@ def command(options: DescribeArguments, config: Config) -> int:
 
 
 def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: Path) -> str:
-    """Describes the sections, `MAX_VOXELS` at a time, and writes all files. Returns a line on the results.
-
-    Raises:
-      DataError: a volume has no mass.
-    """
+    """Describes the sections, `MAX_VOXELS` at a time, and writes all files. Returns a line on the results."""
     table, names = cubes.table, _file_names(cubes.table["name"].tolist())
     batch = compilation.EVAL_DEVICE_BATCH
     max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.sections.shape[1:])))

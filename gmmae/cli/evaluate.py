@@ -118,12 +118,8 @@ def _write(options: EvaluateArguments, rows: Sequence[Mapping[str, Any]], defaul
 def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
     """Returns what each sample was to a run: train, validation, or unseen. Samples of sources are not all known.
 
-    Args:
-      known: the fingerprint of the run.
-      samples: of a split.
-      split: its name.
-      other: whether the data may be others than those of the run.
-      unmatched: what a sample is that the run does not know.
+    `other` says whether the data may be others than those of the run, `unmatched` what a sample is that the run does not
+    know.
     """
     names, total = hashes(samples)[0], count(samples)
     if known is None or len(names) < total or len(known.train) < known.samples:

@@ -11,10 +11,10 @@ from gmmae.planner import page, prediction
 from gmmae.planner.answer import Plan
 from gmmae.planner.curve_files import Columns, read_curves
 from gmmae.planner.curves import read_evidence
+from gmmae.planner.measurements import claimed
 from gmmae.planner.prediction import BEST_BATCH, Measured
 from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.system.errors import InputError
-from gmmae.training.workdir import alone, writable
 
 FILES = ("plan_curves.json", "plan_curves.md", "plan_curves.html")
 """The files, whose names differ from those of a plan from runs in the same folder."""
@@ -111,19 +111,14 @@ def command(options: CurvesArguments) -> int:
             ],
         },
     )
-    with writable(options.workdir):
-        options.workdir.mkdir(parents=True, exist_ok=True)
-        with alone(options.workdir / ".lock", "plan"):
-            lines = page.write(options.workdir, plan, FILES)
+    with claimed(options.workdir):
+        lines = page.write(options.workdir, plan, FILES)
     print(*lines, sep="\n")
     return 0
 
 
 def step_times(words: tuple[str, ...]) -> StepTimes:
     """Returns step times of words such as `32=0.0021`, the batch of a device and the seconds of a step.
-
-    Raises:
-      InputError: a word has another form, or there are fewer than two batches.
 
     >>> step_times(("128=0.006", "32=0.002"))
     StepTimes(batches=(32, 128), seconds=(0.002, 0.006))

@@ -6,10 +6,11 @@ from gmmae.config.toml import find
 from gmmae.plotting.tables import text_table
 from gmmae.scaling.cost import read_cluster
 from gmmae.sweep import engine
-from gmmae.sweep.display import sweep_display
+from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import SweepConfig, dry_run, left_out
 from gmmae.sweep.report import page
 from gmmae.training import fingerprint
+from gmmae.training.terminal import standard_output
 
 REPORT_PARTS = ("report", "as Markdown", "TensorBoard")
 """What the paths of a report are. The last one may be missing."""
@@ -26,7 +27,7 @@ def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, v
         columns, *rows = dry_run(config, samples)
         print(text_table(columns, rows), *left_out(config), sep="\n")
         return 0
-    display = sweep_display(verbose=verbose)
+    display = SweepDisplay(standard_output(), verbose)
     references = {cluster.reference_batch for cluster in clusters}
     code = engine.sweep(config, workdir, display, samples=samples, data=known, retry=retry, reference_batches=references)
     if not engine.interrupted(code):

@@ -81,7 +81,7 @@ def interval_text(low_s: float, high_s: float) -> str:
 
 
 def label(name: str) -> str:
-    """Returns the label of a strategy."""
+    """Returns a strategy in words."""
     return strategies.STRATEGIES[name].label
 
 

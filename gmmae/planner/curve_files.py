@@ -1,7 +1,7 @@
 """Loss curves of runs that any program made: CSV files, event folders of TensorBoard, and work directories of gmmae.
 
-Event files are read with the message types of tensorboardX, which writes them and reads none. The package `tensorboard` has a
-reader, and needs grpc and a web server. So it is not required for a few scalars.
+Event files are read with the message types of tensorboardX, which writes them and reads none. The reader of
+`tensorboard` needs grpc and a web server.
 """
 
 import csv
@@ -44,13 +44,7 @@ class Curve(NamedTuple):
 def read_curves(paths: Sequence[Path], columns: Columns, batches: Sequence[int] = ()) -> list[Curve]:
     """Reads curves of one learning rate.
 
-    Args:
-      paths: CSV files and folders.
-      columns: names of columns. Each kind of file has its own defaults.
-      batches: the batch of each path. Without them it is a column.
-
-    Raises:
-      InputError: a path cannot be read as a curve, or the learning rates differ; the message names the file.
+    Paths are CSV files and folders. Without `batches`, one for each path, a column has them.
     """
     if len(paths) < 2:
         raise InputError(f"--curves must be two or more, at different batches; got {len(paths)}: add a run at another batch")

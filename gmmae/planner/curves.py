@@ -58,14 +58,8 @@ def hardest_level(curves: Sequence[Sequence[float]], stop: StopConfig) -> float:
 def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_batch: int | None = None) -> Evidence:
     """Fits the law to the steps at which curves reach a target.
 
-    Args:
-      curves: curves of two batches or more.
-      stop: the target and the side from which it is reached. A target of None is chosen by `hardest_level`.
-      smooth: number of validations of the running median.
-      base_batch: the batch of strong scaling; None takes the smallest one.
-
-    Raises:
-      InputError: the curves are of one batch, or one does not reach the target after its first validation.
+    A target of None is chosen by `hardest_level`, a base batch of None is the smallest. `smooth` validations make a running
+    median.
     """
     from scipy.ndimage import median_filter  # the command begins faster without
 

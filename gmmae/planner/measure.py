@@ -1,7 +1,6 @@
 """The measurements of `gmmae plan`, on one device and in one process: runs to the target, step times, and trials.
 
-The call's arguments and the measured values decide what is measured and what it costs. The contents of the work directory do
-not. So a plan that continues an earlier one says the same as a fresh one.
+A resumed plan gives the same answer as a fresh one: nothing depends on what the folder already holds.
 """
 
 import json
@@ -34,6 +33,7 @@ from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
+from gmmae.system.guard import as_input_error
 from gmmae.training import compilation, loop
 from gmmae.training.compilation import RunCache
 from gmmae.training.stopping import StopMonitor
@@ -54,10 +54,7 @@ GPU_TIMING = TimingConfig(warmup_steps=20, steps=20, blocks=7)
 def trial_epochs(base: int, growth: float, warmup: int = 0) -> int:
     """Returns the epochs of a trial: a tenth of the base run's, unless the warmup or the base run's first validation is later.
 
-    Args:
-      base: epochs of the base run.
-      growth: the batch over the base batch.
-      warmup: epochs of the strategy's warmup.
+    `growth` is the batch over the base batch.
 
     >>> trial_epochs(60, 8), trial_epochs(20, 16), trial_epochs(20, 2, warmup=5)
     (6, 4, 6)
@@ -91,13 +88,7 @@ def measure(
 
     Where a trial fails, the next best run is tried.
 
-    Args:
-      config: configuration of the runs. Its strategy and devices are ignored.
-      root: work directory, which `gmmae.planner.measurements.claimed` has claimed.
-      display: makes a display of one run's progress.
-      devices: numbers of devices to predict for.
-      clusters: to predict for.
-      compute_scale: as in `prediction.device_group`.
+    The strategy and devices of the configuration are ignored. `claimed` has claimed the folder.
 
     Raises:
       InputError: there is no target, or the base run does not reach it. Or the batch has more samples than the training set, or
@@ -316,7 +307,7 @@ class _Work:
         return self._run(config, folder, name, min(stop.max_epochs, epochs))
 
     def trial(self, base: TargetRun, cell: Prediction) -> bool:
-        """Trains the beginning of a recommended run, and returns whether it went well.
+        """Trains the beginning of a recommended run, and returns whether it went well. One that fills the memory did not.
 
         With a scaled learning rate it must have come as far as the base run did after as many steps. At the base rate, where no
         run of the zoo failed, its loss must only be finite.
@@ -333,7 +324,14 @@ class _Work:
         words = f"{cell.scaling} with batch {cell.batch} and learning rate {cell.learning_rate:.3g}"
         self.say(f"trying {words}, at most {time_text(max(1.0, epochs * self.epoch_s))}")
         name = f"trial_{cell.scaling}_{cell.batch if best else cell.devices}"
-        run = self._run(config, name, f"trial of {words}", min(stop.max_epochs, epochs))
+        try:
+            run = self._run(config, name, f"trial of {words}", min(stop.max_epochs, epochs))
+        except Exception as error:
+            known = as_input_error(error)
+            if known is None or known is error:
+                raise
+            self.trials.append(f"{words} did not fit into memory")
+            return False
         last = run.rows[-1]
         passed = math.isfinite(last.value(stop.monitor))
         if cell.learning_rate > self.config.optim.learning_rate:

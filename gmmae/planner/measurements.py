@@ -5,7 +5,7 @@ all measurements depend on.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from gmmae.config.toml import differences
 from gmmae.planner.step_ratios import MetricCurve, smooth
 from gmmae.system import json_files, stop_reasons
 from gmmae.system.errors import InputError
+from gmmae.system.files import remove_empty
 from gmmae.training import stopping
 from gmmae.training.records import Epoch, Record, epoch_ends
 from gmmae.training.workdir import WorkDir, alone, writable
@@ -36,15 +37,17 @@ class PlanInterruptedError(Exception):
 
 @contextmanager
 def claimed(root: Path) -> Iterator[None]:
-    """Makes the work directory of a plan, and keeps other processes from writing in it.
-
-    Raises:
-      InputError: the folder cannot be written, or another process works in it.
-    """
-    with writable(root):
+    """Makes the work directory of a plan, and keeps other processes from writing in it. A refused plan leaves no new folder."""
+    lock, new = root / ".lock", [path for path in (root, *root.parents) if not path.exists()]
+    with ExitStack() as held, writable(root):
+        held.callback(remove_empty, new)
         root.mkdir(parents=True, exist_ok=True)
-        with alone(root / ".lock", "plan"):
+        held.enter_context(alone(lock, "plan"))
+        try:
             yield
+        finally:
+            if all(path.name.startswith(lock.name) for path in root.glob("*")):
+                lock.unlink(missing_ok=True)  # while it is held
 
 
 class TargetRun(NamedTuple):
@@ -104,12 +107,7 @@ def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], 
 def read_kept(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
     """Reads the stored measurements.
 
-    Args:
-      path: the file.
-      shared: what all measurements of a plan depend on, by its name.
-
-    Raises:
-      InputError: the file belongs to another plan, other data, another device or version, or cannot be read.
+    `shared` is what all measurements depend on, by name.
     """
     new = {"shared": shared, "seconds": {}}
 

@@ -22,16 +22,7 @@ OTHERWISE_IN_JSON = ("optim", "train", "passes", "whole_epochs", "largest_batch"
 
 
 def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[str]:
-    """Writes the JSON and the page; returns the lines of the answer, the tables and the evidence.
-
-    Args:
-      root: the plan's work directory.
-      plan: the plan.
-      files: names of the JSON, Markdown and HTML files.
-
-    Raises:
-      InputError: the folder cannot be written.
-    """
+    """Writes the JSON and the page; returns the lines of the answer, the tables and the evidence."""
     json_file, markdown, html = (root / name for name in files)
     measured, several = plan.measured, len(plan.forecasts) > 1
     answers = {forecast.cluster.name: answer.answer(plan, forecast) for forecast in plan.forecasts}

@@ -5,7 +5,7 @@ its share of the batch, plus the cluster's all-reduce (`gmmae.scaling.cost`). Un
 a fixed generator. An interval spans the 10 % to the 90 % quantile of the runs that reach the target.
 
 A step on n devices takes a + b · (device batch) + c(n). By the law, growing the batch n-fold at the base rate is faster than
-dividing it exactly if (a + c(n)) / (b B) > B / Bn. This compares overhead with noise. `BatchRule` holds both numbers.
+dividing it exactly if (a + c(n)) / (b B) > B / Bn.
 """
 
 import itertools
@@ -50,8 +50,7 @@ BEST_BATCH = "best-batch"
 def planned_strategies() -> list[str]:
     """Returns the strategies of a plan.
 
-    The law of the steps is for one batch and one optimiser. So strategies whose batch grows, or whose constants of the
-    optimiser follow the batch, are left out.
+    The law is for one batch and one optimiser, so strategies that change them during a run or with the batch are left out.
     """
     known = strategies.STRATEGIES.items()
     return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.as_configured]
@@ -175,14 +174,8 @@ class DeviceGroup(NamedTuple):
 def device_group(measured: Measured, cluster: Cluster, devices: int, compute_scale: float | None = None) -> DeviceGroup:
     """Returns a number of devices of a cluster.
 
-    Args:
-      measured: measurements of the workload.
-      cluster: the cluster, for its all-reduce.
-      devices: number of devices.
-      compute_scale: seconds on the cluster's device for one second measured; None takes the cluster's `reference_step_s`.
-
-    Raises:
-      InputError: the cluster's `reference_batch` was not measured.
+    `compute_scale` is the seconds on the cluster's device for one second measured; None takes the cluster's
+    `reference_step_s`.
     """
     reduce_s = cost.all_reduce_s(cluster, devices, measured.gradient_bytes)
     scale = compute_scale or (cost.scale(cluster, measured.train) if measured.train else 1.0)
@@ -214,10 +207,7 @@ class RunDraws(NamedTuple):
 def warmed_up_epochs(epochs: float, speedup: float, warmup_epochs: int) -> float:
     """Returns the epochs that a run takes with a speed-up that rises linearly from 1 during the warmup.
 
-    Args:
-      epochs: those that it takes without one.
-      speedup: after the warmup.
-      warmup_epochs: of the learning rate.
+    `epochs` is their number without a speed-up.
 
     >>> warmed_up_epochs(12.0, 4.0, 0), warmed_up_epochs(2.0, 1.0, 0)
     (3.0, 2.0)
@@ -255,11 +245,7 @@ def draw_run(measured: Measured, path: Stage) -> RunDraws:
 
 
 def runnable(samples: int, devices: Collection[int]) -> list[int]:
-    """Returns the numbers of devices with a training sample for each device, increasing.
-
-    Raises:
-      InputError: there is none.
-    """
+    """Returns the numbers of devices with a training sample for each device, increasing."""
     counts = sorted(n for n in devices if n <= samples)
     if not counts:
         raise InputError(
@@ -275,16 +261,6 @@ def forecast(
     """Predicts every strategy on every number of devices that its batch has samples for.
 
     The best one is chosen among those that no trial speaks against.
-
-    Args:
-      measured: measurements of the workload.
-      cluster: the cluster to run on.
-      names: names of strategies, possibly with `BEST_BATCH`.
-      devices: numbers of devices.
-      compute_scale: as in `device_group`.
-
-    Raises:
-      InputError: as `device_group` and `runnable`.
     """
     devices = runnable(measured.samples, devices)
     machines = {n: device_group(measured, cluster, n, compute_scale) for n in sorted({1, *devices})}

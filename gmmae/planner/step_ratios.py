@@ -57,7 +57,7 @@ MIN_RATE_EXPONENT = -1.25
 MEAN_STEPS = 200.0
 """The steps of a base run where they are not known: about the median of the zoo."""
 
-BASE_RATE_FAILURE = 0.01
+FAILURE_AT_BASE_LEARNING_RATE = 0.01
 """The probability that a run at the base rate misses the target."""
 
 MEAN_FLATNESS = 0.2
@@ -171,10 +171,7 @@ def steps_at_equal_loss(base: MetricCurve, base_steps: float, run: MetricCurve) 
 
     The loss is that of the base run at `LEVEL_SHARE` of its steps, or the lowest one of a run that ended before.
 
-    Args:
-      base: the base run.
-      base_steps: its steps to the target.
-      run: another run with the same seed.
+    Both runs have the same seed.
     """
     level = max(base.lowest_by(LEVEL_SHARE * base_steps), float(run.costs.min()))
     of_base, of_run = base.reaches(level), run.reaches(level)
@@ -252,17 +249,15 @@ def failure_probability(rate: float, ratios: Ratios, constants: Constants) -> fl
     >>> [round(failure_probability(rate, Ratios(-0.5, -0.5), CONSTANTS), 2) for rate in (0.5, 1, 4, 16)]
     [0.01, 0.01, 0.05, 0.11]
     """
-    odds = math.exp(constants.failure * failure_feature(rate, ratios)) / (1 / BASE_RATE_FAILURE - 1)
+    odds = math.exp(constants.failure * failure_feature(rate, ratios)) / (1 / FAILURE_AT_BASE_LEARNING_RATE - 1)
     return odds / (1 + odds)
 
 
 def rate_exponent(found: tuple[float, float] | None, weak: float | None, run: tuple[float, float] = LINEAR_RUN) -> float:
     """Returns the exponent γ, without the part that the batch has, within its limits.
 
-    Args:
-      found: steps of the second run and of the base run to an equal loss, or None where the second did not come far.
-      weak: the weak ratio, if it is known.
-      run: batch and learning rate of the second run, over those of the base run.
+    `found` is the steps of the second run and of the base run to an equal loss, or None where the second did not come far.
+    `run` is its batch and learning rate over those of the base run.
 
     >>> round(rate_exponent((25, 100), 0.0), 6), rate_exponent((100, 100), 0.0), rate_exponent(None, 0.0)
     (-1.0, 0.0, 0.5)
@@ -292,11 +287,7 @@ def rate_features(batch: float, rate: float, exponent: float) -> list[float]:
 def log_ratio(batch: float, rate: float, ratios: Ratios, constants: Constants) -> float:
     """Returns the logarithm of the steps at a batch and a learning rate over those of the base run.
 
-    Args:
-      batch: the batch over the base batch.
-      rate: the learning rate over the base rate.
-      ratios: measured. Without a weak ratio, the mean of the zoo takes its place.
-      constants: of the law.
+    Batch and rate are multiples of the base run's. Without a measured weak ratio, the mean of the zoo takes its place.
     """
     return _sum(batch_features(batch, known_weak(ratios)), constants.batch) + _sum(
         rate_features(batch, rate, known_exponent(ratios)), constants.rate

@@ -52,14 +52,7 @@ def time_to_target(
     """Draws the time to the target loss against the number of devices, both logarithmic.
 
     Infinite medians are missing from their line. A strip above the axes shows the number of successful runs if some missed the
-    target. The dashed line is T₁ / n, with the first finite median on one device for T₁.
-
-    Args:
-      panels: times of the strategies, each with its own line; of several machines side by side, with the same strategies.
-      title: title of the figure.
-      y_label: label of the time axis.
-      titles: title of each panel.
-      height: height of the figure in inches, without the strip of missed targets.
+    target. The dashed line is T₁ / n, with the first finite median on one device for T₁. Each panel is of one machine.
 
     Source: Fig. 2 of the paper.
     """
@@ -100,9 +93,7 @@ def time_to_target(
 def throughput(series: Sequence[Measured], *, title: str) -> Figure:
     """Draws the throughput against the number of devices. Dashed lines are n times the value on one device.
 
-    Args:
-      series: lines in samples per second: strong scaling at a global batch, or weak scaling at a device batch.
-      title: title of the figure.
+    Values are samples per second.
     """
     figure = canvas.blank(4.0, title)
     axes = figure.subplots()
@@ -114,12 +105,8 @@ def throughput(series: Sequence[Measured], *, title: str) -> Figure:
 def _plot(axes: Axes, lines: Sequence[Measured], power: int, label: str, within: Sequence[Measured] = ()) -> list[Line2D]:
     """Draws lines with markers and intervals on logarithmic axes. Returns the legend's handles.
 
-    Args:
-      axes: where to draw.
-      lines: the lines.
-      power: ideals are the values on one device times `n**power`; the first line's that has one for -1, those of all for 1.
-      label: label of the ideals.
-      within: lines that set the extent of the vertical axis; by default it is that of `lines` and `ideals`.
+    Ideals are the values on one device times `n**power`: of the first line that has one for -1, of all for 1. `within` are
+    the lines that set the extent of the vertical axis, by default all.
     """
     ends = np.array([min(line.at[0] for line in lines), max(line.at[-1] for line in lines)], float)
     axes.set_xlim(ends[0] / 1.35, ends[1] * 1.35)

@@ -24,15 +24,7 @@ SVG_LIMIT_BYTES = 500_000
 def figure(name: str, caption: str, png: Path, svg: Path, folder: Path) -> str:
     """Returns the Markdown of a drawing: its PNG, which links to its SVG, and the caption as a paragraph.
 
-    Args:
-      name: alternative text, shown literally.
-      caption: Markdown.
-      png: the drawing.
-      svg: the same drawing.
-      folder: folder of the page; the links are relative to it.
-
-    Raises:
-      InputError: a file is missing.
+    The name is shown literally, the caption is Markdown, and the links are relative to the folder.
     """
     for path in (png, svg):
         if not path.is_file():
@@ -50,15 +42,7 @@ def write(title: str, text: str, markdown: Path, html: Path) -> None:
     """Writes a page as Markdown, and as an HTML file without scripts or external references.
 
     The HTML file holds its figures, and lists the headings of level 2 and the folds behind the title and the first block.
-
-    Args:
-      title: heading of the page, shown literally.
-      text: the page's Markdown below the title. Paths of figures are relative to the folder of `markdown`.
-      markdown: path of the Markdown file.
-      html: path of the HTML file.
-
-    Raises:
-      InputError: a file cannot be written.
+    Paths of figures are relative to the folder of `markdown`.
     """
     text = f"# {literal(title)}\n\n{text}\n"
     write_text(markdown, text)

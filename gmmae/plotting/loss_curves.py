@@ -47,18 +47,6 @@ def losses(
     """Draws the losses of a run against its epochs, and below them the learning rate if it varies.
 
     A circle marks the first validation loss at or below the target, a cross the last finite loss if others follow.
-
-    Args:
-      epoch: increasing numbers of the epochs.
-      train_loss: mean training loss of each epoch; NaN and infinity are allowed.
-      val_loss: validation loss after each epoch; NaN and infinity are allowed.
-      learning_rate: learning rate of each epoch.
-      path: path of the PNG or SVG file. Missing folders are created, and an existing file is replaced atomically.
-      target: target of the validation loss, or None.
-      title: title of the figure.
-
-    Returns:
-      The path.
     """
     varies = bool(np.ptp(learning_rate) > 0)
     figure = canvas.blank(4.6 if varies else 3.8, title)
@@ -80,12 +68,6 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
 
     Time is logarithmic, so a fast run gets as much room as a slow one. A circle marks the first validation loss at or below the
     target. A cross marks the last finite loss of a run that later has non-finite ones, and the legend names the run.
-
-    Args:
-      curves: the runs, each with its own colour.
-      title: title of the figure.
-      target: target of the validation loss, or None.
-      x_label: label of the time axis.
 
     Source: Fig. 4 and 5 of the paper.
     """

@@ -53,17 +53,10 @@ def reconstructions(
 
     For three axes a cell shows a shaded surface. Its level follows from the row's input (`surfaces.iso_level`). Insets show
     the central slice of the input on the left and of the density on the right. For fewer axes a cell shows the image, or the
-    signal as a strip, and the components' means. The input determines the grey scale of its row. A non-finite density gives a
-    cell with the text NaN. A density below the level gives an empty cell.
+    signal as a strip, and the components' means. The input determines the grey scale of its row.
 
-    Args:
-      inputs: finite volumes as densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y, x.
-      snapshots: one or more of the same nodules, in the order of the columns.
-      path: path of the PNG or SVG file. Missing folders are created, and an existing file is replaced atomically.
-      title: title of the figure.
-
-    Returns:
-      The path.
+    Inputs are finite densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y, x. Snapshots of the same nodules are in
+    the order of the columns.
 
     Source: Fig. 1 of the paper.
     """

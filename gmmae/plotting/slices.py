@@ -36,12 +36,8 @@ def contact_sheet(
 ) -> Path:
     """Draws the nodules row by row: central axial slices, images, or signals as strips.
 
-    Args:
-      path: path of the PNG, which is complete or absent.
-      values: volumes, images or signals. If there are more than `MAX_SHOWN`, evenly spaced ones are shown.
-      filled: share of each nodule outside its scan. Such cells have an orange frame, whose width grows with the share.
-      window: values shown black and white.
-      unit: unit of the values; empty if it is unknown.
+    Of more than `MAX_SHOWN`, evenly spaced ones are shown. `filled` is the share of each nodule outside its scan: such
+    cells have an orange frame, whose width grows with the share.
     """
     shown = np.linspace(0, len(values) - 1, min(MAX_SHOWN, len(values))).round().astype(int)
     images = [next(iter(_sections(volume).values())) for volume in values[shown]]
@@ -78,15 +74,8 @@ def nodule_slices(
 ) -> Path:
     """Draws the three central slices of a nodule, its image, or its signal as a strip, in mm from its centre.
 
-    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others. A mask is orange.
-
-    Args:
-      path: path of the PNG.
-      values: the volume, image or signal.
-      mask: mask of the nodule, or None.
-      window: values shown black and white.
-      edge_mm: longest edge of the volume.
-      title: title of the picture.
+    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others. A mask is
+    orange, and `edge_mm` the longest edge.
     """
     figure = Figure(figsize=(7.2, 2.9))
     masks = {} if mask is None else _sections(mask)
@@ -113,15 +102,7 @@ def described_volumes(
     names: Sequence[str],
     window: tuple[float, float],
 ) -> Path:
-    """Draws a row for each volume: its central slices, and beside each the one of its mixture. Signals are strips.
-
-    Args:
-      path: path of the picture.
-      volumes: volumes, images or signals.
-      reconstructions: their mixtures at the same voxels.
-      names: titles of the rows.
-      window: values shown black and white.
-    """
+    """Draws a row for each volume: its central slices, and beside each the one of its mixture. Signals are strips."""
     columns = 2 * len(_sections(volumes[0]))
     cell, below, above = 1.04, 0.2, 0.16  # inches
     height = len(volumes) * (cell + below + above)
@@ -156,14 +137,7 @@ def segmentations(
 ) -> Path:
     """Draws a row for each sample: the image, the true mask (orange), and columns of predictions (blue) with the true outline.
 
-    Args:
-      images: images with values from -1 to 1.
-      masks: pixels of the nodules.
-      outside: pixels outside of the volume, which are drawn black.
-      predictions: predictions, each in its own column.
-      path: path of the picture.
-      title: title of the picture.
-      labels: labels of the rows, or none.
+    Images have values from -1 to 1. Pixels outside of the volume are black.
     """
     headings = ["image", "truth", *(prediction.heading for prediction in predictions)]
     rows, columns = len(images), len(headings)

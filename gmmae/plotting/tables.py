@@ -24,9 +24,6 @@ def table(columns: Row, rows: Sequence[Row], title: str = "", notes: Sequence[st
 
     Columns of numbers are aligned to the right.
 
-    Raises:
-      ValueError: a row has the wrong number of cells.
-
     >>> print(table(("scaling", "GPUs"), [("strong", "8")], "Two"))
     **Two**
     <BLANKLINE>
@@ -42,9 +39,6 @@ def table(columns: Row, rows: Sequence[Row], title: str = "", notes: Sequence[st
 
 def text_table(columns: Row, rows: Sequence[Row]) -> str:
     """Returns a table for a terminal, of any width. Columns of numbers are aligned to the right.
-
-    Raises:
-      ValueError: a row has the wrong number of cells.
 
     >>> print(text_table(("scaling", "GPUs"), [("strong", "8")]))
     scaling  GPUs

@@ -1,8 +1,8 @@
 """Shows the progress of a sweep: a line for each run that has ended, and on a terminal a bar below them."""
 
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,16 +13,12 @@ from gmmae.plotting.tables import text_table
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import FAILED, RunRecord
 from gmmae.system import stop_reasons
-from gmmae.training.terminal import standard_output
 
 COLOURS = {"reached": "green", stop_reasons.MAX_EPOCHS: "default"}
 """Colours of ended runs by the first word of their states. All others are red."""
 
 EPOCH_LINES_S = 10.0
 """Seconds between two lines on the epochs of one run."""
-
-MISSING = "–"
-"""A cell without a run."""
 
 
 def outcome_text(record: RunRecord) -> str:
@@ -56,14 +52,13 @@ class SweepDisplay:
     """Prints a line for each run that has ended. While entered, a terminal has a progress bar below them.
 
     Args:
-      console: prints the lines.
       verbose: whether the starts and the epochs of the runs are shown too.
     """
 
     def __init__(self, console: Console, verbose: bool = False):
         self.verbose = verbose
         self._console = console
-        self._bar = Progress(
+        self.bar = Progress(
             BarColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
@@ -79,28 +74,21 @@ class SweepDisplay:
     def start(self, ended: Collection[RunRecord], groups: Mapping[str, Sequence[RunKey]], total: int, at_once: int) -> None:
         """Shows how many runs have ended, and how many are to be computed.
 
-        Args:
-          ended: the runs that have.
-          groups: the points of the grid that each run to compute stands for.
-          total: the number of points.
-          at_once: how many may run at the same time.
+        `groups` has the points of the grid that each run to compute stands for.
         """
-        self._total, self._paths, self._computed = total, len(groups), 0
-        self._done, self._failed = len(ended), sum(record.outcome in FAILED for record in ended)
-        self._began = time.monotonic()
-        self._width = max((len(name) for name in groups), default=0)
+        self._total, self._done, self._failed = total, len(ended), sum(record.outcome in FAILED for record in ended)
+        self._width = max(map(len, groups), default=0)
         shared = "" if len(groups) == total - self._done else f", {len(groups)} of them different"
         side_by_side = f", {at_once} at a time" if 1 < at_once < len(groups) else ""
-        runs = f"{total} run{'s' * (total != 1)}"
-        left = f"{self._done} done, {total - self._done} to compute{shared}{side_by_side}"
-        self.say(f"{runs}: {left}" if groups else f"{runs}: all done")
+        left = f"{self._done} done, {total - self._done} to compute{shared}{side_by_side}" if groups else "all done"
+        self.say(f"{total} run{'s' * (total != 1)}: {left}")
         if groups:
-            self._task = self._bar.add_task(self._counts(), total=len(groups), left="", running="")
+            self.bar.add_task(self._counts(), total=len(groups), left="", running="")
 
     def running(self, states: Mapping[str, str]) -> None:
         """Shows the runs that are computed, by name. With `verbose` their states are printed when they have changed."""
-        self._bar.update(self._task, running=", ".join(states))
-        self._bar.refresh()
+        self.bar.update(self.bar.task_ids[0], running=", ".join(states))
+        self.bar.refresh()
         now = time.monotonic()
         if not self.verbose or (self._shown.keys() == states.keys() and now < self._next_epochs_s):
             return
@@ -112,32 +100,23 @@ class SweepDisplay:
 
     def ended(self, records: Sequence[RunRecord]) -> None:
         """Shows how a run has ended, with the points of the grid that it stands for."""
-        first = records[0]
-        self._computed += 1
+        first, task = records[0], self.bar.tasks[0]
         self._done += len(records)
         self._failed += len(records) * (first.outcome in FAILED)
-        passed_s = time.monotonic() - self._began
-        left_s = passed_s / self._computed * (self._paths - self._computed)
+        self.bar.advance(task.id)
+        left_s = (task.elapsed or 0.0) / task.completed * (task.remaining or 0.0)
         left = f"about {duration(left_s)} left" if left_s else ""
-        self._bar.update(self._task, completed=self._computed, description=self._counts(), left=left)
+        self.bar.update(task.id, description=self._counts(), left=left)
         text = outcome_text(first)
         colour = next((colour for word, colour in COLOURS.items() if text.startswith(word)), "red")
         took = f", {duration(first.record.clocks['total_s'])}" if first.record and "total_s" in first.record.clocks else ""
-        rest = f"{took}{_others_text([record.key for record in records[1:]])}; {self._counts()}{left and ', '}{left}"
-        self._console.print(
-            Text.assemble(f"{first.key.name:<{self._width}}  ", (text, colour), rest), highlight=False, soft_wrap=True
-        )
+        others = _others_text([record.key for record in records[1:]])
+        name, rest = f"{first.key.name:<{self._width}}  ", ", ".join(filter(None, (f"{took}{others}; {self._counts()}", left)))
+        self._console.print(Text.assemble(name, (text, colour), rest), highlight=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
         """Prints a line without markup."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
 
     def _counts(self) -> str:
         failed = f" ({self._failed} failed)" if self._failed else ""
@@ -165,31 +144,23 @@ def outcome_table(config: SweepConfig, records: Iterable[RunRecord]) -> str:
     """
     stop = config.run.stop
     goal = stop_reasons.MAX_EPOCHS if stop.target is None else stop_reasons.TARGET_REACHED
-    cells: dict[tuple[str, int], list[RunRecord]] = {}
+    cells: dict[tuple[str, int], list[RunRecord]] = defaultdict(list)
     for record in records:
-        cells.setdefault(record.key[:2], []).append(record)
+        cells[record.key[:2]].append(record)
 
-    def cell(scaling: str, n: int) -> str:
-        found = cells.get((scaling, n), [])
+    def cell(found: Sequence[RunRecord]) -> str:
         runs = [record.record for record in found if record.outcome == goal and record.record is not None]
         if not runs:
             outcomes = {record.outcome for record in found}
-            return MISSING if not found else outcomes.pop() if len(outcomes) == 1 else f"0 of {len(found)}"
+            return outcomes.pop() if len(outcomes) == 1 else f"0 of {len(found)}" if found else "–"
         values = sorted(run.final_value if stop.target is None else run.epochs for run in runs if run.final_value is not None)
         ends = (f"{value:.4g}" if stop.target is None else str(value) for value in values[:1] + values[-1:])
         text = " to ".join(dict.fromkeys(ends)) or "?"
         return text if len(runs) == len(found) else f"{text} ({len(runs)} of {len(found)})"
 
-    counts = sorted(config.devices)
-    head = ("scaling", *(f"n = {n}" for n in counts))
-    rows = [(scaling, *(cell(scaling, n) for n in counts)) for scaling in config.scaling]
-    seeds = len(config.seeds)
+    counts, seeds = sorted(config.devices), len(config.seeds)
+    rows = [(scaling, *(cell(cells[scaling, n]) for n in counts)) for scaling in config.scaling]
     metric = "loss" if stop.monitor == LOSS else stop.monitor
     shown = f"final validation {metric}" if stop.target is None else "epochs to the target"
     title = f"{shown}, by strategy and number of devices{f', of {seeds} seeds' if seeds > 1 else ''}"
-    return f"{title}\n{text_table(head, rows)}"
-
-
-def sweep_display(verbose: bool = False) -> SweepDisplay:
-    """Returns the display for standard output."""
-    return SweepDisplay(standard_output(), verbose)
+    return f"{title}\n{text_table(('scaling', *(f'n = {n}' for n in counts)), rows)}"

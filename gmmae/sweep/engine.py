@@ -53,14 +53,8 @@ def sweep(
 ) -> int:
     """Computes the missing runs and step times of a sweep.
 
-    Args:
-      config: the grid. The grid and the limits of its runs may be larger than in an earlier call on the same work directory.
-      root: the work directory.
-      display: shows the progress.
-      samples: the size of the training set. It is used in virtual mode only.
-      data: the fingerprint of its data, where they are loaded.
-      retry: whether crashed and timed-out runs are computed again.
-      reference_batches: batches of the clusters that times are projected to. Their steps are timed too.
+    The grid and the limits of its runs may be larger than in an earlier call on the same folder. The number of training
+    samples is used in virtual mode only. Steps of `reference_batches`, those of the clusters, are timed too.
 
     Returns:
       The exit code: 0, `RUNS_FAILED`, or 143, 130 and 129 when interrupted.
@@ -78,19 +72,16 @@ def sweep(
         if grid:
             _train(config, folder, display, samples, retry, signals)
         records = folder.read_all(config, samples)
-        requests = _timing_requests(config, records, reference_batches)
-        if not signals.reason:
-            _measure(config, folder, display, requests, signals)
+        untimed = _measure(config, folder, display, _timing_requests(config, records, reference_batches), signals)
+        if records:
+            display.say(outcome_table(config, records))
         if grid:
-            if records:
-                display.say(outcome_table(config, records))
-            display.say(summary(records, len(grid)))
+            display.say(_summary(records, len(grid)))
         if signals.reason:
             display.say("the same command continues the sweep")
             return stop_reasons.EXIT_CODES[signals.reason]
-        untimed = [folder.step_times(n).stem for n in _untimed(config, folder, requests)]
-        for name in untimed:
-            display.say(f"{name} failed: {workers.last_words(folder.log(name), 1) or 'no output'} ({folder.log(name)})")
+        for log in untimed:
+            display.say(f"{log.parent.name} failed: {workers.last_words(log, 1) or 'no output'} ({log})")
         failed = any(record.outcome in FAILED for record in records)
         if failed:
             display.say("--retry computes crashed and timed-out runs again")
@@ -102,38 +93,36 @@ def interrupted(code: int) -> bool:
     return code in map(stop_reasons.EXIT_CODES.get, stop_reasons.INTERRUPTED)
 
 
-def summary(records: Sequence[RunRecord], total: int) -> str:
-    """Returns the number of runs by outcome, and a line for each failed one."""
-    counts = Counter(record.outcome for record in records)
-    parts = [f"{count} {outcome}" for outcome, count in counts.most_common()]
-    missing = total - len(records)
-    lines = [f"{total} run{'s' * (total > 1)}: " + ", ".join(parts + ([f"{missing} not computed"] if missing else []))]
+def _summary(records: Sequence[RunRecord], total: int) -> str:
+    counts = dict(Counter(record.outcome for record in records).most_common()) | {"not computed": total - len(records)}
+    lines = [f"{total} run{'s' * (total > 1)}: {', '.join(f'{count} {outcome}' for outcome, count in counts.items() if count)}"]
     lines += [f"  {record.key.name} {record.outcome}: {record.message}" for record in records if record.outcome in FAILED]
     return "\n".join(lines)
 
 
 def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool, signals: Signals) -> None:
-    """Computes every run without an end, and shows how they go on."""
     pending = _pending(config, folder, display, samples, retry)
     if not pending:
         return
     stop = config.run.stop
-    seen: dict[str, tuple[int, ...]] = {}
+    seen: dict[str, list[int]] = {}
 
     def left() -> list[str]:
         """Shows what has happened. Returns the runs that have no end."""
         for name in list(pending):
             files = (folder.run(name).record, folder.failure(name))
-            stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
+            stamp = [path.stat().st_mtime_ns for path in files if path.exists()]
             if seen.get(name) != stamp and folder.ended(name, stop):
-                display.ended(folder.records(config, name, pending[name]))
-                del pending[name]
+                display.ended(folder.records(config, name, pending.pop(name)))
             seen[name] = stamp
-        running = [name for name in pending if folder.attempt(name).exists()]
-        display.running({name: _state(config, folder.run(name)) if display.verbose else "" for name in running})
+        states = dict.fromkeys((name for name in pending if folder.attempt(name).exists()), "")
+        for name in states if display.verbose else ():
+            *_, row = None, *epoch_ends(folder.run(name).read_rows())
+            states[name] = f"epoch {row.epoch}: {value_text(stop.monitor, row.value(stop.monitor))}" if row else "started"
+        display.running(states)
         return list(pending)
 
-    with display:
+    with display.bar:
         if config.executor == "slurm":
             slurm.compute(config, folder, left, display.say, signals)
             return
@@ -144,14 +133,13 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
             names = [name for name, keys in pending.items() if n in (None, keys[0].devices)]
             write_text(folder.queue(n), "\n".join(names))
             cpu_devices = {CPU_DEVICES: str(n or device_a_core(config.run, config.jobs))}
-            environments = [cpu_devices | (gpus[i % len(gpus)] if gpus else {}) for i in range(config.jobs)]
             workers.keep(
                 folder,
                 ("runs", str(folder.queue(n))),
                 lambda names=names: [name for name in left() if name in names],
                 display.say,
                 signals,
-                environments=environments,
+                environments=[cpu_devices | (gpus[i % len(gpus)] if gpus else {}) for i in range(config.jobs)],
             )
 
 
@@ -179,12 +167,6 @@ def _pending(
     return pending
 
 
-def _state(config: SweepConfig, run: WorkDir) -> str:
-    """Returns the last epoch of a run and the monitored metric."""
-    rows, monitor = epoch_ends(run.read_rows()), config.run.stop.monitor
-    return f"epoch {rows[-1].epoch}: {value_text(monitor, rows[-1].value(monitor))}" if rows else "started"
-
-
 def _timing_requests(
     config: SweepConfig, records: Sequence[RunRecord], reference_batches: Collection[int]
 ) -> dict[int, Request]:
@@ -209,34 +191,29 @@ def _timing_requests(
 
 def _measure(
     config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: Mapping[int, Request], signals: Signals
-) -> None:
-    """Measures the step times that are missing, on one number of devices after the other."""
-    for n in _untimed(config, folder, requests):
-        name = folder.step_times(n).stem
-        folder.log(name).parent.mkdir(parents=True, exist_ok=True)
+) -> list[Path]:
+    """Measures the step times that are missing, on one number of devices after the other. Returns the logs of failures.
+
+    A batch that failed is not tried again.
+    """
+    failed = []
+    for n, request in requests.items():
+        timings, name = step_times.read(folder.step_times(n)), folder.step_times(n).stem
+        tried = timings.tried if timings and timings.timing == step_times.settings(config.timing) else set()
+        if signals.reason or {f"{what} of {count}" for what in request for count in request[what]} <= tried:
+            continue
+        log, began = folder.log(name), time.monotonic()
+        log.parent.mkdir(parents=True, exist_ok=True)
         display.say(f"{name}: measuring step times")
-        began = time.monotonic()
-        arguments = ("times", str(n), json.dumps(requests[n]))
+        arguments = ("times", str(n), json.dumps(request))
         if config.executor == "slurm":
             code = slurm.measure(config, folder, arguments, n, signals)
         else:
             code = workers.wait(folder, workers.start(folder, arguments, {CPU_DEVICES: str(n)}), signals)
-        if signals.reason:
-            return
-        display.say(f"{name}: {workers.describe(code) if code else 'measured'}, {duration(time.monotonic() - began)}")
-
-
-def _untimed(config: SweepConfig, folder: SweepDir, requests: Mapping[int, Request]) -> list[int]:
-    """Returns the numbers of devices whose step times are not measured yet. A batch that failed is not tried again."""
-    untimed = []
-    for n, request in requests.items():
-        timings, tried = step_times.read(folder.step_times(n)), set[str]()
-        if timings and timings.timing == step_times.settings(config.timing):
-            rows = {step_times.TRAINING: timings.train, step_times.VALIDATION: timings.validation}
-            tried = {f"{what} of {row.samples}" for what in rows for row in rows[what]} | timings.failed.keys()
-        if not {f"{what} of {count}" for what in request for count in request[what]} <= tried:
-            untimed.append(n)
-    return untimed
+        if not signals.reason:
+            display.say(f"{name}: {workers.describe(code) if code else 'measured'}, {duration(time.monotonic() - began)}")
+        failed += [log] if code else []
+    return failed
 
 
 @contextmanager

@@ -179,11 +179,7 @@ def _batch(config: SweepConfig, scaling: str, devices: int) -> int:
 
 
 def run_config(config: SweepConfig, key: RunKey) -> Config:
-    """Returns the configuration of a run.
-
-    Raises:
-      ConfigError: a rule between its parts is broken.
-    """
+    """Returns the configuration of a run."""
     count = "parallel__simulate_devices" if config.mode == "virtual" else "parallel__devices"
     interval_s = config.run.checkpoint.min_interval_s
     return changed(
@@ -199,14 +195,8 @@ def run_config(config: SweepConfig, key: RunKey) -> Config:
 def path_of(config: SweepConfig, key: RunKey, samples: int) -> Hashable:
     """Returns what decides on the optimisation path of a run. Runs with the same one are computed once.
 
-    These are the seed and the strategy's stages: global batches, learning rates and the optimiser's constants. In virtual mode
-    the strong runs of a seed therefore share one. So do all strategies on one device, and runs whose batch is capped to the
-    training set. In measured mode each run is computed separately.
-
-    Args:
-      config: the sweep.
-      key: the run.
-      samples: the size of the training set. It matters in virtual mode only.
+    These are the seed and the strategy's stages, so in virtual mode the strong runs of a seed share one, and so do all
+    strategies on one device, and runs whose batch is capped to the training set. In measured mode each run is computed.
     """
     if config.mode != "virtual":
         return key
@@ -217,15 +207,7 @@ DRY_RUN_COLUMNS = ("run", "batch", "a device", "padded", "learning rate", "steps
 
 
 def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
-    """Returns the grid before anything is run: the column names, and a row of texts for each run.
-
-    Args:
-      config: the sweep.
-      samples: the size of the training set.
-
-    Raises:
-      InputError: a run is impossible.
-    """
+    """Returns the grid before anything is run: the column names, and a row of texts for each run."""
     from gmmae.scaling.batches import plan_batches  # it imports NumPy, which reading a configuration does not need
 
     rows: list[tuple[str, ...]] = [DRY_RUN_COLUMNS]
@@ -243,10 +225,7 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
 def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
     """Returns the sweep in a TOML file. The key `base` names the training configuration that its `run` begins with.
 
-    The workload of the sweep replaces that of the training configuration, and must have its settings.
-
-    Raises:
-      InputError: as `read_config`.
+    The sweep's own workload takes precedence, and must have the same settings.
     """
     table = toml.read_table(path)
     base, run_table = table.pop("base", None), table.get("run")

@@ -145,9 +145,7 @@ class SweepDir:
     def groups(self, config: SweepConfig, samples: int) -> dict[str, list[RunKey]]:
         """Returns the runs to compute, by the name of their folder, with the points of the grid that each stands for.
 
-        Args:
-          config: the sweep.
-          samples: the size of the training set. It matters in virtual mode only.
+        The number of training samples matters in virtual mode only.
         """
         names: dict[Hashable, str] = {}
         known = [key for path in self.runs.glob("*-n*-seed*") if (key := RunKey.named(path.name)) and key.scaling in STRATEGIES]
@@ -162,12 +160,7 @@ class SweepDir:
     def ended(self, name: str, stop: StopConfig | None = None) -> tuple[str, str, Record | None] | None:
         """Returns how a computed run ended: outcome, message and training record; None where it is still to be computed.
 
-        Args:
-          name: of its folder.
-          stop: rules that may have changed since. None takes the end as it is.
-
-        Raises:
-          InputError: the failure cannot be read, or the record where the end is taken as it is.
+        The rules in `stop` may have changed since. None takes the end as it is.
         """
         run = self.run(name)
         try:
@@ -193,12 +186,7 @@ class SweepDir:
     def read_all(self, config: SweepConfig, samples: int | None = None) -> list[RunRecord]:
         """Returns the outcomes of the runs of the grid that have ended, in its order.
 
-        Args:
-          config: the sweep.
-          samples: the size of the training set; None takes that of any run.
-
-        Raises:
-          InputError: a failure cannot be read.
+        The number of training samples is that of any run by default.
         """
         if config.mode == "throughput":
             return []

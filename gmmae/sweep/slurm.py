@@ -78,12 +78,7 @@ def compute(
 
     Jobs of an earlier call that was killed are waited for first. A signal cancels the jobs.
 
-    Args:
-      config: the sweep.
-      folder: its work directory, under a path that all nodes see.
-      left: shows what has happened; returns the runs that have no end.
-      say: shows a line.
-      signals: while entered.
+    All nodes must see the folder under the same path.
 
     Raises:
       InputError: submitit or Slurm is missing, or Slurm refuses the options.

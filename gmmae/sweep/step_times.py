@@ -38,6 +38,12 @@ class Timings(NamedTuple):
     versions: dict[str, str]  # of Python and the libraries
     git_commit: str | None  # commit of the code; None outside of a clone
 
+    @property
+    def tried(self) -> set[str]:
+        """All measurements, also those that failed, by the names in `failed`."""
+        rows = {TRAINING: self.train, VALIDATION: self.validation}
+        return {f"{what} of {row.samples}" for what in rows for row in rows[what]} | self.failed.keys()
+
 
 MAX_SPREAD = 0.1
 """Largest relative distance of a quartile of step times from their median that an idle machine is expected to have."""
@@ -74,11 +80,7 @@ def write(path: Path, timings: Timings) -> None:
 
 
 def read(path: Path) -> Timings | None:
-    """Returns the timings that `write` wrote, or None if there are none.
-
-    Raises:
-      InputError: the file cannot be read.
-    """
+    """Returns the timings that `write` wrote, or None if there are none."""
     try:
         return json_files.read(path, "be step times", "delete it, and the sweep measures them again", _timings)
     except FileNotFoundError:

@@ -24,11 +24,7 @@ from gmmae.workloads.sources import CheckedSource, Fetcher
 def measure(config: Config, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
     """Measures training steps and validation, in alternating blocks, so that a slow moment affects all equally.
 
-    Args:
-      config: the model, the data and `parallel.devices`.
-      batches: global batches. The training samples are repeated if they are fewer.
-      validation: sample counts of a validation pass, at most the size of the validation set.
-      timing: the numbers of warm-up steps, timed steps and blocks.
+    Training samples are repeated if a batch needs more. A validation pass has at most the validation set.
     """
     setup = compilation.prepare(config)
     failed: dict[str, str] = {}

@@ -45,11 +45,6 @@ Train = Callable[[Config, Path], Record]
 def compute(root: Path, names: Sequence[str], train: Train) -> int:
     """Computes those runs that have no end yet and are not held by another worker.
 
-    Args:
-      root: the sweep's work directory, with its `sweep.toml`.
-      names: of the runs.
-      train: computes a run.
-
     Returns:
       The exit code: 0 where there is nothing left to begin, `REPLACE`, or 143, 130 or 129 when interrupted.
 
@@ -179,10 +174,7 @@ def trainer() -> Train:
 def measure_times(root: Path, devices: int, request: str) -> int:
     """Measures step times on a number of devices. Returns the exit code.
 
-    Args:
-      root: the sweep's work directory.
-      devices: the number of devices.
-      request: a JSON object with the batches of a step of `training`, and sample counts of a pass of `validation`.
+    `request` is a JSON object with the batches of a step of `training`, and sample counts of a pass of `validation`.
     """
     folder, asked = SweepDir(root), json.loads(request)
     config = read_sweep(folder.config)
@@ -228,12 +220,7 @@ def end_with_parent() -> None:
 
 
 def main(arguments: Sequence[str], train: Train | None = None) -> int:
-    """Runs one of the commands. Returns the exit code.
-
-    Args:
-      arguments: the command and its arguments.
-      train: computes a run; None trains.
-    """
+    """Runs one of the commands. Returns the exit code."""
     # Slurm may send it to all processes of a job. Only the parent handles it, and then sends SIGTERM.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -56,10 +56,7 @@ class Signals(Interrupts):
 def start(folder: SweepDir, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Starts a worker. It ends when this process does, see `worker.end_with_parent`.
 
-    Args:
-      folder: the sweep's.
-      arguments: the command, and what follows the work directory.
-      environment: added to this process's own.
+    `arguments` are the command, and what follows the work directory.
     """
     command, *rest = arguments
     with folder.workers_log.open("ab") as log:
@@ -79,11 +76,6 @@ def import_path() -> str:
 
 def note_end(folder: SweepDir, pid: int, code: int) -> str:
     """Notes how a worker ended in the run that it was at. Returns that as a line, which is empty where it was at none.
-
-    Args:
-      folder: the sweep's.
-      pid: of the worker.
-      code: its return code.
 
     Raises:
       StorageError: the worker ended because the work directory failed.
@@ -122,14 +114,6 @@ def keep(
     A worker that dies is replaced by another, which tries the run again or leaves it out, see `SweepDir.begin`. A signal ends
     the workers, which write checkpoints. A second one kills them. Runs that workers of other sweeps or hosts compute are
     waited for.
-
-    Args:
-      folder: the sweep's.
-      arguments: of each worker, see `start`.
-      left: returns the runs without an end.
-      say: shows a line.
-      signals: while entered.
-      environments: of the workers, as many as may run at the same time.
 
     Raises:
       InputError: workers die before they begin a run.

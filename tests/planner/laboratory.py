@@ -38,10 +38,10 @@ def step_s(batch: int) -> float:
 
 
 class Laboratory:
-    """Replaces the modules that measure, and stops when `breaks_at` results are made."""
+    """Replaces the modules that measure, and stops when `breaks_at` results are made. `memory` is the largest batch."""
 
-    def __init__(self, breaks_at: int = 0):
-        self.made, self.breaks_at = 0, breaks_at
+    def __init__(self, breaks_at: int = 0, memory: float = math.inf):
+        self.made, self.breaks_at, self.memory = 0, breaks_at, memory
 
     def __enter__(self) -> Self:
         self._patch = pytest.MonkeyPatch()
@@ -72,6 +72,8 @@ class Laboratory:
         devices = config.parallel.simulate_devices or 1
         workdir, stage = WorkDir(root), strategies.resolve(config.scaling, config.optim, devices, SAMPLES).stages[0]
         batch, rate = stage.batch, stage.learning_rate / SMALL.optim.learning_rate
+        if batch > self.memory:
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes")
         workdir.root.mkdir(parents=True, exist_ok=True)
         monitor = stopping.StopMonitor(config.stop)
         for row in workdir.read_rows():

@@ -70,6 +70,17 @@ def test_what_is_recommended_has_been_tried_and_a_failed_trial_gives_way_to_the_
     assert f"trial of {best.scaling} with batch {best.batch} and " in tried[-1]
 
 
+def test_a_trial_that_does_not_fit_into_memory_gives_way_to_the_next_best(tmp_path):
+    config = small(stop__target=0.1, stop__max_epochs=200)
+    with Laboratory(memory=32), claimed(tmp_path):
+        found, again = (measure(config, tmp_path, lambda: IDLE, (2, 4, 8), (FAST,), 1e-3) for _ in range(2))
+    best = found.forecasts[0].best
+    assert best
+    assert best.batch <= 32 < max(batch for batch, *_ in found.measured.failed_trials)
+    assert any("did not fit into memory" in fact for fact in found.facts)
+    assert again == found
+
+
 @pytest.mark.parametrize("name", ["version of gmmae", "configuration", "data", "device"])
 def test_measurements_of_something_else_are_refused(tmp_path, name):
     path = tmp_path / "measured.json"
@@ -89,3 +100,16 @@ def test_a_damaged_file_is_told(tmp_path, text):
     (tmp_path / "measured.json").write_text(text)
     with pytest.raises(InputError, match=r"measured.json must be what a plan has measured"):
         plan(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"stop__target": None}, {"optim__batch_size": 101}])
+def test_a_refused_plan_leaves_what_was_there_and_nothing_else(tmp_path, changes):
+    with Laboratory():
+        with pytest.raises(InputError):
+            plan(tmp_path / "runs" / "plan", **changes)
+        assert not any(tmp_path.iterdir())
+        plan(tmp_path)
+        kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        with pytest.raises(InputError):
+            plan(tmp_path, **changes)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == kept

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gmmae.planner import step_ratios
-from gmmae.planner.step_ratios import BASE_RATE_FAILURE, CONSTANTS, MetricCurve, Ratios, log_ratio
+from gmmae.planner.step_ratios import CONSTANTS, FAILURE_AT_BASE_LEARNING_RATE, MetricCurve, Ratios, log_ratio
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -44,7 +44,7 @@ def test_steps_are_compared_at_equal_loss(other, steps):
 def test_failures_begin_at_those_of_the_base_rate_and_never_fall_with_the_rate(exponent):
     rates = (0.5, 1.0, 1.0001, 1.01, 2.0, 4.0, 8.0, 16.0)
     half, base, above, *others = (step_ratios.failure_probability(rate, Ratios(-0.5, exponent), CONSTANTS) for rate in rates)
-    assert half == base == pytest.approx(BASE_RATE_FAILURE)
+    assert half == base == pytest.approx(FAILURE_AT_BASE_LEARNING_RATE)
     assert above == pytest.approx(base, rel=0.05)
     assert [base, above, *others] == sorted([base, above, *others])
 

@@ -65,7 +65,7 @@ def ended(scaling, *counts, outcome="target_reached", **changes):
 def test_a_log_has_a_line_for_each_run_that_has_ended():
     out = console(terminal=False)
     shown = shown_on(out)
-    with shown:
+    with shown.bar:
         shown.running({"weak-n2-seed0": "", "strong-n1-seed0": ""})
         shown.ended(ended("strong", 1, 2))
         shown.say("a [line]")
@@ -101,7 +101,7 @@ def test_a_terminal_has_a_bar_that_goes_at_the_end(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out = console(terminal=True)
     shown = shown_on(out)
-    with shown:
+    with shown.bar:
         shown.running({"weak-n2-seed0": ""})
         shown.ended(ended("strong", 1, 2))
         shown.running({"weak-n2-seed0": ""})

@@ -1,12 +1,10 @@
 """The step times that sweeps measure, with a small program in the place of a run."""
 
 import dataclasses
-from typing import Any
 
-from gmmae.sweep import engine, step_times
+from gmmae.sweep import step_times
 from gmmae.sweep.engine import RUNS_FAILED
 from gmmae.sweep.grid import SweepConfig, TimingConfig
-from gmmae.sweep.runs import SweepDir
 from tests.sweep.fake_runs import grid
 
 
@@ -51,18 +49,18 @@ def test_failed_step_times_of_a_virtual_sweep_leave_the_runs(fake):
     assert [record.outcome for record in fake.records().values()] == ["max_epochs"] * 2
 
 
-def test_a_batch_that_did_not_fit_is_not_tried_again_but_a_validation_of_that_size_is(tmp_path):
-    """64 did not fit into training. That says nothing of a validation of 64."""
-    folder, row = SweepDir(tmp_path), step_times.Timing(32, 32, 1.0, 1.0, 1.0)
-    settings: dict[str, Any] = {"warmup_steps": 1, "steps": 2, "blocks": 3}
-    folder.step_times(1).parent.mkdir()
-    timings = step_times.Timings(1, "cpu", False, 1, [row], [row], {"training of 64": "why"}, settings, {}, None)
-    step_times.write(folder.step_times(1), timings)
+def test_a_batch_that_did_not_fit_is_not_tried_again_but_another_one_is_and_all_with_more_care(fake):
+    """In the fake worker training of 64 fails."""
 
-    def untimed(batches, validation, n=1, **changes):
-        config = grid(timing=TimingConfig(**settings | changes))
-        return engine._untimed(config, folder, {n: {"training": batches, "validation": validation}})
+    def starts(batches, **changes) -> int:
+        timing = TimingConfig(device_batches=(1,), global_batches=batches, **changes)
+        assert fake.sweep(dataclasses.replace(throughputs(), devices=(2,), timing=timing))[0] == 0
+        return len(fake.events("start"))
 
-    assert untimed([32, 64], [32]) == []
-    assert untimed([32, 128], []) == untimed([], [64]) == untimed([32], [], blocks=9) == [1]
-    assert untimed([32], [], n=2) == [2]
+    assert [starts((64,)), starts((64,)), starts((32, 64)), starts((32,)), starts((32,), blocks=9)] == [1, 1, 2, 2, 3]
+
+
+def test_what_failed_in_training_says_nothing_of_a_validation_of_that_size():
+    row = step_times.Timing(32, 32, 1.0, 1.0, 1.0)
+    timings = step_times.Timings(1, "cpu", False, 1, [row], [row], {"training of 64": "why"}, {}, {}, None)
+    assert timings.tried == {"training of 32", "training of 64", "validation of 32"}

@@ -124,9 +124,6 @@ def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[R
     Returns:
       The results with times for each of the clusters that virtual runs are projected to, or one without them. Those whose
       times are unknown come last.
-
-    Raises:
-      InputError: a file cannot be read.
     """
     folder = SweepDir(root)
     records = folder.read_all(config)

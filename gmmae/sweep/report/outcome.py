@@ -30,14 +30,6 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
     """Returns what a plan chose, and a table of its predictions for each cluster that both the plan and the sweep cover.
 
     If the sweep's times are measured, all clusters of the plan are covered.
-
-    Args:
-      by_cluster: the sweep's results, with times for each cluster.
-      path: path of the plan.
-      name: of the table.
-
-    Raises:
-      InputError: the plan cannot be read, has another target, or has no batch and learning rate of the sweep.
     """
     kind, stop = by_cluster[0].source.kind, by_cluster[0].config.run.stop
     what, change = "be a plan that `gmmae plan` has written", "plan again, or move it away"

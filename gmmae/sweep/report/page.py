@@ -32,17 +32,11 @@ SIGNIFICANCE_LEVEL = 0.05
 def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Path | None = None) -> list[Path]:
     """Writes the report under `report` in the sweep's folder, and TensorBoard logs of its runs under `tb`.
 
-    Args:
-      config: the configuration of the sweep.
-      root: the work directory. Any of its files may be missing.
-      clusters: the clusters that times of virtual runs are projected to. The page is about the first possible one.
-      plan: path of a plan to compare with; by default the one in the sweep's folder, if there is one.
+    The page is about the first cluster that virtual runs can be projected to. A plan in the sweep's folder is compared with
+    by default.
 
     Returns:
       The HTML page, the Markdown page, and the TensorBoard folder if any run has a history.
-
-    Raises:
-      InputError: the sweep or the plan cannot be read, the plan is for another sweep, or the report cannot be written.
     """
     if plan is not None and config.mode == "throughput":
         raise InputError(f"--plan needs a sweep that trains to a target; got {root}, which has step times only: leave it out")

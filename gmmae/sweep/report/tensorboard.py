@@ -29,12 +29,9 @@ KINDS = {
 def write(results: Results) -> Path | None:
     """Writes `tb/<strategy>/n<NN>/seed<S>` for each run with a history. Returns `tb`, or None if there is none.
 
-    Numbers of devices have leading zeros, because TensorBoard sorts alphabetically. Its axis "Relative" shows the time to a
-    loss, starting at the end of the first epoch. If times are projected, the names of tags and logs say so. `tb/compare` has
+    Numbers of devices have leading zeros, because TensorBoard sorts alphabetically.
+    If times are projected, the names of tags and logs say so. `tb/compare` has
     a log of each strategy, and a chart of them for each number of devices.
-
-    Raises:
-      InputError: the folder cannot be written.
     """
     if not any(run.history for run in results.runs):
         return None
