@@ -18,6 +18,7 @@ from gmmae.training.loop import run
 from gmmae.training.parallel import AXIS
 from gmmae.training.records import from_json, to_json
 from gmmae.training.step import Algorithm, train_steps
+from gmmae.workloads import registry
 from tests.small import RATES, Recorder, fingerprint, small
 
 EXACT = {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
@@ -62,6 +63,43 @@ def test_every_optimiser_has_the_same_bits_on_any_number_of_devices(tmp_path, na
         config = small(parallel__devices=devices, stop__max_epochs=5, **EXACT, **optim)
         rows = finish(config, tmp_path / str(devices)).rows
         assert len({row.val_loss for row in rows}) == 5, "losses that do not change would say nothing"
+        fingerprints[devices] = fingerprint(config, tmp_path / str(devices))
+    assert len(set(fingerprints.values())) == 1, fingerprints
+
+
+DIVIDING = """
+from dataclasses import dataclass
+import jax, numpy as np
+from gmmae.workloads.interface import Splits, Workload
+
+@dataclass(frozen=True)
+class Config:
+    samples: int = 28
+
+def build(config):
+    x = np.random.default_rng(0).normal(size=(config.samples, 16)).astype(np.float32)
+
+    def losses(params, x, keys):
+        z = x @ params[0]
+        return ((z / (2 + z[:, :1] ** 2) * (x @ params[1]) - x) ** 2).mean(1) + jax.nn.softmax(z).max(1)
+
+    return Workload(lambda: Splits(x[6:], x[:6]), lambda key: jax.random.normal(key, (2, 16, 16)) * 0.3, losses)
+"""
+"""A workload that divides by a number of each row, as a softmax or a normalisation does."""
+
+
+@pytest.mark.slow
+def test_divisions_by_rows_have_the_same_bits_on_any_number_of_devices(tmp_path):
+    (tmp_path / "dividing.py").write_text(DIVIDING)
+    workload = registry.configuration(str(tmp_path / "dividing.py"))
+    fingerprints = {}
+    for devices in (1, 2, 8):
+        config = dataclasses.replace(
+            small(parallel__devices=devices, stop__max_epochs=10, **EXACT),
+            workload=workload.workload,
+            settings=workload.settings,
+        )
+        finish(config, tmp_path / str(devices))
         fingerprints[devices] = fingerprint(config, tmp_path / str(devices))
     assert len(set(fingerprints.values())) == 1, fingerprints
 

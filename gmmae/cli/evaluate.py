@@ -43,6 +43,9 @@ DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", "see
 DIVISION |= {f"data.{kind}_column" for kind in ("file", "diameter", "category", "group")}
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
+SIZES = {"data.csv", "data.diameter_column"}
+"""Those that may name other sizes for the nodules of one folder, which are then cut in another way."""
+
 
 def command(options: EvaluateArguments, config: Config) -> int:
     """Prints the means, and writes the CSV. Returns the exit code."""
@@ -66,7 +69,8 @@ def command(options: EvaluateArguments, config: Config) -> int:
         fingerprint.require_same(known.digests, dict(digests), options.run)
     if split == "test" and data.test is None:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
-    unmatched = "unseen" if DIVISION.issuperset(on_data) else "unknown"
+    cut_anew = not DIVISION.issuperset(on_data) or ("data.root" not in on_data and SIZES.intersection(on_data))
+    unmatched = "unknown" if cut_anew else "unseen"
     rows: list[dict[str, Any]] = []
     metrics: list[str] = []
     for part in [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]:

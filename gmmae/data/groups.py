@@ -45,7 +45,7 @@ def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
             groups |= dict.fromkeys(names, min(groups[name] for name in names))
     joined, patients = set[str](), set[str]()
     for (kind, _), names in sharing.items():
-        if len({own[name] for name in names}) > 1 or (kind == "voxels" and len(names) > 1):
+        if len({own[name] for name in names}) > 1 or (kind == "voxels" and len(set(names)) > 1):
             joined.add(f"{names[0]} and {names[-1]} share the {kind}")
         if kind == "patient":
             patients |= {groups[name] for name in names}

@@ -1,5 +1,6 @@
 """The nodules of a configuration, from any source, divided into training and validation, and a test set where there is one."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
+from gmmae.data.extraction.annotations import PATIENTS, patient_key
 from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
@@ -42,9 +44,8 @@ def load(config: DataConfig) -> SplitNodules:
         return SplitNodules(nodules, divided)
     more = _sections(prepare.load(of_generated(config, config.augment_with)), config.ndim)
     held_out = nodules.take(divided.validation)
-    known = {*held_out.groups, *(volume.tobytes() for volume in held_out.values)}
-    of_each = zip(more.names, more.groups, more.values, strict=True)
-    shared = [name for name, group, volume in of_each if known & {group, volume.tobytes()}]
+    known = {key for keys in _kin(held_out, held_out.column("inserted")) for key in keys}
+    shared = [name for name, keys in zip(more.names, _kin(more, more.table["name"]), strict=True) if known & keys]
     if shared and not config.allow_seen:
         raise DataError(
             f"nodules of data.augment_with must belong to no validation nodule; {len(shared)} of {len(more.values)} do, such "
@@ -52,6 +53,13 @@ def load(config: DataConfig) -> SplitNodules:
         )
     both = joined(nodules, more)
     return SplitNodules(both, divided._replace(train=np.append(divided.train, range(len(nodules.values), len(both.values)))))
+
+
+def _kin(nodules: Nodules, generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
+    """Yields what a nodule shares with its relatives: patients, by any column, the generated nodule that it is, and voxels."""
+    columns = (nodules.table["group"], generated, *map(nodules.column, PATIENTS))
+    for volume, *texts in zip(nodules.values, *(column for column in columns if column is not None), strict=True):
+        yield {volume.tobytes(), *map(patient_key, texts)} - {""}
 
 
 def of_generated(config: DataConfig, root: Path | str) -> DataConfig:

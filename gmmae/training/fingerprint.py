@@ -121,10 +121,13 @@ def descended(config: Config, now: Fingerprint) -> Fingerprint:
     seen = {name for known in before for name in (*known.train, *known.seen)}
     held_out = sum(name in seen for name in now.validation)
     allowed = getattr(data, "allow_seen", False)
-    if any(now.root == known.root != "" and seen.isdisjoint(now.train + now.validation) for known in before) and not allowed:
+    of_folder = [known for known in before if now.root == known.root != ""]
+    unknown = max((len(set(now.validation).difference(*known[:2], known.seen)) for known in of_folder), default=0)
+    if unknown and not allowed:
         raise InputError(
-            f"samples must be cut as those of {' or '.join(places)}, of {now.root} too; got none that is equal, so it "
-            "cannot be known whether validation samples are new to it: keep its options of data, or set data.allow_seen"
+            f"validation samples must be cut as those of {' or '.join(places)}, of {now.root} too; got {unknown} that it does "
+            "not have, so they may be training samples that were cut in another way: keep its options of data, or set "
+            "data.allow_seen"
         )
     if held_out and not allowed:
         raise InputError(

@@ -128,7 +128,9 @@ def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples
 
 
 def require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> None:
-    """Refuses text, objects, nothing at all, and integers that JAX would wrap."""
+    """Refuses text, objects, masked arrays, nothing at all, and integers that JAX would wrap."""
+    if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):  # JAX reads what lies below the mask
+        raise SourceError(f"{name} must be numbers or arrays of them; got a masked array: give its filled() values")
     for leaf in [np.asarray(leaf) for leaf in leaves] or [np.array(None)]:
         low, high = INTEGERS.get(leaf.dtype.kind, (0, 0))
         wide = high and leaf.size and leaf.dtype.itemsize > int_bytes

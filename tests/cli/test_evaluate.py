@@ -109,6 +109,7 @@ def test_other_data_under_the_runs_own_settings_are_refused(mixture_run, tmp_pat
 def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkeypatch):
     own = changed(small(), data__source="cubes", data__root=str(tmp_path), data__csv=str(tmp_path / "mine.csv"))
     write_text(WorkDir(tmp_path).config, to_toml(own))
+    WorkDir(tmp_path).record.touch()
     monkeypatch.setattr("gmmae.training.trained.restore", lambda config, workdir: config.settings.data.csv)
     assert gmmae.load(tmp_path) == own.settings.data.csv
     assert gmmae.load(tmp_path, data__root="elsewhere") == "auto"
@@ -277,8 +278,8 @@ def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_ru
 
 
 def test_only_mixtures_can_be_refined_and_known_keys_be_changed(own_run):
-    with pytest.raises(InputError, match=r"unknown key 'data\.sampels'; did you mean 'data\.samples'"):
-        gmmae.load(own_run.folder, data__sampels=3)
+    with pytest.raises(InputError, match=r"unknown key 'optim\.batch_sise'; did you mean 'optim\.batch_size'"):
+        gmmae.load(own_run.folder, optim__batch_sise=3)
     model = gmmae.load(own_run.folder)
     with pytest.raises(InputError, match="a workload must have `refine`"):
         model.refine(model.workload.load().validation)

@@ -111,16 +111,18 @@ def test_where_no_patient_is_known_every_split_says_so(tmp_path, capsys):
     assert "no patient" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("patients", [True, False], ids=["by patient", "by voxels"])
-def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, patients):
+@pytest.mark.parametrize("kind", ["patient", "voxels", "spelling of a patient", "patient beside a group"])
+def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, kind):
     """The other folder has the same volumes under other names, and other voxels or other patients."""
 
     def other(case, i):
-        values = case.values + 1 if patients else case.values
-        return case._replace(row=[f"new_{case.row[0]}", case.row[1] if patients else f"new {i}", *case.row[2:]], values=values)
+        patient = {"voxels": f"new {i}", "spelling of a patient": f" {case.row[1].lower()}"}.get(kind, case.row[1])
+        values = case.values if kind == "voxels" else case.values + 1
+        return case._replace(row=[f"new_{case.row[0]}", patient, *case.row[2:]], values=values)
 
     roots = [folders.write(tmp_path / name, spoil=spoil) for name, spoil in (("cubes", lambda case, i: case), ("more", other))]
-    config = cubes(roots[0], augment_with=str(roots[1]), validation=1)
+    column = "file" if kind == "patient beside a group" else "auto"
+    config = cubes(roots[0], augment_with=str(roots[1]), validation=1, group_column=column)
     with pytest.raises(DataError, match=r"augment_with must belong to no validation nodule; 1 of 4 do"):
         sources.load(config)
     assert len(sources.load(dataclasses.replace(config, allow_seen=True)).split.train) == 7

@@ -129,6 +129,7 @@ BROKEN = {
     "large integers": (TRAIN.format("{'x': x, 'y': 2**40 + np.arange(12)}"), "1099511627776"),
     "large integers of a source": (TRAIN.format("Rows(lambda i: {'x': x[i], 'y': 2**40 + i})"), "1099511627776"),
     "text": (TRAIN.format("{'x': x, 'y': np.array(['a'] * 12)}"), "<U1"),
+    "a masked array": (TRAIN.format("{'x': x, 'y': np.ma.masked_less(y, 0)}"), "masked array"),
     "objects": (TRAIN.format("{'x': x, 'y': np.array([None] * 12)}"), "object"),
     "other keys": (TRAIN.format("{'x': x, 'z': y}"), "'z'"),
     "other shapes": (TRAIN.format("{'x': x[:, :3], 'y': y}"), "float32 3"),

@@ -16,7 +16,7 @@ from gmmae.data.volumes import DataError, letters
 FILES = ("file", "image", "image_path", "path")
 """Columns that name the volume; the first one that is there does."""
 DIAMETERS = ("diameter_mm", "size_mm", "diameter")
-PATIENTS = ("patient", "PatientID", "subject", "case", "group")
+PATIENTS = ("patient", "PatientID", "subject", "subject_id", "participant_id", "case_id", "MRN", "case", "group")
 """Columns that name the patient; the first one that a row fills does."""
 SCANS = ("scan", "seriesuid")
 """Columns that name only the scan."""

@@ -36,7 +36,7 @@ from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
 from gmmae.system.files import stoppable, whole_file, write_text, writing
 
-VERSION = 7
+VERSION = 8
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
 
 7: the arrays of an entry are the columns of one table.

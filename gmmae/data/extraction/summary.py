@@ -22,8 +22,15 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
     values, masked, filled, diameter_mm = (table[name] for name in ("values", "masked", "filled", "diameter_mm"))
     low = np.percentile(values.reshape(len(values), -1), 1, axis=1)
     unused = [column for column in plan.header if column not in plan.used.values()]
-    unread = ["nothing reads split: the split follows from data.validation and data.seed"] if "split" in unused else []
-    unread += [f"nothing reads {', '.join(plan.unread)}: a column has one value for each volume"] if plan.unread else []
+    notes = ["nothing reads split: the split follows from data.validation and data.seed"] if "split" in unused else []
+    notes += [f"nothing reads {', '.join(plan.unread)}: a column has one value for each volume"] if plan.unread else []
+    of_each = [*zip(*(table[name].tolist() for name in ("name", "group", "split")), strict=True)]
+    trained = {group for _, group, split in of_each if split == "train"}
+    if leaks := [name for name, group, split in of_each if split not in ("", "train") and group in trained]:
+        notes.append(
+            f"the file's own division has {len(leaks)} nodules for validation or test that share voxels with training nodules, "
+            f"such as {leaks[0]}"
+        )
     return {
         "annotations": plan.annotations,
         "nodules": len(values),
@@ -32,7 +39,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
         "scans": len(plan.tasks),
         "groups": len({*table["group"].tolist()}),
         "split_by": groups.by,
-        "grouping": [*groups.lines, *unread],
+        "grouping": [*groups.lines, *notes],
         "columns": {"used": dict(plan.used), "unused": unused},
         "bad_rows": kinds["row"],
         "missing_scans": kinds["missing"],
