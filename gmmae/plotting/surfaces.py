@@ -67,7 +67,7 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
     # time that `ndimage.zoom` takes for the volume.
     factor, fine = math.ceil(FINE / max(volume.shape)), volume.astype(np.float32)
     for axis, size in enumerate(volume.shape):
-        splines = ndimage.zoom(np.eye(size, dtype=np.float32), (factor, 1), mode="reflect", grid_mode=True)
+        splines = np.asarray(ndimage.zoom(np.eye(size, dtype=np.float32), (factor, 1), mode="reflect", grid_mode=True))
         fine = np.moveaxis(np.tensordot(splines, fine, (1, axis)), 0, axis)
     empty = min(0.0, float(fine.min()))
     per_unit = max(fine.shape) / 2  # interpolated samples per world unit
