@@ -39,7 +39,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
         "scans": len(plan.tasks),
         "groups": len({*table["group"].tolist()}),
         "split_by": groups.by,
-        "grouping": [*groups.lines, *notes],
+        "grouping": notes if table["split"].any() else [*groups.lines, *notes],
         "columns": {"used": dict(plan.used), "unused": unused},
         "bad_rows": kinds["row"],
         "missing_scans": kinds["missing"],
@@ -91,7 +91,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
 
 def cautions(summary: dict[str, Any]) -> list[str]:
     """Returns the grouping's lines, and one on nodules with hardly a voxel below 0 HU, as of a scan with an offset of 1,024."""
-    text = [] if summary["splits"] else list(summary["grouping"])
+    text = list(summary["grouping"])
     if offset := summary["offset"]:
         text.append(
             f"values in HU should be below 0 in lung and fat; those of {len(offset)} nodules are not, such as {offset[0]}: if "

@@ -40,6 +40,15 @@ def test_the_split_depends_on_no_option_and_is_kept_in_the_cache(config):
     assert not [line for line in said if "HU" in line]
 
 
+def test_volumes_of_training_among_the_others_are_named(config, capsys):
+    with np.load(config.root) as arrays:
+        shared = arrays["train_images"][: medmnist_files.COUNTS["val"]]
+    sources.load(replace(config, root=str(medmnist_files.write(config.folder.with_name("leaks.npz"), val_images=shared))))
+    assert "12 nodules for validation or test that share voxels with training nodules, such as leaks_val_00000" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
 def test_labels_may_be_a_plain_column_and_in_files_of_other_names_are_numbers(config, tmp_path):
     labels = {f"{part}_labels": np.arange(count) % 3 for part, count in medmnist_files.COUNTS.items()}
     other = medmnist_files.write(tmp_path / "mine.npz", **labels)

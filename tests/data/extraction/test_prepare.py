@@ -16,7 +16,7 @@ def test_the_summary_of_known_cubes():
     masks = np.zeros((4, 4, 4, 4), np.uint8)
     masks[:2] = 1
     facts = {"masked": [True, True, True, False], "filled": [0, 0.5, 0, 0.1], "diameter_mm": [4, np.nan, 6, 20]}
-    facts |= {"group": [*"ppqr"], "category": ["a", "", "a", "b"], "split": [""] * 4, "place": [*"0123"]}
+    facts |= {"name": [*"0123"], "group": [*"ppqr"], "category": ["a", "", "a", "b"], "split": [""] * 4, "place": [*"0123"]}
     table = {"values": values, "mask": masks} | {name: np.array(column) for name, column in facts.items()}
     faults = [Fault("missing", f"gone{i}.mhd", "there is\nno such scan", 2) for i in range(30)]
     faults.append(Fault("duplicate", "x.csv line 5", "repeats line 4, which is kept", 0))
