@@ -85,15 +85,15 @@ def build(config):
 
     return Workload(lambda: Splits(x[6:], x[:6]), lambda key: jax.random.normal(key, (2, 16, 16)) * 0.3, losses)
 """
-"""A workload that divides by a number of each row, as a softmax or a normalisation does. One device has other bits."""
+"""A workload that divides by a number of each row, as a softmax or a normalisation does."""
 
 
 @pytest.mark.slow
-def test_divisions_by_rows_have_the_same_bits_on_any_number_of_several_devices(tmp_path):
+def test_divisions_by_rows_have_the_same_bits_on_any_number_of_devices(tmp_path):
     (tmp_path / "dividing.py").write_text(DIVIDING)
     workload = registry.configuration(str(tmp_path / "dividing.py"))
     fingerprints = {}
-    for devices in (2, 4, 8):
+    for devices in (1, 2, 8):
         config = dataclasses.replace(
             small(parallel__devices=devices, stop__max_epochs=10, **EXACT),
             workload=workload.workload,
@@ -208,10 +208,7 @@ def test_too_few_threads_are_refused(monkeypatch):
 @pytest.mark.slow
 def test_going_on_with_other_versions_or_another_device_is_warned_of(tmp_path):
     config = small(stop__max_epochs=1, **EXACT)
-    assert (
-        finish(config, tmp_path).facts["reduction"]
-        == "exact: 8 shards of 1; the same bits on any number of devices, with exceptions (docs/devices.md)"
-    )
+    assert finish(config, tmp_path).facts["reduction"] == "exact: 8 shards of 1; the same bits on any number of devices"
     place = tmp_path / "record.json"
     record = from_json(place.read_text())
     other = dataclasses.replace(record, device_kind="abacus", versions=record.versions | {"jax": "0.1"})

@@ -47,30 +47,46 @@ def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
       NotImplementedError: by JAX, for forward-mode derivatives (`jax.jvp`, `jax.hessian`) of a result where a
         convolution in three dimensions was replaced. Those inside the function are not concerned.
     """
+    return rewritten(function, _fast_convolution)
+
+
+def rewritten(function: Callable[P, T], rule: Callable[[core.JaxprEqn], core.JaxprEqn | None]) -> Callable[P, T]:
+    """Returns a function with other equations, also in bodies of loops and of branches.
+
+    Args:
+      function: of arrays or pytrees of them, which `jax.jit` could compile.
+      rule: returns an equation or another in its place. None: those in its parameters are rewritten.
+    """
 
     @wraps(function)
-    def rewritten(*args: P.args, **options: P.kwargs) -> T:
+    def call(*args: P.args, **options: P.kwargs) -> T:
         jaxpr, shape = jax.make_jaxpr(partial(function, **options), return_shape=True)(*args)
-        fast = _rewritten(jaxpr)
-        if fast is jaxpr:
+        new = _rewritten(rule, jaxpr)
+        if new is jaxpr:
             return function(*args, **options)
-        results = core.jaxpr_as_fun(fast)(*jax.tree.leaves(args))
+        results = core.jaxpr_as_fun(new)(*jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
-    return rewritten
+    return call
 
 
-def _rewritten(part: Any) -> Any:  # noqa: ANN401 a jaxpr, or any parameter of an equation
-    """Returns a jaxpr with other convolutions, or parameters that hold some; itself where there are none."""
+def _rewritten(rule: Callable[[core.JaxprEqn], core.JaxprEqn | None], part: Any) -> Any:  # noqa: ANN401 a jaxpr, or any parameter
+    """Returns a jaxpr, or a parameter of an equation, in which a rule has replaced equations; itself where it has not."""
+    inner = partial(_rewritten, rule)
     if type(part) is tuple:
-        new = tuple(map(_rewritten, part))
+        new = tuple(map(inner, part))
         return part if all(map(_same, new, part)) else new
     if isinstance(part, core.Jaxpr):
-        eqns = list(map(_equation, part.eqns))
+        eqns = list(map(inner, part.eqns))
         return part if all(map(_same, eqns, part.eqns)) else part.replace(eqns=eqns)
     if isinstance(part, core.ClosedJaxpr):
-        inner = _rewritten(part.jaxpr)
-        return part if inner is part.jaxpr else part.replace(jaxpr=inner)
+        jaxpr = inner(part.jaxpr)
+        return part if jaxpr is part.jaxpr else part.replace(jaxpr=jaxpr)
+    if isinstance(part, core.JaxprEqn):
+        if found := rule(part):
+            return found
+        params = {name: inner(value) for name, value in part.params.items()}
+        return part if all(map(_same, params.values(), part.params.values())) else part.replace(params=params)
     return part
 
 
@@ -78,19 +94,22 @@ def _same(new: object, old: object) -> bool:
     return new is old
 
 
-def _equation(eqn: core.JaxprEqn) -> core.JaxprEqn:
+def replaced(eqn: core.JaxprEqn, function: Callable[..., Array]) -> core.JaxprEqn:
+    """Returns an equation that computes a function of the operands of another one."""
+    avals: list[Any] = [variable.aval for variable in eqn.invars]
+    shapes = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    call = jax.make_jaxpr(jax.jit(function))(*shapes).eqns[-1]
+    return eqn.replace(primitive=call.primitive, params=call.params)
+
+
+def _fast_convolution(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
     if eqn.params.get("branches_platforms"):  # whoever chose by platform, as `convolve` does, knows better
         return eqn
     if eqn.primitive is not lax.conv_general_dilated_p:
-        params = {name: _rewritten(value) for name, value in eqn.params.items()}
-        return eqn if all(map(_same, params.values(), eqn.params.values())) else eqn.replace(params=params)
+        return None
     avals: list[Any] = [variable.aval for variable in (*eqn.invars, *eqn.outvars)]
-    lhs, rhs, out = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
-    form = _form(lhs, rhs, out, eqn.params)
-    if form is None:
-        return eqn
-    call = jax.make_jaxpr(jax.jit(form))(lhs, rhs).eqns[-1]
-    return eqn.replace(primitive=call.primitive, params=call.params)
+    form = _form(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals), eqn.params)
+    return replaced(eqn, form) if form else eqn
 
 
 def _form(

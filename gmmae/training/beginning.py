@@ -175,7 +175,7 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     facts["global batch"] = f"{setup.strategy.batch_text()} {growth} {sharing}"
     if config.parallel.deterministic:
         shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
-        facts["reduction"] = f"exact: {shards}; the same bits on any number of devices, with exceptions (docs/devices.md)"
+        facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"
     last_step = f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""
     steps = " → ".join(str(math.ceil(plan.samples / stage.batch)) for stage in setup.strategy.stages)
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""

@@ -11,9 +11,11 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend import core
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
+from gmmae.models.convolutions import replaced, rewritten
 from gmmae.training.parallel import AXIS
 
 B = TypeVar("B")
@@ -36,6 +38,7 @@ def exact_mean(
     a power of two, are the leading axis of all arrays and on every device; `shard_range` is from `Devices.shard_ranges`.
     """
     assert shard_range is not None, "the exact mean is over shards"
+    function = rewritten(function, _by_reciprocal)
     first, count = shard_range
     shards, devices = len(weights), lax.axis_size(AXIS)
 
@@ -57,6 +60,13 @@ def exact_mean(
     if devices > 1:
         total = repeat(across, total, jnp.minimum(count, 1))  # once, but the compiler does not know
     return unravel(total / shards)
+
+
+def _by_reciprocal(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
+    """XLA makes `z / row` a product with `1 / row` in the program for one device and in no other, so here all are products."""
+    if eqn.primitive is not lax.div_p or not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating):
+        return None
+    return replaced(eqn, lambda x, y: x * lax.reciprocal(y))
 
 
 def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], count: Int[Array, ""], most: int) -> Vector:
