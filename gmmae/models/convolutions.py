@@ -108,7 +108,8 @@ def _fast_convolution(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
     if eqn.primitive is not lax.conv_general_dilated_p:
         return None
     avals: list[Any] = [variable.aval for variable in (*eqn.invars, *eqn.outvars)]
-    form = _form(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals), eqn.params)
+    lhs, rhs, out = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    form = _form(lhs, rhs, out, eqn.params)
     return replaced(eqn, form) if form else eqn
 
 

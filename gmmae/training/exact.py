@@ -6,7 +6,7 @@ with all terms runs the code that many with one each run.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,8 @@ def exact_mean(
 
 def _by_reciprocal(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
     """XLA makes `z / row` a product with `1 / row` in the program for one device and in no other, so here all are products."""
-    if eqn.primitive is not lax.div_p or not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating):
+    aval: Any = eqn.outvars[0].aval
+    if eqn.primitive is not lax.div_p or not jnp.issubdtype(aval.dtype, jnp.floating):
         return None
     return replaced(eqn, lambda x, y: x * lax.reciprocal(y))
 
