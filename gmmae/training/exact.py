@@ -64,6 +64,8 @@ def exact_mean(
 
 def _by_reciprocal(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
     """XLA makes `z / row` a product with `1 / row` in the program for one device and in no other, so here all are products."""
+    if eqn.primitive.name == "pallas_call":  # a kernel is compiled as it is
+        return eqn
     aval: Any = eqn.outvars[0].aval
     if eqn.primitive is not lax.div_p or not jnp.issubdtype(aval.dtype, jnp.floating):
         return None
