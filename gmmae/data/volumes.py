@@ -227,7 +227,13 @@ def masses(
     Raises:
       DataError: a volume lies wholly at or below the window, so it has no mass.
     """
-    mass = windowed(values, window).sum(tuple(range(1, values.ndim))) * np.prod([2 / size for size in values.shape[1:]])
+    return _masses(windowed(values, window), window, places)
+
+
+def _masses(
+    shares: Float64[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str]
+) -> Float64[np.ndarray, " samples"]:
+    mass = shares.sum(tuple(range(1, shares.ndim))) * np.prod([2 / size for size in shares.shape[1:]])
     if (mass <= 0).any():
         which = int(mass.argmin())
         raise DataError(
@@ -244,8 +250,9 @@ def to_density(
 
     Arguments and errors are those of `masses`.
     """
-    mass = np.expand_dims(masses(values, window, places), tuple(range(1, values.ndim)))
-    return (windowed(values, window) / mass).astype(np.float32)
+    shares = windowed(values, window)
+    mass = _masses(shares, window, places)
+    return (shares / np.expand_dims(mass, tuple(range(1, shares.ndim)))).astype(np.float32)
 
 
 def from_density(

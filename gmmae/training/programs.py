@@ -75,8 +75,10 @@ class _Chunks:
         self.of_epoch = [
             range(first, min(first + self._length, part.stop)) for part in parts for first in part[:: self._length]
         ]
-        self.filled: dict[range, Int32[np.ndarray, " length"]] = {
-            steps: np.minimum(np.arange(steps.start, steps.start + self._length, dtype=np.int32), steps.stop - 1)
+        self.filled: dict[range, slice | Int32[np.ndarray, " length"]] = {
+            steps: slice(steps.start, steps.stop)  # without a copy
+            if len(steps) == self._length
+            else np.minimum(np.arange(steps.start, steps.start + self._length, dtype=np.int32), steps.stop - 1)
             for steps in self.of_epoch
         }
         self._shard_ranges = devices.shard(devices.shard_ranges(plan.devices))

@@ -71,7 +71,10 @@ class CheckedSource:
         return self._count
 
     def __getitem__(self, index: int) -> Samples:
-        """Returns a sample, whose leaves are arrays. Several threads may call this at once.
+        return jax.tree.unflatten(self._form[0], self.leaves(index))
+
+    def leaves(self, index: int) -> list[np.ndarray]:
+        """Returns the arrays of a sample, in the order of its pytree. Several threads may call this at once.
 
         Raises:
           SourceError: the source raises an error, or the sample has another form than the first one.
@@ -82,7 +85,7 @@ class CheckedSource:
         if of_sample != self._form:
             got = f"{form(jax.tree.unflatten(of_sample[0], leaves))} for sample {index}, and {form(self.first)} for sample 0"
             raise SourceError(f"{self._name} must all have the same form; got {got}")
-        return jax.tree.unflatten(of_sample[0], leaves)
+        return leaves
 
     def resized(self, count: int) -> "CheckedSource":
         """Returns a source of at least this number of samples, which repeats its own."""
@@ -176,7 +179,7 @@ class Fetcher(ThreadPoolExecutor):
           index: positions of the samples; `NO_SAMPLE` leaves a row at 0.
 
         Raises:
-          SourceError: the length of the source has changed; the function that waits raises as the source.
+          SourceError: the length of the source has changed; the function that waits raises as `CheckedSource.leaves`.
         """
         source.require_same_length()
         # New memory each time: on a CPU the arrays of JAX may share it.
@@ -188,7 +191,7 @@ class Fetcher(ThreadPoolExecutor):
             for row, sample in wanted:  # each thread takes the next one of the same list
                 if self.closed:
                     return
-                for array, leaf in zip(by_row, jax.tree.leaves(source[sample]), strict=True):
+                for array, leaf in zip(by_row, source.leaves(sample), strict=True):
                     array[row] = leaf
 
         tasks = [self.submit(fill) for _ in range(self.threads)]
