@@ -40,9 +40,9 @@ MAPPINGS = 30_000
 """Memory mappings above which compiled programs are dropped. Each program takes some, and with 65530 a process crashes."""
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def forget_programs() -> Iterator[None]:
-    """Drops compiled programs between modules where there may be too many; otherwise the next module uses them again."""
+    """Drops compiled programs between tests where there may be too many; otherwise the next test uses them again."""
     yield
     maps = Path("/proc/self/maps")
     if not maps.exists() or maps.read_bytes().count(b"\n") > MAPPINGS:
