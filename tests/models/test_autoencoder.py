@@ -7,21 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.models.autoencoder import MixtureAutoencoder, autoencoder
-from gmmae.models.encoder import Encoder, Heads
+from gmmae.models.autoencoder import autoencoder
 from gmmae.models.mixture import density, grid, head_planes
 from gmmae.models.settings import ModelConfig
 from gmmae.training.records import read_history
 
 
-def small(n, **changes) -> Any:
-    options = {"covariance": "partial", "rho": "sigmoid", "sigma_floor": 0.5, "rho_limit": 0.99, "fused": True} | changes
-    return MixtureAutoencoder(Encoder((3,), (3,), "VALID", "relu", 6), Heads(4, n), **options)
-
-
 def fitted(size, **changes):
     """A small model, three volumes, and initial parameters."""
-    module = small(len(size), **changes)
+    config = ModelConfig(filters=(3,), kernels=(3,), latent_dim=6, components=4, **changes)
+    module: Any = autoencoder(config, len(size))
     volumes = jax.random.uniform(jax.random.key(len(size)), (3, *size))
     return module, volumes, jax.jit(module.init)(jax.random.key(0), volumes)
 
