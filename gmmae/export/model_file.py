@@ -71,7 +71,7 @@ def export(config: Config, run: Path, out: Path) -> None:
 
 
 def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:
-    """A program of the parameters' leaves and samples."""
+    """Of the parameters' leaves and samples."""
     leaves, structure = jax.tree.flatten(params)
 
     def of_samples(leaves: list[ArrayLike], samples: Samples) -> object:

@@ -103,7 +103,7 @@ DEFAULT_RANGES = Ranges()
 
 
 def _activated(planes: Sequence[Array], ranges: Ranges) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """The log α, μ, σ and partial correlations (Eq. 10 to 13), by operations on single numbers, also for a kernel."""
+    """The log α, μ, σ and partial correlations (Eq. 10 to 13), by operations on single numbers."""
     n = {3: 1, 6: 2, 10: 3}[len(planes)]
     alpha, mu, sigma, rho = planes[0], planes[1 : 1 + n], planes[1 + n : 1 + 2 * n], planes[1 + 2 * n :]
     shifted = alpha - lax.stop_gradient(alpha.max(-1, keepdims=True))
@@ -212,7 +212,7 @@ def coefficients_of(mixture: Mixture) -> Float[Array, "*b k monomials"]:
 
 
 def _tril_inverse(factor: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
-    """By forward substitution written out, without a call of LAPACK."""
+    """By forward substitution, without a call of LAPACK."""
     ndim = factor.shape[-1]
     inverse: list[list[Array]] = []
     for i in range(ndim):

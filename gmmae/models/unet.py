@@ -178,7 +178,7 @@ def unblocked(x: Float[Array, "*half samples channels"]) -> Float[Array, "*volum
 def mask_losses(
     logits: Float[Array, "samples *volume"], truth: Bool[Array, "samples *volume"], counted: Bool[Array, "samples *volume"]
 ) -> Float[Array, " samples"]:
-    """`1 - D + H` as in nnU-Net, for probabilities p, truth t, `D = (2 Σ p t + 1) / (Σ p + Σ t + 1)` and mean cross-entropy H.
+    """`1 - D + H` as in nnU-Net, with `D = (2 Σ p t + 1) / (Σ p + Σ t + 1)` for probabilities p, and mean cross-entropy H.
 
     At least one voxel of each sample must be counted.
     """

@@ -47,7 +47,7 @@ def of(config: Config, data: Splits) -> Fingerprint:
     for split in ("train", "validation"):
         samples = getattr(data, split)
         of_samples, others = hashes(samples)
-        # Groups are compared by their members: a name may follow that of a file.
+        # Groups are compared by members: a name may follow that of a file.
         members = [groups.setdefault(group, len(groups)) for group in data.groups[split]] if data.groups else []
         parts = {"samples": "".join(of_samples), "labels or other arrays": others, "groups": str(members)}
         digests[f"number of {split} samples"] = f"{count(samples)}, {len(of_samples)} of them hashed"
@@ -78,7 +78,7 @@ def write(fingerprint: Fingerprint, folder: Path) -> None:
 
 
 def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Path) -> None:
-    """Refuses data whose digests are not those of the run in a folder."""
+    """Refuses digests that are not those of the run in a folder."""
     if changes := differences(earlier, now):
         raise InputError(
             f"data and workload must be those that {folder} began with; got others, where {changes}: bring them back, or give "

@@ -177,7 +177,7 @@ class Run:
             reason = end or interrupt
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
                 self._save(reason)
-                self.group.all_gather(None)  # in a collective operation the others' patience would be JAX's
+                self.group.all_gather(None)  # in a collective operation the others would wait as long as JAX does
         record = self._write_record(reason)
         self.logger.end(record)
         return record

@@ -117,7 +117,7 @@ class Record:
 
     @property
     def seen_notes(self) -> list[str]:
-        """A sentence if validation samples had been seen, otherwise none."""
+        """A sentence if validation samples had been seen."""
         seen = self.data.get("seen validation samples")
         words = f"{seen} of {self.validation_samples} validation samples had been trained on before the run (data.allow_seen)"
         return [words] if seen else []
@@ -155,7 +155,7 @@ class Record:
 
     @property
     def clipped(self) -> bool:
-        """Whether the strategy asks for a larger batch than the training set, or than the rule allows."""
+        """Whether the strategy asks for a larger batch than it gets."""
         return self.wanted_batch > max(self.global_batch, self.largest_batch)
 
 
@@ -175,7 +175,7 @@ def plain(record: Record) -> dict[str, Any]:
 
 
 def from_plain(data: dict[str, Any]) -> Record:
-    """Inverts `plain`, without keys of newer schema versions; raises ValueError for a missing field or another type."""
+    """Inverts `plain`, without keys of newer schema versions; a missing field or another type is a ValueError."""
     known = {item.name: data[item.name] for item in fields(Record) if item.name in data}
     results = [key for key in known if key.endswith(("_loss", "_metrics"))]
     return checked(Record, known | {key: _number(known[key]) for key in results}, any_number=results)
@@ -214,5 +214,5 @@ def epoch_ends(rows: Iterable[Epoch]) -> list[Epoch]:
 
 
 def first_rows(path: Path, count: int) -> bytes:
-    """The bytes of the header of a `history.csv` and of its first rows, at most those that it has."""
+    """The bytes of a `history.csv`'s header and first rows."""
     return b"".join(path.read_bytes().splitlines(keepends=True)[: count + 1])

@@ -1,4 +1,4 @@
-"""The display of a run: a table at the start, a progress bar on a terminal, plain lines elsewhere."""
+"""The display of a run: a table, then a progress bar on a terminal, plain lines elsewhere."""
 
 import sys
 from collections.abc import Mapping

@@ -102,7 +102,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
 
 @contextmanager
 def writable(root: Path) -> Iterator[None]:
-    """Turns an error of the file system into an `InputError`, or a `StorageError` where the disk is full or failed."""
+    """Turns an `OSError` into an `InputError`, or a `StorageError` where the disk is full or failed."""
     claim_output(root, None, "workdir")
     try:
         yield
@@ -117,7 +117,7 @@ def writable(root: Path) -> Iterator[None]:
 
 @contextmanager
 def storage(root: Path) -> Iterator[None]:
-    """Turns an error of the file system into a `StorageError` about the work directory and the file."""
+    """Turns an `OSError` into a `StorageError` about the work directory and the file."""
     try:
         yield
     except OSError as error:
@@ -128,7 +128,7 @@ def storage(root: Path) -> Iterator[None]:
 
 
 def alone(lock: Path, work: str) -> AbstractContextManager[None]:
-    """Holds the lock of a work directory, in which one run, sweep or plan, as `work` calls it, may work at a time."""
+    """Holds the lock of a work directory, for one run, sweep or plan, as `work` calls it, at a time."""
 
     def refuse(holder: str) -> None:
         raise InputError(

@@ -59,7 +59,7 @@ def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Preci
 def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     """As `gmmae.models.kernels.convolution.convolve`, by spectra of the first axis."""
     factor = _to("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1], precision)
-    # The larger factor on the right, untransposed; the smaller result is put in order.
+    # The larger factor is on the right, untransposed, and the smaller result is put in order.
     product = jnp.matmul(factor.mT, _patches(x, kernel, precision), precision=precision)
     first, *others = _valid(x, kernel)
     out = _from("result", product, x.shape[:1], (first, kernel.shape[-1], *others, x.shape[-2]), precision)
