@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 LINEAR_SCALE = 8.0
-"""Of the voxels on the linear path, whose standard deviation is about an eighth."""
+"""Factor of the voxels on the linear path, whose standard deviation is about an eighth."""
 
 _KERNEL_INIT = nn.initializers.glorot_uniform()  # Keras' default, which the paper's stack used
 

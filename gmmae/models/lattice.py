@@ -22,7 +22,7 @@ from gmmae.models.settings import ModelConfig
 FEATURES = 32
 """Features that each cell gets from the latent vector."""
 HIDDEN, CELL_HIDDEN = 512, 64
-"""Widths of the dense layers of the whole cube and of each cell."""
+"""Widths of the cube's and each cell's dense layers."""
 REACH = 1.5
 """Largest distance of a mean from its cell's middle, in half widths of a cell."""
 

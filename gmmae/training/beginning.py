@@ -106,7 +106,7 @@ def require_sequel(earlier: Record, restored: bool, folder: Path, place: str | N
 
 def require_same_optimization(earlier: Record | None, now: Record) -> None:
     """Refuses another global batch or learning rate, as of a strategy on another number of devices, or another metric."""
-    if earlier is None:
+    if not earlier:
         return
     if earlier.epochs and (was := (earlier.monitor, earlier.mode)) != (now.monitor, now.mode):
         raise InputError(
@@ -132,7 +132,7 @@ def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
 
 def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list[str]:
     """Warns where a resumed run with the exact reduction may have other bits than an uninterrupted one."""
-    if earlier is None or not config.parallel.deterministic:
+    if not (earlier and config.parallel.deterministic):
         return []
     pairs = {"the device": (earlier.device_kind, now.device_kind)}
     pairs |= {name: (earlier.versions.get(name, "missing"), version) for name, version in now.versions.items()}

@@ -41,7 +41,7 @@ class CheckpointError(InputError):
 
 
 class OtherModelError(InputError):
-    """A checkpoint whose arrays have other names or shapes than the model's."""
+    """A checkpoint whose arrays have other names or shapes."""
 
 
 class Checkpoint(NamedTuple):
@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
 
 def opened(folder: Path, keep: int | None = None) -> CheckpointManager:
     """Orbax's manager, for a process on its own: several neither save nor wait together. Without `keep` it only reads."""
-    # It warns of options, such as that a folder is only read, and raises the errors that matter.
+    # It warns of options, such as a folder that is only read, and raises the errors that matter.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     options: dict[str, Any] = {"max_to_keep": keep, "read_only": keep is None}
     if keep is not None:

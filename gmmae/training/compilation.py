@@ -128,9 +128,8 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
 
 def stages(setup: TrainSetup) -> list[TrainSetup]:
     """The setups of a run's stages."""
-    plans = [setup.strategy_plan._replace(batch=stage.batch) for stage in setup.strategy.stages]
-    of_run = setup.config, setup.devices, setup.workload
-    return [setup._replace(**_of_stage(*each, *of_run)) for each in zip(setup.strategy.stages, plans, strict=True)]
+    plan, of_run = setup.strategy_plan, (setup.config, setup.devices, setup.workload)
+    return [setup._replace(**_of_stage(stage, plan._replace(batch=stage.batch), *of_run)) for stage in setup.strategy.stages]
 
 
 def _of_stage(
@@ -180,7 +179,7 @@ def precision_context(config: Config) -> Iterator[None]:
 
 
 def initial_state(setup: TrainSetup) -> TrainState:
-    """The state before the first epoch, on the host, which depends on the configuration's seed and model only."""
+    """The state before the first epoch, on the host, from the configuration's seed and model only."""
 
     # A compiled program is kept by its function's name, and a partial has none.
     def init(seed: Int[Array, ""] | np.uint32) -> TrainState:

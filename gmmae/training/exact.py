@@ -1,7 +1,8 @@
 """The exact reduction: a mean with the same bits however many devices share a batch.
 
 Floating-point addition is not associative, so the order is fixed: consecutive pairs. A compiler that knows a loop's number of
-passes unrolls and fuses it, and rounds otherwise, so the number is an argument of the program.
+passes unrolls and fuses it, and rounds otherwise, so the number is an argument of the program, and any number of devices runs
+the same code.
 """
 
 from collections.abc import Callable
@@ -61,7 +62,7 @@ def exact_mean(
 
 
 def _by_reciprocal(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
-    """XLA makes `z / row` a product with `1 / row` in the program for one device only; here all are."""
+    """XLA makes `z / row` a product with `1 / row` in the program for one device only; here every division becomes one."""
     if eqn.primitive.name == "pallas_call":  # a kernel is compiled as it is
         return eqn
     aval: Any = eqn.outvars[0].aval
@@ -96,7 +97,7 @@ def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], co
 
 
 def repeat(function: Callable[[Vector], Vector], value: Vector, times: Int[Array, ""]) -> Vector:
-    """The compiler, which must not know the number, then fuses nothing into the function or out of it."""
+    """The compiler must not know the number: then it fuses nothing into the function or out of it."""
     return lax.while_loop(
         lambda carry: carry[0] < times, lambda carry: (carry[0] + 1, function(carry[1])), (jnp.int32(0), value)
     )[1]

@@ -33,7 +33,7 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
 
 
 def read_snapshots(folder: Path, epochs: int) -> list[Snapshot]:
-    """The snapshots of the shown samples up to the last epoch, evenly thinned."""
+    """Snapshots up to the last epoch, evenly thinned."""
     paths = [path for path in sorted(folder.glob("epoch_*.npz")) if int(path.stem.rpartition("_")[2]) <= epochs]
     if len(paths) > MAX_SNAPSHOTS:
         paths = [paths[math.floor(i)] for i in np.linspace(0, len(paths) - 1, MAX_SNAPSHOTS)]

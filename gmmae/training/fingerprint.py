@@ -23,7 +23,6 @@ class Fingerprint(NamedTuple):
 
     Attributes:
       train, validation: a hash of each sample's largest array, in order; of a source only of some.
-      samples: number of training samples.
       digests: what is compared, by name: the workload's file first, the number of seen validation samples last.
       seen: training samples of the runs that this one descends from, by `init_from` or generated nodules.
       root: `data.root`, or empty; not compared.

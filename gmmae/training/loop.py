@@ -52,9 +52,9 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
         workdir = held.enter_context(claim(config, root)) if group.primary else WorkDir(root)
         earlier = workdir.read_record() if group.primary and workdir.begun else None
         ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
-        record, ended = group.all_gather((plain(earlier) if earlier is not None else None, ended))[0]
-        earlier = from_plain(record) if record is not None else None
-        if earlier is not None and ended:
+        record, ended = group.all_gather((plain(earlier) if earlier else None, ended))[0]
+        earlier = from_plain(record) if record else None
+        if earlier and ended:
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
         setup = compilation.prepare(config, cache=cache)
@@ -94,10 +94,10 @@ class Run:
         for line in resume_warnings(setup.config, earlier, self.record):
             display.say(line)
         saved = self._restore(start)
-        if earlier is not None:
-            require_sequel(earlier, saved is not None, workdir.checkpoints, setup.config.init_from)
+        if earlier:
+            require_sequel(earlier, bool(saved), workdir.checkpoints, setup.config.init_from)
         origin = earlier.init_from if earlier else {}
-        if saved is None:
+        if not saved:
             start, origin = first_parameters(setup, start, group)
         run_id = earlier.run_id if earlier else self.record.run_id
         self.record = dataclasses.replace(self.record, init_from=origin, run_id=run_id)
@@ -112,7 +112,7 @@ class Run:
         facts = run_summary(setup, self.record, workdir.root, done)
         display.start(facts, max_epochs=most, done=done)
         with self.clock.section("compile_s"):
-            # Compiles the schedule, also where the cache has the programs.
+            # Compiles the schedule even if the cache has the programs.
             programs.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
             # A stage that is over or never reached needs no program.
             stages = compilation.stages(setup)
@@ -156,8 +156,10 @@ class Run:
             "global_batch": self.record.global_batch,
             "peak_learning_rate": self.record.learning_rate,
         }
-        board, wanted = (self.workdir.tensorboard, parameters, len(self.history)), self.setup.config.log.tensorboard
-        logger = RunLogger(self.workdir, TensorBoard(*board, self.record.monitor) if wanted else IDLE)
+        board = IDLE
+        if self.setup.config.log.tensorboard:
+            board = TensorBoard(self.workdir.tensorboard, parameters, len(self.history), self.record.monitor)
+        logger = RunLogger(self.workdir, board)
         logger.begin(self.monitor.rows, [name for name in self.validation if name != LOSS])
         return logger
 

@@ -12,7 +12,7 @@ TRUST_COEFFICIENT = 0.001
 
 
 def make(optim: OptimConfig) -> optax.GradientTransformationExtraArgs:
-    """The optimiser of a configuration, or of a stage of a strategy.
+    """The optimiser of a configuration or a strategy's stage.
 
     A weight decay of all parameters is added to the gradient, as in torch.optim, or with adamw and lamb to Adam's step
     (Loshchilov and Hutter, arXiv:1711.05101; You et al., arXiv:1904.00962). LARS's momentum is of steps with their learning

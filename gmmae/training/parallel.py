@@ -40,7 +40,7 @@ class Devices:
     """The devices of a run, in order.
 
     Attributes:
-      absent: whether they are not here (`jax.experimental.topologies`), so that arrays become shapes and shardings, to compile.
+      absent: whether programs are only compiled for them (`jax.experimental.topologies`), with shapes in place of arrays.
       options: further options of XLA.
     """
 

@@ -1,8 +1,8 @@
 """The compiled programs of a run, which never compile again.
 
 A program takes a chunk: consecutive steps of an epoch, all of them or `stop.validate_every_steps`, and of a source no more than
-`parallel.prefetch_mb` has room for. Unless a chunk is the whole, XLA does not know the number of steps, cannot unroll the loop,
-and a step has the same bits in any chunk.
+`parallel.prefetch_mb` has room for. Unless a chunk is the whole, XLA does not know the number of steps and cannot unroll the
+loop, so a step has the same bits in any chunk.
 """
 
 import math
@@ -79,7 +79,7 @@ class _Chunks:
         self._shard_ranges = devices.shard(devices.shard_ranges(plan.devices))
 
     def arguments(self, epoch: int, steps: range, *values: PyTree, read: bool = True) -> tuple[Any, ...]:
-        """The values, number of steps, samples and slots of a chunk, on the devices; unless `read`, only forms matter."""
+        """The values, number of steps, samples and slots of a chunk, on the devices; without `read` only their forms."""
         devices, config, samples, rows = self._setup.devices, self._setup.config, self._held, None
         if self.from_source:
             if read:

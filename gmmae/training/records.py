@@ -57,7 +57,6 @@ class Progress(NamedTuple):
 
     Attributes:
       best_epoch: by the monitored metric; 0 where none was finite.
-      clocks: seconds by section.
       rows: number of rows of `history.csv` so far.
       sha256: of the bytes of `history.csv` up to the last of them.
     """
@@ -199,13 +198,12 @@ def read_history(path: Path) -> list[Epoch]:
 
 def parse_history(text: str) -> list[Epoch]:
     """The rows of a `history.csv` of this text; raises as `read_history`."""
-    return [_epoch(row) for row in csv.DictReader(io.StringIO(text))]
-
-
-def _epoch(row: dict[str, str]) -> Epoch:
-    values: dict[str, Any] = {key: (int if key in COUNTS else float)(row[key]) for key in PLAIN if key != "train_loss"}
-    values["train_loss"] = float(row["train_loss"]) if row["train_loss"] else None
-    return Epoch(**values, metrics={key.removeprefix("val_"): float(row[key]) for key in row if key not in PLAIN})
+    rows = []
+    for row in csv.DictReader(io.StringIO(text)):
+        values: dict[str, Any] = {key: (int if key in COUNTS else float)(row[key]) for key in PLAIN if key != "train_loss"}
+        values["train_loss"] = float(row["train_loss"]) if row["train_loss"] else None
+        rows.append(Epoch(**values, metrics={key.removeprefix("val_"): float(row[key]) for key in row if key not in PLAIN}))
+    return rows
 
 
 def epoch_ends(rows: Iterable[Epoch]) -> list[Epoch]:

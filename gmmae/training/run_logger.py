@@ -63,7 +63,9 @@ class TensorBoard:
         from tensorboardX import SummaryWriter  # its import takes a quarter of a second
         from tensorboardX.summary import hparams
 
-        self._clock, self._start, self._now = clock, _first_start(folder), None
+        names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
+        self._start = min((float(name[1]) for name in names if name), default=time.time())  # of the run's first process
+        self._clock, self._now = clock, None
         self._first, self._by_step = start, False
         own = {} if metric == LOSS else {f"result/best_{metric}": "best_value"}
         self._epoch_tags, self._result_tags = {**SCALARS, **times}, {**results, **own}
@@ -117,12 +119,6 @@ class TensorBoard:
         self._writer.close()
 
 
-def _first_start(folder: Path) -> float:
-    """When the first process of the run began, by its event files' names; now where there are none."""
-    names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
-    return min((float(name[1]) for name in names if name), default=time.time())
-
-
 def write_history(path: Path, rows: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
     """Writes a `history.csv` with a column for each metric."""
     write_text(path, csv_text((), [*PLAIN, *(f"val_{name}" for name in metrics)]) + "".join(map(history_line, rows)))
@@ -161,7 +157,7 @@ class RunLogger:
             self._tensorboard.row(row)
 
     def sha256(self) -> str:
-        """Brings the history to the disk and returns its SHA-256, which a checkpoint keeps."""
+        """Brings the history to the disk and returns its SHA-256, for a checkpoint."""
         with storage(self._workdir.root), self._workdir.history.open("rb") as file:
             os.fsync(file.fileno())
         return self._sha256.hexdigest()

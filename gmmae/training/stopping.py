@@ -14,7 +14,7 @@ class StopMonitor:
     Attributes:
       epochs: the rows at the ends of epochs.
       at_target: the first row at the target.
-      costs: the monitored metric by epoch, negative if it is to be made large; infinite before the first.
+      costs: the monitored metric by epoch, negated where higher is better; infinite before the first.
 
     >>> rows = [Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0, 0, 0, 0, 0, 32) for epoch, loss in enumerate((0.3, 0.2), 1)]
     >>> StopMonitor(StopConfig(target=0.2), rows).reason()

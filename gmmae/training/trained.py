@@ -49,7 +49,7 @@ def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record
 
 
 class Trained(NamedTuple):
-    """A trained model: configuration and record of the run, its workload, and the best parameters, on the host."""
+    """A trained model: configuration and record of its run, its workload, and the best parameters, on the host."""
 
     config: Config
     record: Record
@@ -154,7 +154,9 @@ def _joined(results: Sequence[PyTree]) -> PyTree:
 
 
 def load(workdir: str | Path, *, workload: str | None = None, **changes: object) -> Trained:
-    """Loads the best parameters of a run with its workload, but no data, and changes nothing in its folder.
+    """Loads the best parameters of a run with its workload, but no data.
+
+    Works in any interpreter, for any devices and reduction of the run, and changes nothing in its folder.
 
     Args:
       workdir: the folder, or the file of `gmmae export`, of a run that you trust: the Python file that it names is executed.

@@ -5,8 +5,8 @@ three products of real ones (Gauss): `(a + ib)(c + id) = c(a + b) - b(c + d) + i
 gives a + b, a and b of each frequency, that of E c, d - c and c + d, and Rᵀ begins with their products.
 The gradients are the transposed products: `Dᵀ ((R g) ⊙ (E k))` of x and `Eᵀ ((D x) ⊙ (R g))` of k.
 
-`every_axis` takes a tenth of the operations of the sum over the kernel's taps. For one channel most of them would be transforms
-of the result, so `first_axis` transforms one axis and adds the taps along the others.
+`every_axis` takes a tenth of the operations of the sum over the kernel's taps. For one channel most would be transforms of
+the result, so `first_axis` transforms one axis and adds the taps along the others.
 
 Arrays are `*volume samples channels`, so that a transform along any axis multiplies a matrix from the left and moves nothing.
 """

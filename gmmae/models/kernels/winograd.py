@@ -17,7 +17,7 @@ from gmmae.models.kernels.spectral import Gradients
 
 
 def fits(x: Array, kernel: Array) -> bool:
-    """Whether tiles cover the results: the kernel has 3 taps along each axis, and every axis of x is even."""
+    """Whether the kernel has 3 taps along each axis, and every axis of x is even."""
     return all(edge == 3 and size % 2 == 0 for edge, size in zip(kernel.shape[:-2], x.shape[:-2], strict=True))
 
 
