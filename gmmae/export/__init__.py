@@ -1,1 +1,1 @@
-"""A trained model in one file that needs JAX alone, and the loader that lies in it."""
+"""A trained model in one file that needs JAX alone, with its loader."""

@@ -1,15 +1,15 @@
-"""A model exported by gmmae. It needs JAX and NumPy alone, on a CPU or an NVIDIA GPU. Every exported file holds this module.
+"""A model exported by gmmae, which needs JAX and NumPy alone, on a CPU or an NVIDIA GPU. Every exported file holds this module.
 
     unzip -p model.zip load.py > load.py
     python -c "import load; model = load.Model('model.zip'); print(model.about)"
 
-`model.functions` names the functions, such as losses, metrics and describe. Each one takes samples and returns NumPy arrays.
-Samples are NumPy arrays with any number of samples along their leading axis:
+`model.functions` names the functions, such as losses, metrics and describe. Each takes NumPy arrays with any number of samples
+along their leading axis and returns NumPy arrays:
 
     result = model("describe", volumes)
 
-JAX reads a program for six months after its export. A later one still has `model.params`, the parameters by name, and
-`model.settings`. With gmmae, `gmmae.load('model.zip')` builds the model from them.
+JAX reads a program for six months after its export. Later, `model.params`, the parameters by name, and `model.settings` remain,
+and `gmmae.load('model.zip')` builds the model from them.
 """
 
 import json
@@ -26,7 +26,7 @@ class Model:
 
     Attributes:
       about: origin of the model: run, workload, versions, and the shapes of each function's arguments and results.
-      functions: names of the functions.
+      functions: their names.
       params: the parameters by name.
       settings: the configuration of the run, by section and key.
 
@@ -46,13 +46,13 @@ class Model:
             self.functions = tuple(self.about["functions"])
             self.settings = tomllib.loads(self.about["config"])
             for name in self.functions:
-                with suppress(Exception):  # whatever a program of another time leads to
+                with suppress(Exception):  # a program of another time raises anything
                     program = jax.export.deserialize(bytearray(archive.read(f"{name}.stablehlo")))
                     program.mlir_module()  # which JAX otherwise reads at the first call
                     self._calls[name] = jax.jit(program.call)
 
     def __call__(self, name, samples):
-        """Returns a function's result for samples: an array, or a dictionary, list or tuple of arrays.
+        """A function's result for samples: an array, or a dictionary, list or tuple of arrays.
 
         Raises:
           ValueError: the file has no such function, or the samples have another form than `about` says.

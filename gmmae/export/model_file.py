@@ -1,10 +1,8 @@
 """The one file of `gmmae export`: a model that needs JAX alone.
 
-It is a ZIP archive. It holds `NAME.stablehlo` for each function (`jax.export`: StableHLO, for CPUs and NVIDIA GPUs),
-`params.npz` with the parameters by name, `meta.json` and `load.py`, the loader (`gmmae.export.loader`). JAX reads a
-program for six months. With the run's `config.toml` and `record.json`, `gmmae.load` builds the model without it.
-
-The program maps over single samples. So their number stays open while all other shapes are known.
+It is a ZIP archive of `NAME.stablehlo` for each function (`jax.export`), `params.npz`, `meta.json`, the loader `load.py`, and
+the run's `config.toml` and `record.json`, from which `gmmae.load` builds the model when JAX can no longer read the programs,
+after six months. A program maps over single samples, so that their number stays open while all other shapes are known.
 """
 
 import io
@@ -36,16 +34,7 @@ PLATFORMS = ("cpu", "cuda")
 
 
 def export(config: Config, run: Path, out: Path) -> None:
-    """Writes a run's functions, best parameters and loader to one file, whole or not at all.
-
-    Args:
-      config: of the run, with changes.
-      run: its work directory.
-      out: the file.
-
-    Raises:
-      InputError: the run cannot be loaded, the file cannot be written, or the workload's functions cannot be exported.
-    """
+    """Writes the functions, best parameters and loader of the run in a folder to one file, whole or not at all."""
     # The kernel would tie the file to one version of Triton.
     unfused = changed(config, model__fused=False) if "model.fused" in dict(flatten(config)) else config
     model, params, settings = restore(unfused, run), io.BytesIO(), to_toml(config)
@@ -82,11 +71,7 @@ def export(config: Config, run: Path, out: Path) -> None:
 
 
 def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:
-    """Returns a function of the parameters' leaves and samples as a program.
-
-    Raises:
-      InputError: it cannot be exported.
-    """
+    """Of the parameters' leaves and samples."""
     leaves, structure = jax.tree.flatten(params)
 
     def of_samples(leaves: list[ArrayLike], samples: Samples) -> object:

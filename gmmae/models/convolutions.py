@@ -1,11 +1,12 @@
 """Other people's convolutions at full speed on a CPU, without a change of their model: `fast_convolutions`.
 
-XLA:CPU has a fast routine for convolutions of one form: samples first, features last. A pass of XLA (`ConvCanonicalization`)
-brings convolutions into it, in a program's entry computation only. The body of a loop is another computation. So a step that
-is compiled alone is fast, and is many times slower inside a `scan` (jax-ml/jax #12868). The gradients suffer most, because JAX
-writes them in other forms. In three dimensions the routine is slow in any form. `gmmae.models.kernels.convolution` is not.
+XLA:CPU has a fast routine for convolutions with samples first and features last. A pass (`ConvCanonicalization`) brings
+convolutions into this form, but not in the body of a loop, so a step is many times slower inside a `scan` than alone
+(jax-ml/jax #12868), above all its gradients, which JAX writes in other forms. In three dimensions the routine is slow in any
+form, and `gmmae.models.kernels.convolution` is not.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
@@ -23,40 +24,31 @@ T = TypeVar("T")
 
 
 def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
-    """Returns a function of the same results to rounding, whose convolutions are fast on a CPU, in loops too.
+    """The same function up to rounding, with convolutions that are fast on a CPU, also in loops.
 
-    Where the function takes gradients, wrap it, and also wrap the loss before its gradient is taken:
+    If it takes gradients, also wrap the loss before its gradient is taken:
 
         loss = fast_convolutions(loss)
         step = fast_convolutions(step)      # calls jax.grad(loss)
         state, losses = jax.lax.scan(step, state, batches)
 
-    - In three dimensions a convolution becomes products of matrices (`convolve`), with gradients of their own. Strides,
-      dilation and kernels of unequal edges are included. Groups and half precision are not.
-    - Every other convolution gets its operands in the order of XLA's fast routine. Its parameters stay.
+    - In three dimensions a convolution becomes products of matrices (`convolve`), with gradients of their own, also with
+      strides, dilation and kernels of unequal edges, but not with groups or in half precision.
+    - Every other convolution gets its operands in the order of XLA's fast routine.
     - Bodies of `scan`, `while_loop`, `cond`, `jit` and `checkpoint` are rewritten too, branches of `platform_dependent` not.
-      A function with a rule of its own for derivatives keeps the rule. What the rule computes is rewritten in the function
-      that takes the gradient.
+      A function with its own rule for derivatives keeps it.
 
-    The choice depends on shapes and types only. A function without convolutions is computed as it is.
-
-    Args:
-      function: of arrays or pytrees of them, which `jax.jit` could compile.
+    `jax.jit` must be able to compile the function.
 
     Raises:
-      NotImplementedError: by JAX, for forward-mode derivatives (`jax.jvp`, `jax.hessian`) of a result where a
-        convolution in three dimensions was replaced. Those inside the function are not concerned.
+      NotImplementedError: by JAX, for forward-mode derivatives (`jax.jvp`, `jax.hessian`) of, but not inside, the function,
+        where a convolution in three dimensions was replaced.
     """
     return rewritten(function, _fast_convolution)
 
 
 def rewritten(function: Callable[P, T], rule: Callable[[core.JaxprEqn], core.JaxprEqn | None]) -> Callable[P, T]:
-    """Returns a function with other equations, also in bodies of loops and of branches.
-
-    Args:
-      function: of arrays or pytrees of them, which `jax.jit` could compile.
-      rule: returns an equation or another in its place. None: those in its parameters are rewritten.
-    """
+    """A function with other equations: the rule returns one to take its place, or None to look into its parameters."""
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
@@ -71,14 +63,14 @@ def rewritten(function: Callable[P, T], rule: Callable[[core.JaxprEqn], core.Jax
 
 
 def _rewritten(rule: Callable[[core.JaxprEqn], core.JaxprEqn | None], part: Any) -> Any:  # noqa: ANN401 a jaxpr, or any parameter
-    """Returns a jaxpr, or a parameter of an equation, in which a rule has replaced equations; itself where it has not."""
+    """The same object where no equation was replaced."""
     inner = partial(_rewritten, rule)
     if type(part) is tuple:
         new = tuple(map(inner, part))
-        return part if all(map(_same, new, part)) else new
+        return part if all(map(operator.is_, new, part)) else new
     if isinstance(part, core.Jaxpr):
         eqns = list(map(inner, part.eqns))
-        return part if all(map(_same, eqns, part.eqns)) else part.replace(eqns=eqns)
+        return part if all(map(operator.is_, eqns, part.eqns)) else part.replace(eqns=eqns)
     if isinstance(part, core.ClosedJaxpr):
         jaxpr = inner(part.jaxpr)
         return part if jaxpr is part.jaxpr else part.replace(jaxpr=jaxpr)
@@ -86,16 +78,12 @@ def _rewritten(rule: Callable[[core.JaxprEqn], core.JaxprEqn | None], part: Any)
         if found := rule(part):
             return found
         params = {name: inner(value) for name, value in part.params.items()}
-        return part if all(map(_same, params.values(), part.params.values())) else part.replace(params=params)
+        return part if all(map(operator.is_, params.values(), part.params.values())) else part.replace(params=params)
     return part
 
 
-def _same(new: object, old: object) -> bool:
-    return new is old
-
-
 def replaced(eqn: core.JaxprEqn, function: Callable[..., Array]) -> core.JaxprEqn:
-    """Returns an equation that computes a function of the operands of another one."""
+    """An equation that computes a function of another one's operands."""
     avals: list[Any] = [variable.aval for variable in eqn.invars]
     shapes = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
     call = jax.make_jaxpr(jax.jit(function))(*shapes).eqns[-1]
@@ -103,28 +91,22 @@ def replaced(eqn: core.JaxprEqn, function: Callable[..., Array]) -> core.JaxprEq
 
 
 def _fast_convolution(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
-    if eqn.params.get("branches_platforms"):  # whoever chose by platform, as `convolve` does, knows better
+    if eqn.params.get("branches_platforms"):  # who chose by platform, as `convolve` does, knows better
         return eqn
     if eqn.primitive is not lax.conv_general_dilated_p:
         return None
     avals: list[Any] = [variable.aval for variable in (*eqn.invars, *eqn.outvars)]
     lhs, rhs, out = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
-    form = _form(lhs, rhs, out, eqn.params)
-    return replaced(eqn, form) if form else eqn
-
-
-def _form(
-    lhs: jax.ShapeDtypeStruct, rhs: jax.ShapeDtypeStruct, out: jax.ShapeDtypeStruct, params: dict[str, Any]
-) -> Callable[[Array, Array], Array] | None:
-    ungrouped = params["feature_group_count"] == params["batch_group_count"] == 1
+    ungrouped = eqn.params["feature_group_count"] == eqn.params["batch_group_count"] == 1
     one_type = lhs.dtype == rhs.dtype == out.dtype and lhs.dtype in (jnp.float32, jnp.float64)
     if lhs.ndim == 5 and ungrouped and one_type and lhs.size and rhs.size and out.size:
-        return partial(_own, out.shape, params)
-    return None if params["dimension_numbers"] == _fast_numbers(lhs.ndim) else partial(_canonical, params)
+        return replaced(eqn, partial(_own, out.shape, eqn.params))
+    canonical = eqn.params["dimension_numbers"] == _fast_numbers(lhs.ndim)
+    return eqn if canonical else replaced(eqn, partial(_canonical, eqn.params))
 
 
 def _fast_numbers(ndim: int) -> lax.ConvDimensionNumbers:
-    """Returns XLA's fast order of axes: samples, volume, features, and for the kernel volume, inputs, features."""
+    """Samples, volume, features, and for the kernel volume, inputs, features."""
     volume = range(1, ndim - 1)
     data = 0, ndim - 1, *volume
     return lax.ConvDimensionNumbers(data, (ndim - 1, ndim - 2, *range(ndim - 2)), data)
@@ -137,11 +119,7 @@ def _canonical(params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
     operands = lhs.transpose(samples, *volume, channels), rhs.transpose(*edges, inputs, outputs)
     out: Array = lax.conv_general_dilated_p.bind(*operands, **params)
     samples, channels, *volume = names.out_spec
-    return _in_places(out, (samples, *volume, channels))
-
-
-def _in_places(x: Array, places: Sequence[int]) -> Array:
-    return jnp.moveaxis(x, range(x.ndim), places)
+    return jnp.moveaxis(out, range(out.ndim), (samples, *volume, channels))
 
 
 def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
@@ -151,32 +129,26 @@ def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -
     kernel = _padded(kernel, [(0, 0, d - 1) for d in params["rhs_dilation"]])
     samples, channels, *volume = names.out_spec
     precision, *_ = params["precision"] or (lax.Precision.DEFAULT,)
-    size, products = [shape[axis] for axis in volume], partial(convolve, bias=None, precision=precision)
+    size, products = [shape[axis] for axis in volume], partial(convolve, precision=precision)
     if max(strides) == 1 < max(dilation):
         out = _spread(products, x, kernel, dilation, [low for low, _ in params["padding"]], size)
     else:
         x = _padded(x, [(low, high, d - 1) for (low, high), d in zip(params["padding"], dilation, strict=True)])
-        out = _strided(products, x, kernel, strides, size)
-    return _in_places(out, (*volume, samples, channels))
-
-
-def _strided(
-    products: Callable[[Array, Array], Array], x: Array, kernel: Array, strides: Sequence[int], size: Sequence[int]
-) -> Array:
-    """Returns a convolution with strides: blocks of the volume become channels, and the kernel has one tap for each."""
-    edge = max(-(-k // stride) for k, stride in zip(kernel.shape, strides, strict=False))
-    count = [out + edge - 1 for out in size]
-    return products(_blocks(x, count, strides, 1), _blocks(kernel, [edge] * len(size), strides, 0))
+        # Blocks of a stride's edge become channels, and the kernel has one tap for each.
+        edge = max(-(-k // stride) for k, stride in zip(kernel.shape, strides, strict=False))
+        count = [out + edge - 1 for out in size]
+        out = products(_blocks(x, count, strides, 1), _blocks(kernel, [edge] * len(size), strides, 0))
+    return jnp.moveaxis(out, range(out.ndim), (*volume, samples, channels))
 
 
 def _spread(
     products: Callable[[Array, Array], Array], x: Array, kernel: Array, dilation: Sequence[int], low: Sequence[int],
     size: Sequence[int],
 ) -> Array:  # fmt: skip
-    """Returns a convolution of a volume with zeros between its voxels: `dilation - 1` of them, and `low` before the first.
+    """Convolves a volume with `dilation - 1` zeros between its voxels, and `low` before the first.
 
-    A tap meets voxels for one of `dilation` results side by side, and zeros for the others. So these results are features of
-    one convolution without the zeros. Result `d m + r` is `Σ_t x[m + t] kernel[d t + low - r]`.
+    A tap meets voxels for one of `dilation` results side by side, so these are features of one convolution without the zeros:
+    result `d m + r` is `Σ_t x[m + t] kernel[d t + low - r]`.
     """
     n, axes = len(size), list(zip(kernel.shape, dilation, low, strict=False))
     edge = max((k + d - 2 - start) // d + start // d + 1 for k, d, start in axes)
@@ -196,11 +168,7 @@ def _spread(
 
 
 def _blocks(x: Array, count: Sequence[int], strides: Sequence[int], before: int) -> Array:
-    """Returns this number of blocks along each axis of the volume, with the places in a block as further channels.
-
-    `before` axes lie between those of the volume and the channels. What the blocks do not reach is left out, and the last may
-    have zeros.
-    """
+    """Makes the places in a block channels, `before` axes behind those of the volume; cuts or pads to `count` blocks."""
     ends = [(0, blocks * stride - size, 0) for blocks, stride, size in zip(count, strides, x.shape, strict=False)]
     n, x = len(count), _padded(x, ends)
     x = x.reshape(*(size for pair in zip(count, strides, strict=True) for size in pair), *x.shape[n:])

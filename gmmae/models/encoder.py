@@ -1,4 +1,4 @@
-"""The convolutional encoder of volumes, and the dense heads from its latent vector to a mixture (Eq. 9 to 13)."""
+"""The convolutional encoder, and the dense heads from its latent vector to a mixture (Eq. 9 to 13)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,20 +12,17 @@ from jaxtyping import Array, Float
 from gmmae.models.kernels.convolution import Conv
 from gmmae.models.kernels.precision import dense_product, matmul, wanted
 from gmmae.models.mixture import head_planes
+from gmmae.models.settings import ModelConfig
 
 
 @jax.custom_vjp
 def relu(x: Array) -> Array:
-    """Returns max(x, 0). The gradient needs the result only, so a GPU's convolution applies it before it writes."""
+    """The gradient needs the result only, so a GPU's convolution applies it before it writes."""
     return jnp.maximum(x, 0)
 
 
-def _relu_gradient(y: Array, g: Array) -> tuple[Array]:
-    # Not y > 0: the compiler would turn it back into a comparison of x.
-    return (jnp.where(y != 0, g, 0),)
-
-
-relu.defvjp(lambda x: (relu(x),) * 2, _relu_gradient)
+# Not y > 0: the compiler would turn it back into a comparison of x.
+relu.defvjp(lambda x: (relu(x),) * 2, lambda y, g: (jnp.where(y != 0, g, 0),))
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": relu,
@@ -37,13 +34,13 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 LINEAR_SCALE = 8.0
-"""The factor of the voxels on the linear path. Their standard deviation is about an eighth."""
+"""Factor of the voxels on the linear path, whose standard deviation is about an eighth."""
 
 _KERNEL_INIT = nn.initializers.glorot_uniform()  # Keras' default, which the paper's stack used
 
 
 def _channels_first(channels: int, key: Array, shape: tuple[int, int], dtype: DTypeLike) -> Array:
-    """Draws initial numbers for a flattened volume with the channels last, as in Keras."""
+    """Keras flattens with the channels last."""
     drawn = _KERNEL_INIT(key, shape, dtype)
     return drawn.reshape(-1, channels, shape[1]).swapaxes(0, 1).reshape(shape)
 
@@ -51,36 +48,28 @@ def _channels_first(channels: int, key: Array, shape: tuple[int, int], dtype: DT
 class Encoder(nn.Module):
     """Convolutions, flattening and one dense layer: `y = Φ(W₀ x + b₀)` (Eq. 9) with convolutions before it.
 
-    Attributes:
-      kernels: kernel edge of each convolution, voxels, the same along every axis.
-      padding: `VALID` or `SAME`.
-      activation: a name of `ACTIVATIONS`, after every layer.
-      latent_dim: length of y.
-      linear_path: whether y also gets a linear function of the voxels, and no activation. Then no unit can become inactive.
+    With `linear_path` y also gets a linear function of the voxels, and no activation, so that no unit can become inactive.
     """
 
-    filters: tuple[int, ...]
-    kernels: tuple[int, ...]
-    padding: str
-    activation: str
-    latent_dim: int
+    config: ModelConfig
     linear_path: bool = False
 
     @nn.compact
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
-        """Returns the latent vectors of volumes."""
-        activate = ACTIVATIONS[self.activation]
+        """One latent vector for each volume."""
+        config = self.config
+        activate = ACTIVATIONS[config.activation]
         x = jnp.moveaxis(volumes, 0, -1)[..., None]
-        for filters, kernel in zip(self.filters, self.kernels, strict=True):
-            x = activate(Conv(filters, kernel, self.padding)(x))
+        for filters, kernel in zip(config.filters, config.kernels, strict=True):
+            x = activate(Conv(filters, kernel, config.padding)(x))
         x = jnp.moveaxis(x, (-2, -1), (0, 1))  # channels first, as a GPU's convolutions leave them
-        dense = nn.Dense(self.latent_dim, kernel_init=partial(_channels_first, x.shape[1]), dot_general=dense_product)
+        dense = nn.Dense(config.latent_dim, kernel_init=partial(_channels_first, x.shape[1]), dot_general=dense_product)
         latent = dense(x.reshape(len(volumes), -1))
         if not self.linear_path:
             return activate(latent)
         voxels = LINEAR_SCALE * (volumes - 2.0 ** (1 - volumes.ndim)).reshape(len(volumes), -1)  # a density's mean is 2⁻ⁿ
         path = nn.Dense(
-            self.latent_dim, False, kernel_init=nn.initializers.normal(0.03), dot_general=dense_product, name="path"
+            config.latent_dim, False, kernel_init=nn.initializers.normal(0.03), dot_general=dense_product, name="path"
         )
         return latent + path(voxels)
 
@@ -88,8 +77,7 @@ class Encoder(nn.Module):
 class Heads(nn.Module):
     """Dense layers from the latent vector to the logits of a mixture of K components in n dimensions (Eq. 10 to 13).
 
-    They are one product, because a GPU takes longer to start three more, and their gradients, than to compute them. The initial
-    numbers of each of α, μ, σ and ρ are those of a layer of its own.
+    They are one product, because a GPU takes longer to start three more than to compute them; each is initialised by itself.
     """
 
     components: int
@@ -97,7 +85,7 @@ class Heads(nn.Module):
 
     @nn.compact
     def __call__(self, latent: Float[Array, "samples latent"]) -> Float[Array, "samples planes k"]:
-        """Returns a plane of K numbers for each of α, the μ and σ along x, y, z, and the ρ, in the order of `head_planes`."""
+        """A plane of K numbers for each of α, the μ and σ along x, y, z, and the ρ, in the order of `head_planes`."""
         inputs, planes = latent.shape[-1], head_planes(self.ndim)
         size = sum(planes.values()) * self.components
 

@@ -1,4 +1,4 @@
-"""Losses between a density M and its target x, point by point and by volume; masks and shards are applied outside."""
+"""Losses between a density M and its target x, point by point and by volume."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,6 @@ PointLoss = Callable[[Float[Array, "*points"], Float[Array, "*points"]], Float[A
 
 def msle(density: Float[Array, "*points"], target: Float[Array, "*points"]) -> Float[Array, "*points"]:
     """Squared logarithmic error, `(log(1 + M) - log(1 + x))²`, whose mean is the paper's loss.
-
-    Args:
-      density: M, above -1.
-      target: x, a density of the same shape.
 
     >>> msle(jnp.e * jnp.ones(2) - 1, jnp.zeros(2)).round(6).tolist()
     [1.0, 1.0]
@@ -41,10 +37,7 @@ def mean_of_each(values: Float[Array, "samples *volume"]) -> Float[Array, " samp
 
 
 def weighted_sum(losses: Float[Array, " samples"], weights: Float[Array, " samples"]) -> Float[Array, ""]:
-    """`Σ w l`: the masked mean when the weights are 1/count for real samples and 0 for padding.
-
-    A weight of zero does not hide an undefined loss (0 · NaN is NaN), so padding repeats a sample that is counted anyway.
-    """
+    """`Σ w l`: padding has weight 0, and repeats a counted sample, because that does not hide an undefined loss (0 · NaN)."""
     return jnp.sum(losses * weights)
 
 

@@ -1,15 +1,11 @@
 """Mixtures of normal distributions on [-1, 1]^n, n = 1, 2 or 3, and their density on a grid (Eq. 5 to 8 of the paper).
 
-Usable on its own: build a `Mixture` with `Mixture.of`, evaluate `density` or `log_density`, draw with `sample`.
-
-The density is fast. `log α_k + log N(x; μ_k, Σ_k)` is a quadratic polynomial in x, so it is linear in the monomials (1, x, y,
-z, x², xy, …): for all points and components one matrix product, then one exponential and one sum.
+The density is fast: `log α_k + log N(x; μ_k, Σ_k)` is a quadratic polynomial in x, so it is linear in the monomials (1, x, y,
+z, x², xy, …), and for all points and components one matrix product, then one exponential and one sum.
 
 The density is finite: a component is stored by the Cholesky factor of its covariance, and `Ranges` keep standard deviations
-above a floor and correlations below a limit.
-
-The polynomial form rounds more, because its terms are those of x and of μ, not of their difference, and cancel. A relative
-error of up to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))` remains, at x = μ too. The same floor and limit bound it.
+above a floor and correlations below a limit. They also bound the polynomial's rounding, whose terms are of x and μ, not of
+their difference: a relative error of up to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))`, at x = μ too.
 """
 
 import itertools
@@ -31,7 +27,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Mixture(NamedTuple):
-    """A mixture of K normal distributions in n dimensions, or a batch of mixtures (leading axes `*b`).
+    """A mixture of K normal distributions in n dimensions, or a batch of them (leading axes `*b`).
 
     Attributes:
       log_weights: log α, whose exponentials sum to one (Eq. 8).
@@ -47,9 +43,7 @@ class Mixture(NamedTuple):
     def of(
         cls, weights: Float[Array, "*b k"], means: Float[Array, "*b k n"], covariances: Float[Array, "*b k n n"]
     ) -> "Mixture":
-        """Returns the mixture of given weights α, means μ and covariance matrices Σ.
-
-        A covariance that is not positive definite gives NaN, as the density is then undefined.
+        """The mixture of weights α, means μ and covariance matrices Σ; one that is not positive definite gives NaN.
 
         >>> standard = Mixture.of(jnp.ones(1), jnp.zeros((1, 1)), jnp.ones((1, 1, 1)))
         >>> round(float(density(standard, jnp.zeros((1, 1)))[0]), 4)
@@ -68,7 +62,7 @@ class Mixture(NamedTuple):
         return jnp.matmul(self.scale_tril, self.scale_tril.mT, precision=FULL)
 
     def sample(self, key: Array, count: int) -> Float[Array, "*b count n"]:
-        """`count` independent points from each mixture, world axes x, y, z; they may lie outside [-1, 1]^n."""
+        """`count` independent points of each mixture, world axes x, y, z; they may lie outside [-1, 1]^n."""
         batch = self.means.shape[:-2]
         pick, noise = jax.random.split(key)
         component = jax.random.categorical(pick, self.log_weights[..., None, :], shape=(*batch, count))
@@ -79,9 +73,7 @@ class Mixture(NamedTuple):
 
 
 def head_planes(ndim: int) -> dict[str, int]:
-    """Returns how many numbers (planes) each head puts out for a component: α; μ and σ along x, y, z; ρ12, ρ13, ρ23.
-
-    All together they are (n² + 3n + 2) / 2, as many as a quadratic polynomial of n variables has coefficients.
+    """Numbers (planes) of each head for a component: α; μ and σ along x, y, z; ρ12, ρ13, ρ23; in all (n² + 3n + 2) / 2.
 
     >>> sum(head_planes(3).values())
     10
@@ -89,19 +81,14 @@ def head_planes(ndim: int) -> dict[str, int]:
     return {"alpha": 1, "mu": ndim, "sigma": ndim, "rho": ndim * (ndim - 1) // 2}
 
 
-def axes(planes: int) -> int:
-    """Returns the n for which `head_planes` has this number of planes."""
-    return {3: 1, 6: 2, 10: 3}[planes]
-
-
 class Ranges(NamedTuple):
     """The ranges of a mixture's numbers.
 
     Attributes:
-      covariance: `partial` reads the third correlation as the partial correlation p of axes 2 and 3 given 1. So
-        `ρ23 = ρ12 ρ13 + p √((1 - ρ12²)(1 - ρ13²))`, and the matrix is always positive definite. `paper` is Eq. 6 to the
+      covariance: `partial` reads the third correlation as the partial correlation p of axes 2 and 3 given 1, so
+        `ρ23 = ρ12 ρ13 + p √((1 - ρ12²)(1 - ρ13²))`, and the matrix is always positive definite; `paper` is Eq. 6 to the
         letter, where three inconsistent correlations give NaN. They differ for n = 3 only.
-      rho: `sigmoid` for correlations in (0, 1), `tanh` for (-1, 1); both are multiplied by `rho_limit`.
+      rho: `sigmoid` for correlations in (0, 1), `tanh` for (-1, 1), both multiplied by `rho_limit`.
       sigma_floor: smallest standard deviation along x, y, z, in units of the domain [-1, 1]; the largest is 1.
       rho_limit: largest absolute correlation.
     """
@@ -116,11 +103,8 @@ DEFAULT_RANGES = Ranges()
 
 
 def _activated(planes: Sequence[Array], ranges: Ranges) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """Returns log α, the μ, the σ and the partial correlations of logits: softmax, tanh, sigmoid (Eq. 10 to 13).
-
-    Each is written out in operations on single numbers. A compiler makes one loop of them, and they can be part of a kernel.
-    """
-    n = axes(len(planes))
+    """The log α, μ, σ and partial correlations (Eq. 10 to 13), by operations on single numbers."""
+    n = {3: 1, 6: 2, 10: 3}[len(planes)]
     alpha, mu, sigma, rho = planes[0], planes[1 : 1 + n], planes[1 + n : 1 + 2 * n], planes[1 + 2 * n :]
     shifted = alpha - lax.stop_gradient(alpha.max(-1, keepdims=True))
     log_weights = shifted - jnp.log(jnp.exp(shifted).sum(-1, keepdims=True))
@@ -134,7 +118,7 @@ def _activated(planes: Sequence[Array], ranges: Ranges) -> tuple[Array, list[Arr
 
 
 def from_logits(logits: Float[Array, "*b planes k"], ranges: Ranges = DEFAULT_RANGES) -> Mixture:
-    """Returns the mixture of the heads' finite logits, planes in the order of `head_planes`."""
+    """The mixture of the heads' finite logits, planes in the order of `head_planes`."""
     log_weights, means, sigma, partial = _activated(list(jnp.moveaxis(logits, -2, 0)), ranges)
     rest = [jnp.sqrt(1 - p * p) for p in partial]
     zero = jnp.zeros_like(log_weights)
@@ -148,7 +132,7 @@ def from_logits(logits: Float[Array, "*b planes k"], ranges: Ranges = DEFAULT_RA
 
 
 def coefficients_from_logits(planes: Sequence[Float[Array, "*b k"]], ranges: Ranges) -> list[Float[Array, "*b k"]]:
-    """Returns `coefficients_of(from_logits)` in operations on single numbers, for training.
+    """`coefficients_of(from_logits)` in operations on single numbers, for training.
 
     With the inverse I of Σ's Cholesky factor and y = Iμ the exponent is
     `log α + log det I - ½ |y|² - (n/2) log 2π + (Iᵀy)·x - ½ |Ix|²`. A component whose α is -inf has no weight.
@@ -169,7 +153,7 @@ def _sum(terms: Sequence[Array]) -> Array:
 
 
 def _factor_inverse(sigma: Sequence[Array], partial: Sequence[Array]) -> list[list[Array]]:
-    """Returns the rows of the inverse of Σ's Cholesky factor, up to the diagonal."""
+    """Rows of the inverse of Σ's Cholesky factor, up to the diagonal."""
     rows = [[1 / sigma[0]]]
     if len(sigma) == 1:
         return rows
@@ -184,7 +168,7 @@ def _factor_inverse(sigma: Sequence[Array], partial: Sequence[Array]) -> list[li
 
 
 def grid(size: int | tuple[int, ...], ndim: int, dtype: DTypeLike = jnp.float32) -> Float[Array, "points n"]:
-    """Returns the voxel centres `x_i = (2i + 1)/S - 1` of a volume in its array order (z, y, x); columns are x, y, z.
+    """The voxel centres `x_i = (2i + 1)/S - 1` of a volume in its array order (z, y, x); columns are x, y, z.
 
     A sum over the points times the volume of a voxel, `(2/S)^n`, approximates the integral over [-1, 1]^n. `size` is S, along
     every axis or along each in array order.
@@ -201,18 +185,18 @@ def grid(size: int | tuple[int, ...], ndim: int, dtype: DTypeLike = jnp.float32)
 
 
 def monomials(coordinates: Sequence[Array]) -> list[Array]:
-    """Returns 1, then x_i, then x_i x_j for i ≤ j."""
+    """1, then x_i, then x_i x_j for i ≤ j."""
     products = [a * b for a, b in itertools.combinations_with_replacement(coordinates, 2)]
     return [jnp.ones_like(coordinates[0]), *coordinates, *products]
 
 
 def monomials_at(points: Float[Array, "points n"]) -> Float[Array, "monomials points"]:
-    """Returns the monomials of points."""
+    """`monomials` of points."""
     return jnp.stack(monomials(list(points.T)))
 
 
 def coefficients_of(mixture: Mixture) -> Float[Array, "*b k monomials"]:
-    """Returns the coefficients of `log α + log N(x; μ, Σ)` in the order of `monomials`.
+    """The coefficients of `log α + log N(x; μ, Σ)` in the order of `monomials`.
 
     With the precision P = Σ⁻¹ the exponent is `c + (Pμ)·x - ½ xᵀPx`, `c = log α - ½ μᵀPμ - log det L - (n/2) log 2π`.
     """
@@ -228,7 +212,7 @@ def coefficients_of(mixture: Mixture) -> Float[Array, "*b k monomials"]:
 
 
 def _tril_inverse(factor: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
-    """Inverse of lower-triangular matrices of at most 3 × 3, by forward substitution written out (no LAPACK call)."""
+    """By forward substitution, without a call of LAPACK."""
     ndim = factor.shape[-1]
     inverse: list[list[Array]] = []
     for i in range(ndim):
@@ -244,12 +228,12 @@ def _tril_inverse(factor: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
 def _polynomials(
     coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]
 ) -> Float[Array, "*b k points"]:
-    # Full precision: the terms cancel, and TF32 on a GPU would leave errors of several per cent in the density.
+    # The terms cancel: TF32 on a GPU would leave errors of several per cent.
     return jnp.matmul(coefficients, monomials, precision=FULL)
 
 
 def log_density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
-    """`log M(x)` (Eq. 7) at points x, y, z of the domain [-1, 1]^n, as from `grid`; safe where M itself underflows."""
+    """`log M(x)` (Eq. 7) at points x, y, z, as from `grid`; safe where M itself underflows."""
     return jax.nn.logsumexp(_polynomials(coefficients_of(mixture), monomials_at(points)), axis=-2)
 
 
@@ -265,19 +249,19 @@ def density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, 
 
 
 def density_of(coefficients: Float[Array, "*b k monomials"], points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
-    """`density` of components whose exponents are polynomials with these coefficients, in the order of `monomials`."""
+    """`density` of components whose exponents have these coefficients, in the order of `monomials`."""
     return lax.platform_dependent(coefficients, monomials_at(points), cpu=_one_by_one, default=at_once)
 
 
 def at_once(
     coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]
 ) -> Float[Array, "*b points"]:
-    """`density_of` in one product, at the points of which these are the monomials."""
+    """`density_of` in one product."""
     return jnp.exp(_polynomials(coefficients, monomials)).sum(axis=-2)
 
 
 def _one_by_one(coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]) -> Array:
-    """Mixture by mixture, and again for the gradient: the exponentials of one stay in the cache, those of a batch do not."""
+    """Mixture by mixture, and again for the gradient: the exponentials of one stay in the cache."""
     batch = coefficients.reshape(-1, *coefficients.shape[-2:])
     densities = lax.map(jax.checkpoint(lambda mixture: at_once(mixture, monomials)), batch)
     return densities.reshape(*coefficients.shape[:-2], -1)

@@ -1,13 +1,8 @@
 """A U-Net (Ronneberger et al., arXiv:1505.04597) for images and volumes, like nnU-Net's, and the loss of its masks.
 
-A stage is two convolutions, each with a normalisation and a leaky ReLU. On the way down a convolution of kernel and stride 2
-halves every axis, on the way up a transposed one doubles it, and the features of the stage of that size are concatenated.
-Kernels that do not overlap are one matrix product over blocks, fast on every device.
-
-Normalisation is by sample: over the voxels of one channel (instance), or of a group of channels (group). With batch
-normalisation a sample's loss would depend on the division of the batch, and strong scaling would not be sequential.
-
-Inside, the axes of the volume come first, then the samples, then the channels, as in the convolutions.
+Kernels and strides of 2 on the way down and up do not overlap, so each is one matrix product over blocks, fast on every device.
+Normalisation is by sample (instance or group): with batch normalisation a sample's loss would depend on the division of the
+batch, and strong scaling would not be sequential.
 """
 
 import math
@@ -22,9 +17,9 @@ from gmmae.models.kernels.convolution import Conv
 from gmmae.models.kernels.precision import matmul, wanted
 
 EPSILON = 1e-5
-"""The number added to a variance."""
+"""Added to a variance."""
 SLOPE = 0.01
-"""The slope of the leaky ReLU below 0."""
+"""Of the leaky ReLU below 0."""
 
 _KERNEL_INIT = nn.initializers.glorot_uniform()
 
@@ -34,7 +29,7 @@ class UNet(nn.Module):
 
     Attributes:
       features: channels of each stage, from the finest one. Every axis must be divisible by 2 to the number of halvings.
-      groups: number of groups of channels that are normalised together; 0 normalises each channel by itself.
+      groups: number of groups of channels that are normalised together; 0: each channel by itself.
     """
 
     features: tuple[int, ...]
@@ -42,7 +37,7 @@ class UNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "samples *volume channels"]) -> Float[Array, "samples *volume"]:
-        """Returns the logits of images."""
+        """Logits of the voxels."""
         x = jnp.moveaxis(images, 0, -2)
         fine = []
         for features in self.features[:-1]:
@@ -57,14 +52,14 @@ class UNet(nn.Module):
 
 
 class Stage(nn.Module):
-    """Two convolutions of 3 samples along each axis, each normalised and activated."""
+    """Two convolutions with kernels of 3 along each axis, each normalised and activated."""
 
     features: int
     groups: int
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*volume samples features"]:
-        """Returns the features of the stage."""
+        """Applies the stage."""
         for i in range(2):
             x = Conv(self.features, 3, "SAME", use_bias=False)(x)
             x = ActivatedNorm(self.groups, name=f"Norm_{i}")(x)
@@ -72,13 +67,13 @@ class Stage(nn.Module):
 
 
 class ActivatedNorm(nn.Module):
-    """Normalises each channel, or group of channels, of a sample to mean 0 and variance 1. Scales, shifts and activates it."""
+    """Normalises each channel, or group of channels, of a sample; scales, shifts and activates it."""
 
     groups: int
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*volume samples channels"]:
-        """Returns the normalised and activated features."""
+        """Applies the layer."""
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         activated: Array = _activated_norm(x, scale, self.param("bias", nn.initializers.zeros, x.shape[-1:]), self.groups)
         return activated
@@ -99,7 +94,7 @@ def _activated_norm_forward(
 
 
 def _activated_norm_backward(groups: int, saved: tuple[Array, Array, Array, Array], g: Array) -> tuple[Array, Array, Array]:
-    """Reads the features twice: for two means, from which all gradients follow, and for the gradient of x."""
+    """Reads the features only twice: for the two means and for the gradient of x."""
     normal, deviation, scale, bias = saved
     g = jnp.where(normal * scale + bias >= 0, g, SLOPE * g)
     of_bias, of_scale = _volume_mean(g), _volume_mean(g * normal)
@@ -125,14 +120,14 @@ def _group_means(x: Float[Array, "samples channels"], groups: int) -> Float[Arra
 
 
 class Linear(nn.Module):
-    """Applies the same linear function of the channels at every voxel."""
+    """The same linear function of the channels at every voxel."""
 
     features: int
     use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*voxels channels"]) -> Float[Array, "*voxels features"]:
-        """Returns the function's values."""
+        """Applies the layer."""
         kernel = self.param("kernel", _KERNEL_INIT, (x.shape[-1], self.features))
         rows: Array = matmul(x.reshape(-1, x.shape[-1]), kernel, wanted())
         product = rows.reshape(*x.shape[:-1], self.features)
@@ -146,7 +141,7 @@ class Down(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half samples features"]:
-        """Returns features at half the resolution."""
+        """Applies the layer."""
         return Linear(self.features)(blocks(x))
 
 
@@ -157,13 +152,13 @@ class Up(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*half samples channels"]) -> Float[Array, "*volume samples features"]:
-        """Returns features at twice the resolution."""
+        """Applies the layer."""
         doubled = unblocked(Linear(self.features * 2 ** (x.ndim - 2), use_bias=False)(x))
         return doubled + self.param("bias", nn.initializers.zeros, (self.features,))
 
 
 def blocks(x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half samples more"]:
-    """Returns blocks of 2 voxels along each axis, with their voxels as channels."""
+    """Blocks of 2 voxels along each axis, whose voxels become channels."""
     *volume, samples, channels = x.shape
     n = len(volume)
     split = x.reshape(*(size for axis in volume for size in (axis // 2, 2)), samples, channels)
@@ -183,10 +178,9 @@ def unblocked(x: Float[Array, "*half samples channels"]) -> Float[Array, "*volum
 def mask_losses(
     logits: Float[Array, "samples *volume"], truth: Bool[Array, "samples *volume"], counted: Bool[Array, "samples *volume"]
 ) -> Float[Array, " samples"]:
-    """Returns `1 - D + H` of each sample, as nnU-Net: D is the Dice of the probabilities, H the mean cross-entropy.
+    """`1 - D + H` as in nnU-Net, with `D = (2 Σ p t + 1) / (Σ p + Σ t + 1)` for probabilities p, and mean cross-entropy H.
 
-    `D = (2 Σ p t + 1) / (Σ p + Σ t + 1)` for probabilities p and truth t. The ones make it 1 where both masks are empty. At
-    least one voxel of each sample must be counted.
+    At least one voxel of each sample must be counted.
     """
     axes = tuple(range(1, logits.ndim))
     weight, target = counted.astype(logits.dtype), truth.astype(logits.dtype)

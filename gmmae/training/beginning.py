@@ -1,4 +1,4 @@
-"""What a run begins with: its record, its first parameters, checks against an earlier part of the run, and the start table."""
+"""What a run begins with: record, first parameters, checks against an earlier part of the run, and start table."""
 
 import math
 import os
@@ -20,7 +20,7 @@ from gmmae.system import nvidia
 from gmmae.system.environment import cores
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, machine, versions
-from gmmae.training.checkpoint import Checkpoint, OtherModelError, trained
+from gmmae.training.checkpoint import OtherModelError, trained
 from gmmae.training.compilation import TrainSetup, blank_state, cast, parameter_count
 from gmmae.training.records import Record
 from gmmae.training.step import TrainState
@@ -29,11 +29,11 @@ from gmmae.workloads import sources
 from gmmae.workloads.sources import CheckedSource, one_sample
 
 SHAPES = ("data.ndim", "data.shape")
-"""Keys of the data that the parameters' shapes may depend on. The other keys may differ."""
+"""Keys of `data` that the parameters' shapes may depend on."""
 
 
 def new_record(setup: TrainSetup, state: TrainState) -> Record:
-    """Returns the record of a run that has not begun."""
+    """The record of a run that has not begun."""
     config, devices, plan = setup.config, setup.devices, setup.strategy_plan
     return Record(
         run_id=run_id(config, setup.fingerprint.digests),
@@ -66,18 +66,24 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
 
 
 def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tuple[TrainState, dict[str, Any]]:
-    """Returns the state before the first epoch and the origin of its parameters, empty where the seed drew them.
-
-    Raises:
-      InputError: `init_from` is no run with parameters of these shapes, or the processes have read others.
-    """
+    """The state before the first epoch and the origin of its parameters, empty where the seed drew them."""
     if not setup.config.init_from:
         return start, {}
     folder = WorkDir(Path(setup.config.init_from))
     record = folder.read_record()
     if record is None or not folder.config.is_file():
         raise InputError(f"init_from must be the work directory of a run; got {folder.root}, which has no {folder.record.name}")
-    checkpoint = _trained(setup, folder)
+    saved = folder.read_config()
+    its = {key: saved[key] for key in ("precision", "optim.clip_norm") if key in saved}  # it may have another optimiser
+    try:
+        like = blank_state(updated(setup.config, its), setup.workload)
+        checkpoint = trained(folder.checkpoints, like, "init_from")
+    except OtherModelError as error:
+        settings = {key: value for key, value in flatten(setup.config.settings) if key in SHAPES or not key.startswith("data.")}
+        raise InputError(
+            f"init_from must be a run whose parameters have the shapes of this one's; got {folder.root}, where "
+            f"{differences(saved, settings) or 'the workload was another one'}"
+        ) from error
     params = cast(setup.config, checkpoint.best)
     digest = sources.digest(params)
     group.assert_equal({"the parameters of init_from": digest})
@@ -86,11 +92,7 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
 
 
 def require_sequel(earlier: Record, restored: bool, folder: Path, place: str | None) -> None:
-    """Refuses to begin a run again that should be resumed, and to resume one that began with other parameters.
-
-    Raises:
-      InputError: the run has epochs behind it and no checkpoint, or `init_from`, called `place`, names another run.
-    """
+    """Refuses to begin anew a run that should be resumed, and to resume one whose `init_from` was not `place`."""
     if earlier.epochs and not restored:
         raise InputError(
             f"workdir must hold a checkpoint for its run to go on after epoch {earlier.epochs}; got none in {folder} (a sweep "
@@ -102,30 +104,9 @@ def require_sequel(earlier: Record, restored: bool, folder: Path, place: str | N
         raise InputError(f"init_from must stay that of the run's start, {origin.get('run')}; got {place}: give another workdir")
 
 
-def _trained(setup: TrainSetup, folder: WorkDir) -> Checkpoint:
-    """Returns the newest checkpoint of the other run, which may have another optimiser and precision."""
-    saved = folder.read_config()
-    its = {key: saved[key] for key in ("precision", "optim.clip_norm") if key in saved}
-    try:
-        return trained(folder.checkpoints, blank_state(updated(setup.config, its), setup.workload), "init_from")
-    except OtherModelError as error:
-        settings = {key: value for key, value in flatten(setup.config.settings) if key in SHAPES or not key.startswith("data.")}
-        raise InputError(
-            f"init_from must be a run whose parameters have the shapes of this one's; got {folder.root}, where "
-            f"{differences(saved, settings) or 'the workload was another one'}"
-        ) from error
-
-
 def require_same_optimization(earlier: Record | None, now: Record) -> None:
-    """Refuses to resume a run on devices that would change its optimisation, or with another metric to be made best.
-
-    A strategy whose batch follows the devices may be configured for "all" of them, so the configuration is the same on another
-    number.
-
-    Raises:
-      InputError: global batch, learning rate or metric differ from the earlier part of the run.
-    """
-    if earlier is None:
+    """Refuses another global batch or learning rate, as of a strategy on another number of devices, or another metric."""
+    if not earlier:
         return
     if earlier.epochs and (was := (earlier.monitor, earlier.mode)) != (now.monitor, now.mode):
         raise InputError(
@@ -142,7 +123,7 @@ def require_same_optimization(earlier: Record | None, now: Record) -> None:
 
 
 def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
-    """Raises InputError unless the validation gives the monitored metric."""
+    """Refuses a monitored metric that the validation does not give."""
     if stop.monitor not in validation:
         raise InputError(
             f"stop.monitor must be one of {', '.join(validation)}, which this workload's validation gives; got {stop.monitor!r}"
@@ -150,8 +131,8 @@ def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
 
 
 def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list[str]:
-    """Returns warnings that a resumed run with the exact reduction may have other bits than an uninterrupted one."""
-    if earlier is None or not config.parallel.deterministic:
+    """Warns where a resumed run with the exact reduction may have other bits than an uninterrupted one."""
+    if not (earlier and config.parallel.deterministic):
         return []
     pairs = {"the device": (earlier.device_kind, now.device_kind)}
     pairs |= {name: (earlier.versions.get(name, "missing"), version) for name, version in now.versions.items()}
@@ -160,7 +141,7 @@ def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list
 
 
 def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dict[str, str]:
-    """Returns the start table, names and values in words; `done` epochs are behind the run."""
+    """The start table; `done` epochs are behind the run."""
     config, plan, stop, data = setup.config, setup.strategy_plan, setup.config.stop, setup.data
     facts = {
         "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
@@ -195,7 +176,7 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
 
 
 def _sample_text(sample: PyTree) -> str:
-    """Returns the arrays of a sample in words, with their names where it has several.
+    """The arrays of a sample in words.
 
     >>> import numpy as np
     >>> _sample_text(np.zeros((16, 16))), _sample_text({"x": np.zeros(2), "label": np.zeros(())})

@@ -1,7 +1,7 @@
 """Checkpoints with Orbax: the state to resume from, the best parameters so far, and how far the run is.
 
-The history stays in `history.csv`: a checkpoint has the number of its rows and their hash. Orbax reads changed bytes of an
-array as other numbers, so a checkpoint also has a checksum of its contents, which every reader compares.
+Of `history.csv` a checkpoint has the number of rows and their hash. Its own checksum is for changed bytes of an array, which
+Orbax reads as other numbers.
 """
 
 import errno
@@ -33,7 +33,7 @@ from gmmae.workloads.interface import Params
 T = TypeVar("T")
 
 SILENCE_S = 0.5
-"""How long nothing is printed once the threads of a checkpoint that failed have ended."""
+"""How long nothing is printed once the threads of a failed save have ended."""
 
 
 class CheckpointError(InputError):
@@ -41,11 +41,11 @@ class CheckpointError(InputError):
 
 
 class OtherModelError(InputError):
-    """A checkpoint whose arrays have other names or shapes than the model's."""
+    """A checkpoint whose arrays have other names or shapes."""
 
 
 class Checkpoint(NamedTuple):
-    """The contents of a checkpoint; arrays are on the host."""
+    """A checkpoint's contents, on the host."""
 
     state: TrainState
     best: Params
@@ -53,11 +53,8 @@ class Checkpoint(NamedTuple):
 
 
 def opened(folder: Path, keep: int | None = None) -> CheckpointManager:
-    """Returns Orbax's manager of a run's checkpoints, for a process on its own: several neither save nor wait together.
-
-    With `keep` the folder is made and keeps that many; with None it is only read.
-    """
-    # It warns of options, such as that a folder is only read. Its errors are raised too, where they matter.
+    """Orbax's manager, for a process on its own: several neither save nor wait together. Without `keep` it only reads."""
+    # It warns of options, such as a folder that is only read, and raises the errors that matter.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     options: dict[str, Any] = {"max_to_keep": keep, "read_only": keep is None}
     if keep is not None:
@@ -75,8 +72,8 @@ def save(manager: CheckpointManager, checkpoint: Checkpoint) -> None:
     """Saves under the epoch's number, in the first process: all have the same state.
 
     Raises:
-      StorageError: the disk failed, or the folder has gone; the checkpoints before it are as they were.
-      CheckpointError: it could not be written for another reason.
+      StorageError: the disk failed, or the folder has gone.
+      CheckpointError: anything else.
     """
     progress = checkpoint.progress._asdict()
     arrays = named({"state": checkpoint.state, "best": checkpoint.best})
@@ -96,11 +93,11 @@ def save(manager: CheckpointManager, checkpoint: Checkpoint) -> None:
 
 
 def read(manager: CheckpointManager, epoch: int, like: TrainState, advice: str) -> Checkpoint:
-    """Returns the checkpoint of an epoch, its arrays with the types of `like`.
+    """Reads the checkpoint of an epoch, its arrays with the types of `like`.
 
     Raises:
       CheckpointError: it cannot be read, or does not hold what was saved; `advice` says what to do.
-      OtherModelError: its arrays have other names or shapes than those of `like`.
+      OtherModelError: its arrays have other names or shapes.
     """
     place = manager.directory / str(epoch)
     items = ocp.args.Composite(arrays=ocp.args.StandardRestore(), progress=ocp.args.JsonRestore())
@@ -122,12 +119,10 @@ def read(manager: CheckpointManager, epoch: int, like: TrainState, advice: str) 
 
 
 def restore(manager: CheckpointManager, like: TrainState, say: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the newest checkpoint that can be read, or None where there is none at all.
-
-    One that cannot be read is moved aside, as `<epoch>.corrupt`, and `say` is told, if there is an older one to go on from.
+    """Reads the newest readable checkpoint, if there is any, and moves newer ones aside, as `<epoch>.corrupt`.
 
     Raises:
-      CheckpointError: none of them can be read.
+      CheckpointError: none can be read.
       OtherModelError: they hold another model.
       OSError: one cannot be moved.
     """
@@ -152,12 +147,7 @@ def restore(manager: CheckpointManager, like: TrainState, say: Callable[[str], N
 
 
 def trained(folder: Path, like: TrainState, key: str = "workdir") -> Checkpoint:
-    """Returns the newest checkpoint of a run that has a best epoch.
-
-    Raises:
-      InputError: there is none, no epoch was finite, or the parameters are not; `key` is what the user calls the run.
-      CheckpointError, OtherModelError: as `read`.
-    """
+    """Reads a run's newest checkpoint, which must have finite best parameters; the user calls the run `key`."""
     checkpoint = None
     if folder.is_dir():
         with opened(folder) as manager:
@@ -181,16 +171,12 @@ def trained(folder: Path, like: TrainState, key: str = "workdir") -> Checkpoint:
 
 
 def named(tree: PyTree) -> dict[str, Any]:
-    """Returns the arrays by their places in the pytree, such as `encoder.Conv_0.kernel`."""
+    """Arrays by their places in the pytree, such as `encoder.Conv_0.kernel`."""
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def filled(like: T, arrays: Mapping[str, np.ndarray], fault: str) -> T:
-    """Returns a pytree like another one, with its types, of arrays by their places.
-
-    Raises:
-      OtherModelError: they have other names or shapes; `fault` says so.
-    """
+    """Inverts `named`, with the types of `like`; raises OtherModelError, with text `fault`, for other names or shapes."""
     wanted = named(like)
     if jax.tree.map(np.shape, arrays) != jax.tree.map(np.shape, wanted):
         raise OtherModelError(fault)
@@ -204,10 +190,9 @@ def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> str:
 
 @contextmanager
 def _muted() -> Iterator[None]:
-    """Keeps Orbax's threads, asyncio and TensorStore from printing what is raised anyway.
+    """Keeps Orbax, asyncio and TensorStore from printing what is raised anyway.
 
-    After a failure TensorStore's threads still answer the event loop that Orbax has closed, and print that it is. So the block
-    ends once they have been silent for a while.
+    After a failure TensorStore's threads print that Orbax has closed their event loop, so the block ends in their silence.
     """
     printed = io.StringIO()
     with redirect_stderr(printed):
@@ -221,7 +206,7 @@ def _muted() -> Iterator[None]:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Returns an exception as one line of bounded length, with the number of the system's message from TensorStore's text.
+    """One line of bounded length, which ends with the system's message where TensorStore gives its number.
 
     >>> _reason(ValueError("Error writing " + "a/" * 200 + " [os_error_code='28'] " + "{}" * 200))[-26:]
     ' … No space left on device'

@@ -1,7 +1,6 @@
 """A run's decisions before its first epoch, and the state that it begins with.
 
-An epoch then goes through `gmmae.training.loop`, `gmmae.training.programs`, `train_steps` of `gmmae.training.step`, and the
-workload's losses.
+An epoch goes through `loop`, `programs`, `step.train_steps` and the workload's losses.
 """
 
 import math
@@ -31,11 +30,11 @@ from gmmae.workloads.sources import count
 T = TypeVar("T")
 
 EVAL_DEVICE_BATCH = 64
-"""Validation samples of one device at a time. It bounds memory and changes no result beyond rounding."""
+"""Validation samples of one device at a time: bounds memory, and changes results by rounding only."""
 
 
 class RunCache:
-    """The data and the compiled programs of earlier runs of this process, which it holds as long as it exists.
+    """Data and compiled programs of earlier runs of this process.
 
     >>> cache = RunCache()
     >>> cache.get("key", lambda: 1), cache.get("key", lambda: 2)
@@ -46,7 +45,7 @@ class RunCache:
         self._values: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Returns the value of this key, made at the first call."""
+        """The value of this key, made at the first call."""
         if key not in self._values:
             self._values[key] = make()
         return self._values[key]
@@ -56,12 +55,9 @@ class TrainSetup(NamedTuple):
     """The decisions before the first epoch.
 
     Attributes:
-      strategy: the stages that follow from scaling strategy, devices and training samples.
-      stage: the one that this setup is for; `strategy_plan`, `train_plan`, `schedule` and `optimizer` follow from it.
+      stage: the one that this setup, with its plans, schedule and optimizer, is for.
       strategy_plan: the batch as the strategy's number of devices share it, which may be simulated.
-      train_plan: the same batch as the computing devices share it; for the exact reduction its devices are the shards.
-      eval_plan: of the validation samples, as `train_plan`.
-      cache: data and programs for later runs.
+      train_plan, eval_plan: as the computing devices share it; for the exact reduction devices are shards.
     """
 
     config: Config
@@ -79,36 +75,27 @@ class TrainSetup(NamedTuple):
     cache: RunCache
 
     def program_key(self, *own: Hashable) -> tuple[Hashable, ...]:
-        """Returns the key of a program in the cache; runs with equal keys share it.
-
-        Args:
-          own: the program's name, and the values that only this program depends on.
-        """
-        config = self.config
-        parallel = config.parallel.deterministic, config.parallel.fast_convolutions
-        shared = (config.precision, *parallel, self.devices)
-        return (*own, *workload_key(config), *shared, tuple(self.data.may_be_undefined))
+        """The key of a program in the cache, from its name and the values that it alone depends on."""
+        config, parallel = self.config, self.config.parallel
+        shared = config.precision, parallel.deterministic, parallel.fast_convolutions, self.devices
+        return *own, *workload_key(config), *shared, tuple(self.data.may_be_undefined)
 
 
 def workload_key(config: Config) -> tuple[Hashable, ...]:
-    """Returns the values that a run's workload and data depend on."""
+    """The values that a run's workload and data depend on."""
     settings = () if config.settings is None else flatten(config.settings)
     return config.workload, *((key, repr(value)) for key, value in settings)
 
 
 def workload_on(devices: Devices, config: Config) -> Workload:
-    """Builds a run's workload for devices: without the kernel of the loss where XLA has no Triton for them."""
+    """Builds a run's workload, without the kernel of the loss where XLA has no Triton for the devices."""
     if not devices.triton and "model.fused" in dict(flatten(config)):
         config = changed(config, model__fused=False)
     return registry.build(config)
 
 
 def prepare(config: Config, devices: Devices | None = None, cache: RunCache | None = None) -> TrainSetup:
-    """Loads the data, chooses the devices, unless they are given, and resolves the scaling strategy.
-
-    Raises:
-      InputError: the configuration does not fit the machine or the data.
-    """
+    """Loads the data, chooses the devices unless given, and resolves the scaling strategy."""
     parallel = config.parallel
     automatic, on_cpu = devices is None and jax.process_count() == 1, jax.default_backend() == "cpu"
     one_device = parallel.simulate_devices is not None and automatic and not on_cpu
@@ -140,16 +127,14 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
 
 
 def stages(setup: TrainSetup) -> list[TrainSetup]:
-    """Returns the setups for the stages of a run."""
-    plans = [setup.strategy_plan._replace(batch=stage.batch) for stage in setup.strategy.stages]
-    of_run = setup.config, setup.devices, setup.workload
-    return [setup._replace(**_of_stage(*each, *of_run)) for each in zip(setup.strategy.stages, plans, strict=True)]
+    """The setups of a run's stages."""
+    plan, of_run = setup.strategy_plan, (setup.config, setup.devices, setup.workload)
+    return [setup._replace(**_of_stage(stage, plan._replace(batch=stage.batch), *of_run)) for stage in setup.strategy.stages]
 
 
 def _of_stage(
     stage: strategies.Stage, strategy_plan: BatchPlan, config: Config, devices: Devices, workload: Workload
 ) -> dict[str, Any]:
-    """Returns what follows from the stage of a run, by its names in `TrainSetup`."""
     if config.parallel.deterministic:
         train_plan = strategy_plan._replace(devices=config.parallel.deterministic_shards)
     else:
@@ -183,11 +168,7 @@ def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:
 
 @contextmanager
 def precision_context(config: Config) -> Iterator[None]:
-    """Sets JAX's precision while a run's arrays are made and its programs compiled; outside of it JAX drops float64.
-
-    Products in float32 have full precision, where a GPU would take TF32. Random numbers are those of JAX's defaults, whatever
-    its variables say.
-    """
+    """Sets JAX's precision and random numbers, whatever its variables say, while a run's arrays and programs are made."""
     with (
         jax.default_prng_impl("threefry2x32"),
         jax.threefry_partitionable(True),
@@ -198,13 +179,13 @@ def precision_context(config: Config) -> Iterator[None]:
 
 
 def initial_state(setup: TrainSetup) -> TrainState:
-    """Returns the state before the first epoch, on the host; it depends on the configuration's seed and model only."""
+    """The state before the first epoch, on the host, from the configuration's seed and model only."""
 
     # A compiled program is kept by its function's name, and a partial has none.
     def init(seed: Int[Array, ""] | np.uint32) -> TrainState:
         return _init(setup.workload, setup.optimizer, jax.random.key(seed))  # outside it would be programs of its own
 
-    # It runs once, as does the check, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
+    # Run once, it and the check are compiled without optimisation on a CPU, in a fifth of the time.
     key = setup.program_key("init", setup.stage.optim)
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
@@ -212,24 +193,20 @@ def initial_state(setup: TrainSetup) -> TrainState:
         compiled = setup.cache.get(key, lambda: jax.jit(init).lower(seed).compile(compiler_options=options))
         start = cast(setup.config, jax.device_get(compiled(seed)))
     if setup.config.workload not in registry.BUILT_IN:
+        config, data = setup.config, (setup.data.train, setup.data.validation)
         program = jax.jit(partial(contract.values, setup.workload), compiler_options=options)
-        _require_independence(setup, program, start.params)
+        key = config.precision, workload_key(config)
+
+        def check() -> None:
+            with jax.enable_x64(config.precision == "float64"), jax.default_matmul_precision("highest"):
+                contract.require_independence(program, start.params, data, partial(cast, config), config.workload, key)
+
+        setup.cache.get(("contract", key), check)
     return start
 
 
-def _require_independence(setup: TrainSetup, program: jax.stages.Wrapped, params: Params) -> None:
-    config, data = setup.config, (setup.data.train, setup.data.validation)
-    key = config.precision, workload_key(config)
-
-    def check() -> None:
-        with jax.enable_x64(config.precision == "float64"), jax.default_matmul_precision("highest"):
-            contract.require_independence(program, params, data, partial(cast, config), config.workload, key)
-
-    setup.cache.get(("contract", key), check)
-
-
 def blank_state(config: Config, workload: Workload) -> TrainState:
-    """Returns zeros in the shape of a run's states, on the host, without its devices or its data."""
+    """Zeros in the shape of a run's states, on the host, without devices or data."""
     init = partial(_init, workload, optimizers.make(config.optim))
     with jax.enable_x64(False):
         shapes = jax.eval_shape(init, jax.random.key(0))
@@ -243,12 +220,12 @@ def _init(workload: Workload, optimizer: optax.GradientTransformation, key: Arra
 
 
 def parameter_count(params: Params) -> int:
-    """Returns the number of elements of all parameter arrays."""
+    """The number of elements of all arrays."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def cast(config: Config, arrays: T) -> T:
-    """Returns arrays on the host, the floating ones in the run's precision."""
+    """Arrays on the host, floating ones in the run's precision."""
 
     def leaf(array: ArrayLike) -> np.ndarray:
         array = np.asarray(array)

@@ -1,8 +1,8 @@
 """The exact reduction: a mean with the same bits however many devices share a batch.
 
-Floating-point addition is not associative, so the order is fixed: consecutive pairs. A compiler that knows the number of passes
-of a loop unrolls and fuses it, and rounds otherwise. So the number of passes is an argument of the program, and one device
-with all terms runs the code that many with one each run.
+Floating-point addition is not associative, so the order is fixed: consecutive pairs. A compiler that knows a loop's number of
+passes unrolls and fuses it, and rounds otherwise, so the number is an argument of the program, and any number of devices runs
+the same code.
 """
 
 from collections.abc import Callable
@@ -31,11 +31,10 @@ def exact_mean(
     weights: Float[Array, "shards shard_batch"],
     shard_range: Int[Array, "2"] | None = None,
 ) -> T:
-    """Returns the mean over shards of a function's value at each, with the same bits on any number of devices.
+    """The mean over shards of a function's value at each, with the same bits on any number of devices.
 
-    Values are added as one binary tree over the shards in their order: each device adds those of its range, then devices that
-    are 1, 2, 4, … apart exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same. The shards,
-    a power of two, are the leading axis of all arrays and on every device; `shard_range` is from `Devices.shard_ranges`.
+    Values are added as one binary tree: each device adds those of its `shard_range`, then devices that are 1, 2, 4, … apart
+    exchange their sums. The shards, a power of two, are the leading axis of all arrays, which are whole on every device.
     """
     assert shard_range is not None, "the exact mean is over shards"
     function = rewritten(function, _by_reciprocal)
@@ -63,7 +62,7 @@ def exact_mean(
 
 
 def _by_reciprocal(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
-    """XLA makes `z / row` a product with `1 / row` in the program for one device and in no other, so here all are products."""
+    """XLA makes `z / row` a product with `1 / row` in the program for one device only; here every division becomes one."""
     if eqn.primitive.name == "pallas_call":  # a kernel is compiled as it is
         return eqn
     aval: Any = eqn.outvars[0].aval
@@ -73,10 +72,10 @@ def _by_reciprocal(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
 
 
 def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], count: Int[Array, ""], most: int) -> Vector:
-    """Returns `term(first) + … + term(first + count - 1)`, added in consecutive pairs, then in pairs of those sums, and so on.
+    """`term(first) + … + term(first + count - 1)`, added in consecutive pairs, then in pairs of those sums, and so on.
 
-    A binary counter: after term i every level whose bit in i is one is complete and is carried on. `count` is a power of two,
-    at most `most`; it and `first` must be unknown when the program is compiled.
+    A binary counter: after term i every level whose bit in i is one is complete and carried on. `count` is a power of two up to
+    `most`; the compiler must not know it or `first`.
     """
     like = jax.eval_shape(term, first)
     subtotals = jnp.zeros((most.bit_length(), *like.shape), like.dtype)
@@ -98,10 +97,7 @@ def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], co
 
 
 def repeat(function: Callable[[Vector], Vector], value: Vector, times: Int[Array, ""]) -> Vector:
-    """Applies a function `times` times.
-
-    Where the compiler does not know the number, it fuses nothing into the function or out of it.
-    """
+    """The compiler must not know the number: then it fuses nothing into the function or out of it."""
     return lax.while_loop(
         lambda carry: carry[0] < times, lambda carry: (carry[0] + 1, function(carry[1])), (jnp.int32(0), value)
     )[1]

@@ -1,4 +1,4 @@
-"""The figures of a run, drawn from its work directory."""
+"""A run's figures, from its work directory."""
 
 import math
 from pathlib import Path
@@ -13,15 +13,11 @@ from gmmae.workloads import registry
 from gmmae.workloads.interface import Snapshot
 
 MAX_SNAPSHOTS = 5
-"""Largest number of epochs in a workload's picture; more would be too small to see."""
+"""Epochs in a workload's picture: more would be too small to see."""
 
 
 def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
-    """Draws the workload's picture of its samples and `losses.png`; returns their paths.
-
-    Raises:
-      StorageError: the work directory cannot be written.
-    """
+    """Draws the workload's picture of its samples and `losses.png`; returns their paths."""
     title = f"{record.scaling}, {record.devices} × {record.device_kind}, seed {record.seed}"
     with storage(workdir.figures):
         history = epoch_ends(read_history(workdir.history))
@@ -37,7 +33,7 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
 
 
 def read_snapshots(folder: Path, epochs: int) -> list[Snapshot]:
-    """Returns the snapshots of the shown samples up to the last epoch, evenly thinned."""
+    """Snapshots up to the last epoch, evenly thinned."""
     paths = [path for path in sorted(folder.glob("epoch_*.npz")) if int(path.stem.rpartition("_")[2]) <= epochs]
     if len(paths) > MAX_SNAPSHOTS:
         paths = [paths[math.floor(i)] for i in np.linspace(0, len(paths) - 1, MAX_SNAPSHOTS)]

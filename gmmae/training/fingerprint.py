@@ -1,7 +1,4 @@
-"""The data of a run and the file of its workload, as hashes that later commands compare.
-
-A sample is known by its values, so moved or renamed data are the same data.
-"""
+"""Hashes of a run's data and of its workload's file, which later commands compare: moved or renamed data are the same."""
 
 import json
 from collections.abc import Mapping
@@ -18,18 +15,17 @@ from gmmae.workloads import registry
 from gmmae.workloads.interface import Splits
 
 FILE = "fingerprint.json"
-"""The name of the file in the folder of a run, and of generated nodules."""
+"""In the folder of a run, and of generated nodules."""
 
 
 class Fingerprint(NamedTuple):
     """The samples of a run, and the file of its workload.
 
     Attributes:
-      train, validation: a hash of the largest array of each sample, in order; of a source only of some samples.
-      samples: number of training samples.
-      digests: what is compared, by name. The workload's file comes first, and the number of seen validation samples last.
-      seen: training samples of the runs that this one descends from, by `init_from` or by generated nodules.
-      root: `data.root`, which is not compared; empty where there is none.
+      train, validation: a hash of each sample's largest array, in order; of a source only of some.
+      digests: what is compared, by name: the workload's file first, the number of seen validation samples last.
+      seen: training samples of the runs that this one descends from, by `init_from` or generated nodules.
+      root: `data.root`, or empty; not compared.
     """
 
     train: list[str]
@@ -41,7 +37,7 @@ class Fingerprint(NamedTuple):
 
 
 def of(config: Config, data: Splits) -> Fingerprint:
-    """Returns the fingerprint of data that the workload of a configuration has loaded."""
+    """The fingerprint of data that a configuration's workload has loaded."""
     from gmmae.workloads.sources import count, digest, hashes  # JAX must not start where a fingerprint is only read
 
     names: dict[str, list[str]] = {}
@@ -50,7 +46,7 @@ def of(config: Config, data: Splits) -> Fingerprint:
     for split in ("train", "validation"):
         samples = getattr(data, split)
         of_samples, others = hashes(samples)
-        # Groups are compared by their members, because a name may follow that of a file.
+        # Groups are compared by members: a name may follow that of a file.
         members = [groups.setdefault(group, len(groups)) for group in data.groups[split]] if data.groups else []
         parts = {"samples": "".join(of_samples), "labels or other arrays": others, "groups": str(members)}
         digests[f"number of {split} samples"] = f"{count(samples)}, {len(of_samples)} of them hashed"
@@ -62,16 +58,12 @@ def of(config: Config, data: Splits) -> Fingerprint:
 
 
 def load(config: Config) -> Fingerprint:
-    """Returns the fingerprint of the data of a configuration as they are now."""
+    """The fingerprint of a configuration's data as they are now."""
     return of(config, registry.build(config).load())
 
 
 def read(folder: Path) -> Fingerprint | None:
-    """Returns the fingerprint in a folder; None where there is none.
-
-    Raises:
-      InputError: it cannot be read.
-    """
+    """Reads the fingerprint in a folder; None where there is none."""
     convert = partial(json_files.checked, Fingerprint)
     try:
         return json_files.read(folder / FILE, "have the hashes of data", "delete it, and nothing is compared", convert)
@@ -80,16 +72,12 @@ def read(folder: Path) -> Fingerprint | None:
 
 
 def write(fingerprint: Fingerprint, folder: Path) -> None:
-    """Writes a fingerprint into a folder."""
+    """Writes the file that `read` reads."""
     write_text(folder / FILE, json.dumps(fingerprint._asdict()) + "\n")
 
 
 def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Path) -> None:
-    """Refuses data whose digests are not those of the run in a folder.
-
-    Raises:
-      InputError: they differ.
-    """
+    """Refuses digests that are not those of the run in a folder."""
     if changes := differences(earlier, now):
         raise InputError(
             f"data and workload must be those that {folder} began with; got others, where {changes}: bring them back, or give "
@@ -98,22 +86,16 @@ def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Pat
 
 
 def checked(folder: Path, now: Fingerprint) -> Fingerprint:
-    """Returns the fingerprint of a run, whose data must be the same; where there is none yet, that of the data.
-
-    Raises:
-      InputError: the data are others, or the file cannot be read.
-    """
+    """The fingerprint of the run in a folder, whose data must be the same, or `now` if there is none."""
     known = read(folder) or now
     require_same(known.digests, now.digests, folder)
     return known
 
 
 def descended(config: Config, now: Fingerprint) -> Fingerprint:
-    """Returns the fingerprint of a run that begins, with the samples that the runs before it have seen.
+    """The fingerprint of a run that begins, with the samples that the runs before it have seen.
 
-    Raises:
-      InputError: a validation sample is among them, or may be, as one of the same data that were cut in another way. Neither
-        with `data.allow_seen`.
+    Refuses, unless `data.allow_seen`, a validation sample that is among them, or may be, cut in another way.
     """
     data = getattr(config.settings, "data", None)
     places = [place for place in (config.init_from, getattr(data, "augment_with", None)) if place]

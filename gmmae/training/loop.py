@@ -1,21 +1,21 @@
-"""The host's part of training: from a configuration and a work directory to a record.
-
-Each epoch is one dispatch for training and one for validation, or several of both with `stop.validate_every_steps`.
-"""
+"""The host's part of training: from a configuration and a work directory to a record."""
 
 import dataclasses
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
-from gmmae.config.schema import LOSS, Config
+from gmmae.config.schema import LOSS, Config, absolute
+from gmmae.config.toml import to_toml
 from gmmae.multihost.distributed import ALONE, Group
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
+from gmmae.system.files import write_text
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
 from gmmae.training import checkpoint, compilation, fingerprint, programs
@@ -31,28 +31,18 @@ from gmmae.training.beginning import (
 from gmmae.training.checkpoint import Checkpoint, CheckpointManager
 from gmmae.training.compilation import RunCache, TrainSetup
 from gmmae.training.records import Epoch, Progress, Record, from_plain, plain
-from gmmae.training.run_logger import RunLogger, TensorBoard
+from gmmae.training.run_logger import RunLogger, TensorBoard, training_s
 from gmmae.training.step import TrainState
 from gmmae.training.stopping import StopMonitor, finished
 from gmmae.training.terminal import Plain
-from gmmae.training.workdir import WorkDir, begin, claim, storage, writable
+from gmmae.training.workdir import WorkDir, claim, storage, writable
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events
 from gmmae.workloads.sources import Fetcher
 
 
 def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache: RunCache | None = None) -> Record:
-    """Trains to the end, or resumes what an earlier process left in the work directory.
-
-    Args:
-      config: the run.
-      root: its work directory; it may hold an earlier part of the same run, or its end.
-      display: where a person looks.
-      group: the processes that train together, of which only the first one writes.
-      cache: data and programs of earlier runs in this process.
-
-    Returns:
-      The record, as in `record.json`, with a `stop_reason`.
+    """Trains to the end, or resumes what an earlier process left in the work directory; the first process of `group` writes.
 
     Raises:
       InputError: the configuration does not fit the machine, the data or the work directory.
@@ -62,9 +52,9 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
         workdir = held.enter_context(claim(config, root)) if group.primary else WorkDir(root)
         earlier = workdir.read_record() if group.primary and workdir.begun else None
         ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
-        record, ended = group.all_gather((plain(earlier) if earlier is not None else None, ended))[0]
-        earlier = from_plain(record) if record is not None else None
-        if earlier is not None and ended:
+        record, ended = group.all_gather((plain(earlier) if earlier else None, ended))[0]
+        earlier = from_plain(record) if record else None
+        if earlier and ended:
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
         setup = compilation.prepare(config, cache=cache)
@@ -85,7 +75,7 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
 
 
 class Run:
-    """A run from its newest checkpoint on. It is made when its programs are compiled, and the first validation has run."""
+    """A run from its newest checkpoint on, with compiled programs and a first validation."""
 
     def __init__(
         self,
@@ -104,10 +94,10 @@ class Run:
         for line in resume_warnings(setup.config, earlier, self.record):
             display.say(line)
         saved = self._restore(start)
-        if earlier is not None:
-            require_sequel(earlier, saved is not None, workdir.checkpoints, setup.config.init_from)
+        if earlier:
+            require_sequel(earlier, bool(saved), workdir.checkpoints, setup.config.init_from)
         origin = earlier.init_from if earlier else {}
-        if saved is None:
+        if not saved:
             start, origin = first_parameters(setup, start, group)
         run_id = earlier.run_id if earlier else self.record.run_id
         self.record = dataclasses.replace(self.record, init_from=origin, run_id=run_id)
@@ -122,9 +112,9 @@ class Run:
         facts = run_summary(setup, self.record, workdir.root, done)
         display.start(facts, max_epochs=most, done=done)
         with self.clock.section("compile_s"):
-            # Compiles the schedule, also where the cache has the programs.
+            # Compiles the schedule even if the cache has the programs.
             programs.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
-            # A stage that is over, or that no epoch reaches, needs no program.
+            # A stage that is over or never reached needs no program.
             stages = compilation.stages(setup)
             self.stages = [
                 (of, programs.training(of, self.state, fetcher), programs.epoch_parts(of))
@@ -141,7 +131,7 @@ class Run:
         self.logger = self._begin_files()
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
-        """Returns the newest checkpoint that the first process can read; all go on from it."""
+        """Reads the newest checkpoint that the first process can read, in all processes."""
         with storage(self.workdir.root):
             saved = checkpoint.restore(self.manager, like, self.display.say) if self.manager else None
         epoch = self.group.all_gather(saved.progress.epoch if saved else None)[0]
@@ -151,11 +141,12 @@ class Run:
             return checkpoint.read(manager, epoch, like, "put the workdir on a file system that all hosts share")
 
     def _begin_files(self) -> RunLogger:
-        """Writes the first files; a start that fails earlier leaves the work directory as it was."""
+        """A start that fails earlier leaves the work directory as it was."""
         if not self.group.primary:
             return IDLE
-        begin(self.setup.config, self.workdir)
         with writable(self.workdir.root):
+            self.workdir.snapshots.mkdir(parents=True, exist_ok=True)
+            write_text(self.workdir.config, to_toml(absolute(self.setup.config)))
             fingerprint.write(self.setup.fingerprint, self.workdir.root)
         parameters = identity_fields(self.setup.config) | {
             "stop.target": self.record.target,
@@ -165,13 +156,15 @@ class Run:
             "global_batch": self.record.global_batch,
             "peak_learning_rate": self.record.learning_rate,
         }
-        board, wanted = (self.workdir.tensorboard, parameters, len(self.history)), self.setup.config.log.tensorboard
-        logger = RunLogger(self.workdir, TensorBoard(*board, self.record.monitor) if wanted else IDLE)
+        board = IDLE
+        if self.setup.config.log.tensorboard:
+            board = TensorBoard(self.workdir.tensorboard, parameters, len(self.history), self.record.monitor)
+        logger = RunLogger(self.workdir, board)
         logger.begin(self.monitor.rows, [name for name in self.validation if name != LOSS])
         return logger
 
     def train(self, interrupts: Interrupts) -> Record:
-        """Trains to the end or to an interrupt, and returns the record."""
+        """Trains to the end or to an interrupt."""
         self._write_record(None)
         reason, _ = self._agree(None)
         self._show(last=reason is not None)
@@ -186,13 +179,13 @@ class Run:
             reason = end or interrupt
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
                 self._save(reason)
-                self.group.all_gather(None)  # the others wait here: in a collective operation their patience is JAX's
+                self.group.all_gather(None)  # in a collective operation the others would wait as long as JAX does
         record = self._write_record(reason)
         self.logger.end(record)
         return record
 
     def _agree(self, interrupt: str | None) -> tuple[str | None, str | None]:
-        """Returns the end that the first process sees, by its clock, and the first interrupt of any process."""
+        """The end that the first process sees, by its clock, and the first interrupt of any process."""
         if self.group is ALONE:
             return self.monitor.reason(), interrupt
         of_each = self.group.all_gather((self.monitor.reason(), interrupt))
@@ -209,7 +202,7 @@ class Run:
             self.display.say(f"the global batch is {plan.batch} from epoch {epoch} on")
         rates = programs.epoch_learning_rates(setup.schedule, epoch, steps)
         for part in parts:
-            with jax.transfer_guard("disallow"):  # what goes to the devices or comes back does so on purpose
+            with jax.transfer_guard("disallow"):  # copies to the devices and back are explicit
                 with self.clock.section("train_s"):
                     self.state, of_part = train(self.state, epoch, part)
                 with self.clock.section("eval_s"):
@@ -234,7 +227,7 @@ class Run:
             self.best, self.best_epoch = jax.device_get(self.state.params), epoch
 
     def _save(self, reason: str | None) -> None:
-        """Saves a checkpoint if one is due. Amid a run the record says nothing of epochs without one: they may be lost."""
+        """Amid a run the record omits epochs without a checkpoint, because they may be lost."""
         config, seconds = self.setup.config.checkpoint, self.clock.read()["total_s"] - self.saved_s
         due = config.at_end or reason in stop_reasons.INTERRUPTED
         if reason is None:
@@ -251,23 +244,21 @@ class Run:
             self._write_record(None)
 
     def _write_record(self, reason: str | None) -> Record:
-        last = self.history[-1] if self.history else None
-        best = self.history[self.best_epoch - 1] if self.best_epoch else None
-        reached = reason == stop_reasons.TARGET_REACHED
-        at_target = self.monitor.target_epoch() if reached else None
+        results: dict[str, Any] = {}
+        for name, epoch in {"final": len(self.history), "best": self.best_epoch}.items():
+            if epoch:
+                row = self.history[epoch - 1]
+                results |= {f"{name}_val_loss": row.val_loss, f"{name}_metrics": dict(row.metrics)}
+        if reason == stop_reasons.TARGET_REACHED and (at_target := self.monitor.target_epoch()):
+            results |= {"target_epoch": at_target.epoch, "time_to_target_s": training_s(at_target)}
+            results |= {"target_step": self.monitor.target_step()}
         self.record = dataclasses.replace(
             self.record,
+            **results,
             stop_reason=reason,
             epochs=len(self.history),
-            final_train_loss=last.train_loss if last else None,
-            final_val_loss=last.val_loss if last else None,
-            final_metrics=dict(last.metrics) if last else {},
-            best_val_loss=best.val_loss if best else None,
-            best_metrics=dict(best.metrics) if best else {},
+            final_train_loss=self.history[-1].train_loss if self.history else None,
             best_epoch=self.best_epoch or None,
-            target_epoch=at_target.epoch if at_target else None,
-            target_step=self.monitor.target_step() if reached else None,
-            time_to_target_s=at_target.train_s + at_target.eval_s if at_target else None,
             clocks=self.clock.read(),
             growth=[
                 [stage.first_epoch, stage.batch]

@@ -1,4 +1,4 @@
-"""The optimisers, from optax. The `update` of each has the argument `learning_rate`, so one program serves all schedules."""
+"""optax's optimisers, whose `update` has the argument `learning_rate`, so that one program serves all schedules."""
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,11 @@ from jax.typing import ArrayLike
 from gmmae.config.schema import OptimConfig
 
 TRUST_COEFFICIENT = 0.001
-"""Factor of LARS on the ratio of a layer's norms (You et al., arXiv:1708.03888)."""
+"""LARS's factor on the ratio of a layer's norms (You et al., arXiv:1708.03888)."""
 
 
 def make(optim: OptimConfig) -> optax.GradientTransformationExtraArgs:
-    """Returns the optimiser of a configuration, or of a stage of a strategy.
+    """The optimiser of a configuration or a strategy's stage.
 
     A weight decay of all parameters is added to the gradient, as in torch.optim, or with adamw and lamb to Adam's step
     (Loshchilov and Hutter, arXiv:1711.05101; You et al., arXiv:1904.00962). LARS's momentum is of steps with their learning
@@ -36,15 +36,7 @@ def make(optim: OptimConfig) -> optax.GradientTransformationExtraArgs:
             parts = [*decay, optax.scale_by_trust_ratio(trust_coefficient=TRUST_COEFFICIENT)]
             after = [optax.trace(optim.momentum)]
     clip = [optax.clip_by_global_norm(optim.clip_norm)] if optim.clip_norm is not None else []
-    return _chain(*clip, _at_learning_rate(_chain(*parts)), *after)
-
-
-def _chain(first: optax.GradientTransformation, *others: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Returns optax's chain, or the only part, whose state is in no tuple then."""
-    return optax.chain(first, *others) if others else optax.with_extra_args_support(first)
-
-
-def _at_learning_rate(direction: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    direction = _chain(*parts)
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **extra_args: ArrayLike
@@ -53,4 +45,9 @@ def _at_learning_rate(direction: optax.GradientTransformation) -> optax.Gradient
         updates, state = direction.update(updates, state, params)
         return jax.tree.map(lambda leaf: -rate * leaf, updates), state
 
-    return optax.GradientTransformationExtraArgs(direction.init, update)
+    return _chain(*clip, optax.GradientTransformationExtraArgs(direction.init, update), *after)
+
+
+def _chain(first: optax.GradientTransformation, *others: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """The state of a part alone is in no tuple."""
+    return optax.chain(first, *others) if others else optax.with_extra_args_support(first)

@@ -1,7 +1,6 @@
 """The devices of a run, and `pmap`, which only this module calls.
 
-State and data set are replicated, and an epoch's indices and weights are divided. With `in_axes` and `out_axes` None,
-replicated arrays have no leading device axis and are not copied.
+With `in_axes` and `out_axes` None, replicated arrays have no leading device axis and are not copied.
 """
 
 import re
@@ -27,12 +26,12 @@ DETERMINISTIC: dict[str, str | bool] = {
 }
 """XLA's options for the same bits from every compilation and run.
 
-With the first option alone, XLA of JAX 0.12 makes each product a Triton kernel, and then allows no Triton. It must ask cuBLAS
-for a replacement, and cannot without a GPU. The second option makes products calls of cuBLAS from the beginning: a GPU runs the
-program that was compiled without one. Older versions of JAX keep their Triton kernels, whose parameters XLA then fixes.
+With the first option alone, XLA of JAX 0.12 makes each product a Triton kernel, then allows no Triton, and cannot ask cuBLAS
+for a replacement without a GPU; the last option makes products calls of cuBLAS from the beginning. Older versions of JAX keep
+their Triton kernels, whose parameters XLA then fixes.
 
-On a CPU, that pass adds a long sum in blocks where it recognises the sum's zero as a constant. In the program of one device it
-recognised other sums than in that of two: the last bits of the U-Net's losses differed.
+On a CPU, the disabled pass adds a long sum in blocks where it recognises its zero as a constant, in the program of one device
+elsewhere than in that of two: the last bits of the U-Net's losses differed.
 """
 
 
@@ -41,10 +40,8 @@ class Devices:
     """The devices of a run, in order.
 
     Attributes:
-      devices: in order.
-      absent: whether programs are only compiled for devices that are not here (`jax.experimental.topologies`). Arrays are then
-        replaced by their shapes and shardings.
-      options: further options of XLA, by name.
+      absent: whether programs are only compiled for them (`jax.experimental.topologies`), with shapes in place of arrays.
+      options: further options of XLA.
     """
 
     devices: tuple[Device, ...]  # pyright: ignore[reportInvalidTypeForm]
@@ -53,12 +50,12 @@ class Devices:
 
     @property
     def count(self) -> int:
-        """The number of devices."""
+        """How many there are."""
         return len(self.devices)
 
     @property
     def kind(self) -> str:
-        """The model of the devices, as JAX calls it."""
+        """The model, as JAX calls it."""
         return self.devices[0].device_kind
 
     @property
@@ -68,18 +65,18 @@ class Devices:
 
     @property
     def triton(self) -> bool:
-        """Whether XLA has Triton for all of them. Of NVIDIA's GPUs that is the A100's generation and later ones."""
+        """Whether XLA has Triton for them, as for NVIDIA's GPUs since the A100."""
         capabilities = [str(getattr(device, "compute_capability", "")) for device in self.devices]  # of AMD's GPUs a name
         return all(re.fullmatch(r"\d+\.\d+", each) and float(each) >= 8 for each in capabilities)
 
     @property
     def processes(self) -> int:
-        """The number of processes that own the devices."""
+        """How many processes own them."""
         return len({device.process_index for device in self.devices})
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether devices share hardware, as several CPU devices of one process do."""
+        """Whether they share hardware, as several CPU devices of one process do."""
         return self.platform == "cpu" and self.count > self.processes
 
     @property
@@ -89,26 +86,18 @@ class Devices:
         return tuple(i for i, device in enumerate(self.devices) if self.absent or device.process_index == here)
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """Copies every array to every device. Of several processes each one gives the same arrays."""
+        """Copies every array, the same in all processes, to every device."""
         return self._place(tree, PartitionSpec())
 
     def shard(self, tree: PyTree) -> PyTree:
-        """Divides arrays along their leading axis, one entry for each device. Every process gives them whole."""
+        """Divides arrays, whole in every process, along their leading axis, one entry for each device."""
         return self._place(tree, PartitionSpec(AXIS))
 
     def shard_own(self, tree: PyTree) -> PyTree:
-        """Divides arrays along their leading axis, one entry for each device of this process, in the order of `own`."""
-        if self.absent or self.processes == 1:
-            return self.shard(tree)
-        sharding = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), PartitionSpec(AXIS))
+        """As `shard`, of arrays with one entry for each device of this process, in the order of `own`."""
+        return self._place(tree, PartitionSpec(AXIS), own=True)
 
-        def place(leaf: np.ndarray) -> jax.Array:
-            return jax.make_array_from_process_local_data(sharding, leaf, (self.count, *leaf.shape[1:]))
-
-        with jax.transfer_guard("allow"):  # it is meant, unlike what the loop's guard looks for
-            return jax.tree.map(place, tree)
-
-    def _place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+    def _place(self, tree: PyTree, spec: PartitionSpec, own: bool = False) -> PyTree:
         sharding = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
         if self.absent:
             shapes = jax.eval_shape(lambda arrays: arrays, tree)
@@ -118,13 +107,16 @@ class Devices:
 
         def place(leaf: ArrayLike) -> jax.Array:
             array = np.asarray(leaf)
+            if own:
+                return jax.make_array_from_process_local_data(sharding, array, (self.count, *array.shape[1:]))
             return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
-        with jax.transfer_guard("allow"):  # as above; device_put would compare the arrays of all processes, over the network
+        # Meant, unlike what the loop's guard looks for; device_put would compare arrays of all processes over the network.
+        with jax.transfer_guard("allow"):
             return jax.tree.map(place, tree)
 
     def shard_ranges(self, shards: int) -> Int32[np.ndarray, "devices 2"]:
-        """Returns the first shard and the number of shards of each device, for `exact_mean`."""
+        """The first shard and the number of shards of each device, for `exact_mean`."""
         share = shards // self.count
         return np.array([(i * share, share) for i in range(self.count)], np.int32)
 
@@ -136,14 +128,14 @@ class Devices:
         donate: tuple[int, ...] = (),
         deterministic: bool = False,
     ) -> jax.stages.Compiled:
-        """Compiles a function for all devices, ahead of time: it never compiles again, and refuses other shapes.
+        """Compiles, ahead of time, a function of one device's arguments with equal results on all devices.
 
         Args:
-          function: of one device's arguments, with equal results on all of them: it averages all that differs.
-          args: example arguments, as `replicate` and `shard` return them.
-          sharded: how many arguments, the last ones, are divided over the devices.
+          function: averages all that differs.
+          args: examples, as `replicate` and `shard` return them.
+          sharded: how many of the last arguments are divided over the devices.
           donate: positions of arguments whose memory the results may take over.
-          deterministic: asks for the same bits from every compilation and run. Otherwise a GPU may choose between algorithms.
+          deterministic: asks for the same bits from every compilation and run.
         """
         in_axes = (None,) * (len(args) - sharded) + (0,) * sharded
         mapped = jax.pmap(
@@ -154,11 +146,7 @@ class Devices:
 
 
 def choose(count: int | None) -> Devices:
-    """Returns the first `count` devices of all processes, process by process, or all of them for None.
-
-    Raises:
-      InputError: there are fewer, or a process would have none or only a part of its own.
-    """
+    """The first `count` devices of all processes, process by process, or all of them for None."""
     devices = jax.devices()
     if count is not None and count > len(devices):
         way_out = f"set JAX_NUM_CPU_DEVICES={count} for virtual devices" if devices[0].platform == "cpu" else "use fewer"

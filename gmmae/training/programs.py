@@ -1,8 +1,8 @@
-"""The compiled programs of a run. They hold its data on the devices, and none of them ever compiles again.
+"""The compiled programs of a run, which never compile again.
 
 A program takes a chunk: consecutive steps of an epoch, all of them or `stop.validate_every_steps`, and of a source no more than
-`parallel.prefetch_mb` has room for. The number of steps is a value at run time where a chunk is not the whole, so that XLA
-cannot unroll the loop and a step has the same bits in any chunk.
+`parallel.prefetch_mb` has room for. Unless a chunk is the whole, XLA does not know the number of steps and cannot unroll the
+loop, so a step has the same bits in any chunk.
 """
 
 import math
@@ -30,20 +30,15 @@ T = TypeVar("T")
 Split = Literal["train", "validation"]
 
 CHUNKS_IN_MEMORY = 2 * 3
-"""Those of two sources: one that is computed, one that is complete or copied to the devices, and one that is read."""
+"""Of two sources: one is computed, one complete or copied to the devices, one read."""
 
 
 class _Chunks:
-    """The steps of a split in chunks, and what a program takes for each.
-
-    Args:
-      parts: the parts of an epoch. A chunk lies within one of them.
-      places: the samples of an epoch by its number.
-      epochs: how many there are.
+    """The steps of a split in chunks, each within one of `parts`, and a program's arguments for each.
 
     Attributes:
       of_epoch: the steps of each chunk of an epoch, from 0.
-      filled: the index of each chunk's steps. The last step fills a shorter chunk; the program does not get so far.
+      filled: the index of each chunk's steps; the last step fills a shorter chunk, unused.
     """
 
     def __init__(
@@ -59,7 +54,7 @@ class _Chunks:
             most = int(1e6 * setup.config.parallel.prefetch_mb / (CHUNKS_IN_MEMORY * step_bytes))
             self._length = max(1, min(self._length, most))
             rows = len(devices.own), self._length * slots
-            # To compile for, before anything is read.
+            # To compile for before anything is read.
             self._held = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (*rows, *leaf.shape)), like)
 
             @lru_cache(maxsize=2)  # of the chunk that is computed, and of the next one
@@ -84,10 +79,7 @@ class _Chunks:
         self._shard_ranges = devices.shard(devices.shard_ranges(plan.devices))
 
     def arguments(self, epoch: int, steps: range, *values: PyTree, read: bool = True) -> tuple[Any, ...]:
-        """Returns some values, the number of steps, the samples and the slots of a chunk, on the devices.
-
-        Without `read` the first sample of a source stands for all, of which only the form matters.
-        """
+        """The values, number of steps, samples and slots of a chunk, on the devices; without `read` only their forms."""
         devices, config, samples, rows = self._setup.devices, self._setup.config, self._held, None
         if self.from_source:
             if read:
@@ -126,14 +118,14 @@ class _Chunks:
 
 
 Train = Callable[..., tuple[TrainState, Float[np.ndarray, " steps"]]]
-"""`(state, epoch, steps=the whole epoch) -> (state, mean loss of each step)`; takes over the state's memory."""
+"""`(state, epoch, steps=whole epoch) -> (state, mean loss of each step)`; takes over the state's memory."""
 Validate = Callable[[Params], dict[str, float]]
-"""`params -> {name: mean over the validation samples}`: the loss and the workload's metrics."""
+"""`params -> {name: mean over the validation samples}`, of loss and metrics."""
 
 
-@lru_cache(maxsize=2)  # chunks of an epoch and its row ask for the same ones
+@lru_cache(maxsize=2)  # chunks of an epoch and its row ask for the same
 def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Float[np.ndarray, " steps"]:
-    """Returns the learning rates of an epoch's steps.
+    """The learning rates of an epoch's steps.
 
     >>> epoch_learning_rates(optax.linear_schedule(1.0, 5.0, 4), epoch=2, steps=2).tolist()
     [3.0, 4.0]
@@ -150,14 +142,14 @@ def _is_constant(schedule: optax.Schedule) -> bool:
 
 
 def epoch_parts(setup: TrainSetup) -> list[range]:
-    """Returns the steps of each part of an epoch, from 0. There is one part if no validation is due before the epoch's end."""
+    """The steps, from 0, of each part of an epoch that ends with a validation."""
     steps = setup.train_plan.steps
     part = setup.config.stop.validate_every_steps or steps
     return [range(first, min(first + part, steps)) for first in range(0, steps, part)]
 
 
 def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None) -> Train:
-    """Compiles the training of some or all steps of an epoch; `state` is one on the devices, for its shapes."""
+    """Compiles the training of steps of an epoch, for a state of these shapes."""
     compiled, arguments, chunks = compile_training(setup, state, fetcher)
     whole = range(setup.train_plan.steps)
 
@@ -178,10 +170,7 @@ def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = Non
 def compile_training(
     setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None, *, donate: bool = True
 ) -> tuple[jax.stages.Compiled, Callable[..., tuple[Any, ...]], "_Chunks"]:
-    """Returns the program of a chunk of training, the arguments after the state by epoch and chunk, and the chunks.
-
-    With `donate` the program takes over the state's memory.
-    """
+    """The program of a chunk of training, the arguments after the state by epoch and chunk, and the chunks."""
     config, plan, dtype = setup.config, setup.train_plan, setup.config.dtype
 
     @lru_cache(maxsize=2)  # of the epoch that is trained, and of the next one
@@ -203,7 +192,7 @@ def compile_training(
 
 
 def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None) -> Validate:
-    """Compiles a validation; the arguments are those of `training`, of parameters."""
+    """Compiles a validation, for parameters of these shapes."""
     compiled, chunks = compile_validation(setup, params, fetcher)
     plan, numbers, of_steps = setup.eval_plan, count(1), chunks.of_epoch
     held = None if chunks.from_source else {steps: chunks.arguments(1, steps) for steps in of_steps}
@@ -227,7 +216,7 @@ def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None
 def compile_validation(
     setup: TrainSetup, params: Params, fetcher: Fetcher | None = None
 ) -> tuple[jax.stages.Compiled, "_Chunks"]:
-    """Returns the program of a chunk of a validation, and the chunks."""
+    """The program of a chunk of a validation, and the chunks."""
     plan, exact = setup.eval_plan, setup.config.parallel.deterministic
     places = shard_samples(np.arange(plan.samples, dtype=np.int32), plan, setup.config.dtype)
     chunks = _Chunks(setup, "validation", plan, [range(plan.steps)], lambda _: places, math.inf, fetcher)
@@ -238,18 +227,18 @@ def compile_validation(
 
 
 def _fast(setup: TrainSetup, function: Callable[P, T]) -> Callable[P, T]:
-    """Returns a function with fast convolutions, if wanted, on a CPU. Those of our own workloads are fast already."""
+    """Convolutions of our own workloads are fast already."""
     wanted = setup.config.parallel.fast_convolutions and setup.config.workload not in registry.BUILT_IN
     return fast_convolutions(function) if wanted and setup.devices.platform == "cpu" else function
 
 
 def _joined(of_chunks: Sequence[jax.Array], chunks: Sequence[range]) -> Float[np.ndarray, " steps"]:
-    """Returns a value of each step from those of the chunks, whose arrays may be longer."""
+    """The arrays of chunks may be longer than the chunks."""
     return np.concatenate([values[: len(chunk)] for values, chunk in zip(jax.device_get(of_chunks), chunks, strict=True)])
 
 
 def description(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
-    """Compiles `params -> {name: array}` for the shown validation samples; None where the workload shows nothing."""
+    """Compiles `params -> {name: array}` for the shown validation samples, if the workload shows any."""
     describe = setup.workload.describe
     if describe is None:
         return None

@@ -1,4 +1,4 @@
-"""The results of a run for people and programs: `record.json` and `history.csv`."""
+"""A run's results for people and programs: `record.json` and `history.csv`."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ class Epoch(NamedTuple):
     metrics: Mapping[str, float] = {}  # the workload's own, after these steps; a column each, as val_NAME
 
     def value(self, metric: str) -> float:
-        """Returns the loss or a metric by name; NaN where there is none of that name."""
+        """The loss or a metric by name; NaN where there is none."""
         return self.validation.get(metric, math.nan)
 
     @property
@@ -49,7 +49,7 @@ PLAIN = Epoch._fields[:-1]
 """The columns of every history."""
 
 COUNTS = ("epoch", "steps", "samples", "batch")
-"""Those that are whole numbers."""
+"""Whole numbers among them."""
 
 
 class Progress(NamedTuple):
@@ -57,7 +57,6 @@ class Progress(NamedTuple):
 
     Attributes:
       best_epoch: by the monitored metric; 0 where none was finite.
-      clocks: seconds by section.
       rows: number of rows of `history.csv` so far.
       sha256: of the bytes of `history.csv` up to the last of them.
     """
@@ -117,7 +116,7 @@ class Record:
 
     @property
     def seen_notes(self) -> list[str]:
-        """A sentence if validation samples had been seen, otherwise none."""
+        """A sentence if validation samples had been seen."""
         seen = self.data.get("seen validation samples")
         words = f"{seen} of {self.validation_samples} validation samples had been trained on before the run (data.allow_seen)"
         return [words] if seen else []
@@ -138,7 +137,7 @@ class Record:
         return [(1, self.global_batch), *((first, batch) for first, batch in self.growth)]
 
     def epochs_by_stage(self, epochs: int) -> list[int]:
-        """Returns how many of a run's first epochs belong to each stage."""
+        """How many of a run's first epochs belong to each stage."""
         firsts = [first for first, _ in self.stages]
         return [max(min(end, epochs + 1) - first, 0) for first, end in zip(firsts, [*firsts[1:], epochs + 1], strict=True)]
 
@@ -150,36 +149,32 @@ class Record:
 
     @property
     def batch_text(self) -> str:
-        """The global batches of a run in words, with an arrow between its stages."""
+        """The global batches, with an arrow between the stages."""
         return " → ".join(str(batch) for _, batch in self.stages)
 
     @property
     def clipped(self) -> bool:
-        """The global batch is the whole training set, or the largest of the rule, because the strategy asks for more."""
+        """Whether the strategy asks for a larger batch than it gets."""
         return self.wanted_batch > max(self.global_batch, self.largest_batch)
 
 
 def to_json(record: Record) -> str:
-    """Returns the record as strict JSON."""
+    """The record as strict JSON."""
     return json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
 
 
 def from_json(text: str) -> Record:
-    """Returns the record that `to_json` wrote."""
+    """Inverts `to_json`."""
     return from_plain(json.loads(text))
 
 
 def plain(record: Record) -> dict[str, Any]:
-    """Returns the record as a dictionary of values that strict JSON has."""
+    """The record as a dictionary of values that strict JSON has."""
     return json.loads(json.dumps(asdict(record)), parse_constant=lambda constant: str(float(constant)))
 
 
 def from_plain(data: dict[str, Any]) -> Record:
-    """Returns the record that `plain` made, without keys of newer schema versions.
-
-    Raises:
-      ValueError: a field is missing, or has a value of another type.
-    """
+    """Inverts `plain`, without keys of newer schema versions; a missing field or another type is a ValueError."""
     known = {item.name: data[item.name] for item in fields(Record) if item.name in data}
     results = [key for key in known if key.endswith(("_loss", "_metrics"))]
     return checked(Record, known | {key: _number(known[key]) for key in results}, any_number=results)
@@ -192,7 +187,7 @@ def _number(value: object) -> object:
 
 
 def read_history(path: Path) -> list[Epoch]:
-    """Returns the rows of a `history.csv`.
+    """The rows of a `history.csv`.
 
     Raises:
       OSError: it cannot be read.
@@ -202,21 +197,20 @@ def read_history(path: Path) -> list[Epoch]:
 
 
 def parse_history(text: str) -> list[Epoch]:
-    """Returns the rows of the text of a `history.csv`. Raises as `read_history`."""
-    return [_epoch(row) for row in csv.DictReader(io.StringIO(text))]
-
-
-def _epoch(row: dict[str, str]) -> Epoch:
-    values: dict[str, Any] = {key: (int if key in COUNTS else float)(row[key]) for key in PLAIN if key != "train_loss"}
-    values["train_loss"] = float(row["train_loss"]) if row["train_loss"] else None
-    return Epoch(**values, metrics={key.removeprefix("val_"): float(row[key]) for key in row if key not in PLAIN})
+    """The rows of a `history.csv` of this text; raises as `read_history`."""
+    rows = []
+    for row in csv.DictReader(io.StringIO(text)):
+        values: dict[str, Any] = {key: (int if key in COUNTS else float)(row[key]) for key in PLAIN if key != "train_loss"}
+        values["train_loss"] = float(row["train_loss"]) if row["train_loss"] else None
+        rows.append(Epoch(**values, metrics={key.removeprefix("val_"): float(row[key]) for key in row if key not in PLAIN}))
+    return rows
 
 
 def epoch_ends(rows: Iterable[Epoch]) -> list[Epoch]:
-    """Returns the rows at the ends of epochs."""
+    """The rows at the ends of epochs."""
     return [row for row in rows if row.train_loss is not None]
 
 
 def first_rows(path: Path, count: int) -> bytes:
-    """Returns the header of a `history.csv` and its first rows, as they are in the file; fewer where it has fewer."""
+    """The bytes of a `history.csv`'s header and first rows."""
     return b"".join(path.read_bytes().splitlines(keepends=True)[: count + 1])

@@ -1,4 +1,4 @@
-"""The files that a run writes while it goes on, besides its checkpoints: history, record, snapshots and TensorBoard's."""
+"""The files that a run writes besides its checkpoints: history, record, snapshots and TensorBoard's."""
 
 import hashlib
 import logging
@@ -30,24 +30,24 @@ TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
 
 
 def training_s(row: Epoch) -> float:
-    """Returns the seconds of training and validation up to a row, as in a time to the target."""
+    """Seconds of training and validation up to a row, as in a time to the target."""
     return row.train_s + row.eval_s
 
 
 class TensorBoard:
-    """Events of one run under a folder, which is made when needed.
+    """Events of one run under a folder.
 
     Events carry the run's own clock, so TensorBoard's axis "Relative" shows seconds of training, without compiling and pauses
-    between two processes of a run. A run that is written afterwards has the times that it took.
+    between two processes of a run.
 
     Args:
-      parameters: the run's hyperparameters by name, for the HParams tab.
-      start: the epoch to resume from. Earlier events with this number or a later one are purged, whether they count epochs or
-        steps. So all rows must be written again; those that are still there are left out.
-      metric: of the target. A workload's metric has columns of its own in the HParams tab, beside the losses.
+      parameters: the run's hyperparameters, for the HParams tab.
+      start: the epoch to resume from. Later events are purged, whether they count epochs or steps, so all rows must be written
+        again; those that are still there are left out.
+      metric: of the target; a workload's own has columns in the HParams tab.
       times: tags of an epoch's clocks, each with its field of `Epoch`.
       results: tags of the outcome, each with its field of `Record`.
-      clock: seconds since the start at a row; None: events carry the time at which they are written.
+      clock: seconds since the start at a row; None: when events are written.
     """
 
     def __init__(
@@ -60,19 +60,21 @@ class TensorBoard:
         results: Mapping[str, str] = RESULTS,
         clock: Callable[[Epoch], float] | None = training_s,
     ):
-        from tensorboardX import SummaryWriter  # imported where there are logs to write: it takes a quarter of a second
+        from tensorboardX import SummaryWriter  # its import takes a quarter of a second
         from tensorboardX.summary import hparams
 
-        self._clock, self._start, self._now = clock, _first_start(folder), None
+        names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
+        self._start = min((float(name[1]) for name in names if name), default=time.time())  # of the run's first process
+        self._clock, self._now = clock, None
         self._first, self._by_step = start, False
         own = {} if metric == LOSS else {f"result/best_{metric}": "best_value"}
         self._epoch_tags, self._result_tags = {**SCALARS, **times}, {**results, **own}
-        # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
+        # Where the disk is full nothing empties the queue, and a full one would wait for ever.
         self._writer = SummaryWriter(str(folder), purge_step=start, flush_secs=FLUSH_S, max_queue=QUEUE)
         self._next_flush = 0.0
-        # SummaryWriter.add_hparams would open a run of its own, named by the time, for the same purpose.
+        # SummaryWriter.add_hparams would open a run of its own, named by the time.
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}
-        # A warning for each NaN: here they are results, and the record says so.
+        # It would warn of each NaN, which here is a result.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
         assert self._writer.file_writer is not None
         columns = [*SCALARS, *(f"metric/{metric}" for _ in own), *self._result_tags]
@@ -80,13 +82,7 @@ class TensorBoard:
             self._writer.file_writer.add_summary(summary)
 
     def row(self, row: Epoch) -> None:
-        """Writes the scalars of a row; they are on disk about a second later.
-
-        From the first row inside an epoch on, each validation is also shown by its step, as `steps/NAME`.
-
-        Raises:
-          OSError: earlier scalars cannot be written.
-        """
+        """Writes a row's scalars, on disk about a second later; from the first row inside an epoch on also `steps/NAME`."""
         self._now = self._start + self._clock(row) if self._clock else None
         self._by_step |= row.train_loss is None
         if self._by_step and row.steps >= self._first:
@@ -97,7 +93,7 @@ class TensorBoard:
                 self._writer.add_scalar(tag, getattr(row, name), row.epoch, self._now)
             for name, value in row.metrics.items():
                 self._writer.add_scalar(f"metric/{name}", value, row.epoch, self._now)
-        if time.monotonic() >= self._next_flush:  # it waits for the disk, longer than a short epoch takes
+        if time.monotonic() >= self._next_flush:  # it takes longer than a short epoch
             self._writer.flush()  # a full disk shows here, in the caller's thread
             self._next_flush = time.monotonic() + FLUSH_S
 
@@ -123,33 +119,27 @@ class TensorBoard:
         self._writer.close()
 
 
-def _first_start(folder: Path) -> float:
-    """When the first process of the run began, by the names of its event files; now where there are none."""
-    names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
-    return min((float(name[1]) for name in names if name), default=time.time())
-
-
 def write_history(path: Path, rows: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
-    """Writes a `history.csv` with a column for each metric; a run then appends to it."""
+    """Writes a `history.csv` with a column for each metric."""
     write_text(path, csv_text((), [*PLAIN, *(f"val_{name}" for name in metrics)]) + "".join(map(history_line, rows)))
 
 
 def history_line(row: Epoch) -> str:
-    """Returns one row as a line, every float to the last digit."""
+    """One row as a line, every float to the last digit."""
     return ",".join(map(repr, (*row[:-1], *row.metrics.values()))).replace("None", "") + "\n"
 
 
 class RunLogger:
-    """Writes a run's progress into its work directory; methods raise `StorageError` where it cannot be written."""
+    """Writes a run's progress into its work directory; raises `StorageError` where it cannot."""
 
     def __init__(self, workdir: WorkDir, tensorboard: TensorBoard):
         self._workdir, self._tensorboard, self._sha256 = workdir, tensorboard, hashlib.sha256()
 
     def begin(self, rows: Sequence[Epoch], metrics: Sequence[str]) -> None:
-        """Cuts the history after the rows so far, or begins it with a column for each of the workload's metrics."""
+        """Cuts the history after the rows so far, or begins it."""
         history = self._workdir.history
         with storage(self._workdir.root):
-            if rows:  # never written again: a power cut could take what a checkpoint counts on
+            if rows:  # never written again: a power cut could take rows that a checkpoint counts on
                 os.truncate(history, len(first_rows(history, len(rows))))
             else:
                 write_history(history, [], metrics)
@@ -167,7 +157,7 @@ class RunLogger:
             self._tensorboard.row(row)
 
     def sha256(self) -> str:
-        """Returns the SHA-256 of the history, as a checkpoint keeps it; all of it is on the disk then."""
+        """Brings the history to the disk and returns its SHA-256, for a checkpoint."""
         with storage(self._workdir.root), self._workdir.history.open("rb") as file:
             os.fsync(file.fileno())
         return self._sha256.hexdigest()

@@ -1,7 +1,4 @@
-"""A training step, consecutive steps and a validation, as pure functions of one device's arguments.
-
-They run within `pmap`, whose axis is `gmmae.training.parallel.AXIS`. Weights come from `gmmae.scaling.batches`.
-"""
+"""A training step, consecutive steps and a validation, as pure functions of one device's arguments, within `pmap`."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -32,19 +29,14 @@ class TrainState(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One device's samples of a step, and a random key for each; no keys where the losses draw nothing."""
+    """One device's samples of a step, and a random key for each, or none where the losses draw nothing."""
 
     samples: Samples
     keys: Array | None = None
 
 
 class Algorithm(NamedTuple):
-    """What a step does with its batch.
-
-    Attributes:
-      micro_batches: equal parts of a device's batch, computed one after the other.
-      exact: whether the mean over devices has the same bits on any number of them.
-    """
+    """What a step does with its batch, in `micro_batches` equal parts or by the `exact` reduction."""
 
     losses: Losses
     optimizer: optax.GradientTransformationExtraArgs
@@ -53,7 +45,7 @@ class Algorithm(NamedTuple):
 
 
 class EpochValues(NamedTuple):
-    """The values that differ between epochs, and between runs that share a program; `seed` is of the samples' keys."""
+    """The values that differ between epochs, and between runs that share a program."""
 
     seed: UInt32[Array, ""]
     epoch: Int[Array, ""]
@@ -61,15 +53,13 @@ class EpochValues(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """One device's slots of consecutive steps.
-
-    With the exact reduction every device has those of all shards, `shards × shard_batch` in place of `slots`.
+    """One device's slots of consecutive steps, or with the exact reduction those of all shards, `shards × shard_batch`.
 
     Attributes:
       rows: where the samples are in the arrays on the device.
-      indices: where they are in the data set. The two differ where the device holds a part of it.
+      indices: where they are in the data set, of which a device may hold a part.
       weights: as in `gmmae.scaling.batches.ShardedIndices`.
-      shard_range: this device's first shard and number of shards, for the exact reduction.
+      shard_range: the device's first shard and number of shards, for the exact reduction.
     """
 
     rows: Int[Array, "steps *slots"]
@@ -79,18 +69,18 @@ class Slots(NamedTuple):
 
 
 def take(samples: Samples, index: Int[Array | np.ndarray, "*batch"]) -> Samples:
-    """Returns the samples at these positions."""
+    """The samples at these positions."""
     return jax.tree.map(lambda array: array[index], samples)
 
 
 def sample_keys(epoch_key: Array, index: Int[Array | np.ndarray, "*batch"]) -> Array:
-    """Returns a random key for each sample, which depends on the epoch and the sample's position in the data set only."""
+    """A random key for each sample, which depends on the epoch and the sample's position in the data set only."""
     keys = jax.vmap(lambda sample: jax.random.fold_in(epoch_key, sample))(index.ravel())
     return keys.reshape(index.shape)
 
 
 def in_micro_batches(function: BatchFunction[B, T], batch: B, weights: Float[Array, " samples"], parts: int = 1) -> T:
-    """Returns the sum of a function's values at equal parts of a batch, computed one after the other to bound memory."""
+    """The sum of a function's values at equal parts of a batch, one after the other to bound memory."""
     if parts == 1:
         return function(batch, weights)
     divided = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, weights))
@@ -103,7 +93,7 @@ def in_micro_batches(function: BatchFunction[B, T], batch: B, weights: Float[Arr
 
 
 def pmean(local: X) -> X:
-    """Returns the mean over devices of all arrays, by one `lax.pmean`: each one synchronises all devices."""
+    """The mean over devices, by one `lax.pmean` of all arrays, because each one synchronises all devices."""
     if lax.axis_size(AXIS) == 1:
         return local
     with jax.named_scope("reduction"):
@@ -122,13 +112,8 @@ def train_step(
 ) -> tuple[TrainState, Float[Array, ""]]:
     """Takes one synchronous data-parallel step (Eq. 2): local gradient of the weighted sum, mean over devices, update.
 
-    Args:
-      state: equal on all devices, and so is the state returned.
-      batch: this device's samples; with the exact reduction those of all devices, with the shards as leading axis.
-      weights: of the samples, as in `gmmae.scaling.batches.ShardedIndices`.
-      learning_rate: of this step.
-      shard_range: as in `Slots`.
-      algorithm: of the step.
+    The state is equal on all devices, before and after. With the exact reduction the batch has the samples of all devices, with
+    the shards as leading axis.
 
     Returns:
       The new state and the mean loss over the step's real samples of all devices, before the update.
@@ -161,8 +146,7 @@ def train_steps(
 ) -> tuple[TrainState, Float[Array, " steps"]]:
     """Takes consecutive steps of an epoch, each by `train_step`.
 
-    Where `count` is an array, the program is the same for any number of steps, with the same bits. `samples` is a pytree of
-    arrays: the whole training set, or what the device needs of it.
+    Where `count` is an array, the program has the same bits for any number of steps.
 
     Returns:
       The new state and the mean loss of each step, 0 for those that were not taken.
@@ -189,11 +173,7 @@ def validate_steps(
     values: Callable[[Params, Samples], PerSample],
     exact: bool = False,
 ) -> dict[str, Float[Array, " steps"]]:
-    """Returns the mean of each step's real samples, by name, 0 for the steps that are not taken.
-
-    `values` gives one value for each sample, by name; `count` and `samples` are as in `train_steps`. With `exact` the means
-    have the same bits on any number of devices.
-    """
+    """The mean of each step's real samples, by name, 0 for steps that are not taken; `values` gives one for each sample."""
 
     def sums(samples: Samples, weights: Array) -> dict[str, Array]:
         return {name: weighted_sum(value, weights) for name, value in values(params, samples).items()}
@@ -222,5 +202,5 @@ def _scanned(step: Callable[[X, PyTree], X], carry: X, of_steps: PyTree, count: 
 
 
 def _noted(of_steps: Float[Array, " steps"], value: Float[Array, ""], number: Array) -> Float[Array, " steps"]:
-    """Writes all values again, because XLA makes an update in place a copy on a GPU, which divides the step's CUDA graph."""
+    """Writes all values again: XLA makes an update in place a copy on a GPU, which divides the step's CUDA graph."""
     return jnp.where(jnp.arange(len(of_steps)) == number, value, of_steps)

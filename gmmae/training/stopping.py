@@ -1,4 +1,4 @@
-"""When training stops, and why. Reasons are results: they go into the record as they are."""
+"""When training stops, and why, as the record says it."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,8 +13,8 @@ class StopMonitor:
 
     Attributes:
       epochs: the rows at the ends of epochs.
-      at_target: the first row at the target, or None.
-      costs: the monitored metric after each epoch as something to make small, by its number; infinite before the first one.
+      at_target: the first row at the target.
+      costs: the monitored metric by epoch, negated where higher is better; infinite before the first.
 
     >>> rows = [Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0, 0, 0, 0, 0, 32) for epoch, loss in enumerate((0.3, 0.2), 1)]
     >>> StopMonitor(StopConfig(target=0.2), rows).reason()
@@ -29,12 +29,12 @@ class StopMonitor:
         self.epochs: list[Epoch] = []
         self.at_target: Epoch | None = None
         self.costs, self._costs_of_rows = [math.inf], list[float]()
-        self._lowest = [math.inf]  # the lowest cost up to each epoch, so that no rule walks through all of them
+        self._lowest = [math.inf]  # cost up to each epoch, so that no rule walks through all of them
         for row in rows:
             self.add(row)
 
     def add(self, row: Epoch) -> None:
-        """Adds the next row. An undefined metric is worse than any other."""
+        """Adds the next row; an undefined metric is worse than any other."""
         monitor = self._stop.monitor
         cost = self._sign * (row.val_loss if monitor == LOSS else row.metrics.get(monitor, math.nan))
         cost = math.inf if math.isnan(cost) else cost
@@ -48,23 +48,22 @@ class StopMonitor:
             self._lowest.append(min(self._lowest[-1], cost))
 
     def target_epoch(self) -> Epoch | None:
-        """Returns the end of the epoch of the first row at the target."""
+        """The end of the epoch of the first row at the target."""
         return self.epochs[self.at_target.epoch - 1] if self.at_target else None
 
     def target_step(self) -> float | None:
-        """Returns the step at which the metric crosses the target, linear between two rows; None if it does not."""
+        """The step at which the metric crosses the target, linear between two rows."""
         if self.at_target is None:
             return None
         return crossing([0, *(row.steps for row in self.rows)], [math.inf, *self._costs_of_rows], self._target)
 
     def reason(self) -> str | None:  # noqa: PLR0911 a line for each reason
-        """Returns the reason to stop after the last epoch, or None to go on, as always inside an epoch.
+        """The reason to stop after the last epoch, or None to go on, as always inside an epoch.
 
-        A target that an earlier epoch reached comes first, because it was changed since, and so does one reached inside the
-        last epoch. Otherwise NaN or infinity in a loss goes before any other rule. `collapsed` is a validation loss that stays
-        the same, to the last digit, for `collapse_epochs` further epochs: the constant ceiling of the paper's Fig. 3. Any other
-        plateau is `stalled`: the best of the last `patience_epochs` epochs does not improve on the best before by the share
-        `min_relative_improvement`.
+        A target reached inside the last epoch, or earlier where it was changed since, goes before NaN or infinity in a loss,
+        and that before any other rule. `collapsed` is a validation loss that stays the same, to the last digit, for
+        `collapse_epochs` further epochs: the constant ceiling of the paper's Fig. 3. `stalled` is any other plateau: the best
+        of the last `patience_epochs` epochs does not improve on the best before by the share `min_relative_improvement`.
         """
         stop, done, last = self._stop, len(self.epochs), self.rows[-1] if self.rows else None
         if last is None or last.train_loss is None:
@@ -89,9 +88,7 @@ class StopMonitor:
 
 
 def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> float:
-    """Returns the step at which a curve first falls to a level, linear between two validations; infinite if it does not.
-
-    The first step and cost are before the first step; of a metric to be made large the costs are negative.
+    """The step at which a curve first falls to a level, linear between two validations, or infinity.
 
     >>> crossing((0, 10, 20), (5.0, 3.0, 2.0), 2.5), crossing((0, 10), (5.0, 3.0), 1.0)
     (15.0, inf)
@@ -108,7 +105,7 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
 
 
 def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bool:
-    """Returns whether a run has nothing left to do under these rules, which may have changed since.
+    """Whether a run has nothing left to do under these rules, which may have changed since.
 
     Without the rows of its history only the limits of epochs and time are applied again.
     """

@@ -1,4 +1,4 @@
-"""The display of a run: a table at the start, a progress bar on a terminal, plain lines elsewhere."""
+"""The display of a run: a table, then a progress bar on a terminal, plain lines elsewhere."""
 
 import sys
 from collections.abc import Mapping
@@ -14,24 +14,24 @@ from gmmae.training.records import Epoch
 
 
 class Plain:
-    """Shows the progress of one run: prints one line for each epoch, for log files."""
+    """Prints one line for each epoch, for log files."""
 
     def __init__(self, console: Console):
         self._file, self._max_epochs = console.file, 0  # not through rich, which takes as long as a short epoch
 
     def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
-        """Prints the start table; `done` epochs are behind the run."""
+        """Shows the start table; `done` epochs are behind the run."""
         self._max_epochs = max_epochs
         width = max(map(len, facts))
         for name, value in facts.items():
             self.say(f"{name:<{width}}  {value}")
 
     def epoch(self, row: Epoch) -> None:
-        """Prints a line for the epoch."""
+        """Shows an epoch."""
         self.say(f"epoch {row.epoch}/{self._max_epochs}  {losses_text(row)}  lr {row.lr:.3g}  {row.total_s:.1f} s")
 
     def say(self, line: str) -> None:
-        """Prints a line."""
+        """Shows a line."""
         self._file.write(line + "\n")
         self._file.flush()
 
@@ -57,7 +57,7 @@ class Live(Plain):
         self._task = self._progress.add_task("", total=None, start=False)
 
     def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
-        """Shows the start table and the progress bar."""
+        """Shows the start table and the bar."""
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
@@ -68,20 +68,20 @@ class Live(Plain):
         self._progress.start()
 
     def epoch(self, row: Epoch) -> None:
-        """Moves the progress bar."""
+        """Moves the bar."""
         self._progress.update(self._task, completed=row.epoch, description=losses_text(row))
 
     def say(self, line: str) -> None:
-        """Prints a line above the progress bar."""
+        """Shows a line above the bar."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Takes the progress bar away."""
+        """Takes the bar away."""
         self._progress.stop()
 
 
 def losses_text(row: Epoch) -> str:
-    """Returns the losses of an epoch in a few words.
+    """The losses of an epoch in a few words.
 
     >>> losses_text(Epoch(1, 1, 32, 0.1, 0.0123456, float("nan"), 0, 0, 0, 0, 0, 32))
     'train 0.01235  validation nan'
@@ -91,11 +91,11 @@ def losses_text(row: Epoch) -> str:
 
 
 def standard_output() -> Console:
-    """Returns standard output, which goes on in silence when its reader ends."""
+    """Standard output, which goes on in silence when its reader ends."""
     return Console(file=cast(TextIO, Outlasting(sys.stdout)))
 
 
 def display(console: Console | None = None) -> Plain:
-    """Returns the display for standard output: live on a terminal, plain elsewhere."""
+    """Live on a terminal, plain elsewhere."""
     console = console or standard_output()
     return Live(console) if console.is_terminal else Plain(console)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import numpy as np
@@ -34,14 +34,6 @@ from gmmae.workloads.sources import CheckedSource, Fetcher
 def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record:
     """Trains to the end, or resumes the run in the work directory, on all devices, and draws its figures.
 
-    Args:
-      config: from `configure`.
-      workdir: the run's folder.
-      quiet: whether to print nothing.
-
-    Returns:
-      The record, as in `record.json`.
-
     Raises:
       InputError: the configuration does not fit the machine, the data or the work directory.
     """
@@ -57,7 +49,7 @@ def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record
 
 
 class Trained(NamedTuple):
-    """A trained model: the configuration and record of its run, its workload, and the best parameters, on the host."""
+    """A trained model: configuration and record of its run, its workload, and the best parameters, on the host."""
 
     config: Config
     record: Record
@@ -65,32 +57,32 @@ class Trained(NamedTuple):
     params: Params
 
     def losses(self, samples: Samples) -> np.ndarray:
-        """Returns one loss for each sample; `samples` are as those of `workload.load()`."""
+        """One loss for each sample; `samples` are as those of `workload.load()`."""
         return self._applied(self.workload.losses, samples, None)
 
     def metrics(self, samples: Samples) -> Mapping[str, np.ndarray]:
-        """Returns one value for each sample and metric of the workload."""
+        """One value for each sample and metric of the workload."""
         return self._applied(self.workload.metrics, samples)
 
     def evaluate(self, samples: Samples) -> Mapping[str, np.ndarray]:
-        """Returns one value for each sample of the loss, which is the first, and of each metric."""
+        """One value for each sample of the loss, which is the first, and of each metric."""
         values = self._applied(partial(contract.values, self.workload), samples)
         return {LOSS: values[LOSS], **values}  # JAX puts names in order
 
     def describe(self, samples: Samples) -> Mapping[str, np.ndarray]:
-        """Returns the workload's description of samples; for nodules mixtures (weights, means, covariances) and densities."""
+        """The workload's description of samples; for nodules mixtures (weights, means, covariances) and densities."""
         return self._applied(self._required("describe"), samples)
 
     def encode(self, samples: Samples) -> np.ndarray:
-        """Returns one latent vector for each sample."""
+        """One latent vector for each sample."""
         return self._applied(self._required("encode"), samples)
 
     def decode(self, latent: np.ndarray) -> Mapping[str, np.ndarray]:
-        """Returns the entries of `describe` that do not need the samples, of latent vectors."""
+        """The entries of `describe` that do not need the samples, of latent vectors."""
         return self._applied(self._required("decode"), latent)
 
     def refine(self, samples: Samples, steps: int = 30) -> Mapping[str, np.ndarray]:
-        """Returns `describe` of nodules after a number of steps of Adam on each mixture (`gmmae.models.refine`).
+        """`describe` of nodules after steps of Adam on each mixture (`gmmae.models.refine`).
 
         It adds each sample's `loss_before` and `loss`, and the `seconds` that they took.
         """
@@ -111,10 +103,7 @@ class Trained(NamedTuple):
         return _joined([result for result, _ in self._batches(function, samples, *more)])
 
     def _batches(self, function: Callable[..., PyTree], samples: Samples, *more: object) -> list[tuple[PyTree, float]]:
-        """Applies a function of parameters and samples batch by batch; returns its values on the host, and the seconds.
-
-        It is computed as in the run's validation: in its precision, by one compiled program.
-        """
+        """Values on the host and seconds of each batch, by one program, as in the run's validation."""
         samples = sources.checked(samples, "the samples")
         total, values = sources.count(samples), []
         batch = min(total, compilation.EVAL_DEVICE_BATCH)
@@ -129,7 +118,11 @@ class Trained(NamedTuple):
                     f"samples must have the form of those of `workload.load()`; got others: {' '.join(str(error).split())}"
                 ) from error
             if total > batch:
-                _require_samples(jax.tree.leaves(program.out_info), batch)
+                for shape in (array.shape for array in jax.tree.leaves(program.out_info) if array.shape[:1] != (batch,)):
+                    raise InputError(
+                        f"a workload's functions must give one entry a sample to be used on more than {batch} samples; got "
+                        f"the shape {shape} for {batch}: give fewer samples at a time"
+                    )
             program = program.compile()
             for part in parts:
                 start = time.perf_counter()
@@ -141,7 +134,7 @@ class Trained(NamedTuple):
         return values
 
     def _parts(self, samples: Samples, batch: int, fetcher: Fetcher) -> Iterator[Samples]:
-        """Yields samples batch by batch in the run's precision. The last batch is filled up."""
+        """Batches in the run's precision, of which the last is filled up."""
         total = sources.count(samples)
         parts = np.arange(math.ceil(total / batch) * batch).reshape(-1, batch)
         if not isinstance(samples, CheckedSource):
@@ -156,32 +149,22 @@ class Trained(NamedTuple):
             yield waits.pop(0)()
 
 
-def _require_samples(arrays: Sequence[Any], batch: int) -> None:
-    if wrong := [array.shape for array in arrays if array.shape[:1] != (batch,)]:
-        raise InputError(
-            f"a workload's functions must give one entry a sample to be used on more than {batch} samples; got the shape "
-            f"{wrong[0]} for {batch}: give fewer samples at a time"
-        )
-
-
 def _joined(results: Sequence[PyTree]) -> PyTree:
     return results[0] if len(results) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *results)
 
 
 def load(workdir: str | Path, *, workload: str | None = None, **changes: object) -> Trained:
-    """Loads the best parameters of a run with its workload. The data are loaded by `workload.load()` only.
+    """Loads the best parameters of a run with its workload, but no data.
 
     Works in any interpreter, for any devices and reduction of the run, and changes nothing in its folder.
 
     Args:
-      workdir: the folder of a run that you trust, because the Python file that it names is executed; or a file that
-        `gmmae export` has made of it.
+      workdir: the folder, or the file of `gmmae export`, of a run that you trust: the Python file that it names is executed.
       workload: where the run's workload is now, if that has moved.
       changes: of the configuration, as in `configure`: `data__root="elsewhere"` for other data.
 
     Raises:
-      InputError: the folder holds no run with a checkpoint that can be read and finite parameters, or a change has an unknown
-        key.
+      InputError: the folder holds no run with a readable checkpoint and finite parameters, or a change has an unknown key.
     """
     own = run_config(Path(workdir), workload)
     other = updated(own, {key.replace("__", "."): value for key, value in changes.items()})
@@ -189,20 +172,12 @@ def load(workdir: str | Path, *, workload: str | None = None, **changes: object)
 
 
 def run_config(workdir: Path, workload: str | None = None) -> Config:
-    """Returns the configuration of the run in a folder or an exported file, with its workload in another place if one is given.
-
-    Raises:
-      InputError: there is none.
-    """
+    """The configuration of the run in a folder or an exported file, with `workload` in place of its own."""
     return read_config(_opened(workdir).config, workload)
 
 
 def restore(config: Config, workdir: Path) -> Trained:
-    """Returns the best parameters of the run in a folder or an exported file, with the workload of a configuration.
-
-    Raises:
-      InputError: as `load`.
-    """
+    """Loads the best parameters of the run in a folder or an exported file, with the workload of a configuration."""
     folder = _opened(workdir)
     record = folder.read_record()
     assert record is not None
@@ -216,7 +191,7 @@ def restore(config: Config, workdir: Path) -> Trained:
 
 
 def _opened(run: Path) -> WorkDir:
-    """Returns the files of a run; those in an exported file have the names of a folder's."""
+    """Files in an exported file have the names of a folder's."""
     folder = WorkDir(cast(Path, zipfile.Path(run)) if run.is_file() and zipfile.is_zipfile(run) else run)
     if not (folder.config.is_file() and folder.record.is_file()):
         names = f"{folder.config.name} and {folder.record.name}"

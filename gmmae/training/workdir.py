@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gmmae.config.schema import Config, absolute, defaults, flatten
-from gmmae.config.toml import differences, flatten_table, to_toml
+from gmmae.config.schema import Config, defaults, flatten
+from gmmae.config.toml import differences, flatten_table
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError, StorageError
-from gmmae.system.files import FAILED, claim_output, remove_empty, write_text
+from gmmae.system.files import FAILED, claim_output, remove_empty
 from gmmae.training.records import Epoch, Progress, Record, first_rows, from_plain, parse_history, read_history
 
 
 class WorkDir:
-    """Paths below `root`; which of them exist depends on how far the run is."""
+    """Paths below `root`, whether they exist or not."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -31,29 +31,21 @@ class WorkDir:
         self.snapshots = self.figures / "snapshots"
 
     def read_record(self) -> Record | None:
-        """Returns the record, or None where none has been written.
-
-        Raises:
-          InputError: it is there and cannot be read.
-        """
+        """Reads the record; None where none has been written."""
         try:
             return json_files.read(self.record, "be a record of this program", "delete it or give another workdir", from_plain)
         except FileNotFoundError:
             return None
 
     def read_rows(self) -> list[Epoch]:
-        """Returns the rows of the history; none where it is not there, or cannot be read."""
+        """Reads the rows of the history; none where it cannot be read."""
         try:
             return read_history(self.history)
         except (OSError, ValueError, TypeError, KeyError):
             return []
 
     def read_rows_of(self, progress: Progress) -> list[Epoch]:
-        """Returns the rows of the history that a checkpoint was saved after.
-
-        Raises:
-          InputError: the history does not begin with these rows.
-        """
+        """Reads the rows after which a checkpoint was saved, with which the history must begin."""
         try:
             held = first_rows(self.history, progress.rows)
             count = max(held.count(b"\n") - 1, 0)
@@ -70,11 +62,7 @@ class WorkDir:
         return parse_history(held.decode())
 
     def read_config(self) -> dict[str, Any]:
-        """Returns the values of the saved configuration by key.
-
-        Raises:
-          InputError: it is no TOML.
-        """
+        """Reads the values of the saved configuration by key."""
         try:
             return dict(flatten_table(tomllib.loads(self.config.read_text(encoding="utf-8"))))
         except ValueError as error:
@@ -89,13 +77,9 @@ class WorkDir:
 
 @contextmanager
 def claim(config: Config, root: Path) -> Iterator[WorkDir]:
-    """Makes the work directory, or recognises it as this run's own; no other process may enter it.
+    """Makes the work directory, or recognises it as this run's own, and holds it.
 
-    A start that fails before `begin` takes away again what it has made.
-
-    Raises:
-      InputError: it cannot be written, another process is in it, or it belongs to a run with another configuration.
-      StorageError: its disk is full, or failed.
+    A start that fails before it writes the configuration takes away what it has made.
     """
     workdir = WorkDir(root)
     with ExitStack() as held:
@@ -116,21 +100,9 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
         yield workdir
 
 
-def begin(config: Config, workdir: WorkDir) -> None:
-    """Makes a claimed work directory the run's own: its start has succeeded."""
-    with writable(workdir.root):
-        workdir.snapshots.mkdir(parents=True, exist_ok=True)
-        write_text(workdir.config, to_toml(absolute(config)))
-
-
 @contextmanager
 def writable(root: Path) -> Iterator[None]:
-    """Refuses a work directory in which the block cannot write.
-
-    Raises:
-      InputError: it is none that can be written.
-      StorageError: the disk failed, or is full.
-    """
+    """Turns an `OSError` into an `InputError`, or a `StorageError` where the disk is full or failed."""
     claim_output(root, None, "workdir")
     try:
         yield
@@ -145,7 +117,7 @@ def writable(root: Path) -> Iterator[None]:
 
 @contextmanager
 def storage(root: Path) -> Iterator[None]:
-    """Turns an error of the file system into a `StorageError` about the work directory and the file."""
+    """Turns an `OSError` into a `StorageError` about the work directory and the file."""
     try:
         yield
     except OSError as error:
@@ -156,11 +128,7 @@ def storage(root: Path) -> Iterator[None]:
 
 
 def alone(lock: Path, work: str) -> AbstractContextManager[None]:
-    """Holds the lock of a work directory, in which one run, sweep or plan, as `work` calls it, may work at a time.
-
-    Raises:
-      InputError: another process holds it.
-    """
+    """Holds the lock of a work directory, for one run, sweep or plan, as `work` calls it, at a time."""
 
     def refuse(holder: str) -> None:
         raise InputError(

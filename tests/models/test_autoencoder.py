@@ -7,21 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.models.autoencoder import MixtureAutoencoder, autoencoder
-from gmmae.models.encoder import Encoder, Heads
+from gmmae.models.autoencoder import autoencoder
 from gmmae.models.mixture import density, grid, head_planes
 from gmmae.models.settings import ModelConfig
 from gmmae.training.records import read_history
 
 
-def small(n, **changes) -> Any:
-    options = {"covariance": "partial", "rho": "sigmoid", "sigma_floor": 0.5, "rho_limit": 0.99, "fused": True} | changes
-    return MixtureAutoencoder(Encoder((3,), (3,), "VALID", "relu", 6), Heads(4, n), **options)
-
-
 def fitted(size, **changes):
     """A small model, three volumes, and initial parameters."""
-    module = small(len(size), **changes)
+    config = ModelConfig(filters=(3,), kernels=(3,), latent_dim=6, components=4, **changes)
+    module: Any = autoencoder(config, len(size))
     volumes = jax.random.uniform(jax.random.key(len(size)), (3, *size))
     return module, volumes, jax.jit(module.init)(jax.random.key(0), volumes)
 
@@ -32,11 +27,8 @@ def parameter_count(config, ndim):
 
 
 def test_the_default_model_has_the_parameters_worked_by_hand():
-    convolutions = (7**3 * 1 + 1) * 32 + (5**3 * 32 + 1) * 32 + (3**3 * 32 + 1) * 32  # 11,008 + 128,032 + 27,680
-    latent = (4**3 * 32 + 1) * 128  # 16 → 10 → 6 → 4 voxels an edge: 262,272
-    heads = (128 + 1) * 500  # K (n² + 3n + 2) / 2 = 500: 64,500
-    assert convolutions + latent + heads == 493_492
-    assert parameter_count(ModelConfig(), 3) == 493_492
+    """(7³ + 1) 32 + (5³ 32 + 1) 32 + (3³ 32 + 1) 32; 16 → 10 → 6 → 4 voxels: (4³ 32 + 1) 128; and (128 + 1) 500."""
+    assert parameter_count(ModelConfig(), 3) == 11_008 + 128_032 + 27_680 + 262_272 + 64_500 == 493_492
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -7,12 +7,13 @@ import pytest
 
 from gmmae.models.encoder import ACTIVATIONS, Encoder, Heads
 from gmmae.models.mixture import head_planes
+from gmmae.models.settings import ModelConfig
 
 
 def test_biases_start_at_zero_and_kernels_within_glorots_bound():
     key, components = jax.random.key(0), 50
     heads = jax.jit(Heads(components, 2).init)(key, jnp.zeros((1, 5)))["params"]
-    encoder = Encoder(filters=(4, 6), kernels=(3, 2), padding="VALID", activation="relu", latent_dim=5)
+    encoder = Encoder(ModelConfig(filters=(4, 6), kernels=(3, 2), latent_dim=5))
     params = jax.jit(encoder.init)(key, jnp.zeros((1, 8, 8)))["params"]
     for layer in (*params.values(), heads):
         assert not layer["bias"].any()
@@ -35,7 +36,7 @@ def test_relu_is_jax_s_with_its_gradient():
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_the_activation_follows_every_layer(activation):
     """One filter of one voxel is a product, so the latent is the activation applied twice; n = 1."""
-    module: Any = Encoder(filters=(1,), kernels=(1,), padding="VALID", activation=activation, latent_dim=4)
+    module: Any = Encoder(ModelConfig(filters=(1,), kernels=(1,), activation=activation, latent_dim=4))
     params = {
         "Conv_0": {"kernel": -2 * jnp.ones((1, 1, 1)), "bias": jnp.ones(1)},
         "Dense_0": {"kernel": -jnp.eye(4), "bias": jnp.ones(4)},

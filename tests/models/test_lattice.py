@@ -14,7 +14,7 @@ from gmmae.models.settings import ModelConfig
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
 def test_components_stay_in_reach_of_their_cells_and_above_the_floor_whatever_the_latent_vector_says(scale):
-    decoder: Any = LatticeDecoder((8, 8, 8), cells=2, components=2, sigma_floor=0.25)
+    decoder: Any = LatticeDecoder((8, 8, 8), ModelConfig(lattice_size=2, sigma_floor=0.25))
     params = jax.jit(decoder.init)(jax.random.key(0), jnp.zeros((1, 5)))
 
     def total(latent):

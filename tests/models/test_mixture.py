@@ -13,7 +13,7 @@ from jax.test_util import check_grads
 from scipy.stats import multivariate_normal, norm
 
 from gmmae.models import mixture as gm
-from gmmae.models.mixture import Mixture, Ranges, axes, coefficients_from_logits, grid, head_planes
+from gmmae.models.mixture import Mixture, Ranges, coefficients_from_logits, grid, head_planes
 
 # Compiled whole: operation by operation, this file takes minutes.
 from_logits = jax.jit(gm.from_logits, static_argnames="ranges")
@@ -140,12 +140,12 @@ def test_mixtures_of_logits_are_those_of_equations_6_to_13(x64, n, covariance, r
 # Loss and gradient
 
 
-@partial(jax.jit, static_argnames=("covariance", "rho"))
-def loss_and_gradient(logits, target, covariance, rho):
+@partial(jax.jit, static_argnames=("n", "covariance", "rho"))
+def loss_and_gradient(logits, target, n, covariance, rho):
     """The paper's loss, and its gradient with respect to the logits."""
 
     def loss(logits):
-        estimate = density(from_logits(logits, Ranges(covariance, rho)), grid(8, axes(len(logits))))
+        estimate = density(from_logits(logits, Ranges(covariance, rho)), grid(8, n))
         return jnp.square(jnp.log1p(estimate) - jnp.log1p(target)).mean()
 
     return jax.value_and_grad(loss)(logits)
@@ -176,7 +176,7 @@ FINITE = st.one_of(
 @example([1e4, -50.0, 0.0, 0.0] * 5)
 def test_any_finite_logits_have_a_finite_loss_and_gradient(n, covariance, rho, numbers):
     planes = np.asarray(numbers[: 2 * sum(head_planes(n).values())], np.float32).reshape(-1, 2)
-    loss, gradient = loss_and_gradient(planes, jnp.float32(0.125), covariance, rho)
+    loss, gradient = loss_and_gradient(planes, jnp.float32(0.125), n, covariance, rho)
     assert jnp.isfinite(loss)
     assert jnp.isfinite(gradient).all()
 

@@ -47,11 +47,6 @@ class Reference(nn.Module):
         return nn.Dense(1, **kinds)(x)[..., 0]
 
 
-def blocks_of(kernel, n):
-    """A kernel of Flax's strided convolution as the matrix over blocks."""
-    return kernel.reshape(2**n * kernel.shape[-2], kernel.shape[-1])
-
-
 def of_flax(theirs, n):
     """The parameters of `Reference` where ours has them: by the order in which layers are made."""
     halvings = sum(name.startswith("ConvTranspose") for name in theirs)
@@ -63,7 +58,7 @@ def of_flax(theirs, n):
         ours[f"Stage_{i}"] = {f"Conv_{j}": one for j, one in enumerate(pair)} | {f"Norm_{j}": next(norms) for j in range(2)}
         if i < halvings:
             down = convolutions.pop(0)
-            ours[f"Down_{i}"] = {"Linear_0": {"kernel": blocks_of(down["kernel"], n), "bias": down["bias"]}}
+            ours[f"Down_{i}"] = {"Linear_0": down | {"kernel": down["kernel"].reshape(-1, down["bias"].size)}}
     for i in range(halvings):
         up = theirs[f"ConvTranspose_{i}"]
         # Flax's transposed convolution puts its kernel down mirrored.

@@ -21,27 +21,27 @@ def state():
     return compilation.initial_state(compilation.prepare(small()))
 
 
-def after(epoch: int, state) -> Checkpoint:
+def after(epoch, state):
     return Checkpoint(state, state.params, Progress(epoch, epoch, {"total_s": 1.5}, epoch, "0"))
 
 
-def saved(folder, state, *epochs: int) -> None:
+def saved(folder, state, *epochs):
     with checkpoint.opened(folder, 2) as manager:
         for epoch in epochs:
             checkpoint.save(manager, after(epoch, state))
 
 
-def restored(folder, state, say=print) -> Checkpoint | None:
+def restored(folder, state, say=print):
     with checkpoint.opened(folder, 2) as manager:
         return checkpoint.restore(manager, state, say)
 
 
-def read(folder, state, epoch: int = 1) -> Checkpoint:
+def read(folder, state, epoch=1):
     with checkpoint.opened(folder) as manager:
         return checkpoint.read(manager, epoch, state, "ask")
 
 
-def unchanged(found, state) -> bool:
+def unchanged(found, state):
     pairs = zip(*(jax.tree.leaves(trees) for trees in ((found.state, found.best), (state, state.params))), strict=True)
     return all(np.array_equal(one, other) for one, other in pairs)
 

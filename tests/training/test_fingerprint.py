@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import gmmae
-from gmmae.config.schema import Config, changed
+from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.multihost.distributed import DisagreementError, Group
 from gmmae.system.errors import InputError
 from gmmae.training import fingerprint
 from gmmae.training.loop import run
-from gmmae.training.records import Record
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Splits
@@ -36,7 +35,7 @@ def on_file(path, **changes):
     return small(data__source="cubes", data__root=str(path), data__cache=str(path.parent / "cache"), data__workers=1, **changes)
 
 
-def train(config: Config, workdir, epochs=1) -> Record:
+def train(config, workdir, epochs=1):
     return run(changed(config, stop__max_epochs=epochs), workdir, Recorder())
 
 

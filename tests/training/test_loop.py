@@ -18,7 +18,7 @@ from tests.small import Recorder, checkpoint_epochs, fail, fingerprint, finish, 
 from tests.training.test_same_bits import GROWING
 
 
-def snapshots(workdir) -> list[str]:
+def snapshots(workdir):
     return sorted(path.name for path in (workdir / "figures" / "snapshots").iterdir())
 
 
@@ -255,7 +255,7 @@ def test_later_epochs_compile_nothing(tmp_path):
     counts: list[int] = []
     compilations = 0
 
-    def count(event: str, *_: object, **__: object) -> None:
+    def count(event, *_, **__):
         nonlocal compilations
         compilations += event == "/jax/core/compile/backend_compile_duration"
 

@@ -1,7 +1,7 @@
 """The optimisers against a plain loop in optax, and their constants against numbers worked by hand."""
 
 import dataclasses
-from typing import Any, get_args
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +29,13 @@ RATES = {"adam": 0.02, "sgd": 0.1, "momentum": 0.02, "nesterov": 0.02, "adamw": 
 BETA1, BETA2, EPSILON, MOMENTUM = 0.8, 0.995, 1e-4, 0.7  # none is a default
 
 
-def losses(params: Any, samples: Any, keys: Any = None) -> jax.Array:
+def losses(params, samples, keys):
     """Returns the squared error of each sample by two layers with a tanh between them."""
     hidden = jnp.tanh(samples["x"] @ params["hidden_kernel"] + params["hidden_bias"])
     return jnp.sum((hidden @ params["kernel"] + params["bias"] - samples["y"]) ** 2, axis=-1)
 
 
-def optax_s(name: str, rate: Any, decay: float, clip: float | None) -> optax.GradientTransformation:
+def optax_s(name, rate, decay, clip):
     """Returns optax's own optimiser."""
     of_gradient = optax.add_decayed_weights(decay)
     made = {
@@ -73,7 +73,7 @@ def test_the_losses_are_those_of_a_plain_loop_in_optax(x64, name, decay, clip):
 
     optimizer = optax_s(name, lambda count: rates[count], decay, clip)
     state, expected, update = optimizer.init(params), [], jax.jit(optimizer.update)
-    loss_and_gradient = jax.jit(jax.value_and_grad(lambda params, samples: losses(params, samples).mean()))
+    loss_and_gradient = jax.jit(jax.value_and_grad(lambda params, samples: losses(params, samples, None).mean()))
     for real in (of_step[weight > 0] for of_step, weight in zip(index, weights, strict=True)):  # without the padding
         loss, gradient = loss_and_gradient(params, jax.tree.map(lambda array, real=real: array[real], samples))
         updates, state = update(gradient, state, params)

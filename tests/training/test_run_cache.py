@@ -13,7 +13,7 @@ def test_runs_of_a_batch_share_one_program_and_are_those_of_fresh_ones_to_the_bi
         compiled.append(function)
         return compile_for_devices(devices, function, *args, **options)
 
-    def programs(cache: RunCache | None, **changes) -> tuple[int, list]:
+    def programs(cache, **changes):
         """Returns how many programs a run compiled, and its losses."""
         before, display = len(compiled), Recorder()
         loop.run(small(**changes), tmp_path / str(len(list(tmp_path.iterdir()))), display, cache=cache)

@@ -30,11 +30,11 @@ class Case(NamedTuple):
     source: bool = False
 
 
-def epochs(count: int, **changes: Any) -> Part:
+def epochs(count, **changes):
     return Part({"stop__max_epochs": count, **changes})
 
 
-def validated(every: int | None, **changes: Any) -> Part:
+def validated(every, **changes):
     return Part({"stop__validate_every_steps": every, **changes})
 
 
@@ -96,7 +96,7 @@ SLOW = {
 }
 
 
-def untimed(rows, steps) -> list[tuple[object, ...]]:
+def untimed(rows, steps):
     """The rows at some steps, without what depends on the clock."""
     return [
         tuple(repr(value) for key, value in row._asdict().items() if key[-2:] != "_s") for row in rows if row.steps in steps

@@ -4,6 +4,7 @@ import threading
 from contextlib import nullcontext
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 
@@ -50,6 +51,4 @@ def test_a_trained_model_evaluates_a_source_as_arrays(tmp_path, volumes):
     model = load(tmp_path / "run")
     of_source = model.evaluate(model.workload.load().validation)
     of_arrays = model.evaluate(np.asarray(compilation.prepare(config).data.validation))
-    assert {name: values.tolist() for name, values in of_source.items()} == {
-        name: values.tolist() for name, values in of_arrays.items()
-    }
+    jax.tree.map(np.testing.assert_array_equal, of_source, of_arrays)

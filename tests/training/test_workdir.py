@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from gmmae.config.toml import to_toml
 from gmmae.system.errors import InputError, StorageError
 from gmmae.training import figures, loop
 from gmmae.training.records import Epoch
 from gmmae.training.run_logger import write_history
-from gmmae.training.workdir import WorkDir, begin, claim
+from gmmae.training.workdir import WorkDir, claim
 from tests.small import Recorder, small
 
 
-def claimed(config, root) -> WorkDir:
+def claimed(config, root):
     """Writes the files of a run that was ended after its first epoch."""
     with claim(config, root) as workdir:
-        begin(config, workdir)
+        workdir.config.write_text(to_toml(config))
         write_history(workdir.history, [Epoch(1, 3, 22, 1e-3, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 32)])
         return workdir
 

@@ -1,4 +1,4 @@
-"""Mixtures whose components' axes are those of the volume. Their density on a grid is a product of matrices."""
+"""Mixtures along the axes of the volume, whose density on a grid is a product of matrices."""
 
 from typing import NamedTuple
 
@@ -12,13 +12,7 @@ from gmmae.models.mixture import LOG_2PI, Mixture
 
 
 class AxisAligned(NamedTuple):
-    """Mixtures whose components have diagonal covariances; leading axes `*b`.
-
-    Attributes:
-      log_weights: log α, whose exponentials sum to one.
-      means: μ, world axes x, y, z.
-      sigma: standard deviations along them.
-    """
+    """A `gmmae.models.mixture.Mixture` with diagonal covariances; `sigma` has the standard deviations along x, y, z."""
 
     log_weights: Float[Array, "*b k"]
     means: Float[Array, "*b k n"]
@@ -33,12 +27,18 @@ class AxisAligned(NamedTuple):
 
 
 def density_on_grid(mixture: AxisAligned, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """Returns `gmmae.models.mixture.density` at the voxel centres of a volume of this shape, in array order (z, y, x).
+    """The density at the voxel centres of a volume of this shape, in array order (z, y, x).
 
-    `Σ_k α_k N(x) N(y) N(z)` is one product of two matrices: (voxels of all axes but x) × K and K × (voxels along x). A
+    `Σ_k α_k N(x) N(y) N(z)` is one product of two matrices, (voxels of all axes but x) × K and K × (voxels along x), and a
     component takes one exponential for each voxel along each axis.
     """
-    along_x, *others = (_normal(mixture, axis, edge) for axis, edge in enumerate(reversed(shape)))
+
+    def normal(axis: int, edge: int) -> Float[Array, "*b edge k"]:
+        means, sigma = mixture.means[..., None, :, axis], mixture.sigma[..., None, :, axis]
+        centres = (2 * jnp.arange(edge, dtype=means.dtype) + 1) / edge - 1
+        return jnp.exp(-0.5 * jnp.square((centres[:, None] - means) / sigma) - jnp.log(sigma) - 0.5 * LOG_2PI)
+
+    along_x, *others = (normal(axis, edge) for axis, edge in enumerate(reversed(shape)))
     rest = jnp.exp(mixture.log_weights)[..., None, :]  # *b 1 k
     for along in others:  # y, then z before it: the voxels' order is that of the array
         rest = (along[..., :, None, :] * rest[..., None, :, :]).reshape(*rest.shape[:-2], -1, rest.shape[-1])
@@ -47,11 +47,5 @@ def density_on_grid(mixture: AxisAligned, shape: tuple[int, ...]) -> Float[Array
 
 
 def losses(mixture: AxisAligned, volumes: Float[Array, "samples *volume"], point_loss: PointLoss) -> Float[Array, " samples"]:
-    """Returns the mean of `point_loss` between each density and its volume."""
+    """The mean of `point_loss` between each density and its volume."""
     return per_sample_loss.losses(lambda one, _: density_on_grid(one, volumes.shape[1:]), mixture, volumes, point_loss)
-
-
-def _normal(mixture: AxisAligned, axis: int, edge: int) -> Float[Array, "*b edge k"]:
-    means, sigma = mixture.means[..., None, :, axis], mixture.sigma[..., None, :, axis]
-    centres = (2 * jnp.arange(edge, dtype=means.dtype) + 1) / edge - 1
-    return jnp.exp(-0.5 * jnp.square((centres[:, None] - means) / sigma) - jnp.log(sigma) - 0.5 * LOG_2PI)

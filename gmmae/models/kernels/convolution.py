@@ -1,14 +1,12 @@
 """Convolutions without stride, in the form that is fast on the device at hand.
 
-On a CPU, XLA computes 3-D convolutions slowly, and their gradients more so, above all inside a `while` loop such as the scan of
-an epoch. On an NVIDIA GPU, cuDNN has no good kernels for few channels: in three dimensions an H100 reaches a tenth of its rate.
-So on both a convolution is made of matrix products. The forms agree to rounding, and each has a rule for its gradients, without
-scatter or transposed convolution.
+XLA computes 3-D convolutions slowly on a CPU, and their gradients more so, above all inside a loop such as the scan of an
+epoch. On NVIDIA GPUs cuDNN has no good kernels for few channels: in three dimensions an H100 reaches a tenth of its rate. So on
+both a convolution is made of matrix products, whose gradients need no scatter or transposed convolution; the forms agree to
+rounding.
 
-Some are products of spectra (`gmmae.models.kernels.spectral`), and for 3 × 3 kernels on a CPU one is products of tiles
-(`gmmae.models.kernels.winograd`). The direct form lays patches side by side along every axis but the first; one product gives
-the contributions of all kernel planes along the first axis, and shifted sums add these. Other devices use the library's
-convolution.
+The direct form lays patches side by side along every axis but the first; one product gives the contributions of all kernel
+planes along the first axis, and shifted sums add these.
 
 The axes of the volume come first, then the samples, so that on a CPU all forms work on contiguous memory.
 """
@@ -27,20 +25,13 @@ from jaxtyping import Array, Float
 
 from gmmae.models.kernels import spectral, winograd
 from gmmae.models.kernels.precision import FULL, wanted
-from gmmae.models.kernels.spectral import Gradients, bias_gradient
+from gmmae.models.kernels.spectral import Gradients
 
 T = TypeVar("T")
 
 
 class Conv(nn.Module):
-    """A convolution with the same kernel size along every axis and Keras' initialisers: Glorot uniform, zero.
-
-    Attributes:
-      features: number of filters.
-      kernel: kernel size along an axis, in samples.
-      padding: `VALID` or `SAME`.
-      use_bias: False where a normalisation follows, which would remove the bias.
-    """
+    """A convolution with a kernel of the same size along every axis and Keras' initialisers: Glorot uniform, zero."""
 
     features: int
     kernel: int
@@ -49,7 +40,7 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*out samples features"]:
-        """Returns the convolution of x."""
+        """Applies the layer."""
         ndim = x.ndim - 2
         kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.kernel,) * ndim + (x.shape[-1], self.features))
         if self.padding == "SAME":
@@ -58,39 +49,28 @@ class Conv(nn.Module):
         return convolve(x, kernel, bias, wanted())
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
 def convolve(
     x: Float[Array, "*volume samples channels"],
     kernel: Float[Array, "*edge channels features"],
     bias: Float[Array, " features"] | None = None,
     precision: lax.Precision = FULL,
 ) -> Float[Array, "*out samples features"]:
-    """Returns the cross-correlation without padding: `out[p] = bias + Σ_q x[p + q] kernel[q]`, for 1, 2 or 3 axes.
+    """The cross-correlation `out[p] = bias + Σ_q x[p + q] kernel[q]` without padding, for 1, 2 or 3 axes.
 
     The kernel has the same size k along every axis, and the result is k - 1 smaller along each. `precision` is that of all
     products, also of the gradients.
     """
-    out: Array = _convolve(x, kernel, bias, precision)
-    return out
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _convolve(x: Array, kernel: Array, bias: Array | None, precision: lax.Precision) -> Array:
     out = _by_platform(lambda form: form.apply, precision, x, kernel)
     return out if bias is None else out + bias
-
-
-def _forward(
-    x: Array, kernel: Array, bias: Array | None, precision: lax.Precision
-) -> tuple[Array, tuple[Array, Array, Array | None]]:
-    return _convolve(x, kernel, bias, precision), (x, kernel, bias)
 
 
 def _backward(
     precision: lax.Precision, saved: tuple[Array, Array, Array | None], g: Array
 ) -> tuple[Array, Array, Array | None]:
     x, kernel, bias = saved
-    to_x, to_kernel, to_bias = _by_platform(lambda form: form.gradients, precision, x, kernel, g)
-    return to_x, to_kernel, None if bias is None else to_bias
+    gradients = _by_platform(lambda form: form.gradients, precision, x, kernel, g)
+    return *gradients, None if bias is None else g.sum(tuple(range(g.ndim - 1)))
 
 
 def _by_platform(part: Callable[["Form"], Callable[..., T]], precision: lax.Precision, x: Array, kernel: Array, *g: Array) -> T:
@@ -98,15 +78,15 @@ def _by_platform(part: Callable[["Form"], Callable[..., T]], precision: lax.Prec
     return lax.platform_dependent(x, kernel, *g, **on)
 
 
-_convolve.defvjp(_forward, _backward)
+convolve.defvjp(lambda *args: (convolve(*args), args[:3]), _backward)
 
 
 class Form(NamedTuple):
     """One way to compute a convolution.
 
     Attributes:
-      apply: `(x, kernel, precision) -> out`, with the precision of all products.
-      gradients: `(x, kernel, gradient of out, precision) -> gradients of x, kernel and bias`.
+      apply: `(x, kernel, precision) -> out`.
+      gradients: `(x, kernel, gradient of out, precision) -> gradients of x and kernel`.
     """
 
     apply: Callable[..., Array]
@@ -120,7 +100,7 @@ def _library(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
 
 
 def _library_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
-    return *jax.vjp(partial(_library, precision=precision), x, kernel)[1](g), bias_gradient(g)
+    return jax.vjp(partial(_library, precision=precision), x, kernel)[1](g)
 
 
 def _direct(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
@@ -138,13 +118,13 @@ def _direct_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precisio
     patches = _patches(x, edge)
     rows = tuple(range(patches.ndim - 1))
     to_planes = jnp.tensordot(patches, planes, axes=(rows, rows), precision=precision)
-    return _input_gradient(kernel, g, precision), jnp.moveaxis(to_planes, 1, 0).reshape(kernel.shape), bias_gradient(g)
+    return _input_gradient(kernel, g, precision), jnp.moveaxis(to_planes, 1, 0).reshape(kernel.shape)
 
 
 def _input_gradient(kernel: Array, g: Array, precision: lax.Precision) -> Array:
-    """Returns `to_x[p] = Σ_q g[p - q] kernel[q]`: a product over filters and the kernel's last axis, then shifted sums.
+    """`to_x[p] = Σ_q g[p - q] kernel[q]`: a product over filters and the kernel's last axis, then shifted sums.
 
-    A convolution of g, padded along all axes, would have the form of the forward pass, but several times its operations.
+    A convolution of g, padded along all axes, would take several times the operations of the forward pass.
     """
     edge, last = kernel.shape[0], kernel.ndim - 3
     padded = jnp.pad(g, [(0, 0)] * last + [(edge - 1, edge - 1), (0, 0), (0, 0)])
@@ -159,7 +139,7 @@ def _input_gradient(kernel: Array, g: Array, precision: lax.Precision) -> Array:
 
 
 def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
-    """Returns `out[p] = Σ_d parts[p - d, tap d]`. The axis becomes `edge` - 1 longer, and the axis of the taps is summed."""
+    """`out[p] = Σ_d parts[p - d, tap d]`: the axis becomes `edge` - 1 longer."""
     pads = [(0, 0)] * (parts.ndim - 1)
     shifted = [
         jnp.pad(lax.index_in_dim(parts, d, taps, keepdims=False), [*pads[:axis], (d, edge - 1 - d), *pads[axis + 1 :]])
@@ -182,21 +162,19 @@ FORMS = {
 }
 
 MIN_WORK_OF_SPECTRA = {"cpu": 200, "cuda": 1000}
-"""The smallest product of samples and taps for which the transforms of a kernel pay, by platform."""
+"""Smallest product of samples and taps for which the transforms of a kernel pay, by platform."""
 
 MAX_DIRECT_TAPS = 9
-"""The largest kernel that no transform along a whole axis pays for: 3 × 3. A kernel of 2 × 2 × 2 on a CPU is the exception."""
+"""3 × 3: no transform along a whole axis pays, except for 2 × 2 × 2 on a CPU."""
 
 MIN_CHANNELS_OF_TILES = 16 * 32
-"""The smallest product of channels and features for which transformed tiles pay on a CPU."""
+"""Smallest product of channels and features for which tiles pay on a CPU."""
 
 
 def form_of(x: Array, kernel: Array, platform: str) -> Form:
-    """Returns the fastest of `FORMS` on a platform, as JAX calls it; `default` stands for all others.
+    """The fastest of `FORMS` on a platform, as JAX calls it; `default` stands for all others.
 
-    Few samples do not pay for the transforms of the kernel, and for a kernel of few taps no number does. On a CPU tiles pay for
-    3 × 3 taps and many channels, and spectra for 2 × 2 × 2 taps, which a stride of 2 leaves of 3 × 3 × 3. Larger kernels in one
-    and two dimensions are left to cuDNN. The times are in docs/measurements/convolutions.md.
+    A stride of 2 leaves 2 × 2 × 2 taps of 3 × 3 × 3. The times are in docs/measurements/convolutions.md.
     """
     *edges, channels, _ = kernel.shape
     if platform not in MIN_WORK_OF_SPECTRA:

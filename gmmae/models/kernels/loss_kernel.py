@@ -1,9 +1,7 @@
 """One kernel for NVIDIA GPUs from logits to losses and their gradient, without the exponents in memory.
 
 The exponents are samples × components × points: 26 MB for 32 of the paper's volumes, to be written and read forward and
-backward. Here one program takes a share of a sample's points and keeps its numbers in registers. It makes the few coefficients
-of the exponents from the logits, adds the exponentials, compares with the target, and goes back by the same numbers, so the
-gradient is ready with the loss. Validation leaves the gradient out.
+backward. Here one program takes a share of a sample's points and keeps its numbers in registers.
 
 The kernel is written in Pallas and compiled by Triton. `interpret` runs the same program on a CPU, slowly, for tests.
 """
@@ -16,16 +14,15 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from gmmae.models.losses import PointLoss
 from gmmae.models.mixture import Ranges, coefficients_from_logits, monomials
 
 PER_THREAD = 8
-"""The number of exponents that a thread holds at a time; each has ten sums."""
+"""Exponents that a thread holds at a time; each has ten sums."""
 SHARE = 128
-"""The number of points of a program: 32 programs for 16³ voxels, so that a few samples fill a GPU."""
+"""Points of a program: 32 programs for 16³ voxels, so that a few samples fill a GPU."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -36,14 +33,9 @@ def losses(
     ranges: Ranges,
     interpret: bool = False,
 ) -> Float[Array, " samples"]:
-    """Returns the mean of `point_loss` over the voxels of each volume, for the mixture of the logits.
+    """The mean of `point_loss` over the voxels of each target, for the mixture of the logits in order of `mixture.head_planes`.
 
-    Args:
-      planes: logits, in the order of `mixture.head_planes`.
-      targets: densities of n = 1, 2 or 3 axes. They are constants: their gradient is zero and is not computed.
-      point_loss: differentiable, element by element.
-      ranges: as in `mixture.coefficients_from_logits`.
-      interpret: whether to run without a GPU.
+    Targets of n = 1, 2 or 3 axes are constants: their gradient is zero.
     """
     return _call(planes, targets, point_loss, ranges, interpret, gradient=False)[0]
 
@@ -68,7 +60,7 @@ losses.defvjp(_forward, _backward)
 def _call(
     planes: Array, targets: Array, point_loss: PointLoss, ranges: Ranges, interpret: bool, gradient: bool
 ) -> tuple[Array, ...]:
-    """Returns the loss of each sample and, with `gradient`, its gradient by blocks of points, which are still to be added."""
+    """The gradient is by blocks of points, which are still to be added."""
     samples, count, components = planes.shape
     points = math.prod(targets.shape[1:])
     width = pl.next_power_of_2(components)
@@ -96,12 +88,12 @@ def _program(
     point_loss: PointLoss,
     ranges: Ranges,
 ) -> None:
-    """Computes one sample's share of points; the references are to whole arrays: logits, targets, losses and gradient."""
+    """References are to whole arrays: logits, targets, losses and gradient."""
     planes, targets, losses, *gradient = references
     sample, share = pl.program_id(0), pl.program_id(1)
     _, count, components = planes.shape
     points = math.prod(edges)
-    # Triton needs widths that are powers of two. Beyond the components there is no weight, beyond the points no loss.
+    # Triton needs powers of two. Beyond the components there is no weight, beyond the points no loss.
     component = jnp.arange(width)
     real = component < components
     logits = [triton.load(planes.at[sample, i, component], mask=real, other=-jnp.inf if i == 0 else 0.0) for i in range(count)]
@@ -109,10 +101,14 @@ def _program(
         terms, to_logits = jax.vjp(partial(coefficients_from_logits, ranges=ranges), logits)
 
     def add(step: Array, sums: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
-        """The losses of a block, added to those before, and, where wanted, the gradient by the coefficients, point by point."""
+        """Adds the losses of a block and the gradient by the coefficients, point by point."""
         point = share * SHARE + step * block + jnp.arange(block)
         inside = point < points
-        powers = monomials(_coordinates(point, edges, terms[0].dtype))
+        coordinates, place = [], point  # x, y, z of voxels that are counted in array order, as in `mixture.grid`
+        for edge in reversed(edges):
+            coordinates.append((2 * (place % edge) + 1).astype(terms[0].dtype) / edge - 1)
+            place = place // edge
+        powers = monomials(coordinates)
         with jax.named_scope("density"):
             exponent = terms[0][:, None]
             for coefficient, power in zip(terms[1:], powers[1:], strict=True):
@@ -127,7 +123,7 @@ def _program(
             slopes = [sum_ + steep * x[None, :] for sum_, x in zip(slopes, powers, strict=True)]
         return total + jnp.where(inside, values, 0.0), slopes
 
-    # Points of a block are summed apart, because a sum over them synchronises threads. That happens once, after the last block.
+    # A sum over the points of a block synchronises threads, so it comes once, after the last block.
     zeros = [jnp.zeros((width, block), planes.dtype) for _ in range(count if gradient else 0)]
     total, slopes = jax.lax.fori_loop(0, SHARE // block, add, (jnp.zeros(block, planes.dtype), zeros))
     triton.store(losses.at[sample, share], total.sum() / points)
@@ -135,12 +131,3 @@ def _program(
         (logits,) = to_logits([slope.sum(1) for slope in slopes])
         for i, logit in enumerate(logits):
             triton.store(gradient[0].at[sample, share, i, component], logit, mask=real)
-
-
-def _coordinates(point: Array, edges: tuple[int, ...], dtype: DTypeLike) -> list[Array]:
-    """Returns x, y, z of voxels that are counted in array order, as in `mixture.grid`."""
-    coordinates = []
-    for edge in reversed(edges):
-        coordinates.append((2 * (point % edge) + 1).astype(dtype) / edge - 1)
-        point = point // edge
-    return coordinates

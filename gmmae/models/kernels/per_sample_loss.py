@@ -1,7 +1,7 @@
 """Losses of densities and their gradients, on a CPU sample by sample.
 
-The intermediate arrays of one mixture's density fit into a core's cache, those of a batch do not. The gradient is computed with
-the loss, so each is computed once. Only the parameters' gradients are kept between the samples.
+The intermediate arrays of one mixture's density fit into a core's cache, those of a batch do not. Loss and gradient are
+computed together, so that only the latter is kept.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from gmmae.models.losses import PointLoss, mean_of_each
 from gmmae.models.mixture import at_once, grid, monomials_at
 
 Density = Callable[[PyTree, PyTree], Array]
-"""`(parameters of one sample or of a batch, arrays that all samples share) -> density at the points of the targets`."""
+"""`(parameters of a sample or of a batch, arrays that all samples share) -> density at the points of the targets`."""
 SampleLoss = Callable[[PyTree, Array, PyTree], Float[Array, ""]]
 """`(parameters of a sample, its target, arrays that all share) -> its loss`."""
 
@@ -24,9 +24,9 @@ SampleLoss = Callable[[PyTree, Array, PyTree], Float[Array, ""]]
 def losses(
     density: Density, parameters: PyTree, targets: Float[Array, "samples *points"], point_loss: PointLoss, shared: PyTree = None
 ) -> Float[Array, " samples"]:
-    """Returns the mean of `point_loss`, differentiable element by element, between each density and its target.
+    """The mean of `point_loss` between each density and its target, which like `shared` is constant, without a gradient.
 
-    The parameters' first axis is the samples. Targets and `shared` are constants: a CPU does not compute their gradient.
+    The first axis of the parameters is the samples.
     """
 
     def of_one(parameters: PyTree, target: Array, shared: PyTree) -> Array:
@@ -62,13 +62,13 @@ _by_sample.defvjp(_forward, _backward)
 
 
 def centres(volumes: Float[Array, "samples *volume"]) -> Float[Array, "points n"]:
-    """Returns the centres of the voxels of volumes, in their type."""
+    """The voxel centres of volumes, in their type."""
     return grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
 
 
 def of_polynomials(
     coefficients: Float[Array, "samples k monomials"], volumes: Float[Array, "samples *volume"], point_loss: PointLoss
 ) -> Float[Array, " samples"]:
-    """Returns the losses of mixtures whose exponents are polynomials, with coefficients in the order of `mixture.monomials`."""
+    """`losses` of mixtures whose exponents are polynomials, with coefficients in the order of `mixture.monomials`."""
     monomials = monomials_at(centres(volumes))
     return losses(at_once, coefficients, volumes.reshape(len(volumes), -1), point_loss, monomials)

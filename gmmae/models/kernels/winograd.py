@@ -1,13 +1,9 @@
 """Convolutions of 3 samples along each axis as products of tiles: F(2, 3) of Lavin and Gray (arXiv:1509.09308).
 
-A tile of 4 samples along an axis gives 2 results. The sum over the taps takes 6 multiplications for them, a tile takes 4. In
-two dimensions a convolution is 16 matrix products, with 4 / 9 of the multiplications. It is `out = Rᵀ ((D x) ⊙ (E k))`, as in
-`gmmae.models.kernels.spectral`. All elements of D, E and R are 0, 1, -1 or a half, so rounding grows little.
+A tile of 4 samples along an axis gives 2 results by 4 multiplications, where the sum over the taps takes 6. The formulas are
+those of `gmmae.models.kernels.spectral`; all elements of D, E and R are 0, 1, -1 or a half, so rounding grows little.
 
-The gradients are the transposed products: `Dᵀ ((R g) ⊙ (E k))` of x and `Eᵀ ((D x) ⊙ (R g))` of k. XLA computes D x once for
-both passes, and R g once for both gradients.
-
-Arrays are `*volume samples channels`. Factors have an entry for each place in a tile, the last axis fastest.
+Factors have an entry for each place in a tile, the last axis fastest.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,39 +13,32 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from gmmae.models.kernels.precision import FULL
-from gmmae.models.kernels.spectral import Gradients, bias_gradient
-
-EDGE = 3
-"""The size of a kernel along each axis."""
+from gmmae.models.kernels.spectral import Gradients
 
 
 def fits(x: Array, kernel: Array) -> bool:
-    """Returns whether tiles cover the results: the kernel has 3 samples along each axis, and every axis of x is even."""
-    return all(edge == EDGE for edge in kernel.shape[:-2]) and all(size % 2 == 0 for size in x.shape[:-2])
+    """Whether the kernel has 3 taps along each axis, and every axis of x is even."""
+    return all(edge == 3 and size % 2 == 0 for edge, size in zip(kernel.shape[:-2], x.shape[:-2], strict=True))
 
 
 def tiles(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
-    """Returns `out[p] = Σ_q x[p + q] kernel[q]` as `convolve`, for x of even size and kernels of 3 samples along every axis."""
+    """As `gmmae.models.kernels.convolution.convolve`, where `fits`."""
     axes = range(x.ndim - 2)
     products = jnp.matmul(_to(_data, x, axes), _to(_kernel, kernel, axes), precision=precision)
     return _from(_result, products, axes, _places(x))
 
 
 def tiles_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
-    """Returns the gradients of `tiles`."""
+    """The gradients of `tiles`; XLA computes D x once for both passes."""
     axes = range(x.ndim - 2)
     of_x, of_kernel, of_g = _to(_data, x, axes), _to(_kernel, kernel, axes), _to(_gradient, g, axes)
     to_x = jnp.matmul(of_g, of_kernel.mT, precision=precision)
-    to_kernel = _sums_over_rows(of_x, of_g, precision)
-    return _from(_to_data, to_x, axes, _places(x)), _from(_to_kernel, to_kernel, axes, kernel.shape[-2:-1]), bias_gradient(g)
-
-
-def _sums_over_rows(a: Array, b: Array, precision: lax.Precision) -> Float[Array, "factors columns_of_a columns_of_b"]:
-    """Returns `aᵀ b`. A CPU takes half the time where the factor with fewer columns is the first one."""
-    if a.shape[-1] <= b.shape[-1]:
-        return jnp.matmul(a.mT, b, precision=precision)
-    # The barrier keeps XLA from moving the transposition into the product.
-    return lax.optimization_barrier(jnp.matmul(b.mT, a, precision=precision)).mT
+    # A CPU takes half the time where the factor with fewer columns is the first one.
+    if x.shape[-1] <= g.shape[-1]:
+        to_kernel = jnp.matmul(of_x.mT, of_g, precision=precision)
+    else:  # the barrier keeps XLA from moving the transposition into the product
+        to_kernel = lax.optimization_barrier(jnp.matmul(of_g.mT, of_x, precision=precision)).mT
+    return _from(_to_data, to_x, axes, _places(x)), _from(_to_kernel, to_kernel, axes, kernel.shape[-2:-1])
 
 
 def _places(x: Array) -> tuple[int, ...]:
@@ -69,7 +58,6 @@ def _from(
     axes: range,
     rows: tuple[int, ...],
 ) -> Array:
-    """Returns the products transformed back along each axis, from the last axis to the first; `rows` is the rows' shape."""
     parts = [product.reshape(*rows, -1) for product in products]
     for axis in reversed(axes):
         parts = [transform(parts[first : first + 4], axis) for first in range(0, len(parts), 4)]
@@ -84,7 +72,7 @@ def _data(x: Array, axis: int) -> list[Array]:
 
 
 def _to_data(parts: Sequence[Array], axis: int) -> Array:
-    """Dᵀ along an axis. Neighbouring tiles share two samples, whose parts are added."""
+    """Dᵀ along an axis: neighbouring tiles share two samples, whose parts are added."""
     a, b, c, d = parts
     pads = [(0, 0)] * a.ndim
     here, before = ([*pads[:axis], pad, *pads[axis + 1 :]] for pad in ((0, 1), (1, 0)))

@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,10 +25,10 @@ def arrays(n, size, kernel, channels=3, features=4, samples=2):
     return jnp.asarray(x), jnp.asarray(rng.standard_normal((*[kernel] * n, channels, features)))
 
 
-def library(x, kernel):
+def library(x, kernel, bias=0.0):
     axes = "012"[: x.ndim - 2]
     numbers = (f"{axes}NC", f"{axes}IO", f"{axes}NC")
-    return lax.conv_general_dilated(x, kernel, (1,) * len(axes), "VALID", dimension_numbers=numbers)
+    return lax.conv_general_dilated(x, kernel, (1,) * len(axes), "VALID", dimension_numbers=numbers) + bias
 
 
 def assert_close(ours, theirs):
@@ -36,13 +37,10 @@ def assert_close(ours, theirs):
         np.testing.assert_allclose(one, other, rtol=RTOL, atol=RTOL * float(jnp.abs(other).max()))
 
 
-def value_and_gradients(function, x, weights):
-    @jax.jit
-    def run(x, weights):
-        value, back = jax.vjp(function, x, weights)
-        return value, *back(jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape))
-
-    return run(x, weights)
+@partial(jax.jit, static_argnums=0)
+def value_and_gradients(function, *args):
+    value, back = jax.vjp(function, *args)
+    return value, *back(jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape))
 
 
 @pytest.mark.parametrize(
@@ -50,9 +48,8 @@ def value_and_gradients(function, x, weights):
 )
 def test_every_form_and_its_gradients_equal_the_librarys(n, size, kernel, channels, features):
     x, weights = arrays(n, size, kernel, channels, features)
-    value, *gradients = value_and_gradients(library, x, weights)
+    expected = value, *gradients = value_and_gradients(library, x, weights)
     g = jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape)
-    expected = (value, *gradients, g.sum(range(n + 1)))
     assert all(gradient.any() for gradient in gradients)
     for name, form in FORMS.items():
         if name != "tiles" or winograd.fits(x, weights):
@@ -75,7 +72,8 @@ def test_every_form_and_its_gradients_equal_the_librarys(n, size, kernel, channe
 def test_the_form_follows_samples_channels_and_size(size, channels, features, samples, cpu, cuda):
     x, weights = arrays(len(size), size, 3, channels, features, samples)
     assert [form_of(x, weights, name) for name in ("cpu", "cuda", "tpu")] == [FORMS[name] for name in (cpu, cuda, "library")]
-    assert_close(value_and_gradients(convolve, x, weights), value_and_gradients(library, x, weights))
+    given = x, weights, jnp.arange(float(features))
+    assert_close(value_and_gradients(convolve, *given), value_and_gradients(library, *given))
 
 
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
