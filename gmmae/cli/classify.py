@@ -50,7 +50,7 @@ def command(options: ClassifyArguments, config: Config) -> int:
 
 
 def _seeds(config: Config, runs: Sequence[Path]) -> list[int]:
-    """Returns the seeds of runs that differ in nothing else, and whose data are divided as they were for the training."""
+    """The seeds of runs that differ in nothing else, and whose data are divided as they were for the training."""
     places, seeds = [run.resolve() for run in runs], []
     wanted = dict(flatten(config.settings, resumable=False))
     for run, place in zip(runs, places, strict=True):

@@ -18,7 +18,7 @@ from gmmae.system.files import claim_output, print_result, whole_file, writing
 
 
 def prepare(options: PrepareArguments) -> int:
-    """Extracts all nodules, or finds them in the cache; prints a summary and the files. Returns the exit code."""
+    """Extracts all nodules, or finds them in the cache, and prints a summary and the files."""
     config = options.data
     if options.out is not None:
         claim_output(options.out, SUMMARY)
@@ -45,7 +45,7 @@ def prepare(options: PrepareArguments) -> int:
 
 
 def inspect(options: InspectArguments) -> int:
-    """Prints the properties of one nodule, and draws its central slices. Returns the exit code."""
+    """Prints the properties of one nodule, and draws its central slices."""
     claim_output(options.out, MARK.encode())
     nodules = load_prepared(extraction.prepare(options.data, say_on_stderr))
     names, which, hu, window = nodules.names, options.which, options.data.hu, options.data.window
@@ -80,7 +80,7 @@ def inspect(options: InspectArguments) -> int:
 
 
 def lidc(options: LidcArguments) -> int:
-    """Cuts the nodules of LIDC-IDRI into a folder of cubes, and prints what was found and left out. Returns the exit code."""
+    """Cuts the nodules of LIDC-IDRI into a folder of cubes."""
     from gmmae.data.lidc import folder  # pydicom takes 0.3 s to import
 
     claim_output(options.out, folder.LEFT_OUT)
@@ -91,7 +91,7 @@ def lidc(options: LidcArguments) -> int:
 
 
 def synth(options: SynthArguments) -> int:
-    """Writes a folder of synthetic scans in LUNA16's shape. Returns the exit code."""
+    """Writes a folder of synthetic scans in LUNA16's shape."""
     pixels = options.pixels
     frame = Frame((options.slices, pixels, pixels), np.array([2.5, 360 / pixels, 360 / pixels]))
     nodules = write_luna16_folder(options.root, options.scans, options.nodules, options.seed, frame, options.compressed)

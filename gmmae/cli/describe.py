@@ -26,16 +26,16 @@ from gmmae.workloads.configuration import on_its_data, without_own_csv
 NPZ, CSV, TABLE, FOLDER, PICTURE = "mixtures.npz", "mixtures.csv", "nodules.csv", "reconstructions", "described.png"
 
 MAX_VOXELS = 2**21
-"""Maximum voxels of the sections that are described at once. With all intermediate results they take some hundred megabytes."""
+"""Described at once. With all intermediate results they take some hundred megabytes."""
 
 MAX_NAME_BYTES = 200
-"""Maximum bytes of a name before a number and an ending are added. File systems allow 255."""
+"""Before a number and an ending are added. File systems allow 255."""
 
 MAX_SHOWN = 6
-"""Maximum volumes of the picture, evenly spaced among all."""
+"""Volumes of the picture, evenly spaced among all."""
 
 MAX_TITLE_NAME = 13
-"""Maximum characters of a name in the picture."""
+"""Characters of a name in the picture."""
 
 ENDING = re.compile(r"\.(nii\.gz|nii|mhd|mha|nrrd|npy|npz)(?=_\d+$|$)")
 
@@ -59,14 +59,13 @@ NODULE_COLUMNS = {
     "loss_before": "loss of the network's mixture",
     "COLUMN": "a column of the data's CSV, one each; called csv_COLUMN if its name is one of these, or that of a mask or place",
 }
-"""The columns of `nodules.csv`."""
 
 TAKEN = ("mask", *COORDINATES, *SPACINGS)
 """Columns that would say how the reconstruction is read."""
 
 
 def command(options: DescribeArguments, config: Config) -> int:
-    """Describes the volumes, and writes mixtures and reconstructions. Returns the exit code."""
+    """Describes the volumes, and writes mixtures and reconstructions."""
     data = data_of(config, "RUN", config.workload)
     if not options.files and (data.source == "synthetic" or data.root is None):
         kinds = "a folder with a nodules.csv, a folder shaped like LUNA16, or an .npz of volumes"
@@ -84,7 +83,6 @@ def command(options: DescribeArguments, config: Config) -> int:
 
 
 def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: Path) -> str:
-    """Describes the sections, `MAX_VOXELS` at a time, and writes all files. Returns a line on the results."""
     table, names = cubes.table, _file_names(cubes.table["name"].tolist())
     batch = compilation.EVAL_DEVICE_BATCH
     max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.sections.shape[1:])))
@@ -148,7 +146,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
 
 
 def _file_names(names: Sequence[str]) -> list[str]:
-    """Returns the names of the volumes without their endings; with a number in front where two would be alike."""
+    """The names of the volumes without their endings; with a number in front where two would be alike."""
     stems = [re.sub(r"[^\w.-]", "_", unicodedata.normalize("NFC", ENDING.sub("", name))) for name in names]
     stems = [stem.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or "volume" for stem in stems]
     return stems if len(set(stems)) == len(stems) else [f"{i}_{stem}" for i, stem in enumerate(stems)]

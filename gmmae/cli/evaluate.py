@@ -26,7 +26,6 @@ from gmmae.workloads.sources import count, hashes
 STEM = "evaluation"
 
 GROUPS = "patients, or scans where none is named"
-"""A description of the groups of samples."""
 
 COLUMNS = {
     "name": "name of the sample, or its number from 0",
@@ -36,7 +35,6 @@ COLUMNS = {
     "NAME": "a metric of the workload, one column each",
     "COLUMN": "a column of the data's CSV, one each; it is called csv_COLUMN where a column above has its name",
 }
-"""The columns of the CSV with their meanings."""
 
 
 DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", "seed", "validation", "folds", "fold")}
@@ -48,7 +46,7 @@ SIZES = {"data.csv", "data.diameter_column"}
 
 
 def command(options: EvaluateArguments, config: Config) -> int:
-    """Prints the means, and writes the CSV. Returns the exit code."""
+    """Prints the means, and writes the CSV."""
     if options.out is not None:
         claim_output(options.out, b"name,split")
     own = run_config(options.run)
@@ -96,7 +94,7 @@ def command(options: EvaluateArguments, config: Config) -> int:
 
 
 def _csv_name(split: str, settings: Mapping[str, Any], changes: Mapping[str, Any], other: bool) -> str:
-    """Returns the name of the CSV. Each choice of samples, data and settings has its own, so none is overwritten."""
+    """Each choice of samples, data and settings has its own, so none is overwritten."""
     words = [STEM, *([split] if split != "validation" else [])]
     if other and "data.source" in settings:
         words.append(re.sub(r"[^\w.-]+", "-", Path(settings.get("data.root") or "").name) or settings["data.source"])
@@ -120,10 +118,9 @@ def _write(options: EvaluateArguments, rows: Sequence[Mapping[str, Any]], defaul
 
 
 def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
-    """Returns what each sample was to a run: train, validation, or unseen. Samples of sources are not all known.
+    """What each sample was to a run: train, validation, or `unmatched` where the run does not know it.
 
-    `other` says whether the data may be others than those of the run, `unmatched` what a sample is that the run does not
-    know.
+    `other` says whether the data may be others than those of the run. Samples of sources are not all known.
     """
     names, total = hashes(samples)[0], count(samples)
     if known is None or len(names) < total or len(known.train) < known.samples:
@@ -135,9 +132,7 @@ def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool,
 
 
 def _summary(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], may_be_undefined: Sequence[str]) -> list[str]:
-    """Returns a line for each metric with its mean and interval, and a line about the intervals.
-
-    The mean leaves out samples for which a metric is undefined.
+    """A line for each metric with its mean and interval, and a line about the intervals.
 
     >>> _summary([{"group": "a", "dice": 0.5}, {"group": "a", "dice": np.nan}], ["dice"], ["dice"])[0]
     'dice         0.5; undefined for 1 of 2 samples'

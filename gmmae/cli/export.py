@@ -7,7 +7,7 @@ from gmmae.system.files import claim_output, print_result
 
 
 def command(options: ExportArguments, config: Config) -> int:
-    """Exports the model, and prints the commands that load it. Returns the exit code."""
+    """Exports the model, and prints the commands that load it."""
     out = options.out
     claim_output(out, LOADER.encode())
     export(config, options.run, out)

@@ -29,7 +29,7 @@ NO_GENERATOR = (
 
 
 def command(options: GenerateArguments) -> int:
-    """Generates, writes, draws, and prints where everything is. Returns the exit code."""
+    """Generates, writes, draws, and prints where everything is."""
     start = time.perf_counter()
     data, size = getattr(run_config(options.run).settings, "data", None), 0 if options.size == "auto" else options.size
     wanted = Options(options.category, options.diameter_mm, options.malignancy, size, options.bandwidth, options.texture)

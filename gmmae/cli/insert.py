@@ -10,7 +10,7 @@ from gmmae.system.files import claim_output, print_result
 
 
 def command(options: InsertArguments) -> int:
-    """Inserts the nodules, and prints a summary. Returns the exit code."""
+    """Inserts the nodules, and prints a summary."""
     claim_output(options.out)
     read_scans(options.scans)  # before the nodules are read
     config = DataConfig(

@@ -17,7 +17,7 @@ from gmmae.system.files import claim_output, print_result
 
 
 def command(options: JudgeArguments) -> int:
-    """Judges, writes the page, prints a summary. Returns the exit code."""
+    """Judges, writes the page, prints a summary."""
     if options.data.source == "synthetic":  # of the run whose configuration is given; real nodules are none
         options = replace(options, data=replace(options.data, source="cubes"))
     data, by_split = options.data, options.split != "all"

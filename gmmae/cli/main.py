@@ -14,17 +14,14 @@ from gmmae.system.guard import guarded
 RESUMES = "the same command goes on where it was"
 RESTARTS = "nothing was written; the same command begins again"
 KEEPS_WHOLE_FILES = "no file is half written; the same command begins again"
-"""The state of the output after an interrupt."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand.
+    """A subcommand, whose state after an interrupt is said `on_interrupt`.
 
-    The first word of the name is that of its module below `gmmae.cli`, with underscores for hyphens. The second word names a
-    function, by default `command`.
-
-    A call parses the options before it imports the module, which may import JAX.
+    The first word of the name is that of its module below `gmmae.cli`, and the second names a function, by default `command`. A
+    call parses the options before it imports the module, which may import JAX.
     """
 
     name: str
@@ -32,7 +29,7 @@ class Command:
     on_interrupt: str = RESTARTS
 
     def __call__(self, arguments: Sequence[str], prog: str) -> int:
-        """Runs the command. Returns the exit code."""
+        """Returns the exit code."""
         from_curves = self.name == "plan" and "--curves" in {word.partition("=")[0] for word in arguments}
         name = "plan_curves" if from_curves else self.name
         module, _, function = name.replace("-", "_").partition(" ")
@@ -78,7 +75,7 @@ COMMANDS = {command.name: command for commands in GROUPS.values() for command in
 
 
 def help_text() -> str:
-    """Returns a line for each command, by group."""
+    """A line for each command, by group."""
     lines = ["usage: gmmae COMMAND ..."]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:", *(f"  {command.name:<15}  {command.summary}" for command in commands)]
@@ -87,7 +84,7 @@ def help_text() -> str:
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Runs the command that the first words name. Returns the exit code."""
+    """Runs the command that the first words name."""
     for length in (1, 2):
         name = " ".join(arguments[:length])
         if name in COMMANDS:
@@ -101,7 +98,7 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def main() -> int:
-    """Entry point of the installed command."""
+    """The installed command."""
     if sys.argv[1:] == ["--version"]:
         print(f"gmmae {__version__}")
         return 0

@@ -25,7 +25,7 @@ TURNS, BLOCKS = 100, 5
 
 
 def command(options: MeasureClusterArguments) -> int:
-    """Times the devices of a node and all devices, writes the file and prints it. Returns the exit code."""
+    """Times the devices of a node and all devices, writes the file and prints it."""
     if not options.force:
         claim_output(options.out, b"")
     with join_processes(Config(distributed=options.distributed)) as group:
@@ -72,7 +72,7 @@ def command(options: MeasureClusterArguments) -> int:
 
 
 def all_reduces(devices: Devices, sizes: Sequence[int]) -> StepTimes:
-    """Returns the seconds of means of float32 vectors over devices by bytes; none in a process that has none of these."""
+    """The seconds of means of float32 vectors over devices by bytes; none in a process that has none of these."""
     seconds = []
     for size in sizes if devices.own else ():
         arguments = devices.replicate(np.int32(TURNS)), devices.shard(np.ones((devices.count, size // 4), np.float32))

@@ -1,8 +1,4 @@
-"""The options of each command. They are parsed before anything large is imported, so help and errors come at once.
-
-Each function of `PARSERS` takes the words of the command line and the name of the command.
-It returns the arguments of the function that runs the command.
-"""
+"""The options of each command. They are parsed before anything large is imported, so help and errors come at once."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -259,12 +255,10 @@ Parser = Callable[[Sequence[str], str], tuple[Any, ...]]
 
 
 def _own(kind: Callable[..., Any]) -> Parser:
-    """Returns a parser of a command that has options of its own only."""
     return lambda arguments, prog: (parse(kind(), arguments, prog),)
 
 
 def _on_data(kind: Callable[..., Any]) -> Parser:
-    """Returns a parser of a command on the data of a configuration."""
     return lambda arguments, prog: (parse(kind(data=data_section(arguments, kind().data)), arguments, prog),)
 
 
@@ -287,4 +281,4 @@ PARSERS: Mapping[str, Parser] = {
     "data lidc": _own(LidcArguments),
     "data synth": _own(SynthArguments),
 }
-"""The parsers of the commands, by the names of the commands."""
+"""By a command's words and name, the arguments of the function that runs it."""

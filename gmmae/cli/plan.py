@@ -17,7 +17,7 @@ from gmmae.training import terminal
 
 
 def command(options: PlanArguments, config: Config, name: str) -> int:
-    """Measures, prints the answer, writes the page. Returns the exit code."""
+    """Measures, prints the answer, writes the page."""
     clusters = [read_cluster(find(cluster, "clusters")) for cluster in options.clusters]
     distinct = {cluster.name for cluster in clusters}
     require(bool(distinct) and len(distinct) == len(clusters), "clusters", "one or more of different names", options.clusters)

@@ -17,10 +17,10 @@ from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.system.errors import InputError
 
 FILES = ("plan_curves.json", "plan_curves.md", "plan_curves.html")
-"""The files, whose names differ from those of a plan from runs in the same folder."""
+"""Other names than those of a plan from runs in the same folder."""
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of a number of the gradient by its precision."""
+"""Of a number of the gradient."""
 
 WITHOUT_LINKS = Cluster("devices without links", "", 1, 0.0, 1e30, 0.0, 1e30)
 """Devices whose all-reduce takes no time."""
@@ -33,7 +33,7 @@ ANY = 10**12
 
 
 def command(options: CurvesArguments) -> int:
-    """Reads the curves, prints the answer, writes the page. Returns the exit code."""
+    """Reads the curves, prints the answer, writes the page."""
     columns = Columns(options.step_column, options.loss_column, options.batch_column, options.learning_rate_column)
     times = step_times(options.step_times) if options.step_times else None
     # A cluster's `reference_step_s` is that of another model.
@@ -118,7 +118,7 @@ def command(options: CurvesArguments) -> int:
 
 
 def step_times(words: tuple[str, ...]) -> StepTimes:
-    """Returns step times of words such as `32=0.0021`, the batch of a device and the seconds of a step.
+    """Step times of words such as `32=0.0021`, the batch of a device and the seconds of a step.
 
     >>> step_times(("128=0.006", "32=0.002"))
     StepTimes(batches=(32, 128), seconds=(0.002, 0.006))

@@ -10,7 +10,7 @@ from gmmae.system.errors import InputError
 
 
 def command(options: ReportArguments) -> int:
-    """Writes the report, and prints its files. Returns the exit code."""
+    """Writes the report, and prints its files."""
     path = SweepDir(options.root).config
     if not path.is_file():
         raise InputError(f"FOLDER must be the work directory of a sweep; got {options.root}, which has no {path.name}")

@@ -13,11 +13,11 @@ from gmmae.training import fingerprint
 from gmmae.training.terminal import standard_output
 
 REPORT_PARTS = ("report", "as Markdown", "TensorBoard")
-"""What the paths of a report are. The last one may be missing."""
+"""The paths of a report. The last one may be missing."""
 
 
 def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, verbose: bool = False) -> int:
-    """Runs the missing runs of a sweep, then writes its report. Returns the exit code."""
+    """Runs the missing runs of a sweep, then writes its report."""
     clusters = [read_cluster(find(name, "clusters")) for name in config.clusters]
     # The process that starts Slurm's jobs needs no data, but for the grid.
     loads = only_print or config.mode == "virtual" or config.executor == "processes"

@@ -13,7 +13,7 @@ from gmmae.training.workdir import WorkDir
 
 
 def command(config: Config, root: Path, command_line: str) -> int:
-    """Trains, draws the figures, and prints where everything is. Returns the exit code."""
+    """Trains, draws the figures, and prints where everything is."""
     with join_processes(config) as group:
         with no_collection_of_imports():
             from gmmae.training.loop import run  # it imports JAX, which reads the environment that is set here

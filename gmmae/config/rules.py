@@ -21,7 +21,7 @@ from gmmae.system.errors import InputError
 
 
 class ConfigError(InputError):
-    """A configuration value that breaks its rule; the message names the key, the rule and the value."""
+    """A configuration value that breaks its rule."""
 
 
 def require(holds: bool, key: str, rule: str, value: object) -> None:
@@ -31,7 +31,7 @@ def require(holds: bool, key: str, rule: str, value: object) -> None:
 
 
 def checked_value(key: str, value: object, kind: object) -> Any:  # noqa: ANN401 of the annotation's type
-    """Returns a value as its annotation has it.
+    """A value as its annotation has it.
 
     Raises:
       ConfigError: it does not fit; the message calls it `key`.
@@ -85,10 +85,10 @@ Share = Annotated[float, Rule("at least 0 and below 1", lambda value: 0 <= value
 
 
 MAY_CHANGE_ON_RESUME = "resumable"
-"""Marks a field, or a section, that may change when a run is resumed: it does not change what an epoch computes."""
+"""Marks a field, or a section, that does not change what an epoch computes."""
 
 FINGERPRINTED = "fingerprinted"
-"""Marks a field that says where data or parameters are. The fingerprint of a run stands for it, so it is not compared."""
+"""Marks the place of data or parameters. It is not compared, because the fingerprint of a run stands for it."""
 
 PATH = "path"
 """Marks a field that may be a path. Relative ones are recorded as absolute ones."""
@@ -99,7 +99,7 @@ INLINE = "inline"
 
 @cache
 def fields_of(kind: type) -> tuple[dataclasses.Field[Any], ...]:
-    """Returns the fields of a dataclass. Annotations that are text, by `from __future__ import annotations`, are evaluated."""
+    """The fields of a dataclass. Annotations that are text, by `from __future__ import annotations`, are evaluated."""
     hints = get_type_hints(kind, include_extras=True)
     for item in dataclasses.fields(kind):
         item.type = hints[item.name]
@@ -116,7 +116,7 @@ class Section:
     """A section of a configuration, or several: the rules in its fields' annotations hold of every instance.
 
     A `Literal` allows its values, and `Annotated[type, rule]` those that keep its `Rule`. Files and messages call None `none`.
-    A subclass names its section in the messages: `class StopConfig(Section, name="stop")`. The top of a file has no name.
+    A subclass names its section: `class StopConfig(Section, name="stop")`. The top of a file has no name.
     """
 
     section: ClassVar[str] = ""
@@ -126,7 +126,7 @@ class Section:
 
     @classmethod
     def key(cls, name: str) -> str:
-        """What a field is called in messages."""
+        """A field's name in messages."""
         return cls.section + name
 
     def __post_init__(self) -> None:

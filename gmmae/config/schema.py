@@ -1,8 +1,8 @@
 """The configuration: frozen dataclasses, every field declared once with its meaning and unit.
 
-The comment behind a field is its help text on the command line, and its annotation the rule for its values. A workload's data
-and model are a dataclass of its own, `Config.settings`. Its fields and sections stand beside those of `Config` in files and on
-the command line. `gmmae.cli.arguments` reads these.
+The comment behind a field is its help text on the command line, and its annotation the rule for its values. The data and model
+of a workload are a dataclass of its own, `Config.settings`, whose fields and sections stand beside those of `Config` in files
+and on the command line.
 """
 
 import dataclasses
@@ -36,11 +36,9 @@ Precision = Literal["float32", "tf32", "float64"]
 Mode = Literal["min", "max"]
 
 LOSS = "loss"
-"""The name of the loss among the validation metrics."""
 
 
 Place = Annotated[Text | None, FINGERPRINTED, PATH]
-"""The place of data, or of a run."""
 
 Epochs = Annotated[tuple[PositiveInt, ...], Rule("increasing", lambda epochs: list(epochs) == sorted(set(epochs)))]
 Numbers = tuple[NonNegativeInt, ...]
@@ -106,16 +104,16 @@ class StopConfig(Section, name="stop"):
 
     @property
     def target_loss(self) -> float | None:
-        """The target of the validation loss; None where there is none, or where it is of another metric."""
+        """The target of the validation loss, if there is one."""
         return self.target if self.monitor == LOSS else None
 
     @property
     def better(self) -> Mode:
-        """The mode, which is min where it is left open."""
+        """The mode, min where it is left open."""
         return "min" if self.mode == "auto" else self.mode
 
     def cost(self, value: float) -> float:
-        """Returns a value of the metric as something to make small: negative where higher values are better."""
+        """A value of the metric as something to make small."""
         return -value if self.mode == "max" else value
 
 
@@ -187,7 +185,7 @@ class Config(Section):
 
     @property
     def matmul_precision(self) -> str:
-        """The precision of products in float32, as `jax.default_matmul_precision` calls it."""
+        """As `jax.default_matmul_precision` calls it."""
         return "tensorfloat32" if self.precision == "tf32" else "highest"
 
     @property
@@ -197,12 +195,12 @@ class Config(Section):
 
 
 def defaults(config: Config) -> Config:
-    """Returns the default configuration with the same kind of settings."""
+    """The default configuration with the same kind of settings."""
     return Config(settings=None if config.settings is None else type(config.settings)())
 
 
 def changed(config: Config, **changes: object) -> Config:
-    """Returns a configuration with other values. `__` stands for the point of a key, and settings are named as in files.
+    """A configuration with other values. `__` stands for the point of a key, and settings are named as in files.
 
     >>> changed(Config(), scaling="weak", stop__max_epochs=5).stop.max_epochs
     5
@@ -211,7 +209,7 @@ def changed(config: Config, **changes: object) -> Config:
 
 
 def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 any dataclass
-    """Returns a section with values replaced by key, all at once, because a rule may concern several of them."""
+    """A section with values replaced by key, all at once, because a rule may concern several of them."""
     changes = dict(values)
     for item in fields_of(type(section)):
         value = getattr(section, item.name)
@@ -224,7 +222,7 @@ def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 an
 
 
 def absolute(config: Config) -> Config:
-    """Returns a configuration whose paths do not depend on the current folder."""
+    """A configuration whose paths do not depend on the current folder."""
     paths = {key.replace(".", "__"): value for key, item, value in leaves(config) if value and marked(item, PATH)}
     return changed(config, **{key: os.path.abspath(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
 
@@ -246,7 +244,7 @@ def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator
 
 
 def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 any dataclass
-    """Returns all `section.field` keys of a configuration with their values, in the order of declaration.
+    """All `section.field` keys of a configuration with their values, in the order of declaration.
 
     Unless `resumable`, without those that may change when a run is resumed, and those that its fingerprint stands for.
 

@@ -16,11 +16,7 @@ T = TypeVar("T")
 
 
 def find(name: str, below: str = "") -> Path:
-    """Returns the TOML file of that path, or of that name in the project's `configs` or in a folder below it.
-
-    Raises:
-      InputError: there is none.
-    """
+    """The TOML file of that path, or of that name in the project's `configs` or in a folder below it."""
     package = Path(__file__).parents[1]
     folders = (package.parent / "configs" / below, package / "configs" / below)
     for path in (Path(name), *(folder / f"{name}.toml" for folder in folders)):
@@ -32,10 +28,10 @@ def find(name: str, below: str = "") -> Path:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Returns the table of a TOML file.
+    """The table of a TOML file.
 
     Raises:
-      InputError: the file cannot be read, or is not TOML.
+      InputError: it cannot be read, or is not TOML.
     """
     text = ""
     try:
@@ -63,10 +59,10 @@ def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def updated(default: T, values: Mapping[str, Any]) -> T:
-    """Returns a configuration with some values changed by key, such as `stop.max_epochs`. A hyphen means an underscore.
+    """A configuration with values changed by key, such as `stop.max_epochs`. A hyphen means an underscore.
 
     Raises:
-      ConfigError: an unknown key, or a value of another type than the key's.
+      ConfigError: an unknown key, or a value that does not fit.
 
     >>> from gmmae.config.schema import Config
     >>> updated(Config(), {"stop.max-epochs": 5}).stop.max_epochs
@@ -90,7 +86,7 @@ def _suggestion(key: str, known: Mapping[str, Any]) -> str:
 
 
 def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Returns in words which keys of a saved configuration have other values; empty where none has.
+    """Says which keys of a saved configuration have other values; empty where none has.
 
     >>> differences({"seed": 0, "devices": [1, 2]}, {"seed": 3, "devices": (1, 2)})
     'seed was 0, now 3'
@@ -106,7 +102,7 @@ def _text(value: object) -> str:
 
 
 def to_toml(config: Any) -> str:
-    """Returns the whole configuration as TOML text; reading it back gives an equal configuration."""
+    """The whole configuration as TOML text; reading it back gives an equal configuration."""
     sections: dict[str, list[str]] = {"": []}
     for key, value in flatten(config):
         section, _, name = key.rpartition(".")

@@ -2,9 +2,8 @@
 
 Process 0 has JAX's coordination service, a store of keys with barriers. A process that has been silent for
 `distributed.heartbeat_timeout_s` is lost, and JAX aborts all others (SIGABRT), also inside XLA. A process that ends in an error
-writes its message and its code to the store first, and all others end with that code.
-
-The end in an error is `os._exit`: JAX's own way out waits for processes that may be gone.
+first writes its message and its code to the store, and all others end with that code. They end by `os._exit`, because JAX's own
+end waits for processes that may be gone.
 """
 
 import faulthandler
@@ -46,7 +45,7 @@ TOGETHER = ("stop.", "parallel.", "checkpoint.", "log.")
 """The sections by which processes decide when to do something together, such as to wait for a checkpoint."""
 
 BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"
-"""JAX's variable for where process 0 listens, for networks where that is not the address that the others use."""
+"""JAX's variable for where process 0 listens, where that is not the address that the others use."""
 
 
 class StartError(InputError):
@@ -54,7 +53,7 @@ class StartError(InputError):
 
 
 class DisagreementError(InputError):
-    """The processes differ. Every one of them raises this error: it would average its gradients into those of another run."""
+    """The processes differ, and would average gradients of different runs. Every one of them raises this error."""
 
 
 class Group:
@@ -64,7 +63,7 @@ class Group:
     """Whether this is process 0, which alone writes and prints."""
 
     def all_gather(self, value: T) -> list[T]:
-        """Returns the values of all processes, in their order, once all are here; any value that JSON has.
+        """The values of all processes, in their order, once all are here; any value that JSON has.
 
         It waits for a week, unlike a collective operation of XLA. JAX ends this process if another one is lost meanwhile.
         """
@@ -105,7 +104,7 @@ class _Several(Group):
         self._hears.start()
 
     def all_gather(self, value: T) -> list[T]:
-        """Goes through the store. Two places take turns: who writes knows that all have read what was there."""
+        """Two places take turns: who writes knows that all have read what was there."""
         self._calls += 1
         place = f"gathered/{self._calls % 2}/"
         self._client.key_value_set(f"{place}{self._me}", json.dumps(value), allow_overwrite=True)
@@ -114,7 +113,7 @@ class _Several(Group):
         return [values[process] for process in range(self._processes)]
 
     def epoch_ended(self) -> None:
-        """Arms the alarm: where an epoch does not end, this process says where it hangs, and is killed, also inside XLA.
+        """Where an epoch does not end, this process says where it hangs, and is killed, also inside XLA.
 
         The first epoch has no limit, because none has been timed.
         """
@@ -180,8 +179,8 @@ def join_processes(config: Config) -> Iterator[Group]:
     """Joins the processes that train together; no JAX may have run before.
 
     Raises:
-      InputError: this process trains alone and its input is bad. With others the process ends with the command line's message
-        and code instead, and all others end with that code.
+      InputError: this process trains alone and its input is bad. With others it ends with the command line's message and
+        code, and all others with that code.
     """
     with environment.restored():
         place = find(config.distributed, os.environ)
@@ -206,7 +205,6 @@ def join_processes(config: Config) -> Iterator[Group]:
 
 
 def _meet(place: Place, asked: DistributedConfig) -> _Several:
-    """Starts JAX, with its service at process 0, and makes sure that all are there."""
     late = threading.Timer(asked.start_timeout_s, _end_late, [place, asked])
     late.daemon = True
     late.start()
@@ -254,7 +252,7 @@ def _end_late(place: Place, asked: DistributedConfig) -> None:
 
 
 def bind_host(host: str) -> str:
-    """Returns the address where process 0 listens: the one that the others use, on no other interface.
+    """The address where process 0 listens: the one that the others use, on no other interface.
 
     Many systems give the name of their own host a loopback address, where other hosts would not find it: then on all.
 

@@ -12,7 +12,7 @@ from gmmae.system.environment import CACHE_FOLDER, CACHE_MIN_S, CPU_DEVICES, THR
 from gmmae.system.errors import InputError
 
 MAX_CPU_DEVICES = 4
-"""The most CPU devices that a run takes by default; more have not been timed."""
+"""More have not been timed."""
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
 
 
 def default_devices(config: Config, samples: int = MAX_CPU_DEVICES) -> int | None:
-    """Returns the CPU devices of a run that trains alone, or None where the user has chosen them.
+    """The CPU devices of a run that trains alone, or None where the user has chosen them.
 
     A run whose batch follows the devices takes one, whatever an earlier run of the process has made.
     """
@@ -62,7 +62,7 @@ def default_devices(config: Config, samples: int = MAX_CPU_DEVICES) -> int | Non
 
 
 def device_a_core(config: Config, runs: int = 1, samples: int = MAX_CPU_DEVICES) -> int:
-    """Returns one CPU device for each core, within bounds, beside other runs; a power of two for the exact reduction."""
+    """One CPU device for each core, within bounds, beside other runs; a power of two for the exact reduction."""
     count = max(1, min(cores() // runs, MAX_CPU_DEVICES, config.optim.batch_size, samples))
     return 1 << min(count, config.parallel.deterministic_shards).bit_length() - 1 if config.parallel.deterministic else count
 

@@ -9,16 +9,11 @@ from gmmae.config.rules import ConfigError
 from gmmae.config.schema import DistributedConfig
 
 PORTS = range(20000, 30000)
-"""The default ports of a coordinator, below those that systems give to outgoing connections."""
+"""Below those that systems give to outgoing connections."""
 
 
 class Place(NamedTuple):
-    """One process among several.
-
-    Attributes:
-      coordinator: host and port where process 0 listens.
-      local_devices: GPUs of this process by number; empty: all that it sees.
-    """
+    """One of several processes. Process 0 listens at `coordinator`, host and port. No `local_devices` are all GPUs it sees."""
 
     coordinator: str
     num_processes: int
@@ -58,7 +53,7 @@ def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | N
 
 
 def _slurm(environment: Mapping[str, str]) -> dict[str, Any]:
-    """A task of `srun`. In a batch script outside of `srun` there is no step, and the process trains alone."""
+    """In a batch script outside of `srun` there is no step, and the process trains alone."""
     try:
         count, process_id, local_rank, node = (
             int(environment[f"SLURM_{key}"]) for key in ("STEP_NUM_TASKS", "PROCID", "LOCALID", "NODEID")
@@ -72,7 +67,7 @@ def _slurm(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _open_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
-    """A process of `mpirun`. On several hosts process 0 is taken to run where `mpirun` does; if not, give the coordinator."""
+    """On several hosts process 0 is taken to run where `mpirun` does; if not, give the coordinator."""
     try:
         count, process_id, local_size, local_rank = (
             int(environment[f"OMPI_COMM_WORLD_{key}"]) for key in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")

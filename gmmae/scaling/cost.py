@@ -1,8 +1,8 @@
 """The time on other machines: the all-reduce by α and β, and clusters as small files.
 
 A projected step is a measured step of one device, scaled to the cluster's device, plus an all-reduce of the gradient. It
-rests on three assumptions: communication does not overlap with computation, nobody else uses the links, and time depends on
-the device's batch only.
+assumes that communication does not overlap with computation, that nobody else uses the links, and that time depends on the
+device's batch only.
 """
 
 import math
@@ -22,7 +22,7 @@ Collective = Literal["ring", "tree", "fastest"]
 
 
 def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
-    """Returns the seconds of a ring all-reduce: 2(n-1) α + 2(n-1)/n · bytes / β; 0 for one device.
+    """The seconds of a ring all-reduce: 2(n-1) α + 2(n-1)/n · bytes / β; 0 for one device.
 
     α is the latency of a message, β the bandwidth of a link in one direction.
 
@@ -34,7 +34,7 @@ def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
 
 
 def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
-    """Returns the seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β); 0 for one device.
+    """The seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β); 0 for one device.
 
     The source is that of `ring_s`. The messages are whole: for trees that cut them into pieces, this is an upper bound.
     """
@@ -48,11 +48,7 @@ Bandwidth = Annotated[float, Rule("positive, in bytes per second", lambda bandwi
 
 @dataclass(frozen=True)
 class Cluster(Section):
-    """A cluster by its links, and one training step on its device.
-
-    Raises:
-      InputError: a bad value, or one of the two numbers of the link between nodes without the other.
-    """
+    """A cluster by its links, and one training step on its device."""
 
     name: str  # what tables call it
     device: str  # the device, in words
@@ -79,11 +75,7 @@ class Cluster(Section):
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """Returns the cluster that a TOML file describes; its keys are the fields of `Cluster`.
-
-    Raises:
-      InputError: unreadable, not TOML, a key unknown or missing, a bad value; the message names the file and the key.
-    """
+    """The cluster that a TOML file describes; its keys are the fields of `Cluster`."""
     table = toml.read_table(Path(path))
     try:
         return Cluster(**table)
@@ -95,14 +87,15 @@ def read_cluster(path: str | Path) -> Cluster:
 
 
 def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
-    """Returns the seconds to sum `size_bytes` over the devices, nodes being filled one after the other.
+    """The seconds to sum `size_bytes` over the devices, nodes being filled one after the other.
 
-    Within a node both algorithms have its α and β. Across nodes the ring is flat and goes once through each node. One message
-    then uses a node's link in each direction at a time. All wait for the slowest link, whose α and β count in every step. The
-    tree is hierarchical: ⌈log2⌉ of the devices of a node levels inside it and ⌈log2⌉ of the nodes levels between them.
+    Within a node both algorithms have its α and β. Across nodes the ring is flat and goes once through each node, so one
+    message uses a node's link in each direction at a time, and all wait for the slowest link, whose α and β count in every
+    step. The tree is hierarchical: ⌈log2⌉ of the devices of a node levels inside it and ⌈log2⌉ of the nodes levels between
+    them.
 
     Raises:
-      InputError: not a whole number of at least 1 devices, or more than a node has where the link between nodes is unknown.
+      InputError: no device, or more than a node has where the link between nodes is unknown.
 
     >>> tiny = Cluster("tiny", "none", 2, 0.0, 100.0, 1.0, 10.0, collective="ring")
     >>> all_reduce_s(tiny, 2, 50), all_reduce_s(tiny, 4, 40)
@@ -119,7 +112,6 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
 
 
 def _between_nodes(cluster: Cluster, devices: int) -> tuple[float, float]:
-    """Returns α and β of the link between nodes."""
     if cluster.alpha_inter_s is None or cluster.beta_inter_bytes_per_s is None:
         raise InputError(
             f"devices must be at most the {cluster.devices_per_node} of a node of {cluster.name}, whose link between nodes is "
@@ -135,7 +127,7 @@ class StepTimes(NamedTuple):
     seconds: tuple[float, ...]
 
     def at(self, batch: int) -> float:
-        """Returns the seconds of a step of `batch` samples, linear between the measured batches and never beyond them.
+        """The seconds of a step of `batch` samples, linear between the measured batches and never beyond them.
 
         Raises:
           InputError: a batch outside the measured ones, or measurements that are no times of increasing batches.
@@ -156,7 +148,7 @@ class StepTimes(NamedTuple):
 
 
 def same_device(device: str, other: str) -> bool:
-    """Returns whether two names are of one kind of device: by the first word with a digit, or as a whole where neither has one.
+    """Whether two names are of one kind of device: by the first word with a digit, or as a whole where neither has one.
 
     >>> same_device("NVIDIA H200 SXM", "NVIDIA H200"), same_device("NVIDIA H200 SXM", "cpu")
     (True, False)
@@ -172,12 +164,9 @@ def same_device(device: str, other: str) -> bool:
 
 
 def scale(cluster: Cluster, step_times: StepTimes) -> float:
-    """Returns the seconds on the cluster's device for one second measured; 1 where the cluster gives no `reference_step_s`.
+    """The seconds on the cluster's device for one second measured; 1 where the cluster gives no `reference_step_s`.
 
     One number for all computation: training steps of any batch, and evaluation.
-
-    Raises:
-      InputError: `reference_batch` lies outside the measured batches.
     """
     if not cluster.reference_step_s:
         return 1.0
@@ -185,18 +174,15 @@ def scale(cluster: Cluster, step_times: StepTimes) -> float:
 
 
 def projected_step_s(cluster: Cluster, step_times: StepTimes, device_batch: int, devices: int, gradient_bytes: float) -> float:
-    """Returns the seconds of a training step on `devices` devices of the cluster: scaled computation, then the all-reduce.
+    """The seconds of a training step on `devices` devices of the cluster: scaled computation, then the all-reduce.
 
-    `step_times` are of one device, `device_batch` includes padding, and a gradient in float32 has 4 bytes for each parameter.
-
-    Raises:
-      InputError: a batch outside the measured ones, or no device.
+    `step_times` are of one device, and `device_batch` includes padding.
     """
     return scale(cluster, step_times) * step_times.at(device_batch) + all_reduce_s(cluster, devices, gradient_bytes)
 
 
 def affine(times: StepTimes) -> tuple[float, float]:
-    """Returns a and b of a + b · batch, both at least 0, by least squares of the relative residuals.
+    """Fits a + b · batch, both at least 0, by least squares of the relative residuals.
 
     >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))]
     [2.0, 1.0]
@@ -209,7 +195,7 @@ def affine(times: StepTimes) -> tuple[float, float]:
 
 
 def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the least and the most seconds of numbers of samples: equal, and linear, at and between measured numbers.
+    """The least and the most seconds of numbers of samples: equal, and linear, at and between measured numbers.
 
     Fewer samples save as much as `affine` says, or nothing. More samples add its slope, or as much time as each one has taken.
 
@@ -228,7 +214,7 @@ def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.nda
 
 
 def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
-    """Returns the times scaled to those of steps in whole runs; between their batches the ratio is linear in logarithms.
+    """The times scaled to those of steps in whole runs; between their batches the ratio is linear in logarithms.
 
     A step that is timed in a short block pays for the block's beginning, on a CPU by as much as a third of it. Runs with larger
     batches than all of the times are added to them.

@@ -10,7 +10,7 @@ from gmmae.scaling.strategies import devices_may_change
 
 
 def identity_fields(config: Config) -> dict[str, Any]:
-    """Returns the keys that determine the result of a run, besides its data: those marked neither resumable nor fingerprinted.
+    """The keys that determine the result of a run, besides its data.
 
     `parallel.devices` is one of them only where global batch and learning rate follow it. Other runs may be resumed on another
     number of devices.
@@ -20,5 +20,5 @@ def identity_fields(config: Config) -> dict[str, Any]:
 
 
 def run_id(config: Config, data: Mapping[str, str]) -> str:
-    """Returns twelve hexadecimal digits of a SHA-256 of these keys and of the digests of a run's data."""
+    """Twelve hexadecimal digits of a SHA-256 of these keys and of the digests of a run's data."""
     return hashlib.sha256(json.dumps([identity_fields(config), data], sort_keys=True).encode()).hexdigest()[:12]

@@ -10,7 +10,7 @@ from gmmae.scaling.strategies import COSINE_END, Stage
 
 @cache  # equal schedules are one function, which is compiled once
 def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
-    """Returns the learning rate by step, counted from 0. Epochs become steps here and nowhere else.
+    """The learning rate by step, counted from 0. Epochs become steps here and nowhere else.
 
     A strategy's warmup goes linearly from the base rate at step 0 to the stage's at step `warmup_epochs · steps_per_epoch`.
     Each epoch in `optim.decay_epochs` multiplies it by `decay_factor` from its end on. Over the first `optim.warmup_epochs` a

@@ -37,7 +37,6 @@ from gmmae.config.schema import Config, OptimConfig
 from gmmae.system.errors import InputError
 
 COSINE_END = 0.01
-"""The factor of the learning rate after its decay along a cosine."""
 
 
 class Stage(NamedTuple):
@@ -59,19 +58,17 @@ class Stage(NamedTuple):
 
 
 WITH_BETAS = ("adam", "adamw", "lamb")
-"""Optimisers with two moments."""
 
 WITH_MOMENTUM = ("momentum", "nesterov", "lars")
-"""Optimisers with a momentum."""
 
 
 def batch_a_device(optim: OptimConfig, devices: int) -> int:
-    """Returns the base batch times the number of devices."""
+    """The base batch times the number of devices."""
     return optim.batch_size * devices
 
 
 def planned_batch(optim: OptimConfig, devices: int) -> int:
-    """Returns the batch that a plan has found for this number of devices.
+    """The batch that a plan has found for this number of devices.
 
     Between powers of two it grows with the square root of the devices. `gmmae.planner.prediction` says why.
 
@@ -86,15 +83,15 @@ def planned_batch(optim: OptimConfig, devices: int) -> int:
 
 
 def as_configured(optim: OptimConfig, k: float) -> OptimConfig:
-    """Returns the optimiser's constants, which do not follow the batch."""
+    """The optimiser's constants, which do not follow the batch."""
     return optim
 
 
 def by_sde(optim: OptimConfig, k: float) -> OptimConfig:
-    """Returns Adam's constants for k times the base batch by the SDE rule.
+    """Adam's constants for k times the base batch by the SDE rule.
 
-    The decay of AdamW's weights by a step is learning rate × `weight_decay`. It is multiplied by √k, so that with the learning
-    rate's √k the decay by a sample stays the same. The rule's source has no weight decay.
+    AdamW decays the weights by learning rate × `weight_decay` in a step. The √k on both keeps the decay by a sample. The rule's
+    source has no weight decay.
 
     Raises:
       InputError: another optimiser.
@@ -114,7 +111,7 @@ def by_sde(optim: OptimConfig, k: float) -> OptimConfig:
 
 
 def optimizer_text(optim: OptimConfig) -> str:
-    """Returns an optimiser and its constants in words.
+    """An optimiser and its constants in words.
 
     >>> optimizer_text(OptimConfig()), optimizer_text(by_sde(OptimConfig(), 4))
     ('adam, β1 0.9, β2 0.999', 'adam, β1 0.6, β2 0.996')
@@ -132,7 +129,7 @@ def optimizer_text(optim: OptimConfig) -> str:
 
 
 def end_of_sde(optim: OptimConfig) -> int:
-    """Returns the largest batch of the SDE rule, where the smaller β becomes zero.
+    """The largest batch of the SDE rule, where the smaller β becomes zero.
 
     >>> end_of_sde(OptimConfig(batch_size=32, beta1=0.9))
     320
@@ -141,7 +138,7 @@ def end_of_sde(optim: OptimConfig) -> int:
 
 
 def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
-    """Returns the epochs after which the batch doubles."""
+    """The epochs after which the batch doubles."""
     if not optim.batch_doubling_epochs:
         raise InputError(
             "optim.batch_doubling_epochs must be given for the strategy growing; got none: give epochs, as "
@@ -172,7 +169,7 @@ class ScalingStrategy(NamedTuple):
     doubles_after: Callable[[OptimConfig], tuple[int, ...]] | None = None
 
     def grows(self, optim: OptimConfig) -> bool:
-        """Returns whether the batch follows the number of devices."""
+        """Whether the batch follows the number of devices."""
         return len({self.batch(optim, devices) for devices in (1, 2, 32)}) > 1
 
     @property
@@ -181,11 +178,11 @@ class ScalingStrategy(NamedTuple):
         return self.doubles_after is not None
 
     def first_batch(self, optim: OptimConfig, devices: int) -> int:
-        """Returns the global batch of the first epoch on a number of devices, for a large training set."""
+        """The global batch of the first epoch on a number of devices, for a large training set."""
         return optim.batch_size if self.grows_in_a_run else self.batch(optim, devices)
 
     def stage(self, optim: OptimConfig, batch: int, first_epoch: int = 1) -> Stage:
-        """Returns the part of a run with a global batch."""
+        """The part of a run with a global batch."""
         k = batch / optim.batch_size
         rate = optim.learning_rate * self.factor(k)
         warmup_epochs = optim.scaling_warmup_epochs if self.warmup and rate != optim.learning_rate else 0
@@ -222,7 +219,7 @@ class Resolved(NamedTuple):
     rule_ends: bool = False
 
     def batch_text(self) -> str:
-        """Returns the batch in words.
+        """The batch in words.
 
         >>> resolve("weak", OptimConfig(), 32, 574).batch_text()
         '574 (capped from 1024)'
@@ -238,7 +235,7 @@ class Resolved(NamedTuple):
 
 
 def learning_rate_text(stage: Stage) -> str:
-    """Returns a learning rate in words, with its factor on the base rate η.
+    """A learning rate in words, with its factor on the base rate η.
 
     >>> optim = OptimConfig(learning_rate=0.001, decay_epochs=(30, 60))
     >>> learning_rate_text(STRATEGIES["linear-warmup"].stage(optim, 128))
@@ -258,10 +255,10 @@ def learning_rate_text(stage: Stage) -> str:
 
 
 def strategy(name: str) -> ScalingStrategy:
-    """Returns the strategy of that name.
+    """The strategy of that name.
 
     Raises:
-      InputError: there is none; the valid names are listed.
+      InputError: there is none.
     """
     if name not in STRATEGIES:
         raise InputError(f"scaling must be one of {', '.join(STRATEGIES)}; got {name!r}")
@@ -269,7 +266,7 @@ def strategy(name: str) -> ScalingStrategy:
 
 
 def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolved:
-    """Returns the batch, the learning rate and the optimiser's constants of a strategy.
+    """The batch, the learning rate and the optimiser's constants of a strategy.
 
     Raises:
       InputError: an unknown strategy, or one that is not for this optimiser.
@@ -295,11 +292,11 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
 
 
 def require_known(config: Config) -> Config:
-    """Returns the configuration; raises InputError where its strategy is unknown."""
+    """The configuration; raises InputError where its strategy is unknown."""
     strategy(config.scaling)
     return config
 
 
 def devices_may_change(config: Config) -> bool:
-    """Returns whether neither batch nor learning rate of a run follows the devices, so that any number computes the same."""
+    """Whether neither batch nor learning rate of a run follows the devices, so that any number computes the same."""
     return config.parallel.simulate_devices is not None or not strategy(config.scaling).grows(config.optim)

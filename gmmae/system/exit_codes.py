@@ -31,11 +31,11 @@ from gmmae.system.errors import LOST_PEER
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
 
 MAX_LOSSES = 3
-"""The number of losses in a row after which a run is started again. An end with a checkpoint begins a new row."""
+"""Losses in a row after which a run is still started again. An end with a checkpoint begins a new row."""
 
 
 def of_run(codes: Sequence[int], processes: int) -> int:
-    """Returns the code of a run from those of its processes, as a shell has them, or from the one of their launcher.
+    """The code of a run from those of its processes, as a shell has them, or from the one of their launcher.
 
     >>> of_run([137, 75], 2), of_run([137], 1), of_run([75, 2], 2), of_run([0, 0], 2)
     (75, 137, 2, 0)
@@ -46,12 +46,12 @@ def of_run(codes: Sequence[int], processes: int) -> int:
 
 
 def _killed(code: int) -> bool:
-    """Returns whether a code is that of a signal: 128 and its number in a shell, or 255 from ssh."""
+    """128 and a signal's number is a shell's code; 255 is ssh's."""
     return code > 128 and code not in (EXIT_CODES[reason] for reason in INTERRUPTED)
 
 
 def again(codes: Sequence[int], restarts: float) -> bool:
-    """Returns whether a run is to be started again after its last end, at most `restarts` times after SIGTERM.
+    """Whether a run is to be started again after its last end, at most `restarts` times after SIGTERM.
 
     >>> again([143, 143], 2), again([143, 143], 1), again([75] * 4, 9), again([75, 75, 75, 143, 75], 9), again([2], 9)
     (True, False, False, True, False)

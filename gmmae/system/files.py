@@ -1,8 +1,8 @@
-"""Writing of files and folders that are there whole, or not at all.
+"""Files and folders that are written whole, or not at all.
 
 Both are written beside their place, and renamed. A folder NAME is written as `.NAME.partial`. A former NAME is `.NAME.former`
-for a moment, and put back if the process is killed in it. `.NAME.lock` lets one process write at a time: so what a killed one
-has left can be told, and the next call removes it.
+for a moment, and put back if the process is killed in it. `.NAME.lock` lets one process write at a time, so the next one can
+remove what a killed one has left.
 """
 
 import csv
@@ -30,21 +30,21 @@ ANYTHING = "."
 HEAD_BYTES = 4096
 """The part of a file in which its mark stands."""
 LEFT_AFTER_S = 86400
-"""The age at which a half-written file is one that a killed process has left."""
+"""The age at which a half-written file was left by a killed process."""
 FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EFBIG, errno.ENODEV)
-"""Errors of a disk, where the path that was given is right."""
+"""Errors of a disk, where the path is right."""
 TAKEN_AWAY = (errno.ENOENT, errno.EACCES, errno.EPERM)
-"""Errors of a folder that was there, and could be written, before."""
+"""Errors of a folder that could be written before."""
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: a reader, or a crash, never sees half of it."""
+    """Writes a file whole or not at all."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> str:
-    r"""Returns rows as comma-separated values under a header. A cell that a row lacks is empty; other keys are left out.
+    r"""Comma-separated values under a header. A cell that a row lacks is empty; other keys are left out.
 
     >>> csv_text([{"name": "a", "loss": 0.5}, {"name": "b,c"}], ("name", "loss"))
     'name,loss\na,0.5\n"b,c",\n'
@@ -60,11 +60,8 @@ def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> st
 def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
     """A file that takes the place of `path` when the block ends. If the block raises, nothing has changed.
 
-    Several processes may write one file at a time: the last one's stays. A pipe or a device is written as it is. If `durable`,
-    the bytes are on the disk when the block has ended, for the case of a power cut.
-
-    Raises:
-      OSError: the file cannot be written there.
+    Of several processes that write one file, the last one's stays. A pipe or a device is written as it is. If `durable`, the
+    bytes survive a power cut after the block.
     """
     path = _followed(path)
     if path.is_dir():
@@ -110,14 +107,8 @@ def output_file(path: Path) -> Iterator[Path]:
 def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool = False) -> Iterator[Path]:
     """An empty folder that takes the place of `out` when the block ends. If the block raises, nothing has changed.
 
-    In the block SIGTERM and SIGHUP raise as Ctrl-C does. A process that `waits` for another one that is writing the folder says
-    so; otherwise the second is refused.
-
-    Args:
-      out: a folder that is new or empty, or one that is replaced.
-      option: what the user calls it.
-      mark: a file of it that tells an earlier result of the same command, which is replaced; empty: nothing is replaced.
-      waits: for another process that is writing the folder.
+    `mark` is a file by which an earlier result of the same command is known, and replaced. In the block SIGTERM and SIGHUP
+    raise as Ctrl-C does. A process that `waits` for another one that is writing the folder says so; otherwise it is refused.
 
     Raises:
       InputError: the folder holds something else, cannot be written, or another process is writing it.
@@ -155,8 +146,6 @@ def _besides(place: Path) -> list[Path]:
 
 @contextmanager
 def _alone(place: Path, option: str, waits: bool = False) -> Iterator[None]:
-    """Holds the lock of a place. What is half written is removed, before and after."""
-
     def busy(holder: str) -> None:
         if not waits:
             raise InputError(
@@ -239,7 +228,7 @@ def _after(out: Path, error: KeyboardInterrupt) -> Interrupted:
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
-    """Removes the folders that hold nothing, in their order."""
+    """Removes the empty ones of these folders, in their order."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
@@ -287,7 +276,7 @@ def stoppable() -> Iterator[None]:
 
 
 def _flush_all(folder: Path) -> None:
-    """Brings all that is in a folder to the disk. Linux does so for a file system at once: 0.1 s for 2000 files, not 10 s."""
+    """Linux brings a file system to the disk at once: 0.1 s for 2000 files, not 10 s."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:

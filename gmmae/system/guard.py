@@ -11,11 +11,11 @@ from gmmae.system.errors import InputError, StorageError, exit_code, report, wri
 from gmmae.system.streams import outlasting
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
-"""What XLA's errors begin with where a device's memory is full."""
+"""How XLA's errors begin where a device's memory is full."""
 
 
 START_OF_JAX = ("jax/_src/config.py", "jax/_src/xla_bridge.py")
-"""The modules in which JAX reads its variables and looks for devices."""
+"""Where JAX reads its variables and looks for devices."""
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
@@ -49,7 +49,7 @@ def _ended(command: Callable[..., int], *arguments: object) -> int:
 
 
 def as_input_error(error: BaseException) -> InputError | None:
-    """Returns an error that a user can cause and fix as one of gmmae's; None for a fault of the program."""
+    """An error that a user can cause and fix as one of gmmae's; None for a fault of the program."""
     text = str(error)
     if isinstance(error, InputError):
         return error

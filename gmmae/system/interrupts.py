@@ -21,8 +21,8 @@ class Interrupts:
     """While entered, the first of these signals sets `reason`; SIGINT after that acts as if it were not handled.
 
     The others do not: Slurm sends SIGTERM to all processes of a job, and their parents pass it on, so one request may come
-    twice. SIGHUP, which a closed terminal sends, stays ignored where it is, as nohup asks. Outside the main thread, where
-    Python cannot install handlers, nothing is changed and `reason` stays None.
+    twice. SIGHUP stays ignored where it is, as nohup asks. Outside the main thread, where Python cannot install handlers,
+    `reason` stays None.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""JSON files that a command has written and another reads: checked as a whole, and refused in a line that names the file."""
+"""JSON files that one command writes and another reads: checked as a whole, and refused in a line that names the file."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -11,21 +11,17 @@ from gmmae.system.errors import InputError
 T = TypeVar("T")
 
 MAX_FAULT_LENGTH = 200
-"""Characters of what is said of a fault."""
+"""Characters of a fault in a message."""
 
 
 def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]], T]) -> T:
-    """Reads the object of a JSON file and converts it.
+    """Converts the object of a JSON file.
 
-    Args:
-      path: the file.
-      what: the rule for the file, in words that follow "must".
-      change: the advice where it does not hold.
-      convert: its ValueError, TypeError or KeyError refuses the file.
+    `what` is the rule in words that follow "must", `change` the advice where it does not hold. A ValueError, TypeError or
+    KeyError of `convert` refuses the file.
 
     Raises:
       FileNotFoundError: there is no file.
-      InputError: it cannot be read, is no JSON, or nothing can be made of it.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -39,11 +35,6 @@ def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]],
 
 
 def _fault(error: Exception) -> str:
-    r"""Returns an error in a few words.
-
-    >>> _fault(KeyError("scaling")), _fault(ValueError("a line\nand another")), _fault(RecursionError())
-    ("no 'scaling'", 'a line and another', 'JSON that is nested too deep')
-    """
     if isinstance(error, RecursionError):
         return "JSON that is nested too deep"
     text = f"no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
@@ -52,15 +43,12 @@ def _fault(error: Exception) -> str:
 
 
 def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str] = ()) -> T:
-    """Returns a dataclass or a named tuple of values by field, checked by the types of its fields. A number of float is finite.
+    """A dataclass or a named tuple of values by field, each checked by its annotation.
 
-    Args:
-      kind: its fields are annotated as `fitted` knows.
-      values: by field.
-      any_number: fields whose numbers may be NaN or infinite.
+    Fields of `any_number` may be NaN or infinite.
 
     Raises:
-      ValueError, TypeError: a field is missing or not known, or a value has another type.
+      ValueError, TypeError: a field is missing or not known, or a value does not fit.
     """
     hints, new = get_type_hints(kind, include_extras=True), {}
     for name, value in values.items():

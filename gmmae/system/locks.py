@@ -1,17 +1,17 @@
-"""One process at a time, on one host or on several that share a file system; without knowing how that was mounted.
+"""One process at a time, on one host or on several that share a file system, however that was mounted.
 
 Two means, because neither is enough alone:
 
 - `flock` is exact among the processes of one kernel, which frees it however its holder ends. Where a file system locks for all
-  hosts it is exact among these too. But under NFS with `nolock`, or Lustre with `localflock`, every host gets its own lock, and
-  where there is no lock service `flock` fails (ENOLCK, ENOTSUP). The file is opened for writing, which NFS asks of a locker.
+hosts it is exact among these too. But under NFS with `nolock`, or Lustre with `localflock`, every host gets its own lock, and
+where there is no lock service `flock` fails (ENOLCK, ENOTSUP). The file is opened for writing, which NFS asks of a locker.
 - An owner file beside the lock names its holder. It is created exclusively, which is atomic on NFS too, and touched every
-  `BEAT_S` seconds. A process that has the `flock` and finds the owner file of its own kernel knows that the owner is dead.
-  Otherwise it looks for `SILENCE_S` seconds: a file that changes has a living holder, one that does not is taken over. Who
-  does not want to wait takes over what was not touched for `STALE_S`. No clock is compared with another host's.
+`BEAT_S` seconds. A process that has the `flock` and finds an owner of its own kernel knows that it is dead. Otherwise it looks
+for `SILENCE_S` seconds, and takes the lock over if the file stays as it is. Who does not want to wait takes over what was not
+touched for `STALE_S`. No clock is compared with another host's.
 
-Two cases are not covered where hosts do not see each other's `flock`. A holder may be suspended for `SILENCE_S` while another
-host asks. Two hosts may take over from the same dead holder within the same milliseconds.
+Two cases are not covered where hosts do not see each other's `flock`: a holder that is suspended for `SILENCE_S` while another
+host asks, and two hosts that take over from the same dead holder within the same milliseconds.
 """
 
 import errno
@@ -37,13 +37,8 @@ UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 def held(path: Path, busy: Callable[[str], None], look: bool = True) -> Iterator[None]:
     """Holds the lock at `path`, with the owner file beside it, while the context is entered.
 
-    Args:
-      path: the lock's file, made where it is not there.
-      busy: is told once who holds the lock. If it returns, the holder's end is awaited; if it raises, so does this.
-      look: whether to look for a while if the holder lives. If not, the age of its last touch decides at once.
-
-    Raises:
-      OSError: the files cannot be written.
+    `busy` is told once who holds the lock. If it returns, the holder's end is awaited; if it raises, so does this. Unless we
+    `look` for a while whether the holder lives, the age of its last touch decides at once.
     """
     owner = path.with_name(f"{path.name}.owner")
     new = not path.exists()
@@ -80,7 +75,7 @@ def _opened(path: Path, blocked: Callable[[], None]) -> tuple[IO[str], bool]:
 
 
 def _is_at(file: IO[str], path: Path) -> bool:
-    """Whether a file is still the one of that path: a former holder may have removed it before it was locked."""
+    """A former holder may have removed the file before it was locked."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -119,7 +114,6 @@ def _own(owner: Path, exact: bool, busy: Callable[[str], None], is_dead: Callabl
 
 
 def _write_or_remove(file: IO[str], owner: Path) -> None:
-    """Writes who this is; where that fails, nobody is to wait for the one who did not say it."""
     try:
         file.write(_this_process())
         file.flush()
@@ -177,7 +171,7 @@ def _read(owner: Path) -> str:
 
 
 def this_boot() -> str:
-    """What the processes have in common among which `flock` always works; names of containers on a host may differ."""
+    """What processes have in common among which `flock` always works; names of containers on a host may differ."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -5,8 +5,6 @@ from typing import Any
 
 
 class _Idle:
-    """Has every method, and none does anything."""
-
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
 

@@ -1,7 +1,7 @@
 """NVIDIA's GPUs as the driver lists them: the extra of this project that JAX needs for them, and one for each program.
 
 `make` runs this file before anything is installed, so it uses the standard library only. `python gmmae/system/nvidia.py test`
-prints the extras to install: "test" and the one for the GPU. It says on standard error where a GPU cannot be used.
+prints the extras to install, "test" and the one for the GPU, and says on standard error where a GPU cannot be used.
 """
 
 import itertools
@@ -21,7 +21,7 @@ MEMORY = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTH
 """Variables with which a user sets how JAX takes a GPU's memory."""
 
 MEMORY_SHARE = 0.75
-"""The share of a GPU's memory for all programs on it, which JAX takes by default for one."""
+"""The share of a GPU's memory that JAX takes by default."""
 
 
 class Gpu(NamedTuple):
@@ -43,7 +43,7 @@ class Gpu(NamedTuple):
 
     @property
     def way_out(self) -> str:
-        """What has to be done so that JAX can use it."""
+        """What JAX needs to use it."""
         if self.extra:
             return f"pip install -c constraints.txt -e '.[{self.extra}]'"
         driver, capability = OLDEST["cuda12"]
@@ -53,7 +53,7 @@ class Gpu(NamedTuple):
 
 
 def find() -> Gpu | None:
-    """The first GPU that `nvidia-smi` lists; None where it lists none, or is not there."""
+    """The first GPU that `nvidia-smi` lists, if any."""
     driver, name = next(iter(_query("driver_version", "name")), ("", ""))
     if not _major(driver):
         return None
@@ -69,7 +69,7 @@ def unused(platform: str, environ: Mapping[str, str]) -> str:
 
 
 def places(at_once: int) -> list[dict[str, str]]:
-    """Returns an environment for each GPU, in which one of several programs gets that GPU; none without GPUs.
+    """An environment for each GPU, in which one of several programs gets that GPU.
 
     Where more programs run `at_once` than there are GPUs, several divide the memory that one would take, unless the user has
     set how memory is taken.
@@ -82,7 +82,7 @@ def places(at_once: int) -> list[dict[str, str]]:
 
 
 def visible() -> list[str]:
-    """What the GPUs that a program started here would see are called in `CUDA_VISIBLE_DEVICES`.
+    """The GPUs that a program started here would see, as `CUDA_VISIBLE_DEVICES` names them.
 
     Without that variable they are UUIDs, because CUDA and nvidia-smi number GPUs differently.
     """

@@ -15,7 +15,7 @@ PACKAGES = ("gmmae", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "nump
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide on the numbers."""
+    """Python and the packages that decide on the numbers."""
     numbers = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(kind: str) -> str:
-    """What computes, in words: the accelerator as JAX calls it, or the processor and the cores that this process may use."""
+    """What computes: the accelerator as JAX calls it, or the processor and the cores that this process may use."""
     if kind != "cpu":
         return kind
     match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)

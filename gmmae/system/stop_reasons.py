@@ -21,7 +21,6 @@ EXIT_CODES = {
     SIGINT: 130,
     SIGHUP: 129,
 }
-"""The exit code of a run by its stop reason; bad input is 2."""
 
 INTERRUPTED = (SIGTERM, SIGINT, SIGHUP)
-"""A run that was stopped from outside; the same command resumes it."""
+"""Stopped from outside; the same command resumes the run."""

@@ -12,7 +12,7 @@ from gmmae.system.errors import StorageError
 
 
 class Outlasting:
-    """A text stream that is silent once nobody can read it any more: its terminal was closed, or the reader of its pipe ended.
+    """A text stream that is silent once its terminal was closed, or the reader of its pipe ended.
 
     A run must not die of that, least of all before the checkpoint that SIGHUP asks for. A full disk is another matter.
     """
@@ -26,7 +26,7 @@ class Outlasting:
         return len(text)
 
     def flush(self) -> None:
-        """Flushes the stream, if it has a reader."""
+        """Flushes, if there is a reader."""
         self._silent_once_gone(self._stream.flush)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 of whatever type the stream has
@@ -47,7 +47,7 @@ class Outlasting:
 
 
 def silence(descriptor: int) -> None:
-    """Sends what is written to a descriptor nowhere, as also what Python still holds for it when it exits."""
+    """Sends what is written to a descriptor nowhere, also what Python still holds for it when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
@@ -66,7 +66,7 @@ def open_closed() -> None:
 
 @contextmanager
 def outlasting() -> Iterator[None]:
-    """Within it, standard output and error may lose their readers, as those of `| head`: nothing is said of it."""
+    """Within it, standard output and error may lose their readers, as those of `| head`."""
     open_closed()
     output, error = (cast(TextIO, Outlasting(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(output), redirect_stderr(error):

@@ -1,7 +1,7 @@
 """Random symmetries of the cube, on the device: flips and turns by 90 degrees.
 
-Each sample has a key of its own, so its symmetry does not depend on the number of devices, nor on its place in a batch.
-The symmetries of an n-axis volume are its axes' permutations, each with any axes flipped: 2, 8 or 48.
+Each sample has a key of its own, so its symmetry depends neither on the number of devices nor on its place in a batch. The
+symmetries of an n-axis volume are its axes' permutations, each with any axes flipped: 2, 8 or 48.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The configuration of a run: from a TOML file, with the settings of the workload that the file names."""
+"""The configuration of a run, with the settings of the workload that its TOML file names."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from gmmae.workloads.settings import PatchConfig
 
 
 def configure(config: str | Path = "quickstart", **changes: object) -> Config:
-    """Returns the configuration of a TOML file with some values changed.
+    """The configuration of a TOML file with some values changed.
 
     Args:
       config: a TOML file, or the name of one in `configs`; `""` for the defaults of the workload that `changes` names.
@@ -36,11 +36,7 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
 
 
 def require_source(config: Config, own: Config | None = None) -> Config:
-    """Refuses a folder or a CSV that the source would not read, unless the run `own` may have begun so: then it can be opened.
-
-    Raises:
-      ConfigError: the built-in data are synthetic, and have one.
-    """
+    """Refuses a folder or a CSV that the synthetic source would not read, unless the run `own` may have begun so."""
     data = getattr(config.settings, "data", None)
     as_begun = own and all(_data_setting(config, name) == _data_setting(own, name) for name in ("root", "csv"))
     if as_begun or not isinstance(data, DataConfig | PatchConfig):
@@ -54,11 +50,7 @@ def require_source(config: Config, own: Config | None = None) -> Config:
 
 
 def read_config(path: Path, workload: str | None = None) -> Config:
-    """Returns the configuration in a TOML file; keys that it does not name have their defaults.
-
-    Raises:
-      InputError: not TOML, an unknown key or a bad value; the message names the file.
-    """
+    """The configuration in a TOML file; keys that it does not name have their defaults."""
     table = toml.read_table(path)
     start = default(table, workload)
     try:
@@ -68,7 +60,7 @@ def read_config(path: Path, workload: str | None = None) -> Config:
 
 
 def default(table: dict[str, object], workload: str | None) -> Config:
-    """Returns the defaults for a table, whose workload decides which keys there are.
+    """The defaults for a table, whose workload decides which keys there are.
 
     The table's `workload` becomes an absolute path where it is a file, because the runs of a sweep may begin in another folder.
     """
@@ -81,7 +73,7 @@ def default(table: dict[str, object], workload: str | None) -> Config:
 
 
 def without_own_csv(config: Config, own: Config) -> Config:
-    """Returns a configuration, for nodules of another folder, without the run's CSV where that has an absolute path.
+    """A configuration, for nodules of another folder, without the run's CSV where that has an absolute path.
 
     Such a CSV lists only the run's nodules.
     """
@@ -90,12 +82,12 @@ def without_own_csv(config: Config, own: Config) -> Config:
 
 
 def on_its_data(config: Config, own: Config) -> Config:
-    """Returns a run's changed configuration, without its CSV where the changes name another folder of data."""
+    """A run's changed configuration, without its CSV where the changes name another folder of data."""
     return config if _data_setting(config, "root") == _data_setting(own, "root") else without_own_csv(config, own)
 
 
 def identity_settings(config: Config) -> dict[str, Any]:
-    """Returns the settings of the workload that decide on its results and data, by key."""
+    """The settings of the workload that decide on its results and data, by key."""
     fields = leaves(absolute(config).settings)
     return {key: value for key, item, value in fields if not marked(item, MAY_CHANGE_ON_RESUME)}
 

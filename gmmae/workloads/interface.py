@@ -10,8 +10,8 @@ and optional functions of the host on NumPy arrays:
     draw(snapshots, folder, title, ending) -> Path      one picture of the shown samples: PNG or SVG, by its ending
     events(arrays) -> Events                            TensorBoard's view of `Workload.describe`
 
-Every loss is that of one sample. So strong scaling computes the numbers of one device. A loss that looks at other samples of
-the batch, as batch normalisation does, would depend on the division of the batch. So there is no mutable state either.
+Every loss is that of one sample, so strong scaling computes the numbers of one device. A loss that looks at other samples of
+the batch, as batch normalisation does, would depend on the division of the batch, so there is no mutable state either.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +30,9 @@ class WorkloadError(InputError):
 
 
 Params = Any
-"""Parameters: a pytree of arrays."""
 
 Samples = Any
-"""Samples: a pytree of arrays, all with the samples along their leading axis."""
+"""A pytree of arrays, all with the samples along their leading axis."""
 
 
 class Source(Protocol):
@@ -43,11 +42,11 @@ class Source(Protocol):
     """
 
     def __len__(self) -> int:
-        """Returns the number of samples, which must stay the same."""
+        """The number of samples, which must stay the same."""
         ...
 
     def __getitem__(self, index: int, /) -> Samples:
-        """Returns one sample, a pytree of arrays or numbers without the axis of samples. All have the same form."""
+        """A sample, a pytree of arrays or numbers without the axis of samples. All have the same form."""
         ...
 
 
@@ -82,7 +81,7 @@ class Splits:
 
 
 def no_metrics(params: Params, samples: Samples) -> PerSample:
-    """Returns no metrics, for a workload that has only its loss."""
+    """For a workload that has only its loss."""
     return {}
 
 

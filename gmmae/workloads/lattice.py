@@ -28,16 +28,12 @@ from gmmae.workloads.mixtures import mixture_refinement, splits_of
 
 
 def load(data: DataConfig) -> Splits:
-    """Loads nodules and returns their samples.
-
-    Raises:
-      DataError: the data cannot be used, or a volume has no mass.
-    """
+    """Loads nodules and returns their samples."""
     return samples_of(sources.load(data), data)
 
 
 def samples_of(loaded: sources.SplitNodules, data: DataConfig) -> Splits:
-    """Returns the samples of divided nodules.
+    """The samples of divided nodules.
 
     Raises:
       DataError: a volume has no mass.
@@ -61,7 +57,7 @@ def density_at(
     shape: tuple[int, ...],
     stretch: Float[np.ndarray, " axes"],
 ) -> Float[np.ndarray, "samples ..."]:
-    """Returns the density of each mixture at the voxel centres of a volume of any shape, one mixture at a time.
+    """The density of each mixture at the voxel centres of a volume of any shape, one mixture at a time.
 
     `stretch` has the lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
     """
@@ -71,7 +67,7 @@ def density_at(
 
 
 def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
-    """Returns the workload of a configuration whose `model.decoder` is "lattice"."""
+    """The workload of a configuration whose `model.decoder` is "lattice"."""
     module, point_loss = lattice_autoencoder(model, data.sample_shape), LOSSES[loss]
     apply: Callable[..., Any] = module.apply  # its results have the types of the methods
 

@@ -14,7 +14,7 @@ from gmmae.workloads.interface import PerSample, Samples, Splits
 
 
 def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefined: Sequence[str] = ()) -> Splits:
-    """Divides the samples of all nodules as the nodules are divided, with their names and groups."""
+    """Divides the samples of all nodules as the nodules are divided."""
     parts = {**loaded.split._asdict(), "test": loaded.test}
 
     def by_split(words: np.ndarray) -> dict[str, list[str]]:
@@ -28,7 +28,7 @@ def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefin
 
 
 def mixture_refinement(loss: str, sigma_floor: float, *, diagonal: bool) -> Callable[[PerSample, int], PerSample]:
-    """Returns `Workload.refine` for a description by `inputs`, `weights`, `means` and `covariances`; floor in voxels."""
+    """`Workload.refine` for a description by `inputs`, `weights`, `means` and `covariances`; floor in voxels."""
 
     def refined(described: PerSample, steps: int) -> PerSample:
         mixture = Mixture.of(*(described[name] for name in ("weights", "means", "covariances")))

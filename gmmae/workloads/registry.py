@@ -17,7 +17,7 @@ from gmmae.workloads import settings
 from gmmae.workloads.interface import Splits, Workload, WorkloadError
 
 BUILT_IN = {"nodules": settings.NodulesConfig, "segmentation": settings.SegmentationConfig}
-"""The settings of the workloads beside this module. Their modules import JAX, so a configuration is read without them."""
+"""The settings of the workloads beside this module, whose modules import JAX: a configuration is read without them."""
 
 DEFAULT = next(iter(BUILT_IN))
 
@@ -25,7 +25,7 @@ SOURCE_HASH = "__gmmae_source_hash__"
 
 
 def is_file(name: str) -> bool:
-    """Returns whether a workload's name is that of a file."""
+    """Whether a workload's name is that of a file."""
     return name.endswith(".py") or os.sep in name
 
 
@@ -36,7 +36,7 @@ def load(name: str) -> ModuleType:
     Errors inside of a user's module keep their traceback.
 
     Raises:
-      WorkloadError: there is no such module, or it lacks `Config` or `build`.
+      WorkloadError: there is none, or it lacks `Config` or `build`.
     """
     module = _from_file(Path(name)) if is_file(name) else _from_name(f"{__package__}.{name}" if name in BUILT_IN else name)
     for attribute in ("Config", "build"):
@@ -84,7 +84,7 @@ def _from_name(name: str) -> ModuleType:
 
 @cache
 def file_hash(name: str) -> str:
-    """Returns digits of the SHA-256 of a workload's file, as this process has imported it; empty for those of gmmae."""
+    """Digits of the SHA-256 of a workload's file, as this process has imported it; empty for those of gmmae."""
     module = None if name in BUILT_IN else load(name)
     if module is None or not module.__file__:
         return ""
@@ -96,14 +96,14 @@ def _digest(content: bytes) -> str:
 
 
 def _forget_changed(name: str) -> None:
-    """Lets a file that has changed since its import be imported again, as between two trainings of a notebook."""
+    """A file that has changed since its import, as between two trainings of a notebook, is imported again."""
     if Path(name).is_file() and file_hash(name) != _digest(Path(name).read_bytes()):
         load.cache_clear()
         file_hash.cache_clear()
 
 
 def configuration(name: str = DEFAULT, **values: object) -> Config:
-    """Returns a configuration of a workload: its default settings, and other fields with these values or their defaults.
+    """A configuration of a workload: its default settings, and other fields with these values or their defaults.
 
     >>> configuration("nodules", scaling="weak").settings.data.shape
     16
@@ -115,11 +115,7 @@ def configuration(name: str = DEFAULT, **values: object) -> Config:
 
 
 def build(config: Config) -> Workload:
-    """Builds the workload of a configuration. Its `load` checks the data against the interface.
-
-    Raises:
-      WorkloadError: `build` returns something else, or reads a file that is not there.
-    """
+    """Builds the workload of a configuration. Its `load` checks the data against the interface."""
     module = load(config.workload)
     with _files_found("build", config.workload):
         workload = module.build(config.settings)
@@ -130,7 +126,6 @@ def build(config: Config) -> Workload:
 
 @contextmanager
 def _files_found(function: str, name: str) -> Iterator[None]:
-    """Makes a file that a user's function does not find an error of one line."""
     try:
         yield
     except FileNotFoundError as error:

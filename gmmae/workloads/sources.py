@@ -21,7 +21,7 @@ from gmmae.system.files import FAILED
 from gmmae.workloads.interface import Samples, Source, WorkloadError
 
 SPREAD_SAMPLES = 10
-"""Samples by which a source is recognised: the first, the last, and eight between them."""
+"""By which a source is recognised: the first, the last, and eight between them."""
 
 INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
 """The least and the largest integer of 32 bits, with and without a sign."""
@@ -34,7 +34,7 @@ class SourceError(WorkloadError):
 
 
 def is_source(samples: object) -> TypeGuard[Source]:
-    """Returns whether these samples are a source, and not a pytree of arrays.
+    """Whether these samples are a source, and not a pytree of arrays.
 
     >>> is_source({"image": np.zeros((5, 8, 8))}), is_source(range(5))
     (False, True)
@@ -47,10 +47,7 @@ def is_source(samples: object) -> TypeGuard[Source]:
 class CheckedSource:
     """A source whose samples are checked when they are read; `first` is the first of them, a pytree of arrays.
 
-    Args:
-      source: of the samples.
-      name: of the samples, for errors.
-      int_bytes: of the largest integers that they may need; 4 or 8.
+    Errors call the samples `name`, and their integers may need `int_bytes`, 4 or 8.
 
     Raises:
       SourceError: the source is empty, or its first sample cannot be used.
@@ -74,11 +71,10 @@ class CheckedSource:
         return jax.tree.unflatten(self._form[0], self.leaves(index))
 
     def leaves(self, index: int) -> list[np.ndarray]:
-        """Returns the arrays of a sample, in the order of its pytree. Several threads may call this at once.
+        """The arrays of a sample, in the order of its pytree. Several threads may call this at once.
 
         Raises:
           SourceError: the source raises an error, or the sample has another form than the first one.
-          StorageError: the disk fails.
         """
         index %= self._own
         leaves, of_sample = self._read(index)
@@ -88,7 +84,7 @@ class CheckedSource:
         return leaves
 
     def resized(self, count: int) -> "CheckedSource":
-        """Returns a source of at least this number of samples, which repeats its own."""
+        """A source of at least this number of samples, which repeats its own."""
         other = copy.copy(self)
         other._count = max(count, self._own)
         return other
@@ -119,11 +115,7 @@ class CheckedSource:
 
 
 def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples:
-    """Returns arrays as they are, and a source that checks its samples when they are read.
-
-    Raises:
-      WorkloadError: they are no numbers, or integers that JAX would wrap.
-    """
+    """Arrays as they are, and a source that checks its samples when they are read."""
     if is_source(samples):
         return samples if isinstance(samples, CheckedSource) else CheckedSource(samples, name, int_bytes)
     require_numbers(jax.tree.leaves(samples), name, int_bytes)
@@ -143,7 +135,7 @@ def require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> N
 
 
 def form(samples: Samples) -> str:
-    """Returns the types, the shapes and the structure of samples in words.
+    """The types, the shapes and the structure of samples in words.
 
     >>> form(np.zeros((8, 8), np.float32)), form({"label": np.asarray(3)})
     ('float32 8×8', "int64 in {'label': *}")
@@ -166,17 +158,14 @@ class Fetcher(ThreadPoolExecutor):
         self.threads, self.closed = threads, False
 
     def __exit__(self, *_: object) -> None:
-        """Ends the threads. Each one finishes the sample that it reads."""
+        """Each thread finishes the sample that it reads."""
         self.closed = True
         self.shutdown(cancel_futures=True)
 
     def begin(self, source: CheckedSource, like: Samples, index: Int[np.ndarray, "*rows"]) -> Callable[[], Samples]:
-        """Begins to read samples, and returns a function that waits for them.
+        """Begins to read samples in the types of the sample `like`, and returns a function that waits for them.
 
-        Args:
-          source: of the samples.
-          like: a sample in the types that the arrays are to have.
-          index: positions of the samples; `NO_SAMPLE` leaves a row at 0.
+        `NO_SAMPLE` in the `index` leaves a row at 0.
 
         Raises:
           SourceError: the length of the source has changed; the function that waits raises as `CheckedSource.leaves`.
@@ -207,7 +196,7 @@ class Fetcher(ThreadPoolExecutor):
 def rows_of(
     indices: Int32[np.ndarray, "shards steps slots"], devices: int
 ) -> tuple[Int32[np.ndarray, "devices rows"], Int32[np.ndarray, "shards steps slots"]]:
-    """Returns the samples that each device needs, each of them once, and the row of each slot's sample among them.
+    """The samples that each device needs, each of them once, and the row of each slot's sample among them.
 
     `indices` are positions in the data set; consecutive shards are of one device.
 
@@ -224,7 +213,7 @@ def rows_of(
 
 
 def count(samples: Samples, name: str = "samples") -> int:
-    """Returns the number of samples in a pytree of arrays, or in a `CheckedSource`.
+    """The number of samples in a pytree of arrays, or in a `CheckedSource`.
 
     Raises:
       WorkloadError: there are none, or the arrays differ in their number.
@@ -242,25 +231,25 @@ def count(samples: Samples, name: str = "samples") -> int:
 
 
 def take_on_host(samples: Samples, index: Int[np.ndarray, " samples"]) -> Samples:
-    """Returns some samples of arrays or of a source as arrays."""
+    """Some samples of arrays or of a source as arrays."""
     if isinstance(samples, CheckedSource):
         return jax.tree.map(lambda *leaves: np.stack(leaves), *(samples[int(each)] for each in index))
     return jax.tree.map(lambda array: array[index], samples)
 
 
 def one_sample(samples: Samples) -> Samples:
-    """Returns a sample, for its shapes and types."""
+    """A sample, for its shapes and types."""
     return samples.first if isinstance(samples, CheckedSource) else jax.tree.map(lambda array: np.asarray(array[0]), samples)
 
 
 def spread(samples: Samples, most: int = SPREAD_SAMPLES) -> Samples:
-    """Returns a few samples, from the first to the last."""
+    """A few samples, from the first to the last."""
     index = np.linspace(0, count(samples) - 1, min(count(samples), most)).astype(np.int64)
     return take_on_host(samples, index)
 
 
 def hashes(samples: Samples) -> tuple[list[str], Samples]:
-    """Returns a hash of the largest array of each sample, and the other arrays. Of a source they are of some samples."""
+    """A hash of the largest array of each sample, and the other arrays. Of a source they are of some samples."""
     if isinstance(samples, CheckedSource):
         samples = spread(samples)
     leaves = jax.tree.leaves(samples)
@@ -271,7 +260,7 @@ def hashes(samples: Samples) -> tuple[list[str], Samples]:
 
 
 def digest(arrays: PyTree) -> str:
-    """Returns twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
+    """Twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(arrays):
         array = np.asarray(leaf)
