@@ -1,4 +1,4 @@
-"""Configurations from TOML files and command lines. The command line takes precedence over the file."""
+"""Configurations from TOML files and command lines, which take precedence over the file."""
 
 import itertools
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ Name = Annotated[str, Positional, arg(metavar="NODULE")]
 Folder = Annotated[Path, Positional, arg(metavar="FOLDER")]
 
 Run = Annotated[Path, Positional, arg(metavar="RUN")]
-"""The work directory of a trusted run. It may name Python that is executed."""
+"""The work directory of a trusted run, which may name Python that is executed."""
 
 Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
 
@@ -48,7 +48,7 @@ MISSING: Any = tyro.MISSING
 OPTION_TYPES = ConstructorRegistry()
 
 ASKED: Any = object()
-"""Marks a type of which tyro's own reading is asked."""
+"""Marks a type that tyro itself is to read."""
 
 
 @OPTION_TYPES.primitive_rule
@@ -68,7 +68,7 @@ def _none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
 
 @OPTION_TYPES.primitive_rule
 def _checked_later(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Words that are no value of their type stay as they are: the rules of the section refuse them in one line."""
+    """The rules of a section refuse words that are no value of their type, in one line."""
     if info.type is bool or ASKED in info.markers:
         return None
     spec = ConstructorRegistry.get_primitive_spec(replace(info, markers=info.markers | {ASKED}))
@@ -128,7 +128,7 @@ def parse(default: T, arguments: Sequence[str], prog: str) -> T:
 
 
 def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
-    """The configuration and the work directory of `train`."""
+    """Configuration and work directory of `train`."""
     parsed, config, name = parse_with_config(TrainArguments, arguments, prog)
     return config, parsed.workdir or Path("runs") / name
 
@@ -137,7 +137,7 @@ Trained = TypeVar("Trained", bound=TrainArguments)
 
 
 def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) -> tuple[Trained, Config, str]:
-    """The arguments of a command like `train`, the configuration, and the name of its file or workload."""
+    """Arguments of a command like `train`, configuration, and the name of its file or workload."""
     path, workload = _file_and_workload(arguments, "--workload", TrainArguments.config)
     run = configuration.default({}, workload) if path is None else configuration.read_config(path, workload)
     parsed = parse(kind(config=None if path is None else str(path), run=_typed(run)), arguments, prog)
@@ -145,10 +145,9 @@ def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) 
 
 
 def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T, Config]:
-    """The arguments of a command on a trained run, and the run's configuration with changes from the command line.
+    """Arguments of a command on a trained run, and the run's configuration with changes from the command line.
 
-    The first of the words is the run's work directory, and the first field of `kind`, a dataclass with defaults throughout, a
-    `Run`.
+    The first word is the run's work directory, and the first field of `kind` a `Run`.
     """
     if arguments[:1] in ([], ["-h"], ["--help"]):
         run = registry.configuration()
@@ -200,7 +199,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> tuple[SweepConfig, Path,
 
 
 def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
-    """The section `data` of the file that `--config` names, or the default without one."""
+    """The section `data` of the file of `--config`."""
     name = _given(arguments, "--config")
     if name in (None, "none"):
         return default
@@ -229,7 +228,7 @@ def _given(arguments: Sequence[str], option: str, default: str | None = None) ->
 
 
 def _typed(config: Config) -> Config:
-    """The configuration with a type that declares its settings, so that they are options too."""
+    """Declares the type of the settings, so that they are options too."""
     kind: Any = type(config.settings)
 
     @dataclass(frozen=True)  # not by `make_dataclass`, which would lose the comments that are the help

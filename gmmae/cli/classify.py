@@ -21,7 +21,7 @@ FOLDER = "classification"
 
 
 def command(options: ClassifyArguments, config: Config) -> int:
-    """Classifies, writes the files, prints the table. Returns the exit code."""
+    """Classifies, writes the files, prints the table."""
     data, runs = data_of(config, "RUN", config.workload), (options.run, *options.runs)
     low, high = options.label_at_most, options.label_at_least
     if (low is None) != (high is None):
@@ -50,7 +50,7 @@ def command(options: ClassifyArguments, config: Config) -> int:
 
 
 def _seeds(config: Config, runs: Sequence[Path]) -> list[int]:
-    """The seeds of runs that differ in nothing else, and whose data are divided as they were for the training."""
+    """Refuses runs that differ in more than seeds, or whose data are divided in another way than for the training."""
     places, seeds = [run.resolve() for run in runs], []
     wanted = dict(flatten(config.settings, resumable=False))
     for run, place in zip(runs, places, strict=True):

@@ -18,7 +18,7 @@ from gmmae.system.files import claim_output, print_result, whole_file, writing
 
 
 def prepare(options: PrepareArguments) -> int:
-    """Extracts all nodules, or finds them in the cache, and prints a summary and the files."""
+    """Extracts all nodules, or finds them in the cache."""
     config = options.data
     if options.out is not None:
         claim_output(options.out, SUMMARY)

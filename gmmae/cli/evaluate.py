@@ -42,7 +42,7 @@ DIVISION |= {f"data.{kind}_column" for kind in ("file", "diameter", "category", 
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
 SIZES = {"data.csv", "data.diameter_column"}
-"""Those that may name other sizes for the nodules of one folder, which are then cut in another way."""
+"""Those that may name other sizes for a folder's nodules, which are then cut in another way."""
 
 
 def command(options: EvaluateArguments, config: Config) -> int:
@@ -118,9 +118,9 @@ def _write(options: EvaluateArguments, rows: Sequence[Mapping[str, Any]], defaul
 
 
 def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
-    """What each sample was to a run: train, validation, or `unmatched` where the run does not know it.
+    """What each sample was to a run, `unmatched` where the run does not know it. Samples of sources are not all known.
 
-    `other` says whether the data may be others than those of the run. Samples of sources are not all known.
+    `other` says whether the data may be others than the run's.
     """
     names, total = hashes(samples)[0], count(samples)
     if known is None or len(names) < total or len(known.train) < known.samples:
@@ -132,7 +132,7 @@ def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool,
 
 
 def _summary(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], may_be_undefined: Sequence[str]) -> list[str]:
-    """A line for each metric with its mean and interval, and a line about the intervals.
+    """A line for each metric, and one about the intervals.
 
     >>> _summary([{"group": "a", "dice": 0.5}, {"group": "a", "dice": np.nan}], ["dice"], ["dice"])[0]
     'dice         0.5; undefined for 1 of 2 samples'

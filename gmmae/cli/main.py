@@ -18,10 +18,10 @@ KEEPS_WHOLE_FILES = "no file is half written; the same command begins again"
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand, whose state after an interrupt is said `on_interrupt`.
+    """A subcommand, and the state of its output after an interrupt.
 
-    The first word of the name is that of its module below `gmmae.cli`, and the second names a function, by default `command`. A
-    call parses the options before it imports the module, which may import JAX.
+    Its module below `gmmae.cli` has the name's first word, and the function, by default `command`, the second one. Options are
+    parsed before it is imported, which may import JAX.
     """
 
     name: str

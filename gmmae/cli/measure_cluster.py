@@ -21,11 +21,11 @@ from gmmae.training.parallel import Devices, choose
 from gmmae.training.step import pmean
 
 TURNS, BLOCKS = 100, 5
-"""All-reduces of a block, one after the other in a compiled loop as in training, and blocks, whose median is a time."""
+"""All-reduces of a block, in a compiled loop as in training, and blocks, whose median is a time."""
 
 
 def command(options: MeasureClusterArguments) -> int:
-    """Times the devices of a node and all devices, writes the file and prints it."""
+    """Times the devices of a node and all devices, and writes the file."""
     if not options.force:
         claim_output(options.out, b"")
     with join_processes(Config(distributed=options.distributed)) as group:
@@ -72,7 +72,7 @@ def command(options: MeasureClusterArguments) -> int:
 
 
 def all_reduces(devices: Devices, sizes: Sequence[int]) -> StepTimes:
-    """The seconds of means of float32 vectors over devices by bytes; none in a process that has none of these."""
+    """Seconds of means of float32 vectors over devices by bytes; none in a process without these."""
     seconds = []
     for size in sizes if devices.own else ():
         arguments = devices.replicate(np.int32(TURNS)), devices.shard(np.ones((devices.count, size // 4), np.float32))

@@ -17,7 +17,7 @@ from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.system.errors import InputError
 
 FILES = ("plan_curves.json", "plan_curves.md", "plan_curves.html")
-"""Other names than those of a plan from runs in the same folder."""
+"""Unlike those of a plan from runs in the same folder."""
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Of a number of the gradient."""
@@ -26,7 +26,7 @@ WITHOUT_LINKS = Cluster("devices without links", "", 1, 0.0, 1e30, 0.0, 1e30)
 """Devices whose all-reduce takes no time."""
 
 MAX_BATCH_RATIO = 16
-"""The largest batch of the strategy best-batch, over the largest batch of the curves. The law was not tested further away."""
+"""The largest best batch over that of the curves. The law was not tested further away."""
 
 ANY = 10**12
 """Samples or epochs where there is no limit."""
@@ -118,7 +118,7 @@ def command(options: CurvesArguments) -> int:
 
 
 def step_times(words: tuple[str, ...]) -> StepTimes:
-    """Step times of words such as `32=0.0021`, the batch of a device and the seconds of a step.
+    """Step times of `32=0.0021`, the batch of a device and a step's seconds.
 
     >>> step_times(("128=0.006", "32=0.002"))
     StepTimes(batches=(32, 128), seconds=(0.002, 0.006))

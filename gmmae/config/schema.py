@@ -1,8 +1,7 @@
 """The configuration: frozen dataclasses, every field declared once with its meaning and unit.
 
-The comment behind a field is its help text on the command line, and its annotation the rule for its values. The data and model
-of a workload are a dataclass of its own, `Config.settings`, whose fields and sections stand beside those of `Config` in files
-and on the command line.
+The comment behind a field is its help text on the command line. The data and model of a workload are a dataclass of its own,
+`Config.settings`, whose fields and sections stand beside those of `Config` in files and on the command line.
 """
 
 import dataclasses
@@ -77,7 +76,7 @@ class OptimConfig(Section, name="optim"):
 
     @property
     def weight_decay_rate(self) -> float:
-        """The weight decay as a number. adamw and lamb add it to the step; the others add it to the gradient."""
+        """AdamW and lamb add it to the step, the others to the gradient."""
         if self.weight_decay != "auto":
             return self.weight_decay
         return 0.01 if self.name in ("adamw", "lamb") else 0.0
@@ -104,16 +103,16 @@ class StopConfig(Section, name="stop"):
 
     @property
     def target_loss(self) -> float | None:
-        """The target of the validation loss, if there is one."""
+        """The target, if it is of the validation loss."""
         return self.target if self.monitor == LOSS else None
 
     @property
     def better(self) -> Mode:
-        """The mode, min where it is left open."""
+        """The mode; min where it is open."""
         return "min" if self.mode == "auto" else self.mode
 
     def cost(self, value: float) -> float:
-        """A value of the metric as something to make small."""
+        """A value of the metric, to be made small."""
         return -value if self.mode == "max" else value
 
 
@@ -195,7 +194,7 @@ class Config(Section):
 
 
 def defaults(config: Config) -> Config:
-    """The default configuration with the same kind of settings."""
+    """The defaults with the same kind of settings."""
     return Config(settings=None if config.settings is None else type(config.settings)())
 
 
@@ -209,7 +208,7 @@ def changed(config: Config, **changes: object) -> Config:
 
 
 def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 any dataclass
-    """A section with values replaced by key, all at once, because a rule may concern several of them."""
+    """Changes values by key, all at once, because a rule may concern several of them."""
     changes = dict(values)
     for item in fields_of(type(section)):
         value = getattr(section, item.name)
@@ -222,7 +221,7 @@ def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 an
 
 
 def absolute(config: Config) -> Config:
-    """A configuration whose paths do not depend on the current folder."""
+    """Its paths do not depend on the current folder."""
     paths = {key.replace(".", "__"): value for key, item, value in leaves(config) if value and marked(item, PATH)}
     return changed(config, **{key: os.path.abspath(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
 
@@ -231,7 +230,7 @@ Leaf = tuple[str, dataclasses.Field[Any], Any]
 
 
 def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[Leaf]:  # noqa: ANN401 any dataclass
-    """Yields as `flatten`, with the field that declares a key between the key and its value."""
+    """As `flatten`, with the field that declares a key before its value."""
     for item in fields_of(type(config)):
         value = getattr(config, item.name)
         if not resumable and (marked(item, MAY_CHANGE_ON_RESUME) or marked(item, FINGERPRINTED)):
@@ -246,7 +245,7 @@ def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator
 def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 any dataclass
     """All `section.field` keys of a configuration with their values, in the order of declaration.
 
-    Unless `resumable`, without those that may change when a run is resumed, and those that its fingerprint stands for.
+    Unless `resumable`, without those that may change on resume, or that a fingerprint stands for.
 
     >>> dict(flatten(Config()))["optim.batch_size"]
     32

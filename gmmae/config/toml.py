@@ -1,4 +1,4 @@
-"""Configurations as TOML: a table is checked against the dataclasses that declare the keys, and written back."""
+"""Configurations as TOML: checked against the dataclasses that declare the keys, and written back."""
 
 import difflib
 import json
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def find(name: str, below: str = "") -> Path:
-    """The TOML file of that path, or of that name in the project's `configs` or in a folder below it."""
+    """The file of that path, or of that name in the project's `configs` or a folder below it."""
     package = Path(__file__).parents[1]
     folders = (package.parent / "configs" / below, package / "configs" / below)
     for path in (Path(name), *(folder / f"{name}.toml" for folder in folders)):
@@ -28,11 +28,7 @@ def find(name: str, below: str = "") -> Path:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """The table of a TOML file.
-
-    Raises:
-      InputError: it cannot be read, or is not TOML.
-    """
+    """The table of a TOML file."""
     text = ""
     try:
         text = path.read_text(encoding="utf-8")
@@ -46,7 +42,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the keys of a nested table with their values, as `flatten` does for a configuration.
+    """The keys of a nested table with their values, as `flatten` for a configuration.
 
     >>> dict(flatten_table({"seed": 1, "data": {"size": 8}}))
     {'seed': 1, 'data.size': 8}
@@ -59,7 +55,7 @@ def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def updated(default: T, values: Mapping[str, Any]) -> T:
-    """A configuration with values changed by key, such as `stop.max_epochs`. A hyphen means an underscore.
+    """A configuration with values changed by key. A hyphen means an underscore.
 
     Raises:
       ConfigError: an unknown key, or a value that does not fit.
@@ -86,7 +82,7 @@ def _suggestion(key: str, known: Mapping[str, Any]) -> str:
 
 
 def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Says which keys of a saved configuration have other values; empty where none has.
+    """Which keys of a saved configuration have other values, in words.
 
     >>> differences({"seed": 0, "devices": [1, 2]}, {"seed": 3, "devices": (1, 2)})
     'seed was 0, now 3'
@@ -102,7 +98,7 @@ def _text(value: object) -> str:
 
 
 def to_toml(config: Any) -> str:
-    """The whole configuration as TOML text; reading it back gives an equal configuration."""
+    """A configuration as TOML; reading it back gives an equal one."""
     sections: dict[str, list[str]] = {"": []}
     for key, value in flatten(config):
         section, _, name = key.rpartition(".")

@@ -15,12 +15,7 @@ from gmmae.system.errors import InputError
 
 
 class BatchPlan(NamedTuple):
-    """The division of `samples` samples into steps of `batch` on `devices` devices.
-
-    Attributes:
-      batch: samples in a full step; at most `samples`.
-      micro_batch: most samples that a device works on at once; 0 is its whole share.
-    """
+    """Samples divided into steps of `batch`, at most all, on devices that work on `micro_batch` at once; 0: on their share."""
 
     samples: int
     batch: int
@@ -29,43 +24,42 @@ class BatchPlan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """The steps of an epoch; the last one may be partial."""
+        """The last one may be partial."""
         return math.ceil(self.samples / self.batch)
 
     @property
     def micro_batches(self) -> int:
-        """The equal parts into which a device divides its share of a step."""
+        """Equal parts of a device's share of a step."""
         share = math.ceil(self.batch / self.devices)
         return math.ceil(share / (self.micro_batch or share))
 
     @property
     def device_batch(self) -> int:
-        """The slots of one device in a step, of all its micro-batches together."""
+        """Slots of a device in a step, of all its micro-batches together."""
         return math.ceil(self.batch / (self.devices * self.micro_batches)) * self.micro_batches
 
     @property
     def padding(self) -> int:
-        """The empty slots of all devices in a full step."""
+        """Empty slots of all devices in a full step."""
         return self.device_batch * self.devices - self.batch
 
     @property
     def counts(self) -> Int32[np.ndarray, " steps"]:
-        """The real samples of each step."""
+        """Real samples of each step."""
         counts = np.full(self.steps, self.batch, np.int32)
         counts[-1] = self.samples - self.batch * (len(counts) - 1)
         return counts
 
     def mean(self, of_steps: Float[np.ndarray, " steps"]) -> float:
-        """The mean over all samples of an epoch from the means of its steps, in float64."""
+        """The mean over an epoch's samples from those of its steps, in float64."""
         return float(of_steps.astype(np.float64) @ self.counts / self.samples)
 
 
 class ShardedIndices(NamedTuple):
     """The samples of an epoch by device, step and slot, and their weights.
 
-    Attributes:
-      indices: positions in the data set. Padding repeats the first sample of its step, so its loss is defined where that is.
-      weights: `devices / count` for a real sample of a step of `count` samples, 0 for padding.
+    `indices` are positions in the data set. Padding repeats the first sample of its step, so its loss is defined. A real sample
+    of a step of `count` samples has the weight `devices / count`, padding 0.
     """
 
     indices: Int32[np.ndarray, "devices steps device_batch"]
@@ -92,7 +86,7 @@ def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int
 
 
 def dividing_part(share: int, most: int) -> int:
-    """The largest number of samples up to `most` that divides a share; `most` if that is less than half of it.
+    """The largest divisor of `share` up to `most`; `most` if that is less than half of it.
 
     >>> dividing_part(8, most=3), dividing_part(7, most=3), dividing_part(8, most=0)
     (2, 3, 0)

@@ -1,8 +1,7 @@
 """The time on other machines: the all-reduce by α and β, and clusters as small files.
 
-A projected step is a measured step of one device, scaled to the cluster's device, plus an all-reduce of the gradient. It
-assumes that communication does not overlap with computation, that nobody else uses the links, and that time depends on the
-device's batch only.
+A projected step is a measured step of one device, scaled to the cluster's device, plus an all-reduce of the gradient.
+Communication is taken not to overlap with computation, the links to be free, and time to depend on the device's batch only.
 """
 
 import math
@@ -36,7 +35,7 @@ def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
 def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
     """The seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β); 0 for one device.
 
-    The source is that of `ring_s`. The messages are whole: for trees that cut them into pieces, this is an upper bound.
+    The source is that of `ring_s`. Trees that cut the messages into pieces take at most as long.
     """
     levels = (devices - 1).bit_length()
     return 2 * levels * (alpha_s + size_bytes / beta_bytes_per_s)
@@ -75,7 +74,7 @@ class Cluster(Section):
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """The cluster that a TOML file describes; its keys are the fields of `Cluster`."""
+    """The cluster of a TOML file with the fields of `Cluster` as keys."""
     table = toml.read_table(Path(path))
     try:
         return Cluster(**table)
@@ -90,9 +89,8 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
     """The seconds to sum `size_bytes` over the devices, nodes being filled one after the other.
 
     Within a node both algorithms have its α and β. Across nodes the ring is flat and goes once through each node, so one
-    message uses a node's link in each direction at a time, and all wait for the slowest link, whose α and β count in every
-    step. The tree is hierarchical: ⌈log2⌉ of the devices of a node levels inside it and ⌈log2⌉ of the nodes levels between
-    them.
+    message uses a node's link in each direction at a time, and the slowest link's α and β count in every step. The tree is
+    hierarchical: ⌈log2⌉ of a node's devices levels inside it, and ⌈log2⌉ of the nodes levels between them.
 
     Raises:
       InputError: no device, or more than a node has where the link between nodes is unknown.
@@ -121,16 +119,16 @@ def _between_nodes(cluster: Cluster, devices: int) -> tuple[float, float]:
 
 
 class StepTimes(NamedTuple):
-    """The seconds of a training step on one device, measured for increasing batches."""
+    """Seconds of a step on one device, measured for increasing batches."""
 
     batches: tuple[int, ...]
     seconds: tuple[float, ...]
 
     def at(self, batch: int) -> float:
-        """The seconds of a step of `batch` samples, linear between the measured batches and never beyond them.
+        """Seconds of a step of `batch` samples, linear between the measured batches.
 
         Raises:
-          InputError: a batch outside the measured ones, or measurements that are no times of increasing batches.
+          InputError: a batch outside of them, or no times of increasing batches.
 
         >>> StepTimes((1, 4), (0.5, 2.0)).at(2)
         1.0
@@ -148,7 +146,7 @@ class StepTimes(NamedTuple):
 
 
 def same_device(device: str, other: str) -> bool:
-    """Whether two names are of one kind of device: by the first word with a digit, or as a whole where neither has one.
+    """Whether two names are of one kind of device: by the first word with a digit, or as a whole without one.
 
     >>> same_device("NVIDIA H200 SXM", "NVIDIA H200"), same_device("NVIDIA H200 SXM", "cpu")
     (True, False)
@@ -164,20 +162,14 @@ def same_device(device: str, other: str) -> bool:
 
 
 def scale(cluster: Cluster, step_times: StepTimes) -> float:
-    """The seconds on the cluster's device for one second measured; 1 where the cluster gives no `reference_step_s`.
-
-    One number for all computation: training steps of any batch, and evaluation.
-    """
+    """The seconds on the cluster's device for one second measured, of any computation; 1 without a `reference_step_s`."""
     if not cluster.reference_step_s:
         return 1.0
     return cluster.reference_step_s / step_times.at(cluster.reference_batch)
 
 
 def projected_step_s(cluster: Cluster, step_times: StepTimes, device_batch: int, devices: int, gradient_bytes: float) -> float:
-    """The seconds of a training step on `devices` devices of the cluster: scaled computation, then the all-reduce.
-
-    `step_times` are of one device, and `device_batch` includes padding.
-    """
+    """The seconds of a training step on `devices` devices of the cluster; `device_batch` includes padding."""
     return scale(cluster, step_times) * step_times.at(device_batch) + all_reduce_s(cluster, devices, gradient_bytes)
 
 
@@ -216,8 +208,7 @@ def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.nda
 def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
     """The times scaled to those of steps in whole runs; between their batches the ratio is linear in logarithms.
 
-    A step that is timed in a short block pays for the block's beginning, on a CPU by as much as a third of it. Runs with larger
-    batches than all of the times are added to them.
+    A step in a short block pays for its beginning, on a CPU as much as a third. Runs with larger batches are added.
 
     >>> as_in_runs(StepTimes((1, 4, 8), (2.0, 4.0, 8.0)), {4: 2.0, 16: 9.0})
     StepTimes(batches=(1, 4, 8, 16), seconds=(1.0, 2.0, 4.0, 9.0))

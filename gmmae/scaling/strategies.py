@@ -1,31 +1,12 @@
 """The scaling strategies: rules for the global batch and the learning rate by the number of devices.
 
-There are n devices, base batch B and base learning rate η, and k = global batch / B. The strategies are those of sections IV
-and VI of the paper. Warmup and step decay are those of Goyal et al., arXiv:1706.02677.
+There are n devices, base batch B, base learning rate η, and k = global batch / B. docs/strategies.md has the table and the
+sources. A global batch is never larger than the training set: where it is capped, k is smaller than n, and the learning rate
+follows the batch that is taken. A file given as `--workload` may add its own entries to `STRATEGIES`.
 
-| strategy | global batch | learning rate |
-|---|---|---|
-| strong | B | η |
-| weak | n B | η |
-| linear | n B | k η |
-| linear-warmup | n B | η → k η linearly, then k η |
-| sqrt, sqrt-warmup | n B | √k η, likewise |
-| sde, sde-warmup | n B | √k η, likewise; Adam's constants follow k too |
-| growing | from B to n B in doublings | η |
-| best-batch | the fastest on n devices by `gmmae plan` | η |
-
-`growing` is the batch-size warmup of Merrill et al., arXiv:2505.23971. Its batch changes between epochs, and the number of
-devices does not.
-
-A global batch is never larger than the training set. Where it is capped at that, k is smaller than n, and the learning rate
-follows the batch that is taken.
-
-A strategy is one entry of `STRATEGIES`. The command line, sweeps, tables and figures read that table. A file given as
-`--workload` may add its own entries.
-
-The square-root strategies are not in the paper, and they scale the learning rate alone. The SDE rule (Malladi et al.,
-arXiv:2205.10287) is that of Adam for equal stochastic differential equations. It also turns each β into 1 - k (1 - β) and ε
-into ε / √k. It ends where a β is zero: at k = 10 with β1 = 0.9. Its batch grows no further.
+The SDE rule (Malladi et al., arXiv:2205.10287) is that of Adam for equal stochastic differential equations. Beside √k η it
+turns each β into 1 - k (1 - β) and ε into ε / √k. It ends where a β is zero, at k = 10 with β1 = 0.9, and its batch grows no
+further.
 """
 
 import math
@@ -42,12 +23,7 @@ COSINE_END = 0.01
 class Stage(NamedTuple):
     """A part of a run with one batch. Runs of equal stages and equal seeds are one optimisation.
 
-    Attributes:
-      first_epoch: from 1.
-      batch: the global batch, at most the training samples.
-      learning_rate: for this batch, after the strategy's warmup.
-      warmup_epochs: over which the rate goes linearly from the base rate to it.
-      optim: the base values, with the optimiser's constants for this batch.
+    `learning_rate` is that after the strategy's warmup, and `optim` has the optimiser's constants for this batch.
     """
 
     first_epoch: int
@@ -68,9 +44,9 @@ def batch_a_device(optim: OptimConfig, devices: int) -> int:
 
 
 def planned_batch(optim: OptimConfig, devices: int) -> int:
-    """The batch that a plan has found for this number of devices.
+    """The batch that a plan has found for this number of devices, by its square root between powers of two.
 
-    Between powers of two it grows with the square root of the devices. `gmmae.planner.prediction` says why.
+    `gmmae.planner.prediction` says why.
 
     >>> [planned_batch(OptimConfig(best_batches=(32, 50)), n) for n in (1, 2, 8)]
     [32, 50, 100]
@@ -92,9 +68,6 @@ def by_sde(optim: OptimConfig, k: float) -> OptimConfig:
 
     AdamW decays the weights by learning rate × `weight_decay` in a step. The √k on both keeps the decay by a sample. The rule's
     source has no weight decay.
-
-    Raises:
-      InputError: another optimiser.
 
     >>> found = by_sde(OptimConfig(), 4)
     >>> round(found.beta1, 12), round(found.beta2, 12), found.epsilon
@@ -178,7 +151,7 @@ class ScalingStrategy(NamedTuple):
         return self.doubles_after is not None
 
     def first_batch(self, optim: OptimConfig, devices: int) -> int:
-        """The global batch of the first epoch on a number of devices, for a large training set."""
+        """Of the first epoch, for a large training set."""
         return optim.batch_size if self.grows_in_a_run else self.batch(optim, devices)
 
     def stage(self, optim: OptimConfig, batch: int, first_epoch: int = 1) -> Stage:
@@ -235,7 +208,7 @@ class Resolved(NamedTuple):
 
 
 def learning_rate_text(stage: Stage) -> str:
-    """A learning rate in words, with its factor on the base rate η.
+    """With the factor on the base rate η.
 
     >>> optim = OptimConfig(learning_rate=0.001, decay_epochs=(30, 60))
     >>> learning_rate_text(STRATEGIES["linear-warmup"].stage(optim, 128))
@@ -255,21 +228,17 @@ def learning_rate_text(stage: Stage) -> str:
 
 
 def strategy(name: str) -> ScalingStrategy:
-    """The strategy of that name.
-
-    Raises:
-      InputError: there is none.
-    """
+    """The strategy of that name; raises InputError."""
     if name not in STRATEGIES:
         raise InputError(f"scaling must be one of {', '.join(STRATEGIES)}; got {name!r}")
     return STRATEGIES[name]
 
 
 def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolved:
-    """The batch, the learning rate and the optimiser's constants of a strategy.
+    """Batch, learning rate and constants of a strategy.
 
     Raises:
-      InputError: an unknown strategy, or one that is not for this optimiser.
+      InputError: it is unknown, or not for this optimiser.
 
     >>> linear = resolve("linear", OptimConfig(learning_rate=0.001, batch_size=32), 32, 574)
     >>> linear.wanted_batch, linear.stages[0].batch
@@ -292,11 +261,11 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
 
 
 def require_known(config: Config) -> Config:
-    """The configuration; raises InputError where its strategy is unknown."""
+    """Refuses an unknown strategy."""
     strategy(config.scaling)
     return config
 
 
 def devices_may_change(config: Config) -> bool:
-    """Whether neither batch nor learning rate of a run follows the devices, so that any number computes the same."""
+    """Whether neither batch nor learning rate follow the devices, so that any number computes the same."""
     return config.parallel.simulate_devices is not None or not strategy(config.scaling).grows(config.optim)

@@ -24,14 +24,14 @@ MISFITS = (TypeError, ValueError, OverflowError)
 
 
 class Rule(NamedTuple):
-    """Words that go on after "must be" and a type, and the test of a value."""
+    """Words that go on after "must be" and a type, and their test."""
 
     words: str
     holds: Callable[[Any], bool]
 
 
 def words_of(kind: Any) -> str:  # noqa: ANN401 an annotation has no type of its own
-    """What a value of an annotation must be, in words that go on after "must be".
+    """What a value must be, in words that go on after "must be".
 
     >>> words_of(Path | None), words_of(tuple[int, ...]), words_of(Literal["a", "b"])
     ('a path, or none', 'a list of values, each a whole number', 'one of a, b')
@@ -54,7 +54,7 @@ def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, 
     """A value as its annotation has it: a list as a tuple, text as a path, a whole number as a float.
 
     The text "none" is None where that is allowed, `True` is no number, and text has no NUL, which no path can have. Numbers
-    must be finite, unless `finite` is False.
+    must be `finite`.
 
     Raises:
       MISFITS: it does not fit, or breaks a rule.

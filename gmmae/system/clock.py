@@ -1,4 +1,4 @@
-"""A stopwatch that keeps compiling, training, evaluating and checkpointing apart and survives a resume."""
+"""A stopwatch that keeps the parts of a run apart and survives a resume."""
 
 import resource
 import threading
@@ -51,7 +51,7 @@ class Clock:
     """Seconds by section, and in total since the beginning of the run.
 
     The total continues from `saved`, which `read` returned before a checkpoint, so it leaves out the time between two processes
-    of a run and after a process's last checkpoint. Block on the device's result inside a section.
+    and after a process's last checkpoint. Block on the device's result inside a section.
     """
 
     def __init__(self, saved: Mapping[str, float] | None = None, now: Callable[[], float] | None = None):
@@ -61,7 +61,7 @@ class Clock:
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
-        """Adds the time of the `with` block to a section of `SECTIONS`."""
+        """Adds the time of the block to a section of `SECTIONS`."""
         start = self._now()
         try:
             yield

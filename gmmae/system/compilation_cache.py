@@ -1,8 +1,8 @@
 """JAX's persistent cache of compiled programs, in a folder of the user's, which may serve several hosts.
 
 JAX's key of an entry has its version, the program, the GPU's model or the CPU's features, and the compiler's options, but from
-0.12 on not the number of threads of a CPU's operation. Where bits depend on that it is fixed, and has a folder of its own. A
-damaged entry costs a warning of JAX, and the program is compiled.
+0.12 on not the number of threads of a CPU's operation. Where bits depend on that, it has a folder of its own. A damaged entry
+costs a warning of JAX, and the program is compiled.
 """
 
 import os
@@ -22,18 +22,14 @@ ENTRIES = f"*-{'[0-9a-f]' * 64}-cache"
 
 
 def user_cache() -> Path:
-    """`gmmae` in $XDG_CACHE_HOME, or in `~/.cache`.
-
-    Raises:
-      RuntimeError: the user has no home.
-    """
+    """`gmmae` in $XDG_CACHE_HOME, or in `~/.cache`; raises RuntimeError for a user without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gmmae"
 
 
 def keep(setting: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Tells JAX, before it is imported, where to keep compiled programs, by the configuration's setting.
+    """Tells JAX, before it is imported, where to keep compiled programs. JAX's own variable goes before.
 
-    JAX's own variable goes before. A folder that cannot be used costs a line on standard error, and time.
+    A folder that cannot be used costs a line on standard error, and time.
     """
     if setting == "off" or CACHE_FOLDER in environ:
         return

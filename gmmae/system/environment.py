@@ -9,20 +9,20 @@ from pathlib import Path
 from gmmae.system.errors import InputError
 
 THREADS = "PJRT_NPROC"
-"""Threads among which XLA divides an operation of a CPU, at least as many as devices; by default the cores it may use."""
+"""Of a CPU's operation, at least as many as devices; by default the cores it may use."""
 
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
-"""Devices that a CPU is divided into; by default one."""
+"""By default one."""
 
 CACHE_FOLDER = "JAX_COMPILATION_CACHE_DIR"
 CACHE_MIN_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
-"""Seconds that a program must take to compile to be kept in that folder."""
+"""For less, a program is not kept there."""
 
 
 def update_jax() -> None:
     """Tells a JAX that is imported already, as by a user's workload, what stands in the environment now.
 
-    XLA reads it when the first array is made. After that, the devices are those that there are.
+    XLA reads it for the first array. After that, the devices are those that there are.
 
     Raises:
       InputError: XLA does not know its flags.

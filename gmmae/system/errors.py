@@ -1,7 +1,7 @@
 """The exceptions for users.
 
-An error that a user can cause and fix is an `InputError`: a line with the rule, the input and the change, which the command
-line prints before it exits with the error's code. Any other error is a bug and keeps its traceback.
+An error that a user can cause and fix is an `InputError`, a line with the rule, the input and the remedy. The command line
+prints it and exits with its code. Any other error is a bug and keeps its traceback.
 """
 
 import sys
@@ -11,13 +11,13 @@ from typing import NoReturn
 
 
 class InputError(Exception):
-    """Bad input. The message states the rule, what was received and the remedy."""
+    """Bad input."""
 
     exit_code = 2
 
 
 class StorageError(InputError):
-    """A full disk, or a folder that went away in the middle of a run."""
+    """A full disk, or a folder that went away."""
 
     exit_code = 74  # EX_IOERR of sysexits.h
 
@@ -27,7 +27,7 @@ SIGINT_CODE = 130
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, SIGTERM or SIGHUP, with the state of the output in words, and the exit code."""
+    """Ctrl-C, SIGTERM or SIGHUP, with the state of the output in words."""
 
     def __init__(self, words: str = "", code: int = SIGINT_CODE) -> None:
         super().__init__(words)
@@ -54,7 +54,7 @@ def at_interrupt(words: str) -> Iterator[None]:
 
 
 LOST_PEER = 75
-"""The exit code of a run that has lost one of its processes: EX_TEMPFAIL of sysexits.h, try again."""
+"""The exit code of a run that has lost a process: EX_TEMPFAIL of sysexits.h, try again."""
 
 
 def report(error: InputError) -> int:
@@ -64,7 +64,7 @@ def report(error: InputError) -> int:
 
 
 def printable(text: str) -> str:
-    r"""A text with what no terminal shows, such as a line end in a file's name, written as Python does.
+    r"""A text with what no terminal shows, such as a file name's line end, written as Python does.
 
     >>> printable("a\nb/ü.csv"), printable("\u202etfel")
     ('a\\nb/ü.csv', '\\u202etfel')

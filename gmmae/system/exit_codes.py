@@ -31,11 +31,11 @@ from gmmae.system.errors import LOST_PEER
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
 
 MAX_LOSSES = 3
-"""Losses in a row after which a run is still started again. An end with a checkpoint begins a new row."""
+"""In a row. An end with a checkpoint begins a new row."""
 
 
 def of_run(codes: Sequence[int], processes: int) -> int:
-    """The code of a run from those of its processes, as a shell has them, or from the one of their launcher.
+    """The code of a run from those of its processes, or of their launcher, as a shell has them.
 
     >>> of_run([137, 75], 2), of_run([137], 1), of_run([75, 2], 2), of_run([0, 0], 2)
     (75, 137, 2, 0)
@@ -51,7 +51,7 @@ def _killed(code: int) -> bool:
 
 
 def again(codes: Sequence[int], restarts: float) -> bool:
-    """Whether a run is to be started again after its last end, at most `restarts` times after SIGTERM.
+    """Whether a run that ended is to be started again, at most `restarts` times after SIGTERM.
 
     >>> again([143, 143], 2), again([143, 143], 1), again([75] * 4, 9), again([75, 75, 75, 143, 75], 9), again([2], 9)
     (True, False, False, True, False)
@@ -65,7 +65,7 @@ def again(codes: Sequence[int], restarts: float) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one of the two commands of the launch files."""
+    """The launch files' two commands."""
     command, *numbers = arguments
     number, *codes = map(int, numbers)
     return of_run(codes, number) if command == "run" else int(not again(codes, number))

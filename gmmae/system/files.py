@@ -1,8 +1,7 @@
-"""Files and folders that are written whole, or not at all.
+"""Files and folders that are written whole, or not at all: beside their place, and then renamed.
 
-Both are written beside their place, and renamed. A folder NAME is written as `.NAME.partial`. A former NAME is `.NAME.former`
-for a moment, and put back if the process is killed in it. `.NAME.lock` lets one process write at a time, so the next one can
-remove what a killed one has left.
+A folder NAME is written as `.NAME.partial`. A former NAME is `.NAME.former` for a moment, and put back if the process is killed
+in it. `.NAME.lock` lets one process write at a time, so the next one can remove what a killed one has left.
 """
 
 import csv
@@ -26,11 +25,11 @@ from gmmae.system import locks
 from gmmae.system.errors import InputError, Interrupted, StorageError, exit_code, raise_interrupted
 
 ANYTHING = "."
-"""The mark that all have: whatever is there is replaced."""
+"""The mark that all have."""
 HEAD_BYTES = 4096
-"""The part of a file in which its mark stands."""
+"""In which a file's mark stands."""
 LEFT_AFTER_S = 86400
-"""The age at which a half-written file was left by a killed process."""
+"""After this a half-written file was left by a killed process."""
 FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EFBIG, errno.ENODEV)
 """Errors of a disk, where the path is right."""
 TAKEN_AWAY = (errno.ENOENT, errno.EACCES, errno.EPERM)
@@ -60,8 +59,7 @@ def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> st
 def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
     """A file that takes the place of `path` when the block ends. If the block raises, nothing has changed.
 
-    Of several processes that write one file, the last one's stays. A pipe or a device is written as it is. If `durable`, the
-    bytes survive a power cut after the block.
+    The last of several writers wins. A pipe or a device is written as it is. If `durable`, the bytes survive a power cut.
     """
     path = _followed(path)
     if path.is_dir():
@@ -93,12 +91,7 @@ def _followed(path: Path) -> Path:
 
 @contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """Gives `whole_file` for the file of `--out`; the block does nothing but write it. SIGTERM and SIGHUP leave nothing either.
-
-    Raises:
-      InputError: it cannot be written there.
-      StorageError: the disk failed.
-    """
+    """`whole_file` for the file of `--out`, whose block does nothing but write it. SIGTERM and SIGHUP leave nothing either."""
     with stoppable(), writing("--out", path, "file"), whole_file(path) as part:
         yield part
 
@@ -107,12 +100,11 @@ def output_file(path: Path) -> Iterator[Path]:
 def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool = False) -> Iterator[Path]:
     """An empty folder that takes the place of `out` when the block ends. If the block raises, nothing has changed.
 
-    `mark` is a file by which an earlier result of the same command is known, and replaced. In the block SIGTERM and SIGHUP
-    raise as Ctrl-C does. A process that `waits` for another one that is writing the folder says so; otherwise it is refused.
+    An earlier result of the same command has the file `mark`, and is replaced. In the block SIGTERM and SIGHUP raise as Ctrl-C
+    does. A process that `waits` for another one that is writing the folder says so; otherwise it is refused.
 
     Raises:
-      InputError: the folder holds something else, cannot be written, or another process is writing it.
-      StorageError: the disk failed.
+      InputError: the folder holds something else, cannot be written, or is being written.
     """
     place, made = Path(os.path.realpath(out)), None
     try:
@@ -172,16 +164,10 @@ def _alone(place: Path, option: str, waits: bool = False) -> Iterator[None]:
 
 
 def claim_output(out: Path, mark: str | bytes | None = "", option: str = "--out") -> None:
-    """Refuses an output that is not a command's to write. A command calls this before it begins what takes long.
+    """Refuses an output that is not a command's to write, before the command begins what takes long.
 
-    Args:
-      out: a folder or file that is new or empty, or an earlier result of the same command.
-      mark: what tells an earlier result, which is replaced: a file in a folder, or bytes at the head of a file; empty: nothing
-        is replaced; None: a work directory, which is entered.
-      option: what the user calls it.
-
-    Raises:
-      InputError: it is `/`, leads through a file, has too long a name, holds something else, or another process is writing it.
+    An earlier result, which is replaced, has `mark`: a file in a folder, or bytes at the head of a file. If it is empty,
+    nothing is replaced; None is for a work directory, which is entered.
     """
     place = Path(os.path.realpath(out))
     with writing(option, out, "place"):
@@ -228,7 +214,7 @@ def _after(out: Path, error: KeyboardInterrupt) -> Interrupted:
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
-    """Removes the empty ones of these folders, in their order."""
+    """Removes the empty ones, in their order."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
@@ -238,11 +224,7 @@ def remove_empty(folders: Sequence[Path]) -> None:
 def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
     """Turns errors of the file system into errors for the user, who calls the place `option`.
 
-    `inside` is a folder that could be written before; with None the path itself may be wrong.
-
-    Raises:
-      InputError: it cannot be written.
-      StorageError: the disk failed.
+    `inside` could be written before; if None, the path itself may be wrong.
     """
     try:
         yield
@@ -261,7 +243,7 @@ def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise, so that what is half written is removed. Where they are ignored they stay so."""
+    """SIGTERM and SIGHUP raise, so that what is half written is removed, unless they are ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -276,7 +258,7 @@ def stoppable() -> Iterator[None]:
 
 
 def _flush_all(folder: Path) -> None:
-    """Linux brings a file system to the disk at once: 0.1 s for 2000 files, not 10 s."""
+    """Of a whole file system, which takes 0.1 s for 2000 files, not 10 s."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:

@@ -1,4 +1,4 @@
-"""Runs a command so that an error that a user can fix becomes one line on standard error and an exit code."""
+"""Runs a command so that an error that a user can fix becomes one line and an exit code."""
 
 import atexit
 import gc
@@ -19,7 +19,7 @@ START_OF_JAX = ("jax/_src/config.py", "jax/_src/xla_bridge.py")
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
-    """Runs a command; an `InputError`, or an interrupt, becomes one line on standard error and its exit code."""
+    """An `InputError`, or an interrupt, becomes one line on standard error and its exit code."""
     atexit.register(gc.freeze)  # no last collection: the system takes back the memory at once
     hook = sys.unraisablehook
     # What TensorStore still has to say of a checkpoint that failed comes late, and no line may stand beside that of the error.
@@ -49,7 +49,7 @@ def _ended(command: Callable[..., int], *arguments: object) -> int:
 
 
 def as_input_error(error: BaseException) -> InputError | None:
-    """An error that a user can cause and fix as one of gmmae's; None for a fault of the program."""
+    """An error that a user can fix as one of gmmae's; None for a fault of the program."""
     text = str(error)
     if isinstance(error, InputError):
         return error

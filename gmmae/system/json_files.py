@@ -1,4 +1,4 @@
-"""JSON files that one command writes and another reads: checked as a whole, and refused in a line that names the file."""
+"""JSON files that one command writes and another reads, refused in a line that names the file."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -17,8 +17,8 @@ MAX_FAULT_LENGTH = 200
 def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]], T]) -> T:
     """Converts the object of a JSON file.
 
-    `what` is the rule in words that follow "must", `change` the advice where it does not hold. A ValueError, TypeError or
-    KeyError of `convert` refuses the file.
+    `what` is the rule in words that follow "must", `change` the advice. A ValueError, TypeError or KeyError of `convert`
+    refuses the file.
 
     Raises:
       FileNotFoundError: there is no file.
@@ -43,9 +43,7 @@ def _fault(error: Exception) -> str:
 
 
 def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str] = ()) -> T:
-    """A dataclass or a named tuple of values by field, each checked by its annotation.
-
-    Fields of `any_number` may be NaN or infinite.
+    """A dataclass or named tuple of values by field, checked by the annotations; `any_number` may be NaN or infinite.
 
     Raises:
       ValueError, TypeError: a field is missing or not known, or a value does not fit.

@@ -1,4 +1,4 @@
-"""A stand-in for a logger or a display that does nothing."""
+"""A logger or a display that does nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,4 +10,4 @@ class _Idle:
 
 
 IDLE: Any = _Idle()
-"""The logger of every process but the first, and of all that the configuration switches off."""
+"""The logger of every process but the first, and of all that is switched off."""

@@ -1,4 +1,4 @@
-"""Why a run ended, as its record says it, and the exit code of each reason."""
+"""Why a run ended, as its record says it, and each reason's exit code."""
 
 TARGET_REACHED = "target_reached"
 MAX_EPOCHS = "max_epochs"

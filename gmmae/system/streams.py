@@ -14,7 +14,7 @@ from gmmae.system.errors import StorageError
 class Outlasting:
     """A text stream that is silent once its terminal was closed, or the reader of its pipe ended.
 
-    A run must not die of that, least of all before the checkpoint that SIGHUP asks for. A full disk is another matter.
+    A run must not die of that before the checkpoint that SIGHUP asks for. A full disk is another matter.
     """
 
     def __init__(self, stream: TextIO):
@@ -47,14 +47,14 @@ class Outlasting:
 
 
 def silence(descriptor: int) -> None:
-    """Sends what is written to a descriptor nowhere, also what Python still holds for it when it exits."""
+    """Discards what is written to a descriptor, also what Python still holds for it when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
 def open_closed() -> None:
-    """Opens those of the three streams that are closed (`>&-`): otherwise the next file that is opened would be one of them."""
+    """Opens those of the three streams that are closed (`>&-`): otherwise the next opened file would be one of them."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)

@@ -1,4 +1,4 @@
-"""The configuration of a run, with the settings of the workload that its TOML file names."""
+"""The configuration of a run, with the settings of its workload."""
 
 import os
 from pathlib import Path
@@ -50,7 +50,7 @@ def require_source(config: Config, own: Config | None = None) -> Config:
 
 
 def read_config(path: Path, workload: str | None = None) -> Config:
-    """The configuration in a TOML file; keys that it does not name have their defaults."""
+    """The configuration in a TOML file; other keys have their defaults."""
     table = toml.read_table(path)
     start = default(table, workload)
     try:
@@ -62,7 +62,7 @@ def read_config(path: Path, workload: str | None = None) -> Config:
 def default(table: dict[str, object], workload: str | None) -> Config:
     """The defaults for a table, whose workload decides which keys there are.
 
-    The table's `workload` becomes an absolute path where it is a file, because the runs of a sweep may begin in another folder.
+    A workload's file becomes an absolute path, because the runs of a sweep may begin in another folder.
     """
     named = table.get("workload", Config.workload)
     if not isinstance(named, str):
@@ -73,21 +73,18 @@ def default(table: dict[str, object], workload: str | None) -> Config:
 
 
 def without_own_csv(config: Config, own: Config) -> Config:
-    """A configuration, for nodules of another folder, without the run's CSV where that has an absolute path.
-
-    Such a CSV lists only the run's nodules.
-    """
+    """Leaves out the run's CSV with an absolute path, which lists only the run's nodules, for those of another folder."""
     csv = _data_setting(own, "csv")
     return changed(config, data__csv="auto") if _data_setting(config, "csv") == csv and Path(csv).is_absolute() else config
 
 
 def on_its_data(config: Config, own: Config) -> Config:
-    """A run's changed configuration, without its CSV where the changes name another folder of data."""
+    """Leaves out the run's CSV where the changes name another folder of data."""
     return config if _data_setting(config, "root") == _data_setting(own, "root") else without_own_csv(config, own)
 
 
 def identity_settings(config: Config) -> dict[str, Any]:
-    """The settings of the workload that decide on its results and data, by key."""
+    """The workload's settings that decide on its results and data, by key."""
     fields = leaves(absolute(config).settings)
     return {key: value for key, item, value in fields if not marked(item, MAY_CHANGE_ON_RESUME)}
 

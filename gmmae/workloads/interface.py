@@ -26,27 +26,24 @@ if TYPE_CHECKING:  # a configuration is read before JAX is imported
 
 
 class WorkloadError(InputError):
-    """A workload that cannot be used. The message says what its file must have."""
+    """A workload that cannot be used, with what its file must have."""
 
 
 Params = Any
 
 Samples = Any
-"""A pytree of arrays, all with the samples along their leading axis."""
+"""A pytree of arrays with the samples along their leading axis."""
 
 
 class Source(Protocol):
-    """Samples that are read one by one during training, because they do not fit into the memory of a device.
-
-    Several threads read at once.
-    """
+    """Samples that several threads read one by one during training, because they do not fit into a device's memory."""
 
     def __len__(self) -> int:
-        """The number of samples, which must stay the same."""
+        """Must stay the same."""
         ...
 
     def __getitem__(self, index: int, /) -> Samples:
-        """A sample, a pytree of arrays or numbers without the axis of samples. All have the same form."""
+        """A pytree of arrays or numbers without the axis of samples, of the same form for all samples."""
         ...
 
 
@@ -116,7 +113,7 @@ class Workload(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The arrays of `Workload.describe` after an epoch, on the host, and the validation loss of that epoch."""
+    """`Workload.describe` after an epoch, on the host, and that epoch's validation loss."""
 
     epoch: int
     val_loss: float

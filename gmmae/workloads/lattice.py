@@ -1,4 +1,4 @@
-"""The workload of nodules with the lattice decoder, which can also decode latent vectors that are drawn at random.
+"""The workload of nodules with the lattice decoder, which also decodes latent vectors drawn at random.
 
 Its samples are {"density", "mask", "log_mass"}. `describe` and `encode` also take densities alone.
 """
@@ -33,11 +33,7 @@ def load(data: DataConfig) -> Splits:
 
 
 def samples_of(loaded: sources.SplitNodules, data: DataConfig) -> Splits:
-    """The samples of divided nodules.
-
-    Raises:
-      DataError: a volume has no mass.
-    """
+    """Samples of divided nodules; raises DataError where a volume has no mass."""
     values, masks, places = loaded.nodules.values, loaded.nodules.masks, loaded.nodules.places
     masks = np.zeros(values.shape, np.float32) if masks is None else masks.astype(np.float32)
     log_mass = np.log(masses(values, data.window, places)).astype(np.float32)
@@ -57,7 +53,7 @@ def density_at(
     shape: tuple[int, ...],
     stretch: Float[np.ndarray, " axes"],
 ) -> Float[np.ndarray, "samples ..."]:
-    """The density of each mixture at the voxel centres of a volume of any shape, one mixture at a time.
+    """Densities at the voxel centres of volumes of any shape, one mixture at a time.
 
     `stretch` has the lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
     """

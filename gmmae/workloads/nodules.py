@@ -73,7 +73,7 @@ def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = 
 
 
 def events(arrays: Mapping[str, np.ndarray]) -> Events:
-    """Histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""
+    """Histograms of α, μ, σ and ρ, and central slices of each nodule: input left, reconstruction right."""
     images = {
         f"nodule_{i}/input_and_reconstruction": slices(volume, density)
         for i, (volume, density) in enumerate(zip(arrays["inputs"], arrays["density"], strict=True))
@@ -91,7 +91,7 @@ def _parameters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def slices(volume: np.ndarray, density: np.ndarray, zoom: int = 8) -> np.ndarray:
-    """Central slices side by side in grey levels from 0 to 1: input left, reconstruction right, magnified `zoom` times.
+    """Central slices in grey levels from 0 to 1, input left, reconstruction right, magnified `zoom` times.
 
     The scale is the input's range; NaN is drawn black.
     """

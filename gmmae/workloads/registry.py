@@ -1,4 +1,4 @@
-"""Workloads by name (built-in ones, a user's file or module), and the checks of what they return."""
+"""Workloads by name, and the checks of what they return."""
 
 import dataclasses
 import hashlib
@@ -25,18 +25,15 @@ SOURCE_HASH = "__gmmae_source_hash__"
 
 
 def is_file(name: str) -> bool:
-    """Whether a workload's name is that of a file."""
+    """Whether a workload is a file."""
     return name.endswith(".py") or os.sep in name
 
 
 @cache
 def load(name: str) -> ModuleType:
-    """Imports the module of a workload: a built-in name, a file (`path/to/mine.py`), or a module (`package.module`).
+    """The module of a workload: a built-in name, a file (`path/to/mine.py`), or a module (`package.module`).
 
     Errors inside of a user's module keep their traceback.
-
-    Raises:
-      WorkloadError: there is none, or it lacks `Config` or `build`.
     """
     module = _from_file(Path(name)) if is_file(name) else _from_name(f"{__package__}.{name}" if name in BUILT_IN else name)
     for attribute in ("Config", "build"):
@@ -84,7 +81,7 @@ def _from_name(name: str) -> ModuleType:
 
 @cache
 def file_hash(name: str) -> str:
-    """Digits of the SHA-256 of a workload's file, as this process has imported it; empty for those of gmmae."""
+    """Of a workload's file as this process has imported it; empty for those of gmmae."""
     module = None if name in BUILT_IN else load(name)
     if module is None or not module.__file__:
         return ""
@@ -96,14 +93,14 @@ def _digest(content: bytes) -> str:
 
 
 def _forget_changed(name: str) -> None:
-    """A file that has changed since its import, as between two trainings of a notebook, is imported again."""
+    """Imports a changed file again, as between two trainings of a notebook."""
     if Path(name).is_file() and file_hash(name) != _digest(Path(name).read_bytes()):
         load.cache_clear()
         file_hash.cache_clear()
 
 
 def configuration(name: str = DEFAULT, **values: object) -> Config:
-    """A configuration of a workload: its default settings, and other fields with these values or their defaults.
+    """A configuration of a workload, with these values or the defaults.
 
     >>> configuration("nodules", scaling="weak").settings.data.shape
     16

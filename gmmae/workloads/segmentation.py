@@ -31,12 +31,12 @@ from gmmae.workloads.settings import SegmentationConfig as Config
 CPU_BATCH_PIXELS = 2 * 64**2
 """Two slices of 64², with which a layer of the finest stage takes 0.5 MB.
 
-Fewer give the products of the coarse stages few rows, and more do not fit into a core's cache.
+Fewer give the coarse stages' products few rows, and more do not fit into a core's cache.
 """
 
 
 def load_volumes(data: PatchConfig) -> tuple[NativeNodule, ...]:
-    """The nodules of a configuration on the grids of their scans."""
+    """The nodules on the grids of their scans."""
     if data.source == "synthetic":
         return native_nodules(data.samples, data.shape + 2 * data.jitter, data.seed)
     same = ("source", "root", "csv", "ndim", "window", "file_column", "diameter_column", "category_column", "group_column")
@@ -44,7 +44,7 @@ def load_volumes(data: PatchConfig) -> tuple[NativeNodule, ...]:
 
 
 def split_volumes(volumes: Sequence[NativeNodule], data: PatchConfig) -> Split:
-    """The indices of the training and of the validation nodules; no patient is in both."""
+    """Indices of training and validation nodules; no patient is in both."""
     groups, categories = [volume.group for volume in volumes], [volume.category for volume in volumes]
     if data.folds:
         return splits.fold(groups, categories, data.folds, data.fold, data.seed)
@@ -52,7 +52,7 @@ def split_volumes(volumes: Sequence[NativeNodule], data: PatchConfig) -> Split:
 
 
 def patches_of(volumes: Sequence[NativeNodule], data: PatchConfig, empty: bool) -> Patches:
-    """The patches of nodules; `empty` as in `data.empty_slices`."""
+    """`empty` as in `data.empty_slices`."""
     if data.ndim == 3:
         cut = cutting.boxes(volumes, data.shape, data.jitter, data.voxel_mm, data.seed)
     else:
@@ -137,7 +137,7 @@ def build(config: Config) -> Workload:
 
 
 def _patches_of(patches: Patches, volumes: np.ndarray) -> np.ndarray:
-    """The indices of some volumes' patches, the middle slice of each first, so pictures of few samples show several nodules."""
+    """The middle slice of each volume first, so pictures of few samples show several nodules."""
     index = np.flatnonzero(np.isin(patches.volumes, volumes))
     volume_of, z = patches.volumes[index], patches.corners[index, 0]
     middles = {volume: np.median(z[volume_of == volume]) for volume in np.unique(volume_of)}
@@ -145,7 +145,7 @@ def _patches_of(patches: Patches, volumes: np.ndarray) -> np.ndarray:
 
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
-    """Draws the images of nodules, their masks, and the masks that the network predicts after some epochs."""
+    """Draws images, masks, and the masks that the network predicts after some epochs."""
     from gmmae.plotting.slices import Prediction, segmentations
 
     predicted = [
@@ -157,7 +157,7 @@ def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = 
 
 
 def events(arrays: Mapping[str, np.ndarray]) -> Events:
-    """For each shown nodule the image, its mask, and the predicted probabilities, from left to right."""
+    """Image, mask and predicted probabilities of each shown nodule, from left to right."""
     images, labels, predicted = (central_section(arrays[name], 2) for name in ("images", "labels", "probabilities"))
     rows = [
         np.hstack([(image + 1) / 2, label == 1, np.nan_to_num(p)])

@@ -1,7 +1,7 @@
 """The samples of a workload: arrays, or a source that gives them one by one because they do not fit on a device.
 
 A source is any object with `__len__` and `__getitem__`, such as google/grain's `RandomAccessDataSource` or PyTorch's map-style
-`Dataset`. Every sample must have the form of the first one. Threads read those of the next steps while the devices compute.
+`Dataset`, whose samples all have the form of the first one. Threads read those of the next steps while the devices compute.
 """
 
 import copy
@@ -21,20 +21,20 @@ from gmmae.system.files import FAILED
 from gmmae.workloads.interface import Samples, Source, WorkloadError
 
 SPREAD_SAMPLES = 10
-"""By which a source is recognised: the first, the last, and eight between them."""
+"""By which a source is recognised."""
 
 INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
-"""The least and the largest integer of 32 bits, with and without a sign."""
+"""Of 32 bits, with and without a sign."""
 
 NO_SAMPLE = -1
 
 
 class SourceError(WorkloadError):
-    """A source that cannot be used. The message names the sample."""
+    """A source that cannot be used."""
 
 
 def is_source(samples: object) -> TypeGuard[Source]:
-    """Whether these samples are a source, and not a pytree of arrays.
+    """Whether these samples are no pytree of arrays.
 
     >>> is_source({"image": np.zeros((5, 8, 8))}), is_source(range(5))
     (False, True)
@@ -47,10 +47,7 @@ def is_source(samples: object) -> TypeGuard[Source]:
 class CheckedSource:
     """A source whose samples are checked when they are read; `first` is the first of them, a pytree of arrays.
 
-    Errors call the samples `name`, and their integers may need `int_bytes`, 4 or 8.
-
-    Raises:
-      SourceError: the source is empty, or its first sample cannot be used.
+    Errors call the samples `name`. Their integers may need `int_bytes`, 4 or 8.
     """
 
     def __init__(self, source: Source, name: str, int_bytes: int = 4) -> None:
@@ -84,13 +81,13 @@ class CheckedSource:
         return leaves
 
     def resized(self, count: int) -> "CheckedSource":
-        """A source of at least this number of samples, which repeats its own."""
+        """At least this number of samples, by repetition."""
         other = copy.copy(self)
         other._count = max(count, self._own)
         return other
 
     def require_same_length(self) -> None:
-        """Refuses a source whose length has changed: the order of the samples follows from it."""
+        """The order of the samples follows from the length."""
         if (length := len(self._source)) != self._own:
             raise SourceError(
                 f"{self._name} must keep their number, {self._own}, during a run; got a source of length {length}"
@@ -115,7 +112,7 @@ class CheckedSource:
 
 
 def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples:
-    """Arrays as they are, and a source that checks its samples when they are read."""
+    """A source that checks its samples when they are read, or arrays as they are."""
     if is_source(samples):
         return samples if isinstance(samples, CheckedSource) else CheckedSource(samples, name, int_bytes)
     require_numbers(jax.tree.leaves(samples), name, int_bytes)
@@ -135,7 +132,7 @@ def require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> N
 
 
 def form(samples: Samples) -> str:
-    """The types, the shapes and the structure of samples in words.
+    """Types, shapes and structure of samples in words.
 
     >>> form(np.zeros((8, 8), np.float32)), form({"label": np.asarray(3)})
     ('float32 8×8', "int64 in {'label': *}")
@@ -148,9 +145,9 @@ def form(samples: Samples) -> str:
 
 
 class Fetcher(ThreadPoolExecutor):
-    """The threads that read the samples of a run. They start with the first sample, and end with this context.
+    """The threads that read the samples of a run, from the first sample to the end of this context.
 
-    They are Python's own. google/grain 0.2.18 takes ten times as much of a CPU for each sample.
+    They are Python's own: google/grain 0.2.18 takes ten times as much of a CPU for each sample.
     """
 
     def __init__(self, threads: int) -> None:
@@ -166,9 +163,6 @@ class Fetcher(ThreadPoolExecutor):
         """Begins to read samples in the types of the sample `like`, and returns a function that waits for them.
 
         `NO_SAMPLE` in the `index` leaves a row at 0.
-
-        Raises:
-          SourceError: the length of the source has changed; the function that waits raises as `CheckedSource.leaves`.
         """
         source.require_same_length()
         # New memory each time: on a CPU the arrays of JAX may share it.
@@ -196,9 +190,9 @@ class Fetcher(ThreadPoolExecutor):
 def rows_of(
     indices: Int32[np.ndarray, "shards steps slots"], devices: int
 ) -> tuple[Int32[np.ndarray, "devices rows"], Int32[np.ndarray, "shards steps slots"]]:
-    """The samples that each device needs, each of them once, and the row of each slot's sample among them.
+    """The samples that each device needs, each once, and the row of each slot's sample among them.
 
-    `indices` are positions in the data set; consecutive shards are of one device.
+    Consecutive shards are of one device.
 
     >>> samples, rows = rows_of(np.array([[[7, 5], [9, 9]], [[6, 7], [9, 9]]]), devices=2)  # two steps of two slots each
     >>> samples.tolist(), rows.tolist()
@@ -213,11 +207,7 @@ def rows_of(
 
 
 def count(samples: Samples, name: str = "samples") -> int:
-    """The number of samples in a pytree of arrays, or in a `CheckedSource`.
-
-    Raises:
-      WorkloadError: there are none, or the arrays differ in their number.
-    """
+    """The number of samples."""
     if isinstance(samples, CheckedSource):
         return len(samples)
     shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(samples)]
@@ -231,7 +221,7 @@ def count(samples: Samples, name: str = "samples") -> int:
 
 
 def take_on_host(samples: Samples, index: Int[np.ndarray, " samples"]) -> Samples:
-    """Some samples of arrays or of a source as arrays."""
+    """Some samples, as arrays."""
     if isinstance(samples, CheckedSource):
         return jax.tree.map(lambda *leaves: np.stack(leaves), *(samples[int(each)] for each in index))
     return jax.tree.map(lambda array: array[index], samples)
@@ -249,7 +239,7 @@ def spread(samples: Samples, most: int = SPREAD_SAMPLES) -> Samples:
 
 
 def hashes(samples: Samples) -> tuple[list[str], Samples]:
-    """A hash of the largest array of each sample, and the other arrays. Of a source they are of some samples."""
+    """Hashes of each sample's largest array, and the other arrays; of a source, those of some samples."""
     if isinstance(samples, CheckedSource):
         samples = spread(samples)
     leaves = jax.tree.leaves(samples)
@@ -260,7 +250,7 @@ def hashes(samples: Samples) -> tuple[list[str], Samples]:
 
 
 def digest(arrays: PyTree) -> str:
-    """Twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
+    """Twelve digits of a SHA-256 of a pytree of arrays."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(arrays):
         array = np.asarray(leaf)
