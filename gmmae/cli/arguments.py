@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from gmmae.config import toml
@@ -24,23 +24,6 @@ from gmmae.training.workdir import WorkDir
 from gmmae.workloads import configuration, registry
 
 T = TypeVar("T")
-
-Name = Annotated[str, Positional, arg(metavar="NODULE")]
-
-Folder = Annotated[Path, Positional, arg(metavar="FOLDER")]
-
-Run = Annotated[Path, Positional, arg(metavar="RUN")]
-"""The work directory of a trusted run, which may name Python that is executed."""
-
-Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
-
-Files = Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")]
-
-Real = Annotated[Path, Positional, arg(metavar="REAL")]
-Generated = Annotated[Path, Positional, arg(metavar="GENERATED")]
-
-Scans = Annotated[Path, Positional, arg(metavar="SCANS")]
-"""A folder shaped like LUNA16's."""
 
 MISSING: Any = tyro.MISSING
 """The default of a required argument."""
@@ -140,7 +123,7 @@ def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) 
     """Arguments of a command like `train`, configuration, and the name of its file or workload."""
     path, workload = _file_and_workload(arguments, "--workload", TrainArguments.config)
     run = configuration.default({}, workload) if path is None else configuration.read_config(path, workload)
-    parsed = parse(kind(config=None if path is None else str(path), run=_typed(run)), arguments, prog)
+    parsed = parse(kind(config=path and str(path), run=_typed(run)), arguments, prog)
     return parsed, _plain(parsed.run, run.workload), (path or Path(run.workload)).stem
 
 
@@ -154,8 +137,9 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     elif (path := WorkDir(Path(arguments[0])).config).is_file():
         run = configuration.read_config(path)
     else:
-        rule = "the first argument must be the work directory of a run"
-        raise InputError(f"{rule}; got {arguments[0]}, which has no {path.name}")
+        raise InputError(
+            f"the first argument must be the work directory of a run; got {arguments[0]}, which has no {path.name}"
+        )
     parts = [
         ("own", Annotated[kind, INLINE, arg(name="")], field(default_factory=kind)),
         ("settings", Annotated[type(run.settings), INLINE, arg(name="")], field(default=run.settings)),
@@ -198,7 +182,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> tuple[SweepConfig, Path,
     return sweep, workdir, parsed.dry_run, parsed.retry, parsed.verbose
 
 
-def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
+def data_section(arguments: Sequence[str], default: DataConfig) -> DataConfig:
     """The section `data` of the file of `--config`."""
     name = _given(arguments, "--config")
     if name in (None, "none"):
@@ -235,13 +219,9 @@ def _typed(config: Config) -> Config:
     class Run(Config):
         settings: Annotated[kind, INLINE, arg(name="")] = None  # pyright: ignore[reportInvalidTypeForm]
 
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            require_known(self)
-
     return Run(**vars(config))
 
 
 def _plain(config: Config, workload: str) -> Config:
     values: dict[str, Any] = vars(config) | {"workload": workload}
-    return configuration.require_source(Config(**values))
+    return configuration.require_source(require_known(Config(**values)))

@@ -1,8 +1,6 @@
 """`gmmae classify`: classify volumes by what trained runs find in them."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from gmmae.classification import classifiers, report, samples
 from gmmae.classification.samples import LabelRule
@@ -17,10 +15,8 @@ from gmmae.system.files import claim_output, print_result
 from gmmae.training import fingerprint
 from gmmae.training.trained import restore, run_config
 
-FOLDER = "classification"
 
-
-def command(options: ClassifyArguments, config: Config) -> int:
+def command(options: ClassifyArguments, config: Config) -> None:
     """Classifies, writes the files, prints the table."""
     data, runs = data_of(config, "RUN", config.workload), (options.run, *options.runs)
     low, high = options.label_at_most, options.label_at_least
@@ -28,8 +24,23 @@ def command(options: ClassifyArguments, config: Config) -> int:
         raise InputError("--label-at-most and --label-at-least must be given together; got one of them")
     if low is not None and high is not None and low >= high:
         raise InputError(f"--label-at-most must be below --label-at-least; got {low:g} and {high:g}")
-    seeds = _seeds(config, runs)
-    out = options.out or options.run / FOLDER
+    places, seeds = [run.resolve() for run in runs], []
+    wanted = dict(flatten(config.settings, resumable=False))
+    for run, place in zip(runs, places, strict=True):
+        if places.count(place) > 1:
+            raise InputError(
+                f"each run must be given once, because results are means over all runs; got {run} twice: leave one out"
+            )
+        own = run_config(run)
+        other = dict(flatten(own.settings, resumable=False))
+        if wanted != other:  # their data may be divided in another way than for the training
+            changed = [key for key in wanted if wanted[key] != other.get(key)]
+            raise InputError(
+                f"a run must have the settings with which its test set was held out, and differ from the others in its seed "
+                f"only; got {', '.join(changed) or 'another workload'} otherwise in {run}"
+            )
+        seeds.append(own.seed)
+    out = options.out or options.run / "classification"
     claim_output(out, report.JSON)
     labelled = samples.load(data, LabelRule(options.label_column, low, high))
     inputs = []
@@ -46,25 +57,3 @@ def command(options: ClassifyArguments, config: Config) -> int:
     about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
     paths = report.write(out, labelled, results, known, about)
     print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *map(str, paths)])
-    return 0
-
-
-def _seeds(config: Config, runs: Sequence[Path]) -> list[int]:
-    """Refuses runs that differ in more than seeds, or whose data are divided in another way than for the training."""
-    places, seeds = [run.resolve() for run in runs], []
-    wanted = dict(flatten(config.settings, resumable=False))
-    for run, place in zip(runs, places, strict=True):
-        if places.count(place) > 1:
-            raise InputError(
-                f"each run must be given once, because results are means over all runs; got {run} twice: leave one out"
-            )
-        own = run_config(run)
-        other = dict(flatten(own.settings, resumable=False))
-        if wanted != other:
-            changed = [key for key in wanted if wanted[key] != other.get(key)]
-            raise InputError(
-                f"a run must have the settings with which its test set was held out, and differ from the others in its seed "
-                f"only; got {', '.join(changed) or 'another workload'} otherwise in {run}"
-            )
-        seeds.append(own.seed)
-    return seeds

@@ -17,7 +17,7 @@ from gmmae.system.errors import printable
 from gmmae.system.files import claim_output, print_result, whole_file, writing
 
 
-def prepare(options: PrepareArguments) -> int:
+def prepare(options: PrepareArguments) -> None:
     """Extracts all nodules, or finds them in the cache."""
     config = options.data
     if options.out is not None:
@@ -37,14 +37,12 @@ def prepare(options: PrepareArguments) -> int:
                 paths[i] = options.out / path.name
                 with whole_file(paths[i]) as part:
                     part.write_bytes(path.read_bytes())
-    seconds, origin = prepared.summary["seconds"], "found in the cache"
-    if not prepared.from_cache:
-        origin = f"extracted in {seconds['total_s']:.1f} s"
+    took = f"extracted in {prepared.summary['seconds']['total_s']:.1f} s"
+    origin = "found in the cache" if prepared.from_cache else took
     print(*lines(prepared.summary), f"{origin}: {prepared.folder}", *paths, sep="\n")
-    return 0
 
 
-def inspect(options: InspectArguments) -> int:
+def inspect(options: InspectArguments) -> None:
     """Prints the properties of one nodule, and draws its central slices."""
     claim_output(options.out, MARK.encode())
     nodules = load_prepared(extraction.prepare(options.data, say_on_stderr))
@@ -76,10 +74,9 @@ def inspect(options: InspectArguments) -> int:
         "picture": str(options.out),
     }
     print(*(f"{name:<10} {value}" for name, value in properties.items() if value), sep="\n")
-    return 0
 
 
-def lidc(options: LidcArguments) -> int:
+def lidc(options: LidcArguments) -> None:
     """Cuts the nodules of LIDC-IDRI into a folder of cubes."""
     from gmmae.data.lidc import folder  # pydicom takes 0.3 s to import
 
@@ -87,10 +84,9 @@ def lidc(options: LidcArguments) -> int:
     choices = options.annotations, options.min_readers, options.agreement, options.margin_mm
     lines = folder.cut_folder(options.root, options.out, *choices, say_on_stderr)
     print_result(options.out, [*lines, f"--data.source cubes --data.root {options.out} uses them"])
-    return 0
 
 
-def synth(options: SynthArguments) -> int:
+def synth(options: SynthArguments) -> None:
     """Writes a folder of synthetic scans in LUNA16's shape."""
     pixels = options.pixels
     frame = Frame((options.slices, pixels, pixels), np.array([2.5, 360 / pixels, 360 / pixels]))
@@ -99,4 +95,3 @@ def synth(options: SynthArguments) -> int:
     voxels = f"{options.slices} × {pixels} × {pixels} voxels"
     print(f"{options.scans} scans of {voxels} with {nodules} nodules, {size / 1e6:.0f} MB: {options.root}")
     print(f"--data.source luna16 --data.root {options.root} uses them")
-    return 0

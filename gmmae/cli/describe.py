@@ -64,7 +64,7 @@ TAKEN = ("mask", *COORDINATES, *SPACINGS)
 """Columns that would say how the reconstruction is read."""
 
 
-def command(options: DescribeArguments, config: Config) -> int:
+def command(options: DescribeArguments, config: Config) -> None:
     """Describes the volumes, and writes mixtures and reconstructions."""
     data = data_of(config, "RUN", config.workload)
     if not options.files and (data.source == "synthetic" or data.root is None):
@@ -79,7 +79,6 @@ def command(options: DescribeArguments, config: Config) -> int:
         summary = _describe(model, data, cubes, options.refine, place)
     files = [f"{'':<12} {options.out / name}" for name in (NPZ, CSV, TABLE, FOLDER, PICTURE)]
     print_result(options.out, [*cubes.notes, summary, *files])
-    return 0
 
 
 def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: Path) -> str:

@@ -23,8 +23,6 @@ from gmmae.workloads.configuration import identity_settings, on_its_data
 from gmmae.workloads.interface import Samples
 from gmmae.workloads.sources import count, hashes
 
-STEM = "evaluation"
-
 GROUPS = "patients, or scans where none is named"
 
 COLUMNS = {
@@ -37,15 +35,20 @@ COLUMNS = {
 }
 
 
-DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", "seed", "validation", "folds", "fold")}
-DIVISION |= {f"data.{kind}_column" for kind in ("file", "diameter", "category", "group")}
+DIVISION = {
+    f"data.{name}"
+    for name in (
+        *("source", "root", "csv", "samples", "seed", "validation", "folds", "fold"),
+        *("file_column", "diameter_column", "category_column", "group_column"),
+    )
+}
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
 SIZES = {"data.csv", "data.diameter_column"}
 """Those that may name other sizes for a folder's nodules, which are then cut in another way."""
 
 
-def command(options: EvaluateArguments, config: Config) -> int:
+def command(options: EvaluateArguments, config: Config) -> None:
     """Prints the means, and writes the CSV."""
     if options.out is not None:
         claim_output(options.out, b"name,split")
@@ -89,22 +92,24 @@ def command(options: EvaluateArguments, config: Config) -> int:
         print(f"{note}; they count as train")
     for kind, of_kind in by_kind.items():
         print(*[f"{kind}:"] * bool(first), *_summary(of_kind, metrics, data.may_be_undefined), sep="\n")
-    _write(options, rows, _csv_name(split, settings, changes, other))
-    return 0
+    _write(options, rows, split, settings, changes, other)
 
 
-def _csv_name(split: str, settings: Mapping[str, Any], changes: Mapping[str, Any], other: bool) -> str:
-    """Each choice of samples, data and settings has its own, so none is overwritten."""
-    words = [STEM, *([split] if split != "validation" else [])]
+def _write(
+    options: EvaluateArguments,
+    rows: Sequence[Mapping[str, Any]],
+    split: str,
+    settings: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    other: bool,
+) -> None:
+    """Each choice of samples, data and settings has a name of its own, so none is overwritten."""
+    words = ["evaluation", *([split] if split != "validation" else [])]
     if other and "data.source" in settings:
         words.append(re.sub(r"[^\w.-]+", "-", Path(settings.get("data.root") or "").name) or settings["data.source"])
     if changes:
         words.append(hashlib.sha256(json.dumps(changes, sort_keys=True, default=str).encode()).hexdigest()[:8])
-    return "_".join(words) + ".csv"
-
-
-def _write(options: EvaluateArguments, rows: Sequence[Mapping[str, Any]], default: str) -> None:
-    path = options.out or options.run / default
+    path = options.out or options.run / f"{'_'.join(words)}.csv"
     try:
         with output_file(path) as file:
             file.write_text(csv_text(rows, rows[0]), encoding="utf-8")
@@ -160,5 +165,5 @@ def _summary(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], may_be_u
         return [*lines, f"no intervals: they need at least {least} {kind}{one}"]
     if named:
         return [*lines, f"{percent} intervals resample the {number} groups ({GROUPS}) of {samples} samples{few}"]
-    independent = f"take the {samples} samples for independent of each other: the workload names no groups"
-    return [*lines, f"{percent} intervals {independent}{few}"]
+    independent = f"{samples} samples for independent of each other: the workload names no groups"
+    return [*lines, f"{percent} intervals take the {independent}{few}"]

@@ -6,7 +6,7 @@ from gmmae.export.model_file import LOADER, PLATFORMS, export
 from gmmae.system.files import claim_output, print_result
 
 
-def command(options: ExportArguments, config: Config) -> int:
+def command(options: ExportArguments, config: Config) -> None:
     """Exports the model, and prints the commands that load it."""
     out = options.out
     claim_output(out, LOADER.encode())
@@ -17,4 +17,3 @@ def command(options: ExportArguments, config: Config) -> int:
         f"    python -c \"import load; print(load.Model('{out}').about)\"",
     ]
     print_result(out, lines)
-    return 0

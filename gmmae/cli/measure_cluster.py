@@ -24,7 +24,7 @@ TURNS, BLOCKS = 100, 5
 """All-reduces of a block, in a compiled loop as in training, and blocks, whose median is a time."""
 
 
-def command(options: MeasureClusterArguments) -> int:
+def command(options: MeasureClusterArguments) -> None:
     """Times the devices of a node and all devices, and writes the file."""
     if not options.force:
         claim_output(options.out, b"")
@@ -42,7 +42,7 @@ def command(options: MeasureClusterArguments) -> int:
             raise InputError("a link needs 2 devices or more; got 1: nothing was written, use more devices or processes")
         measured = {n: all_reduces(Devices(every.devices[:n]), options.sizes) for n in sorted({node, every.count} - {1})}
     if not group.primary:
-        return 0
+        return
     devices = f"{every.count} × {every.kind}" + f" in {every.processes} processes" * (every.processes > 1)
     made = f"gmmae measure-cluster, {datetime.date.today()}"
     keys: dict[str, object] = {"name": options.name or devices, "device": every.kind, "devices_per_node": node}
@@ -68,7 +68,6 @@ def command(options: MeasureClusterArguments) -> int:
     with output_file(options.out) as part:
         part.write_text("\n".join([*lines, ""]), encoding="utf-8")
     print_result(options.out, [*lines, "", str(options.out)])
-    return 0
 
 
 def all_reduces(devices: Devices, sizes: Sequence[int]) -> StepTimes:

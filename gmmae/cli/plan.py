@@ -5,7 +5,6 @@ from pathlib import Path
 from gmmae.cli.options import PlanArguments
 from gmmae.config.rules import require
 from gmmae.config.schema import Config, changed
-from gmmae.config.toml import find
 from gmmae.multihost.distributed import join_processes
 from gmmae.planner import page, prediction
 from gmmae.planner.answer import Plan
@@ -16,11 +15,11 @@ from gmmae.system.stop_reasons import EXIT_CODES
 from gmmae.training import terminal
 
 
-def command(options: PlanArguments, config: Config, name: str) -> int:
+def command(options: PlanArguments, config: Config, name: str) -> int | None:
     """Measures, prints the answer, writes the page."""
-    clusters = [read_cluster(find(cluster, "clusters")) for cluster in options.clusters]
+    clusters = list(map(read_cluster, options.clusters))
     distinct = {cluster.name for cluster in clusters}
-    require(bool(distinct) and len(distinct) == len(clusters), "clusters", "one or more of different names", options.clusters)
+    require(len(distinct) == len(clusters), "clusters", "of different names", options.clusters)
     for cluster in clusters:
         all_reduce_s(cluster, max(options.devices), 1.0)  # refuses an unknown link before anything is measured
     root = options.workdir or Path("runs") / f"plan_{name}"
@@ -56,4 +55,3 @@ def command(options: PlanArguments, config: Config, name: str) -> int:
         )
         lines = page.write(root, plan)
     print(*lines, sep="\n")
-    return 0

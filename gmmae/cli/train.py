@@ -8,7 +8,6 @@ from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 from gmmae.training import terminal
-from gmmae.training.records import Record
 from gmmae.training.workdir import WorkDir
 
 
@@ -21,7 +20,11 @@ def command(config: Config, root: Path, command_line: str) -> int:
         display = terminal.display() if group.primary else IDLE
         record = run(config, root, display, group)
     assert record.stop_reason is not None
-    display.say(_outcome(record))
+    reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
+    hint = ": look for samples that are not finite, or lower --optim.learning-rate"
+    best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else f"never finite{hint}"
+    epochs = f"{record.epochs} epoch{'s' * (record.epochs != 1)}"
+    display.say(f"{record.stop_reason} after {epochs}: best validation {record.monitor} {best}{reached}")
     if record.stop_reason in INTERRUPTED:
         display.say(f"checkpoint written; to resume: {command_line}")
     elif group.primary:
@@ -40,11 +43,3 @@ def command(config: Config, root: Path, command_line: str) -> int:
         for name, place in places.items():
             display.say(f"{name:<11}  {place}")
     return EXIT_CODES[record.stop_reason]
-
-
-def _outcome(record: Record) -> str:
-    reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
-    hint = ": look for samples that are not finite, or lower --optim.learning-rate"
-    best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else f"never finite{hint}"
-    epochs = f"{record.epochs} epoch{'s' * (record.epochs != 1)}"
-    return f"{record.stop_reason} after {epochs}: best validation {record.monitor} {best}{reached}"

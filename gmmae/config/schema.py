@@ -195,7 +195,7 @@ class Config(Section):
 
 def defaults(config: Config) -> Config:
     """The defaults with the same kind of settings."""
-    return Config(settings=None if config.settings is None else type(config.settings)())
+    return Config(settings=type(config.settings)())
 
 
 def changed(config: Config, **changes: object) -> Config:
@@ -222,8 +222,8 @@ def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 an
 
 def absolute(config: Config) -> Config:
     """Its paths do not depend on the current folder."""
-    paths = {key.replace(".", "__"): value for key, item, value in leaves(config) if value and marked(item, PATH)}
-    return changed(config, **{key: os.path.abspath(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
+    paths = {key: value for key, item, value in leaves(config) if value and marked(item, PATH)}
+    return replaced(config, {key: os.path.abspath(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
 
 
 Leaf = tuple[str, dataclasses.Field[Any], Any]

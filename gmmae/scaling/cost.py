@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -73,9 +72,10 @@ class Cluster(Section):
             )
 
 
-def read_cluster(path: str | Path) -> Cluster:
-    """The cluster of a TOML file with the fields of `Cluster` as keys."""
-    table = toml.read_table(Path(path))
+def read_cluster(name: str) -> Cluster:
+    """The cluster of a TOML file, or of one in configs/clusters, with the fields of `Cluster` as keys."""
+    path = toml.find(name, "clusters")
+    table = toml.read_table(path)
     try:
         return Cluster(**table)
     except TypeError as error:  # a key is missing, or there is no such key

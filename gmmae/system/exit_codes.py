@@ -40,14 +40,11 @@ def of_run(codes: Sequence[int], processes: int) -> int:
     >>> of_run([137, 75], 2), of_run([137], 1), of_run([75, 2], 2), of_run([0, 0], 2)
     (75, 137, 2, 0)
     """
-    failed = [LOST_PEER if processes > 1 and _killed(code) else code for code in codes if code]
+    # A signal's code is 128 and its number in a shell, or 255 from ssh.
+    ours = [EXIT_CODES[reason] for reason in INTERRUPTED]
+    failed = [LOST_PEER if processes > 1 and code > 128 and code not in ours else code for code in codes if code]
     # What a process says of itself goes before a loss; and a fault, a small number, before a signal.
     return min((code for code in failed if code != LOST_PEER), default=LOST_PEER if failed else 0)
-
-
-def _killed(code: int) -> bool:
-    """128 and a signal's number is a shell's code; 255 is ssh's."""
-    return code > 128 and code not in (EXIT_CODES[reason] for reason in INTERRUPTED)
 
 
 def again(codes: Sequence[int], restarts: float) -> bool:

@@ -66,20 +66,13 @@ def _opened(path: Path, blocked: Callable[[], None]) -> tuple[IO[str], bool]:
         file = path.open("a")
         try:
             exact = _flock(file, blocked)
-            if _is_at(file, path):
-                return file, exact
+            with suppress(FileNotFoundError):  # a former holder may have removed the file before it was locked
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    return file, exact
         except BaseException:
             file.close()
             raise
         file.close()
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    """A former holder may have removed the file before it was locked."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _flock(file: IO[str], blocked: Callable[[], None]) -> bool:
@@ -102,7 +95,12 @@ def _own(owner: Path, exact: bool, busy: Callable[[str], None], is_dead: Callabl
     while True:
         try:
             with owner.open("x", encoding="utf-8") as file:
-                _write_or_remove(file, owner)
+                try:
+                    file.write(_this_process())
+                    file.flush()
+                except BaseException:
+                    owner.unlink(missing_ok=True)
+                    raise
             return
         except FileExistsError:
             left_by_the_dead = exact and _read(owner).endswith(this_boot())
@@ -111,15 +109,6 @@ def _own(owner: Path, exact: bool, busy: Callable[[str], None], is_dead: Callabl
         elif owner.exists() and not reported:
             reported = True
             busy(_holder(owner))
-
-
-def _write_or_remove(file: IO[str], owner: Path) -> None:
-    try:
-        file.write(_this_process())
-        file.flush()
-    except BaseException:
-        owner.unlink(missing_ok=True)
-        raise
 
 
 def _silent(owner: Path) -> bool:

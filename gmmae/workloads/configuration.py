@@ -29,8 +29,6 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
     """
     values = {key.replace("__", "."): value for key, value in changes.items()}
     workload = values.pop("workload", None)
-    if workload is not None and not isinstance(workload, str):
-        raise InputError(f"workload must be a name, a file or a module; got {workload!r}")
     run = read_config(toml.find(str(config)), workload) if config else default({}, workload)
     return require_source(require_known(toml.updated(run, values)))
 
@@ -49,7 +47,7 @@ def require_source(config: Config, own: Config | None = None) -> Config:
     return config
 
 
-def read_config(path: Path, workload: str | None = None) -> Config:
+def read_config(path: Path, workload: object = None) -> Config:
     """The configuration in a TOML file; other keys have their defaults."""
     table = toml.read_table(path)
     start = default(table, workload)
@@ -59,15 +57,14 @@ def read_config(path: Path, workload: str | None = None) -> Config:
         raise InputError(f"{path}: {error}") from error
 
 
-def default(table: dict[str, object], workload: str | None) -> Config:
+def default(table: dict[str, object], workload: object) -> Config:
     """The defaults for a table, whose workload decides which keys there are.
 
     A workload's file becomes an absolute path, because the runs of a sweep may begin in another folder.
     """
-    named = table.get("workload", Config.workload)
-    if not isinstance(named, str):
-        raise InputError(f"workload must be a name, a file or a module; got {named!r}")
-    name = workload or named
+    name = table.get("workload", Config.workload) if workload is None else workload
+    if not isinstance(name, str):
+        raise InputError(f"workload must be a name, a file or a module; got {name!r}")
     table["workload"] = os.path.realpath(name) if registry.is_file(name) else name
     return registry.configuration(table["workload"])
 

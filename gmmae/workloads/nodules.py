@@ -79,15 +79,12 @@ def events(arrays: Mapping[str, np.ndarray]) -> Events:
         for i, (volume, density) in enumerate(zip(arrays["inputs"], arrays["density"], strict=True))
         if volume.ndim > 1
     }
-    return Events(histograms={f"mixture/{name}": values for name, values in _parameters(arrays).items()}, images=images)
-
-
-def _parameters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     variances = np.diagonal(arrays["covariances"], axis1=-2, axis2=-1)
     sigma = np.sqrt(variances)
     rows, columns = np.triu_indices(sigma.shape[-1], k=1)
     rho = arrays["covariances"][..., rows, columns] / (sigma[..., rows] * sigma[..., columns])
-    return {"alpha": arrays["weights"], "mu": arrays["means"], "sigma": sigma, "rho": rho}
+    parameters = {"alpha": arrays["weights"], "mu": arrays["means"], "sigma": sigma, "rho": rho}
+    return Events(histograms={f"mixture/{name}": values for name, values in parameters.items()}, images=images)
 
 
 def slices(volume: np.ndarray, density: np.ndarray, zoom: int = 8) -> np.ndarray:
