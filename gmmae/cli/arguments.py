@@ -150,8 +150,8 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     config = replace(run, settings=parsed.settings)
     keep(config.compilation_cache)
     update_jax()  # which a workload may have imported
-    files = getattr(parsed.own, "files", ())  # they are read whatever the run's source is
-    return parsed.own, config if files else configuration.require_source(config, own=run)
+    # Files are read whatever the run's source is.
+    return parsed.own, config if getattr(parsed.own, "files", ()) else configuration.require_source(config, own=run)
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> tuple[SweepConfig, Path,
     """Configuration, work directory and switches of `sweep`."""
     path, workload = _file_and_workload(arguments, "--run.workload", SweepArguments.config)
     sweep = SweepConfig(run=configuration.default({}, workload)) if path is None else read_sweep(path, workload)
-    defaults = SweepArguments(config=path and str(path), sweep=replace(sweep, run=_typed(sweep.run)))
-    parsed = parse(defaults, arguments, prog)
+    parsed = parse(SweepArguments(config=path and str(path), sweep=replace(sweep, run=_typed(sweep.run))), arguments, prog)
     sweep = replace(parsed.sweep, run=absolute(_plain(parsed.sweep.run, sweep.run.workload)))
     workdir = parsed.workdir or Path("runs") / (path or Path(sweep.run.workload)).stem
     return sweep, workdir, parsed.dry_run, parsed.retry, parsed.verbose
@@ -208,7 +207,7 @@ def _file_and_workload(arguments: Sequence[str], option: str, default: str | Non
 def _given(arguments: Sequence[str], option: str, default: str | None = None) -> str | None:
     """The value of an option that decides on the defaults of others."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    return next((value for name, value in reversed([*itertools.pairwise(words)]) if name == option), default)
+    return dict(itertools.pairwise(words)).get(option, default)  # the last one counts
 
 
 def _typed(config: Config) -> Config:

@@ -26,8 +26,8 @@ def command(options: ClassifyArguments, config: Config) -> None:
         raise InputError(f"--label-at-most must be below --label-at-least; got {low:g} and {high:g}")
     places, seeds = [run.resolve() for run in runs], []
     wanted = dict(flatten(config.settings, resumable=False))
-    for run, place in zip(runs, places, strict=True):
-        if places.count(place) > 1:
+    for run in runs:
+        if places.count(run.resolve()) > 1:
             raise InputError(
                 f"each run must be given once, because results are means over all runs; got {run} twice: leave one out"
             )
@@ -56,4 +56,4 @@ def command(options: ClassifyArguments, config: Config) -> None:
     known = report.published().get(medmnist.dataset_name(data.folder), {}) if data.source == "medmnist" else {}
     about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
     paths = report.write(out, labelled, results, known, about)
-    print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *map(str, paths)])
+    print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *paths])

@@ -57,10 +57,10 @@ def inspect(options: InspectArguments) -> None:
     values, mask = nodules.values[i], None if nodules.masks is None else nodules.masks[i]
     edge_mm, diameter, shape = float(nodules.edge_mm[i]), float(nodules.diameter_mm[i]), values.shape
     with writing("--out", options.out, "file"):
-        nodule_slices(options.out, values, mask, window, edge_mm, f"{nodules.names[i]} {nodules.categories[i]}")
+        nodule_slices(options.out, values, mask, window, edge_mm, f"{names[i]} {nodules.categories[i]}")
     centre, own = values[tuple(n // 2 for n in shape)], own_columns(nodules.table, ())
     properties = {
-        "nodule": f"{i}  {nodules.names[i]}",
+        "nodule": f"{i}  {names[i]}",
         "group": nodules.groups[i],
         "category": nodules.categories[i] or "none given",
         "from": nodules.table["place"][i],

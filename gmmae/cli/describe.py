@@ -68,8 +68,10 @@ def command(options: DescribeArguments, config: Config) -> None:
     """Describes the volumes, and writes mixtures and reconstructions."""
     data = data_of(config, "RUN", config.workload)
     if not options.files and (data.source == "synthetic" or data.root is None):
-        kinds = "a folder with a nodules.csv, a folder shaped like LUNA16, or an .npz of volumes"
-        raise InputError(f"FILE must be one volume or more, {kinds}; got none")
+        raise InputError(
+            "FILE must be one volume or more, a folder with a nodules.csv, a folder shaped like LUNA16, or an .npz of "
+            "volumes; got none"
+        )
     claim_output(options.out, NPZ)
     own = run_config(options.run)
     cut_by = without_own_csv(config, own) if options.files else on_its_data(config, own)
@@ -85,7 +87,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     table, names = cubes.table, _file_names(cubes.table["name"].tolist())
     batch = compilation.EVAL_DEVICE_BATCH
     max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.sections.shape[1:])))
-    shown = set(np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round().astype(int).tolist())
+    shown = np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round()
     pictured, parts = [], []
     (out / FOLDER).mkdir()
     for first in range(0, len(names), max_count):
@@ -111,8 +113,8 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     kept = ("weights", "means_mm", "covariances_mm2", "mass", "loss", "loss_before", "seconds")
     found = {name: np.concatenate([part[name] for part in parts]) for name in kept}
     seconds = found.pop("seconds")
-    places = {"paths": np.array(cubes.paths), "centre_mm": np.array(cubes.centres_mm), "edge_mm": table["edge_mm"]}
-    np.savez(out / NPZ, allow_pickle=False, names=np.array(names), **places, **found)
+    places = {"paths": cubes.paths, "centre_mm": cubes.centres_mm, "edge_mm": table["edge_mm"]}
+    np.savez(out / NPZ, allow_pickle=False, names=names, **places, **found)
     axes = "xyz"[: found["means_mm"].shape[-1]]
     pairs = [(i, j) for i in range(len(axes)) for j in range(i, len(axes))]
     components = [
@@ -139,9 +141,8 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         write_text(out / file, csv_text(rows, rows[0]))
     before, after, titles = zip(*pictured, strict=True)
     described_volumes(out / PICTURE, np.stack(before), np.stack(after), titles, data.window)
-    line = f"{len(names)} volumes described, mean loss {found['loss_before'].mean():.4g}"
-    refined = f"; {found['loss'].mean():.4g} after {steps} steps, {1e3 * seconds.mean():.0f} ms a volume"
-    return line + refined * bool(steps)
+    described = f"{len(names)} volumes described, mean loss {found['loss_before'].mean():.4g}"
+    return described + f"; {found['loss'].mean():.4g} after {steps} steps, {1e3 * seconds.mean():.0f} ms a volume" * bool(steps)
 
 
 def _file_names(names: Sequence[str]) -> list[str]:

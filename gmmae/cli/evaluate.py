@@ -60,10 +60,10 @@ def command(options: EvaluateArguments, config: Config) -> None:
     # What decides on the samples is the section `data`, or all settings if there is none.
     other = bool(on_data if any(key.startswith("data.") for key in settings) else changes)
     split = options.split if options.split != "auto" else "all" if other else "validation"
-    keeps_size = "data.validation" in changes or not isinstance(getattr(config.settings, "data", None), DataConfig)
-    divided_anew = other and split == "all" and not keeps_size  # by the default size, which fits other data too
-    as_run = changed(config, data__validation=DataConfig.validation) if divided_anew else config
-    model = restore(as_run, options.run)
+    sized = isinstance(getattr(config.settings, "data", None), DataConfig) and "data.validation" not in changes
+    if other and split == "all" and sized:
+        config = changed(config, data__validation=DataConfig.validation)  # it fits other data too
+    model = restore(config, options.run)
     data, known = model.workload.load(), fingerprint.read(options.run)
     if known and not other:
         _, *digests = fingerprint.of(config, data).digests.items()  # a metric may be new in the workload's file

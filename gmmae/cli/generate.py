@@ -61,7 +61,7 @@ def command(options: GenerateArguments) -> None:
     lines = [
         *[f"{unused} latent units of {options.run} are unused, so the nodules vary less"] * bool(unused),
         f"{options.count} {took}; {made.rejected} too similar to a training nodule were drawn again",
-        *(str(options.out / name) for name in ("nodules.csv", folder.DONORS, *SHEETS)),
+        *(options.out / name for name in ("nodules.csv", folder.DONORS, *SHEETS)),
         *inserted,
         f"to train with them: --data.augment-with {options.out}",
     ]

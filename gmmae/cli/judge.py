@@ -18,9 +18,9 @@ from gmmae.system.files import claim_output, print_result
 
 def command(options: JudgeArguments) -> None:
     """Judges, writes the page, prints a summary."""
-    if options.data.source == "synthetic":  # of the run whose configuration is given; real nodules are none
-        options = replace(options, data=replace(options.data, source="cubes"))
     data, by_split = options.data, options.split != "all"
+    if data.source == "synthetic":  # of the run whose configuration is given; real nodules are none
+        data = replace(data, source="cubes")
     if by_split and options.train is not None:
         raise InputError(
             f"--split and --train must not be given together: both name the training set; got --train {options.train}"
@@ -57,7 +57,7 @@ def command(options: JudgeArguments) -> None:
             f"--data.shape {size} compares them as they are"
         )
     paths = page.write(options.out, judgement, options.seed, notes)
-    print_result(options.out, [*page.lines(judgement, notes), *map(str, paths)])
+    print_result(options.out, [*page.lines(judgement, notes), *paths])
 
 
 def _load(name: str, data: DataConfig, root: Path) -> Nodules:

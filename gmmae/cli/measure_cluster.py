@@ -67,7 +67,7 @@ def command(options: MeasureClusterArguments) -> None:
     lines += ["", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())]
     with output_file(options.out) as part:
         part.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    print_result(options.out, [*lines, "", str(options.out)])
+    print_result(options.out, [*lines, "", options.out])
 
 
 def all_reduces(devices: Devices, sizes: Sequence[int]) -> StepTimes:

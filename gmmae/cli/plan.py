@@ -18,8 +18,7 @@ from gmmae.training import terminal
 def command(options: PlanArguments, config: Config, name: str) -> int | None:
     """Measures, prints the answer, writes the page."""
     clusters = list(map(read_cluster, options.clusters))
-    distinct = {cluster.name for cluster in clusters}
-    require(len(distinct) == len(clusters), "clusters", "of different names", options.clusters)
+    require(len({cluster.name for cluster in clusters}) == len(clusters), "clusters", "of different names", options.clusters)
     for cluster in clusters:
         all_reduce_s(cluster, max(options.devices), 1.0)  # refuses an unknown link before anything is measured
     root = options.workdir or Path("runs") / f"plan_{name}"

@@ -54,7 +54,7 @@ def command(options: CurvesArguments) -> None:
     measured = Measured(
         samples=options.samples or ANY,
         validation=0,
-        optim=OptimConfig(batch_size=found.base_batch, learning_rate=rate or OptimConfig().learning_rate),
+        optim=OptimConfig(batch_size=found.base_batch, learning_rate=rate or OptimConfig.learning_rate),
         max_epochs=ANY,
         steps={found.base_batch: found.ratios.steps},
         ratios=found.ratios,

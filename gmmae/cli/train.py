@@ -34,9 +34,9 @@ def command(config: Config, root: Path, command_line: str) -> int:
         workdir = WorkDir(root)
         places = {
             "figures": "  ".join(map(str, draw(config, record, workdir))),
-            "record": str(workdir.record),
-            "history": str(workdir.history),
-            "checkpoint": str(workdir.checkpoints),
+            "record": workdir.record,
+            "history": workdir.history,
+            "checkpoint": workdir.checkpoints,
         }
         if config.log.tensorboard:
             places["logs"] = f"tensorboard --logdir {workdir.tensorboard}"

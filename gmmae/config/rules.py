@@ -50,20 +50,15 @@ def between(least: float, most: float) -> Rule:
 
 def increasing(least: int, most: int) -> Rule:
     """Two counts, fewest and most."""
-
-    def holds(counts: tuple[int, int]) -> bool:
-        return least <= counts[0] <= counts[1] <= most
-
-    return Rule(f"two counts, {least} ≤ fewest ≤ most ≤ {most}", holds)
+    return Rule(f"two counts, {least} ≤ fewest ≤ most ≤ {most}", lambda counts: least <= counts[0] <= counts[1] <= most)
 
 
 def distinct(each: Rule) -> Rule:
     """One or more different numbers that keep a rule."""
-
-    def holds(values: tuple[Any, ...]) -> bool:
-        return bool(values) and len(set(values)) == len(values) and all(map(each.holds, values))
-
-    return Rule(f"one or more different numbers of {each.words}", holds)
+    return Rule(
+        f"one or more different numbers of {each.words}",
+        lambda values: 0 < len(values) == len(set(values)) and all(map(each.holds, values)),
+    )
 
 
 PositiveInt = Annotated[int, at_least(1)]

@@ -69,16 +69,13 @@ def updated(default: T, values: Mapping[str, Any]) -> T:
     for key, value in values.items():
         key = key.replace("-", "_")
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}{_suggestion(key, known)}")
+            near = difflib.get_close_matches(key, known, n=1)
+            section = key.rpartition(".")[0]
+            siblings = [name for name in known if name.rpartition(".")[0] == section] or known
+            hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(siblings)}"
+            raise ConfigError(f"unknown key {key!r}; {hint}")
         new[key] = checked_value(key, value, known[key].type)
     return replaced(default, new)
-
-
-def _suggestion(key: str, known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    section = key.rpartition(".")[0]
-    siblings = [name for name in known if name.rpartition(".")[0] == section] or list(known)
-    return f"; did you mean {near[0]!r}?" if near else f"; valid keys: {', '.join(siblings)}"
 
 
 def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -251,17 +251,10 @@ def bind_host(host: str) -> str:
     >>> bind_host("127.0.0.1"), bind_host("[::1]")
     ('127.0.0.1', '[::1]')
     """
-    if host == "localhost" or _is_loopback(host.strip("[]")):
-        return host
+    name = host.strip("[]")
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host.strip("[]"), None)}
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
         return host
-    return "[::]" if any(map(_is_loopback, found)) else host
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
+    elsewhere = name == "localhost" or name in found or not any(ipaddress.ip_address(each).is_loopback for each in found)
+    return host if elsewhere else "[::]"

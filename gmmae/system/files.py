@@ -201,10 +201,10 @@ def _require_ours(out: Path, mark: str | bytes | None, option: str) -> None:
         raise InputError(f"{option} must be a folder that can be replaced; got {out}, {why}: name a folder in it")
 
 
-def print_result(out: Path, lines: Iterable[str]) -> None:
+def print_result(out: Path, lines: Iterable[object]) -> None:
     """Prints lines after `out` was written; Ctrl-C says that it was."""
     try:
-        print("\n".join(lines), flush=True)
+        print(*lines, sep="\n", flush=True)
     except KeyboardInterrupt as error:
         raise _after(out, error) from None
 

@@ -22,9 +22,10 @@ def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefin
 
     train, validation, test = (jax.tree.map(lambda array, index=index: array[index], samples) for index in parts.values())
     table = loaded.nodules.table
-    known, own = (about, by_split(table["name"]), by_split(table["group"]), may_be_undefined), own_columns(table, ())
+    own, names, groups = own_columns(table, ()), by_split(table["name"]), by_split(table["group"])
     columns = {part: {name: values[index].tolist() for name, values in own.items()} for part, index in parts.items()}
-    return Splits(train, validation, *known, test=test if len(loaded.test) else None, columns=columns)
+    test = test if len(loaded.test) else None
+    return Splits(train, validation, about, names, groups, may_be_undefined, test, columns)
 
 
 def mixture_refinement(loss: str, sigma_floor: float, *, diagonal: bool) -> Callable[[PerSample, int], PerSample]:

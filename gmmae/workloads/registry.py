@@ -19,8 +19,6 @@ from gmmae.workloads.interface import Splits, Workload, WorkloadError
 BUILT_IN = {"nodules": settings.NodulesConfig, "segmentation": settings.SegmentationConfig}
 """The settings of the workloads beside this module, whose modules import JAX: a configuration is read without them."""
 
-DEFAULT = next(iter(BUILT_IN))
-
 SOURCE_HASH = "__gmmae_source_hash__"
 
 
@@ -92,21 +90,16 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _forget_changed(name: str) -> None:
-    """Imports a changed file again, as between two trainings of a notebook."""
-    if Path(name).is_file() and file_hash(name) != _digest(Path(name).read_bytes()):
-        load.cache_clear()
-        file_hash.cache_clear()
-
-
-def configuration(name: str = DEFAULT, **values: object) -> Config:
+def configuration(name: str = Config.workload, **values: object) -> Config:
     """A configuration of a workload, with these values or the defaults.
 
     >>> configuration("nodules", scaling="weak").settings.data.shape
     16
     """
-    if is_file(name):
-        _forget_changed(name)
+    path = Path(name)
+    if is_file(name) and path.is_file() and file_hash(name) != _digest(path.read_bytes()):  # as between trainings of a notebook
+        load.cache_clear()
+        file_hash.cache_clear()
     settings_type = BUILT_IN[name] if name in BUILT_IN else load(name).Config
     return Config(**{"workload": name, "settings": settings_type(), **values})
 
