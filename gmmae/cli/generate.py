@@ -44,7 +44,7 @@ def command(options: GenerateArguments) -> None:
     known = fingerprint.checked(options.run, fingerprint.load(trained.config))
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    generators.candidates(training, wanted)  # what is asked for in vain is said at once
+    generators.candidates(training, wanted)  # fail before fitting if none matches
     generator = generators.fit(trained, training, validation)
     made = generator.sample(options.count, options.seed, wanted)
     inserted = []

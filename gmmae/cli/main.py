@@ -19,8 +19,8 @@ RESTARTS = "nothing was written; the same command begins again"
 class Command:
     """A subcommand, and the state of its output after an interrupt.
 
-    Its module below `gmmae.cli` has the name's first word, and the function, by default `command`, the second one. Options are
-    parsed before it is imported, which may import JAX.
+    The name's first word is its module below `gmmae.cli`, which is imported after the options are parsed, because it may import
+    JAX; the second one the function, by default `command`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The options of each command. They are parsed before anything large is imported, so help and errors come at once."""
+"""The options of each command, parsed before anything large is imported, so help and errors come at once."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The configuration: frozen dataclasses, every field declared once with its meaning and unit.
 
-The comment behind a field is its help text on the command line. The data and model of a workload are a dataclass of its own,
-`Config.settings`, whose fields and sections stand beside those of `Config` in files and on the command line.
+The comment behind a field is its help text on the command line. Data and model are the workload's dataclass, `Config.settings`,
+whose fields and sections stand beside those of `Config` in files and on the command line.
 """
 
 import dataclasses

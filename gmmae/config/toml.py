@@ -57,9 +57,6 @@ def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 def updated(default: T, values: Mapping[str, Any]) -> T:
     """A configuration with values changed by key. A hyphen means an underscore.
 
-    Raises:
-      ConfigError: an unknown key, or a value that does not fit.
-
     >>> from gmmae.config.schema import Config
     >>> updated(Config(), {"stop.max-epochs": 5}).stop.max_epochs
     5

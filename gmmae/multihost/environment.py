@@ -38,8 +38,8 @@ def devices_are_chosen() -> bool:
 def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str] = os.environ) -> None:
     """Fixes the threads for `parallel.deterministic`, and divides a CPU into one device for each core where that is free.
 
-    On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number, and that on
-    cores, binding and devices.
+    XLA divides long sums of a matrix product among a CPU's threads, so the bits depend on their number, and that on cores,
+    binding and devices.
 
     XLA uses a second core badly within one operation, and well as a second device. So a run `alone` takes one device for each
     core, unless batch or learning rate follow the devices, or a number is configured.
@@ -52,10 +52,7 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
 
 
 def default_devices(config: Config, samples: int = MAX_CPU_DEVICES) -> int | None:
-    """The CPU devices of a run that trains alone, or None where the user has chosen them.
-
-    A run whose batch follows the devices takes one, whatever an earlier run of the process has made.
-    """
+    """The CPU devices of a run that trains alone, or None where the user has chosen them; one where the batch follows them."""
     if config.parallel.devices != "all" or devices_are_chosen():
         return None
     return device_a_core(config, samples=samples) if devices_may_change(config) else 1

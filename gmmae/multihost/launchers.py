@@ -24,7 +24,7 @@ class Place(NamedTuple):
 def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | None:
     """The place of this process, or None where it trains alone. The configuration goes before a launcher.
 
-    JAX gets all four facts. With one of them missing it would ask the launcher, and take one GPU of a host that has a single
+    JAX gets all four facts, because for a missing one it would ask the launcher, and take one GPU of a host that has a single
     process for all its GPUs.
     """
     launched: dict[str, Any] = {"local_devices": ()}

@@ -56,10 +56,10 @@ class BatchPlan(NamedTuple):
 
 
 class ShardedIndices(NamedTuple):
-    """The samples of an epoch by device, step and slot, and their weights.
+    """The samples of an epoch by device, step and slot, as positions in the data set, and their weights.
 
-    `indices` are positions in the data set. Padding repeats the first sample of its step, so its loss is defined. A real sample
-    of a step of `count` samples has the weight `devices / count`, padding 0.
+    A real sample of a step of `count` samples has the weight `devices / count`. Padding has 0, and repeats the first sample of
+    its step, so its loss is defined.
     """
 
     indices: Int32[np.ndarray, "devices steps device_batch"]
@@ -68,9 +68,6 @@ class ShardedIndices(NamedTuple):
 
 def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int = 0) -> BatchPlan:
     """The plan for a global batch; a batch larger than the data set is one step of the whole data set.
-
-    Raises:
-      InputError: a device would have no sample at all.
 
     >>> uneven = plan_batches(samples=100, global_batch=32, devices=3)
     >>> uneven.steps, uneven.device_batch, uneven.padding, uneven.counts.tolist()

@@ -22,19 +22,17 @@ Collective = Literal["ring", "tree", "fastest"]
 def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
     """The seconds of a ring all-reduce: 2(n-1) α + 2(n-1)/n · bytes / β; 0 for one device.
 
-    α is the latency of a message, β the bandwidth of a link in one direction.
-
-    Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005; the time of
-    the additions is left out.
+    α is the latency of a message, β the bandwidth of a link in one direction. Thakur, Rabenseifner and Gropp, "Optimization of
+    collective communication operations in MPICH", 2005; without the time of the additions.
     """
     steps = 2 * (devices - 1)
     return steps * (alpha_s + size_bytes / devices / beta_bytes_per_s)
 
 
 def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
-    """The seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β); 0 for one device.
+    """The seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β), from the source of `ring_s`.
 
-    The source is that of `ring_s`. Trees that cut the messages into pieces take at most as long.
+    Trees that cut the messages into pieces take at most as long.
     """
     levels = (devices - 1).bit_length()
     return 2 * levels * (alpha_s + size_bytes / beta_bytes_per_s)
@@ -162,7 +160,7 @@ def same_device(device: str, other: str) -> bool:
 
 
 def scale(cluster: Cluster, step_times: StepTimes) -> float:
-    """The seconds on the cluster's device for one second measured, of any computation; 1 without a `reference_step_s`."""
+    """The seconds on the cluster's device for one second measured, of any computation."""
     if not cluster.reference_step_s:
         return 1.0
     return cluster.reference_step_s / step_times.at(cluster.reference_batch)

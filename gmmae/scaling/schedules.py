@@ -14,8 +14,8 @@ def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
 
     A strategy's warmup goes linearly from the base rate at step 0 to the stage's at step `warmup_epochs · steps_per_epoch`.
     Each epoch in `optim.decay_epochs` multiplies it by `decay_factor` from its end on. Over the first `optim.warmup_epochs` a
-    factor rises linearly to 1, and over the first `optim.cosine_epochs` another falls along half a cosine from 1 to
-    `COSINE_END` (Loshchilov and Hutter, arXiv:1608.03983, without restarts).
+    factor rises linearly to 1, and over the first `optim.cosine_epochs` another falls along half a cosine to `COSINE_END`
+    (Loshchilov and Hutter, arXiv:1608.03983, without restarts).
 
     >>> from gmmae.config.schema import OptimConfig
     >>> rate = learning_rate(Stage(1, 128, 0.004, 5, OptimConfig(learning_rate=0.001)), steps_per_epoch=10)

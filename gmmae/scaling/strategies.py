@@ -1,8 +1,8 @@
 """The scaling strategies: rules for the global batch and the learning rate by the number of devices.
 
 There are n devices, base batch B, base learning rate η, and k = global batch / B. docs/strategies.md has the table and the
-sources. A global batch is never larger than the training set: where it is capped, k is smaller than n, and the learning rate
-follows the batch that is taken. A file given as `--workload` may add its own entries to `STRATEGIES`.
+sources. A global batch is never larger than the training set: where it is capped, k is below n, and the learning rate follows
+k. A file given as `--workload` may add its own entries to `STRATEGIES`.
 
 The SDE rule (Malladi et al., arXiv:2205.10287) is that of Adam for equal stochastic differential equations. Beside √k η it
 turns each β into 1 - k (1 - β) and ε into ε / √k. It ends where a β is zero, at k = 10 with β1 = 0.9, and its batch grows no
@@ -66,8 +66,8 @@ def as_configured(optim: OptimConfig, k: float) -> OptimConfig:
 def by_sde(optim: OptimConfig, k: float) -> OptimConfig:
     """Adam's constants for k times the base batch by the SDE rule.
 
-    AdamW decays the weights by learning rate × `weight_decay` in a step. The √k on both keeps the decay by a sample. The rule's
-    source has no weight decay.
+    AdamW decays the weights by learning rate × `weight_decay` in a step. The √k on both keeps the decay by a sample; the rule's
+    source has none.
 
     >>> found = by_sde(OptimConfig(), 4)
     >>> round(found.beta1, 12), round(found.beta2, 12), found.epsilon

@@ -15,13 +15,12 @@ All processes of a run end with one code where they can: one that fails tells th
 | another one above 128 | killed: with other processes that is a loss, 75; alone it would be killed again | no |
 
 Commands other than `train`, `sweep` and `plan` have no checkpoint. At Ctrl-C every command says what holds. A command whose
-reader has gone (`| head`), or whose output is closed, goes on in silence. It ends with the code that it would have had.
+reader has gone (`| head`), or whose output is closed, goes on in silence, to the same code.
 
-The launchers in `launch/` and the tasks of a sweep use this table.
+The launchers in `launch/` and the tasks of a sweep use this:
 
     python -m gmmae.system.exit_codes run PROCESSES CODE...    # exits with the run's code
-    python -m gmmae.system.exit_codes again RESTARTS CODE...   # exits with 0 if the run, which ended with these codes one after
-                                                             # another, is to be started again after the last, or with 1
+    python -m gmmae.system.exit_codes again RESTARTS CODE...   # exits with 0 if a run with these ends is to be started again
 """
 
 import sys

@@ -102,9 +102,6 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
 
     An earlier result of the same command has the file `mark`, and is replaced. In the block SIGTERM and SIGHUP raise as Ctrl-C
     does. A process that `waits` for another one that is writing the folder says so; otherwise it is refused.
-
-    Raises:
-      InputError: the folder holds something else, cannot be written, or is being written.
     """
     place, made = Path(os.path.realpath(out)), None
     try:

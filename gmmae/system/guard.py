@@ -54,17 +54,21 @@ def as_input_error(error: BaseException) -> InputError | None:
     if isinstance(error, InputError):
         return error
     if isinstance(error, MemoryError):
-        rule = "memory must hold what is asked for"
-        return InputError(f"{rule}; got {text or 'too little'}: ask for less, or use a machine with more")
+        return InputError(
+            f"memory must hold what is asked for; got {text or 'too little'}: ask for less, or use a machine with more"
+        )
     if not isinstance(error, AssertionError | RuntimeError | ValueError):
         return None
     if traceback.extract_tb(error.__traceback__)[-1].filename.endswith(START_OF_JAX):
         given = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_")))
-        rule = "JAX must start with the variables of the environment"
-        return InputError(f"{rule}; got {text or 'no such device'} of {given or 'none'}: correct or unset them")
+        return InputError(
+            f"JAX must start with the variables of the environment; got {text or 'no such device'} of {given or 'none'}: "
+            "correct or unset them"
+        )
     if OUT_OF_MEMORY not in text:
         return None
     fault = " ".join(text[text.index(OUT_OF_MEMORY) :].split())[:200]
-    rule = "the device's memory must hold data, model and a batch beside what other programs have there"
-    change = "or use more devices, a smaller --parallel.micro-batch-size or fewer samples"
-    return InputError(f"{rule}; got {fault}: end the others (nvidia-smi lists them), {change}")
+    return InputError(
+        f"the device's memory must hold data, model and a batch beside what other programs have there; got {fault}: end the "
+        "others (nvidia-smi lists them), or use more devices, a smaller --parallel.micro-batch-size or fewer samples"
+    )

@@ -18,10 +18,7 @@ def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]],
     """Converts the object of a JSON file.
 
     `what` is the rule in words that follow "must", `change` the advice. A ValueError, TypeError or KeyError of `convert`
-    refuses the file.
-
-    Raises:
-      FileNotFoundError: there is no file.
+    refuses the file, and FileNotFoundError passes.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -43,11 +40,7 @@ def _fault(error: Exception) -> str:
 
 
 def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str] = ()) -> T:
-    """A dataclass or named tuple of values by field, checked by the annotations; `any_number` may be NaN or infinite.
-
-    Raises:
-      ValueError, TypeError: a field is missing or not known, or a value does not fit.
-    """
+    """A dataclass or named tuple of values by field, checked by the annotations; `any_number` may be NaN or infinite."""
     hints, new = get_type_hints(kind, include_extras=True), {}
     for name, value in values.items():
         try:

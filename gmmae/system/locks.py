@@ -4,14 +4,14 @@ Two means, because neither is enough alone:
 
 - `flock` is exact among the processes of one kernel, which frees it however its holder ends, and of all hosts where the file
 system locks for all. But under NFS with `nolock`, or Lustre with `localflock`, every host gets its own, and without a lock
-service it fails (ENOLCK, ENOTSUP). NFS asks of a locker that the file is opened for writing.
+service it fails (ENOLCK, ENOTSUP). NFS wants the file opened for writing.
 - An owner file names the holder. It is created exclusively, which is atomic on NFS too, and touched every `BEAT_S` seconds. A
 process that has the `flock` and finds an owner of its own kernel knows that it is dead. Otherwise it looks for `SILENCE_S`
-seconds, and takes the lock over if the file stays as it is. Who does not want to wait takes over what was not touched for
-`STALE_S`. No clock is compared with another host's.
+seconds, and takes the lock over if the file stays as it is; without looking, after `STALE_S`. No clock is compared with another
+host's.
 
-Two cases are not covered where hosts do not see each other's `flock`: a holder that is suspended for `SILENCE_S` while another
-host asks, and two hosts that take over from the same dead holder within milliseconds.
+Not covered where hosts do not see each other's `flock`: a holder that is suspended for `SILENCE_S` while another host asks, and
+two hosts that take over from one dead holder within milliseconds.
 """
 
 import errno
@@ -38,7 +38,7 @@ def held(path: Path, busy: Callable[[str], None], look: bool = True) -> Iterator
     """Holds the lock at `path`, with the owner file beside it, while the context is entered.
 
     `busy` is told once who holds the lock. If it returns, the holder's end is awaited; if it raises, so does this. Unless we
-    `look` whether the holder lives, the age of its last touch decides at once.
+    `look` whether the holder lives, the age of its last touch decides.
     """
     owner = path.with_name(f"{path.name}.owner")
     new = not path.exists()

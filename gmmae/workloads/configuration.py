@@ -21,9 +21,6 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
       config: a TOML file, or the name of one in `configs`; `""` for the defaults of the workload that `changes` names.
       changes: values by key, with `__` where the command line has a point: `stop__max_epochs=5`.
 
-    Raises:
-      InputError: an unknown key or a bad value.
-
     >>> configure("quickstart", scaling="weak", stop__max_epochs=5).stop.max_epochs
     5
     """

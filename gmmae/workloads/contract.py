@@ -1,7 +1,7 @@
 """The contract of a workload: one loss and metric a sample, parameters that can be trained, and samples that are independent.
 
-The last part takes calls, so it is checked once for a workload's file, settings and version of JAX. An empty file in JAX's
-folder of compiled programs remembers it.
+The last part takes calls, so it is checked once for a workload's file, settings and version of JAX, which an empty file in
+JAX's folder of compiled programs remembers.
 """
 
 import hashlib
@@ -100,8 +100,8 @@ def require_independence(
 ) -> None:
     """Refuses a workload whose values of a sample depend on the samples beside it, on their order or on their number.
 
-    The `program`, of `jax.jit`, gives one value a sample by name for `(params, samples, keys)`. All that the values follow from
-    is in `name` and `key`.
+    The jitted `program` is `(params, samples, keys) -> {name: one value a sample}`. All that these follow from is in `name` and
+    `key`.
     """
     forms = [form(one_sample(samples)) for samples in data]
     seen = registry.file_hash(name), key, forms, jax.__version__

@@ -68,11 +68,7 @@ class CheckedSource:
         return jax.tree.unflatten(self._form[0], self.leaves(index))
 
     def leaves(self, index: int) -> list[np.ndarray]:
-        """The arrays of a sample, in the order of its pytree. Several threads may call this at once.
-
-        Raises:
-          SourceError: the source raises an error, or the sample has another form than the first one.
-        """
+        """The arrays of a sample, in the order of its pytree. Several threads may call this at once."""
         index %= self._own
         leaves, of_sample = self._read(index)
         if of_sample != self._form:
@@ -145,7 +141,7 @@ def form(samples: Samples) -> str:
 
 
 class Fetcher(ThreadPoolExecutor):
-    """The threads that read the samples of a run, from the first sample to the end of this context.
+    """The threads that read samples, from the first one to the end of this context.
 
     They are Python's own: google/grain 0.2.18 takes ten times as much of a CPU for each sample.
     """
