@@ -69,7 +69,7 @@ def _checked_later(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
 
 @dataclass(frozen=True)
 class Options(Section):
-    """The arguments of a command: as a section, but a field is called as on the command line.
+    """The arguments of a command, a section whose fields are called as on the command line.
 
     >>> from gmmae.config.rules import PositiveInt
     >>> @dataclass(frozen=True)

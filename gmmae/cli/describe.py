@@ -1,4 +1,4 @@
-"""`gmmae describe`: describe volumes as mixtures in world millimetres, with reconstructions that overlay the volumes."""
+"""`gmmae describe`: volumes as mixtures in world millimetres, with reconstructions that overlay them."""
 
 import math
 import re

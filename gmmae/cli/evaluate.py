@@ -1,4 +1,4 @@
-"""`gmmae evaluate`: compute the loss and the metrics of a run's best parameters for each sample."""
+"""`gmmae evaluate`: the loss and the metrics of a run's best parameters for each sample."""
 
 import hashlib
 import json

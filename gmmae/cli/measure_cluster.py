@@ -1,4 +1,4 @@
-"""`gmmae measure-cluster`: time all-reduces over the devices of a launch, and write the file that `--clusters` reads."""
+"""`gmmae measure-cluster`: time all-reduces over the devices of a launch, for `--clusters`."""
 
 import datetime
 import json

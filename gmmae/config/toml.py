@@ -15,7 +15,7 @@ from gmmae.system.errors import InputError
 T = TypeVar("T")
 
 
-def find(name: str, below: str = "") -> Path:
+def find(name: str | Path, below: str = "") -> Path:
     """The file of that path, or of that name in the project's `configs` or a folder below it."""
     package = Path(__file__).parents[1]
     folders = (package.parent / "configs" / below, package / "configs" / below)
@@ -24,7 +24,7 @@ def find(name: str, below: str = "") -> Path:
             return path
     names = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
     option = f"--{below}" if below else "--config"
-    raise InputError(f"{option} must be a TOML file or one of {', '.join(names)}; got {name!r}")
+    raise InputError(f"{option} must be a TOML file or one of {', '.join(names)}; got {str(name)!r}")
 
 
 def read_table(path: Path) -> dict[str, Any]:

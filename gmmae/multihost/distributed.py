@@ -53,7 +53,7 @@ class StartError(InputError):
 
 
 class DisagreementError(InputError):
-    """The processes differ, and would average gradients of different runs. Every one raises this."""
+    """The processes differ, and would average gradients of different runs."""
 
 
 class Group:

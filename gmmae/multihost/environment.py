@@ -17,7 +17,7 @@ MAX_CPU_DEVICES = 4
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Within it variables may be set for a JAX that has not started; afterwards they are as before, for a second run."""
+    """Within it variables may be set for a JAX that has not started; a second run finds them as before."""
     names = (CACHE_FOLDER, CACHE_MIN_S, CPU_DEVICES, THREADS)
     before = {name: os.environ[name] for name in names if name in os.environ}
     try:

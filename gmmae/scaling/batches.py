@@ -1,8 +1,8 @@
 """The order of an epoch's samples, and their division into steps and devices.
 
-Each device gets consecutive samples of a step. Slots that stay empty are padding, with weight zero. Weights are scaled so that
-the *mean over devices* of each device's weighted sum is the mean over the step's real samples, for any number of devices. This
-is Eq. 2 of the paper, exactly.
+Each device gets consecutive samples of a step. Empty slots are padding, with weight zero. Weights are scaled so that the *mean
+over devices* of each device's weighted sum is the mean over the step's real samples, for any number of devices. This is Eq. 2
+of the paper, exactly.
 """
 
 import math
@@ -67,12 +67,7 @@ class ShardedIndices(NamedTuple):
 
 
 def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int = 0) -> BatchPlan:
-    """The plan for a global batch; a batch larger than the data set is one step of the whole data set.
-
-    >>> uneven = plan_batches(samples=100, global_batch=32, devices=3)
-    >>> uneven.steps, uneven.device_batch, uneven.padding, uneven.counts.tolist()
-    (4, 11, 1, [32, 32, 32, 4])
-    """
+    """The plan for a global batch; a batch larger than the data set is one step of the whole data set."""
     batch = min(global_batch, samples)
     if devices > batch:
         raise InputError(

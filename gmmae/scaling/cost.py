@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -70,7 +71,7 @@ class Cluster(Section):
             )
 
 
-def read_cluster(name: str) -> Cluster:
+def read_cluster(name: str | Path) -> Cluster:
     """The cluster of a TOML file, or of one in configs/clusters, with the fields of `Cluster` as keys."""
     path = toml.find(name, "clusters")
     table = toml.read_table(path)
@@ -92,10 +93,6 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
 
     Raises:
       InputError: no device, or more than a node has where the link between nodes is unknown.
-
-    >>> tiny = Cluster("tiny", "none", 2, 0.0, 100.0, 1.0, 10.0, collective="ring")
-    >>> all_reduce_s(tiny, 2, 50), all_reduce_s(tiny, 4, 40)
-    (0.5, 12.0)
     """
     checked_value("devices", devices, PositiveInt)
     inside = cluster.alpha_intra_s, cluster.beta_intra_bytes_per_s
@@ -127,9 +124,6 @@ class StepTimes(NamedTuple):
 
         Raises:
           InputError: a batch outside of them, or no times of increasing batches.
-
-        >>> StepTimes((1, 4), (0.5, 2.0)).at(2)
-        1.0
         """
         increasing = list(self.batches) == sorted(set(self.batches))
         timed = len(self.seconds) == len(self.batches) > 0 and all(math.isfinite(s) and s > 0 for s in self.seconds)

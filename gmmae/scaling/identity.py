@@ -10,9 +10,9 @@ from gmmae.scaling.strategies import devices_may_change
 
 
 def identity_fields(config: Config) -> dict[str, Any]:
-    """The keys that determine the result of a run, besides its data.
+    """The keys that determine a run's result, besides its data.
 
-    `parallel.devices` is one of them only where batch or learning rate follow it. Other runs may be resumed on another number.
+    `parallel.devices` is one of them only where batch or learning rate follow it: other runs may be resumed on another number.
     """
     free = ("parallel.devices",) if devices_may_change(config) else ()
     return {key: value for key, value in flatten(config, resumable=False) if key not in free}

@@ -47,9 +47,6 @@ def planned_batch(optim: OptimConfig, devices: int) -> int:
     """The batch that a plan has found for this number of devices, by its square root between powers of two.
 
     `gmmae.planner.prediction` says why.
-
-    >>> [planned_batch(OptimConfig(best_batches=(32, 50)), n) for n in (1, 2, 8)]
-    [32, 50, 100]
     """
     listed = optim.best_batches
     if not listed:
@@ -111,7 +108,7 @@ def end_of_sde(optim: OptimConfig) -> int:
 
 
 def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
-    """The epochs after which the batch doubles."""
+    """After which the batch doubles."""
     if not optim.batch_doubling_epochs:
         raise InputError(
             "optim.batch_doubling_epochs must be given for the strategy growing; got none: give epochs, as "
@@ -147,7 +144,7 @@ class ScalingStrategy(NamedTuple):
 
     @property
     def grows_in_a_run(self) -> bool:
-        """Whether the batch changes between the epochs of a run."""
+        """Whether the batch changes between epochs."""
         return self.doubles_after is not None
 
     def first_batch(self, optim: OptimConfig, devices: int) -> int:
@@ -240,11 +237,6 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     Raises:
       InputError: it is unknown, or not for this optimiser.
 
-    >>> linear = resolve("linear", OptimConfig(learning_rate=0.001, batch_size=32), 32, 574)
-    >>> linear.wanted_batch, linear.stages[0].batch
-    (1024, 574)
-    >>> round(linear.stages[0].learning_rate, 9)  # 574 / 32 = 17.9375
-    0.0179375
     >>> growing = resolve("growing", OptimConfig(batch_size=32, batch_doubling_epochs=(5, 10, 20)), 3, 574)
     >>> [stage[:2] for stage in growing.stages]
     [(1, 32), (6, 64), (11, 96)]

@@ -1,8 +1,7 @@
 """JAX's persistent cache of compiled programs, in a folder of the user's, which may serve several hosts.
 
-JAX's key of an entry has its version, the program, the GPU's model or the CPU's features, and the compiler's options, but from
-0.12 on not the number of threads of a CPU's operation. Where bits depend on that, it has a folder of its own. A damaged entry
-costs a warning of JAX, and the program is compiled.
+JAX's key of an entry leaves out the number of threads of a CPU's operation from 0.12 on. Where bits depend on that, it has a
+folder of its own. A damaged entry costs a warning of JAX, and the program is compiled.
 """
 
 import os

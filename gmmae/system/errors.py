@@ -1,7 +1,7 @@
 """The exceptions for users.
 
-An error that a user can cause and fix is an `InputError`, a line with the rule, the input and the remedy. The command line
-prints it and exits with its code. Any other error is a bug and keeps its traceback.
+An error that a user can cause and fix is an `InputError`, a line with the rule, the input and the remedy. Any other error is a
+bug and keeps its traceback.
 """
 
 import sys

@@ -34,11 +34,7 @@ MAX_LOSSES = 3
 
 
 def of_run(codes: Sequence[int], processes: int) -> int:
-    """The code of a run from those of its processes, or of their launcher, as a shell has them.
-
-    >>> of_run([137, 75], 2), of_run([137], 1), of_run([75, 2], 2), of_run([0, 0], 2)
-    (75, 137, 2, 0)
-    """
+    """The code of a run from those of its processes, or of their launcher, as a shell has them."""
     # A signal's code is 128 and its number in a shell, or 255 from ssh.
     ours = [EXIT_CODES[reason] for reason in INTERRUPTED]
     failed = [LOST_PEER if processes > 1 and code > 128 and code not in ours else code for code in codes if code]
@@ -47,11 +43,7 @@ def of_run(codes: Sequence[int], processes: int) -> int:
 
 
 def again(codes: Sequence[int], restarts: float) -> bool:
-    """Whether a run that ended is to be started again, at most `restarts` times after SIGTERM.
-
-    >>> again([143, 143], 2), again([143, 143], 1), again([75] * 4, 9), again([75, 75, 75, 143, 75], 9), again([2], 9)
-    (True, False, False, True, False)
-    """
+    """Whether a run that ended is to be started again, at most `restarts` times after SIGTERM."""
     if codes[-1] == EXIT_CODES[SIGTERM]:
         return codes.count(codes[-1]) <= restarts
     if codes[-1] == LOST_PEER:

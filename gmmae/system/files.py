@@ -43,7 +43,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> str:
-    r"""Comma-separated values under a header. A cell that a row lacks is empty; other keys are left out.
+    r"""Comma-separated values under a header, with empty cells for what a row lacks.
 
     >>> csv_text([{"name": "a", "loss": 0.5}, {"name": "b,c"}], ("name", "loss"))
     'name,loss\na,0.5\n"b,c",\n'

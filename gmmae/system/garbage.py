@@ -1,4 +1,4 @@
-"""Garbage collection of a program that imports much and ends soon: it passes over all imported modules dozens of times."""
+"""Garbage collection of a program that imports much and ends soon: it passes over all modules dozens of times."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1, SIGINT and SIGHUP as a request to stop at the end of the epoch."""
+"""Signals as a request to stop at the end of the epoch."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as the driver lists them: the extra of this project that JAX needs for them, and one for each program.
+"""NVIDIA's GPUs as the driver lists them: the extra that JAX needs for them, and one GPU for each program.
 
 `make` runs this before anything is installed, so it uses the standard library only. `python gmmae/system/nvidia.py test` prints
 the extras to install, "test" and the one for the GPU, and says where a GPU cannot be used.

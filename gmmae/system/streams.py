@@ -14,7 +14,7 @@ from gmmae.system.errors import StorageError
 class Outlasting:
     """A text stream that is silent once its terminal was closed, or the reader of its pipe ended.
 
-    A run must not die of that before the checkpoint that SIGHUP asks for. A full disk is another matter.
+    A run must not die of that before the checkpoint that SIGHUP asks for; a full disk is another matter.
     """
 
     def __init__(self, stream: TextIO):
@@ -66,7 +66,7 @@ def open_closed() -> None:
 
 @contextmanager
 def outlasting() -> Iterator[None]:
-    """Within it, standard output and error may lose their readers, as those of `| head`."""
+    """Within it, standard output and error may lose their readers (`| head`)."""
     open_closed()
     output, error = (cast(TextIO, Outlasting(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(output), redirect_stderr(error):

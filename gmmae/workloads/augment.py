@@ -1,7 +1,7 @@
 """Random symmetries of the cube, on the device: flips and turns by 90 degrees.
 
-A sample's key, and so its symmetry, depends neither on the number of devices nor on its place in a batch. The symmetries of an
-n-axis volume are its axes' permutations, each with any axes flipped: 2, 8 or 48.
+A sample's key, and so its symmetry, depends neither on the number of devices nor on its place in a batch. An n-axis volume has
+2, 8 or 48: its axes' permutations, each with any axes flipped.
 """
 
 import itertools

@@ -26,7 +26,7 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
     """
     values = {key.replace("__", "."): value for key, value in changes.items()}
     workload = values.pop("workload", None)
-    run = read_config(toml.find(str(config)), workload) if config else default({}, workload)
+    run = read_config(toml.find(config), workload) if config else default({}, workload)
     return require_source(require_known(toml.updated(run, values)))
 
 
@@ -59,7 +59,7 @@ def default(table: dict[str, object], workload: object) -> Config:
 
     A workload's file becomes an absolute path, because the runs of a sweep may begin in another folder.
     """
-    name = table.get("workload", Config.workload) if workload is None else workload
+    name = workload or table.get("workload", Config.workload)
     if not isinstance(name, str):
         raise InputError(f"workload must be a name, a file or a module; got {name!r}")
     table["workload"] = os.path.realpath(name) if registry.is_file(name) else name

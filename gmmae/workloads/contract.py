@@ -23,7 +23,7 @@ from gmmae.workloads.interface import Params, PerSample, Samples, Workload, Work
 from gmmae.workloads.sources import count, form, one_sample, spread
 
 TOLERANCES = {r"f16\[|f8_|Precision\.(DEFAULT|HIGH)\b": 0.05, r"f32\[": 1e-4, "": 1e-10}
-"""Differences by rounding, in shares of the largest value, by the first pattern in a program in JAX's notation."""
+"""Rounding, in shares of the largest value, by the first pattern in a program in JAX's notation."""
 
 SAMPLES = 32
 """Rules such as the hardest 16 of a batch do not show with fewer."""

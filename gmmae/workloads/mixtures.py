@@ -1,4 +1,4 @@
-"""Common functions of the workloads that describe nodules by Gaussian mixtures."""
+"""What the workloads that describe nodules by Gaussian mixtures share."""
 
 from collections.abc import Callable, Sequence
 

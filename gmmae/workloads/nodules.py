@@ -64,7 +64,7 @@ def build(config: Config) -> Workload:
 
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
-    """Draws nodules, and the model's mixtures of them after some epochs."""
+    """Draws nodules, and their mixtures after some epochs."""
     from gmmae.plotting import mixtures
 
     names = mixtures.Snapshot._fields[2:]

@@ -17,7 +17,7 @@ from gmmae.workloads import settings
 from gmmae.workloads.interface import Splits, Workload, WorkloadError
 
 BUILT_IN = {"nodules": settings.NodulesConfig, "segmentation": settings.SegmentationConfig}
-"""The settings of the workloads beside this module, whose modules import JAX: a configuration is read without them."""
+"""The settings of built-in workloads, read without their modules, which import JAX."""
 
 SOURCE_HASH = "__gmmae_source_hash__"
 
