@@ -69,17 +69,7 @@ def _checked_later(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
 
 @dataclass(frozen=True)
 class Options(Section):
-    """The arguments of a command, a section whose fields are called as on the command line.
-
-    >>> from gmmae.config.rules import PositiveInt
-    >>> @dataclass(frozen=True)
-    ... class Drawing(Options):
-    ...     count: PositiveInt = 10
-    >>> Drawing(count=0)
-    Traceback (most recent call last):
-        ...
-    gmmae.config.rules.ConfigError: --count must be a whole number, at least 1; got 0
-    """
+    """The arguments of a command, a section whose fields are called as on the command line."""
 
     @classmethod
     def key(cls, name: str) -> str:

@@ -1,4 +1,4 @@
-"""`gmmae classify`: classify volumes by what trained runs find in them."""
+"""`gmmae classify`."""
 
 from dataclasses import replace
 

@@ -45,7 +45,7 @@ DIVISION = {
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
 SIZES = {"data.csv", "data.diameter_column"}
-"""Those that may name other sizes for a folder's nodules, which are then cut in another way."""
+"""These may name other sizes for a folder's nodules, which are then cut in another way."""
 
 
 def command(options: EvaluateArguments, config: Config) -> None:

@@ -1,4 +1,4 @@
-"""`gmmae export`: write a model to one file that needs JAX alone."""
+"""`gmmae export`."""
 
 from gmmae.cli.options import ExportArguments
 from gmmae.config.schema import Config

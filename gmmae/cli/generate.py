@@ -1,4 +1,4 @@
-"""`gmmae generate`: make new nodules with a trained model."""
+"""`gmmae generate`."""
 
 import time
 from dataclasses import replace

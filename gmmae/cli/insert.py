@@ -1,4 +1,4 @@
-"""`gmmae insert`: put nodules into CT scans."""
+"""`gmmae insert`."""
 
 from gmmae.cli.options import InsertArguments
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare, say_on_stderr

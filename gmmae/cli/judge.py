@@ -1,4 +1,4 @@
-"""`gmmae judge`: compare generated nodules with real ones."""
+"""`gmmae judge`."""
 
 import os
 from dataclasses import replace

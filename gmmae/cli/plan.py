@@ -1,4 +1,4 @@
-"""`gmmae plan`: predict the fastest scaling strategy from runs on one device."""
+"""`gmmae plan`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`gmmae report`: write the page of a sweep."""
+"""`gmmae report`."""
 
 from gmmae.cli.arguments import read_sweep
 from gmmae.cli.options import ReportArguments

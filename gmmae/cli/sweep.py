@@ -1,4 +1,4 @@
-"""`gmmae sweep`: compare scaling strategies over device counts and seeds."""
+"""`gmmae sweep`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`gmmae train`: train a workload on one or several devices."""
+"""`gmmae train`."""
 
 from pathlib import Path
 

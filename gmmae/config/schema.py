@@ -208,7 +208,7 @@ def changed(config: Config, **changes: object) -> Config:
 
 
 def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 any dataclass
-    """Changes values by key, all at once, because a rule may concern several of them."""
+    """Changes values by key, all at once, because a rule may concern several."""
     changes = dict(values)
     for item in fields_of(type(section)):
         value = getattr(section, item.name)
@@ -246,8 +246,5 @@ def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]
     """All `section.field` keys of a configuration with their values, in the order of declaration.
 
     Unless `resumable`, without those that may change on resume, or that a fingerprint stands for.
-
-    >>> dict(flatten(Config()))["optim.batch_size"]
-    32
     """
     return ((key, value) for key, _, value in leaves(config, resumable=resumable))

@@ -42,11 +42,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The keys of a nested table with their values, as `flatten` for a configuration.
-
-    >>> dict(flatten_table({"seed": 1, "data": {"size": 8}}))
-    {'seed': 1, 'data.size': 8}
-    """
+    """The keys of a nested table with their values, as `flatten` for a configuration."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from flatten_table(value, f"{prefix}{key}.")
@@ -55,12 +51,7 @@ def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def updated(default: T, values: Mapping[str, Any]) -> T:
-    """A configuration with values changed by key. A hyphen means an underscore.
-
-    >>> from gmmae.config.schema import Config
-    >>> updated(Config(), {"stop.max-epochs": 5}).stop.max_epochs
-    5
-    """
+    """A configuration with values changed by key. A hyphen means an underscore."""
     known = {key: item for key, item, _ in leaves(default)}
     new: dict[str, Any] = {}
     for key, value in values.items():

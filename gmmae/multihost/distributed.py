@@ -244,7 +244,7 @@ def _end_late(place: Place, asked: DistributedConfig) -> None:
 
 
 def bind_host(host: str) -> str:
-    """The address where process 0 listens: the one that the others use.
+    """The address where process 0 listens, which the others use.
 
     It is on all interfaces where a system gives its own name a loopback address, which other hosts would not reach.
 

@@ -51,7 +51,7 @@ class BatchPlan(NamedTuple):
         return counts
 
     def mean(self, of_steps: Float[np.ndarray, " steps"]) -> float:
-        """The mean over an epoch's samples from those of its steps, in float64."""
+        """An epoch's mean over samples from those of its steps, in float64."""
         return float(of_steps.astype(np.float64) @ self.counts / self.samples)
 
 
@@ -67,7 +67,7 @@ class ShardedIndices(NamedTuple):
 
 
 def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int = 0) -> BatchPlan:
-    """The plan for a global batch; a batch larger than the data set is one step of the whole data set."""
+    """A batch larger than the data set is one step of the whole data set."""
     batch = min(global_batch, samples)
     if devices > batch:
         raise InputError(

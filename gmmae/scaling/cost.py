@@ -1,7 +1,7 @@
 """The time on other machines: the all-reduce by α and β, and clusters as small files.
 
-A projected step is a measured step of one device, scaled to the cluster's device, plus an all-reduce of the gradient.
-Communication is taken not to overlap with computation, the links to be free, and time to depend on the device's batch only.
+A projected step is a measured one, scaled to the cluster's device, plus an all-reduce of the gradient. Communication is taken
+not to overlap with computation, the links to be free, and time to depend on the device's batch only.
 """
 
 import math
@@ -181,7 +181,7 @@ def affine(times: StepTimes) -> tuple[float, float]:
 def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The least and the most seconds of numbers of samples: equal, and linear, at and between measured numbers.
 
-    Fewer samples save as much as `affine` says, or nothing. More samples add its slope, or as much time as each one has taken.
+    Fewer samples save as much as `affine` says, or nothing. More add its slope, or as much as each one has taken.
 
     >>> times = StepTimes((1, 2), (3.0, 4.0))
     >>> [of.round(6).tolist() for of in seconds_range(times, np.array([0.5, 1.5, 4.0]))]

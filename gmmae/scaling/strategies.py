@@ -5,8 +5,7 @@ sources. A global batch is never larger than the training set: where it is cappe
 k. A file given as `--workload` may add its own entries to `STRATEGIES`.
 
 The SDE rule (Malladi et al., arXiv:2205.10287) is that of Adam for equal stochastic differential equations. Beside √k η it
-turns each β into 1 - k (1 - β) and ε into ε / √k. It ends where a β is zero, at k = 10 with β1 = 0.9, and its batch grows no
-further.
+turns each β into 1 - k (1 - β) and ε into ε / √k, and ends where a β is zero, at k = 10 with β1 = 0.9.
 """
 
 import math
@@ -120,14 +119,10 @@ def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
 class ScalingStrategy(NamedTuple):
     """One scaling strategy.
 
-    Attributes:
-      label: its name in tables and figures.
-      batch: the global batch by the base values and the number of devices; the largest one where it grows.
-      factor: of the learning rate, by k; 1 where the rate does not follow the batch.
-      warmup: whether the learning rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
-      optimizer: the base values with the optimiser's constants for k times the base batch.
-      largest_batch: for which the strategy has a value; it asks for no larger one.
-      doubles_after: the epochs of a run after which the batch doubles, from the base batch to the largest one; None: it stays.
+    `batch` gives the largest one where it grows. `factor` is that of the learning rate by k. With `warmup` the rate goes from η
+    to its peak in `optim.scaling_warmup_epochs`. `optimizer` gives the base values with the constants for k times the base
+    batch. No batch is larger than `largest_batch`. `doubles_after` gives the epochs after which the batch doubles; None: it
+    stays.
     """
 
     label: str
@@ -178,10 +173,7 @@ STRATEGIES: dict[str, ScalingStrategy] = {
 class Resolved(NamedTuple):
     """A strategy for a number of devices and of training samples.
 
-    Attributes:
-      wanted_batch: the largest global batch that the strategy asks for.
-      stages: the parts of a run, in order. Most strategies have one.
-      rule_ends: whether the strategy has no value for a larger batch. Otherwise the training samples are the largest one.
+    Above the `stages` a rule may end (`rule_ends`), or the training samples; the strategy asks for `wanted_batch`.
     """
 
     wanted_batch: int

@@ -31,7 +31,7 @@ class Rule(NamedTuple):
 
 
 def words_of(kind: Any) -> str:  # noqa: ANN401 an annotation has no type of its own
-    """What a value must be, in words that go on after "must be".
+    """Words that go on after "must be".
 
     >>> words_of(Path | None), words_of(tuple[int, ...]), words_of(Literal["a", "b"])
     ('a path, or none', 'a list of values, each a whole number', 'one of a, b')

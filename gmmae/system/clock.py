@@ -50,8 +50,8 @@ running_seconds = cache(RunningSeconds)
 class Clock:
     """Seconds by section, and in total since the beginning of the run.
 
-    The total continues from `saved`, which `read` returned before a checkpoint, so it leaves out the time between two
-    processes. Block on the device's result inside a section.
+    The total continues from `saved`, which `read` returned before a checkpoint, so it leaves out the time from that to the next
+    process. Block on the device's result inside a section.
     """
 
     def __init__(self, saved: Mapping[str, float] | None = None, now: Callable[[], float] | None = None):

@@ -14,8 +14,8 @@ All processes of a run end with one code where they can: one that fails tells th
 | 134, 142 | with others: JAX has aborted it because another one was lost; an epoch did not end. Both are a loss, 75 | as 75 |
 | another one above 128 | killed: with other processes that is a loss, 75; alone it would be killed again | no |
 
-Commands other than `train`, `sweep` and `plan` have no checkpoint. At Ctrl-C every command says what holds. A command whose
-reader has gone (`| head`), or whose output is closed, goes on in silence, to the same code.
+Commands other than `train`, `sweep` and `plan` have no checkpoint. A command whose reader has gone (`| head`), or whose output
+is closed, goes on in silence, to the same code.
 
 The launchers in `launch/` and the tasks of a sweep use this:
 
@@ -34,7 +34,7 @@ MAX_LOSSES = 3
 
 
 def of_run(codes: Sequence[int], processes: int) -> int:
-    """The code of a run from those of its processes, or of their launcher, as a shell has them."""
+    """The code of a run from those of its processes, or of their launcher, in a shell."""
     # A signal's code is 128 and its number in a shell, or 255 from ssh.
     ours = [EXIT_CODES[reason] for reason in INTERRUPTED]
     failed = [LOST_PEER if processes > 1 and code > 128 and code not in ours else code for code in codes if code]

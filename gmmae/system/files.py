@@ -163,8 +163,8 @@ def _alone(place: Path, option: str, waits: bool = False) -> Iterator[None]:
 def claim_output(out: Path, mark: str | bytes | None = "", option: str = "--out") -> None:
     """Refuses an output that is not a command's to write, before the command begins what takes long.
 
-    An earlier result, which is replaced, has `mark`: a file in a folder, or bytes at the head of a file. If it is empty,
-    nothing is replaced; None is for a work directory, which is entered.
+    An earlier result, which is replaced, has `mark`: a file in a folder, or bytes at the head of a file; empty: there is none.
+    None is for a work directory, which is entered.
     """
     place = Path(os.path.realpath(out))
     with writing(option, out, "place"):

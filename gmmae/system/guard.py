@@ -19,7 +19,7 @@ START_OF_JAX = ("jax/_src/config.py", "jax/_src/xla_bridge.py")
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
-    """An `InputError`, or an interrupt, becomes one line on standard error and its exit code."""
+    """Returns the exit code."""
     atexit.register(gc.freeze)  # no last collection: the system takes back the memory at once
     hook = sys.unraisablehook
     # What TensorStore still has to say of a checkpoint that failed comes late, and no line may stand beside that of the error.

@@ -21,7 +21,7 @@ class Interrupts:
     """While entered, the first of these signals sets `reason`; SIGINT after that acts as if it were not handled.
 
     The others do not: Slurm sends SIGTERM to all processes of a job, and their parents pass it on. SIGHUP stays ignored where
-    it is, as nohup asks. Outside the main thread, where Python cannot install handlers, `reason` stays None.
+    it is, as nohup asks. Outside the main thread, where Python has no handlers, `reason` stays None.
     """
 
     def __init__(self) -> None:

@@ -81,7 +81,7 @@ def places(at_once: int) -> list[dict[str, str]]:
 
 
 def visible() -> list[str]:
-    """The GPUs that a program started here would see, by default as UUIDs: CUDA and nvidia-smi number GPUs differently."""
+    """The GPUs that a program started here would see, by default as UUIDs: CUDA and nvidia-smi number them differently."""
     listed = os.environ.get(VISIBLE)
     if listed is None:
         return [uuid for [uuid] in _query("uuid") if uuid.startswith("GPU-")]

@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(kind: str) -> str:
-    """The accelerator as JAX calls it, or the processor and the cores that this process may use."""
+    """The accelerator as JAX calls it, or the processor and its usable cores."""
     if kind != "cpu":
         return kind
     match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)

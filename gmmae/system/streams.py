@@ -1,4 +1,4 @@
-"""Standard input, output and error as a command finds them: closed, or without a reader."""
+"""Standard input, output and error that are closed, or without a reader."""
 
 import errno
 import io

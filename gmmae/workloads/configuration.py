@@ -67,7 +67,7 @@ def default(table: dict[str, object], workload: object) -> Config:
 
 
 def without_own_csv(config: Config, own: Config) -> Config:
-    """Leaves out the run's CSV with an absolute path, which lists only the run's nodules, for those of another folder."""
+    """Leaves out a CSV with an absolute path, which lists only the run's nodules, for those of another folder."""
     csv = _data_setting(own, "csv")
     return changed(config, data__csv="auto") if _data_setting(config, "csv") == csv and Path(csv).is_absolute() else config
 

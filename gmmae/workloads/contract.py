@@ -29,7 +29,7 @@ SAMPLES = 32
 """Rules such as the hardest 16 of a batch do not show with fewer."""
 
 TRIES = 3
-"""Sets of parameters. A dependence shows with each of them, and a threshold that rounding has crossed with one."""
+"""Sets of parameters. A dependence shows with each, a threshold that rounding has crossed with one."""
 
 UNDEFINED = ", undefined"
 """Ends the name of the share of samples without a value."""

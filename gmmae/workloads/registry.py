@@ -79,7 +79,7 @@ def _from_name(name: str) -> ModuleType:
 
 @cache
 def file_hash(name: str) -> str:
-    """Of a workload's file as this process has imported it; empty for those of gmmae."""
+    """Of a workload's file as this process has imported it, if it is not gmmae's."""
     module = None if name in BUILT_IN else load(name)
     if module is None or not module.__file__:
         return ""
@@ -91,11 +91,7 @@ def _digest(content: bytes) -> str:
 
 
 def configuration(name: str = Config.workload, **values: object) -> Config:
-    """A configuration of a workload, with these values or the defaults.
-
-    >>> configuration("nodules", scaling="weak").settings.data.shape
-    16
-    """
+    """A configuration of a workload, with these values or the defaults."""
     path = Path(name)
     if is_file(name) and path.is_file() and file_hash(name) != _digest(path.read_bytes()):  # as between trainings of a notebook
         load.cache_clear()

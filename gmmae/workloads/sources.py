@@ -1,7 +1,7 @@
 """The samples of a workload: arrays, or a source that gives them one by one because they do not fit on a device.
 
 A source is any object with `__len__` and `__getitem__`, such as google/grain's `RandomAccessDataSource` or PyTorch's map-style
-`Dataset`, whose samples all have the form of the first one. Threads read those of the next steps while the devices compute.
+`Dataset`. Threads read the samples of the next steps while the devices compute.
 """
 
 import copy
@@ -34,18 +34,14 @@ class SourceError(WorkloadError):
 
 
 def is_source(samples: object) -> TypeGuard[Source]:
-    """Whether these samples are no pytree of arrays.
-
-    >>> is_source({"image": np.zeros((5, 8, 8))}), is_source(range(5))
-    (False, True)
-    """
+    """Whether these samples are no pytree of arrays."""
     has_items = all(hasattr(type(samples), name) for name in ("__len__", "__getitem__"))
     one = jax.tree.structure(samples) == jax.tree.structure(0)
     return has_items and one and not hasattr(samples, "shape") and not isinstance(samples, str | bytes)
 
 
 class CheckedSource:
-    """A source whose samples are checked when they are read; `first` is the first of them, a pytree of arrays.
+    """A source whose samples must have the form of the `first`, a pytree of arrays.
 
     Errors call the samples `name`. Their integers may need `int_bytes`, 4 or 8.
     """
@@ -68,7 +64,7 @@ class CheckedSource:
         return jax.tree.unflatten(self._form[0], self.leaves(index))
 
     def leaves(self, index: int) -> list[np.ndarray]:
-        """The arrays of a sample, in the order of its pytree. Several threads may call this at once."""
+        """The arrays of a sample, in the order of its pytree. Several threads may call this."""
         index %= self._own
         leaves, of_sample = self._read(index)
         if of_sample != self._form:
