@@ -30,8 +30,9 @@ def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | N
     launched: dict[str, Any] = {"local_devices": ()}
     if config.auto:
         launched |= _slurm(environment) or _open_mpi(environment)
-    asked = {key: getattr(config, key) for key in Place._fields}
-    known: dict[str, Any] = {key: launched.get(key) if value == "auto" else value for key, value in asked.items()}
+    known: dict[str, Any] = {
+        key: launched.get(key) if (value := getattr(config, key)) == "auto" else value for key in Place._fields
+    }
     missing = [f"distributed.{key}" for key in Place._fields[:3] if known[key] is None]
     if len(missing) == 3:
         return None

@@ -63,8 +63,7 @@ class Cluster(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        between = {"alpha_inter_s": self.alpha_inter_s, "beta_inter_bytes_per_s": self.beta_inter_bytes_per_s}
-        missing = [name for name, value in between.items() if value is None]
+        missing = [name for name in ("alpha_inter_s", "beta_inter_bytes_per_s") if getattr(self, name) is None]
         if len(missing) == 1:
             raise InputError(
                 f"{missing[0]} must be given; it is missing, and the other number of the link between nodes is given"

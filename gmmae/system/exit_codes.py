@@ -1,6 +1,6 @@
 """The exit codes of a run, and the ends after which it is started again.
 
-All processes of a run end with one code where they can: one that fails tells the others its own.
+All processes of a run end with one code where they can.
 
 | code | what it says | started again |
 |---|---|---|
@@ -46,10 +46,7 @@ def again(codes: Sequence[int], restarts: float) -> bool:
     """Whether a run that ended is to be started again, at most `restarts` times after SIGTERM."""
     if codes[-1] == EXIT_CODES[SIGTERM]:
         return codes.count(codes[-1]) <= restarts
-    if codes[-1] == LOST_PEER:
-        in_a_row = next((i for i, code in enumerate(reversed(codes)) if code != LOST_PEER), len(codes))
-        return in_a_row <= MAX_LOSSES
-    return False
+    return codes[-1] == LOST_PEER and [*codes[-MAX_LOSSES - 1 :]] != [LOST_PEER] * (MAX_LOSSES + 1)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -40,6 +40,7 @@ class Source(Protocol):
 
     def __len__(self) -> int:
         """Must stay the same."""
+        ...
 
     def __getitem__(self, index: int, /) -> Samples:
         """A pytree of arrays or numbers without the axis of samples, of the same form for all samples."""

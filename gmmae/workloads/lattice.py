@@ -4,7 +4,6 @@ Its samples are {"density", "mask", "log_mass"}. `describe` and `encode` also ta
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -25,11 +24,6 @@ from gmmae.models.settings import ModelConfig
 from gmmae.workloads.augment import symmetries
 from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
 from gmmae.workloads.mixtures import mixture_refinement, splits_of
-
-
-def load(data: DataConfig) -> Splits:
-    """Loads nodules and returns their samples."""
-    return samples_of(sources.load(data), data)
 
 
 def samples_of(loaded: sources.SplitNodules, data: DataConfig) -> Splits:
@@ -111,4 +105,4 @@ def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
         return {"inputs": _density(samples), **decode(params, encode(params, samples))}
 
     refine = mixture_refinement(loss, model.sigma_floor, diagonal=True)
-    return Workload(partial(load, data), init, losses, metrics, describe, encode, decode, refine)
+    return Workload(lambda: samples_of(sources.load(data), data), init, losses, metrics, describe, encode, decode, refine)

@@ -25,13 +25,17 @@ def quick(monkeypatch):
     monkeypatch.setattr(locks, "LOOK_EVERY_S", 0.02)
 
 
+def failing(number):
+    def fails(file, operation):
+        raise OSError(number, os.strerror(number))
+
+    return fails
+
+
 @pytest.fixture(params=[None, errno.ENOLCK], ids=["flock", "ENOLCK"])
 def no_flock(request, monkeypatch):
-    def fails(file, operation):
-        raise OSError(request.param, os.strerror(request.param))
-
     if request.param:
-        monkeypatch.setattr(fcntl, "flock", fails)
+        monkeypatch.setattr(fcntl, "flock", failing(request.param))
 
 
 @pytest.fixture
@@ -96,10 +100,7 @@ def test_one_that_was_taken_for_dead_does_not_remove_its_successors_name(tmp_pat
 
 
 def test_other_errors_of_the_file_system_are_not_hidden(tmp_path, monkeypatch):
-    def fails(file, operation):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(fcntl, "flock", fails)
+    monkeypatch.setattr(fcntl, "flock", failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"), locks.held(tmp_path / "lock", refuse):
         pass
 
