@@ -173,7 +173,8 @@ STRATEGIES: dict[str, ScalingStrategy] = {
 class Resolved(NamedTuple):
     """A strategy for a number of devices and of training samples.
 
-    Above the `stages` a rule may end (`rule_ends`), or the training samples; the strategy asks for `wanted_batch`.
+    The strategy asks for `wanted_batch`. Where the last of the `stages` has less, its rule ends there if `rule_ends`; otherwise
+    there are no more training samples.
     """
 
     wanted_batch: int

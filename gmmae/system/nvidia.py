@@ -42,7 +42,7 @@ class Gpu(NamedTuple):
         return next((extra for extra, (driver, capability) in OLDEST.items() if has[0] >= driver and has[1] >= capability), "")
 
     @property
-    def way_out(self) -> str:
+    def remedy(self) -> str:
         """What JAX needs to use it."""
         if self.extra:
             return f"pip install -c constraints.txt -e '.[{self.extra}]'"
@@ -65,7 +65,7 @@ def unused(platform: str, environ: Mapping[str, str]) -> str:
     """A line for a run on a CPU where nobody has ruled out the GPU; else ""."""
     ruled_out = environ.get("JAX_PLATFORMS") or environ.get(VISIBLE) in ("", "-1")
     gpu = None if platform != "cpu" or ruled_out else find()
-    return f"the GPU of this host, {gpu.name}, is not used; to use it: {gpu.way_out}" if gpu else ""
+    return f"the GPU of this host, {gpu.name}, is not used; to use it: {gpu.remedy}" if gpu else ""
 
 
 def places(at_once: int) -> list[dict[str, str]]:
@@ -108,5 +108,5 @@ def _major(driver: str) -> int:
 if __name__ == "__main__":
     gpu = find()
     if gpu and not gpu.extra:
-        print(f"warning: JAX cannot use the GPU of this host, {gpu.name}: {gpu.way_out}", file=sys.stderr)
+        print(f"warning: JAX cannot use the GPU of this host, {gpu.name}: {gpu.remedy}", file=sys.stderr)
     print(",".join([*sys.argv[1:], *([gpu.extra] if gpu and gpu.extra else [])]))
