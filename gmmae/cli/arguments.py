@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from gmmae.config import toml
@@ -24,6 +24,15 @@ from gmmae.training.workdir import WorkDir
 from gmmae.workloads import configuration, registry
 
 T = TypeVar("T")
+
+Folder = Annotated[Path, Positional, arg(metavar="FOLDER")]
+Generated = Annotated[Path, Positional, arg(metavar="GENERATED")]
+Name = Annotated[str, Positional, arg(metavar="NODULE")]
+Real = Annotated[Path, Positional, arg(metavar="REAL")]
+Run = Annotated[Path, Positional, arg(metavar="RUN")]
+Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
+Files = Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")]
+Scans = Annotated[Path, Positional, arg(metavar="SCANS")]
 
 MISSING: Any = tyro.MISSING
 """The default of a required argument."""

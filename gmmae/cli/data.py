@@ -37,8 +37,7 @@ def prepare(options: PrepareArguments) -> None:
                 paths[i] = options.out / path.name
                 with whole_file(paths[i]) as part:
                     part.write_bytes(path.read_bytes())
-    took = f"extracted in {prepared.summary['seconds']['total_s']:.1f} s"
-    origin = "found in the cache" if prepared.from_cache else took
+    origin = "found in the cache" if prepared.from_cache else f"extracted in {prepared.summary['seconds']['total_s']:.1f} s"
     print(*lines(prepared.summary), f"{origin}: {prepared.folder}", *paths, sep="\n")
 
 

@@ -38,8 +38,18 @@ COLUMNS = {
 DIVISION = {
     f"data.{name}"
     for name in (
-        *("source", "root", "csv", "samples", "seed", "validation", "folds", "fold"),
-        *("file_column", "diameter_column", "category_column", "group_column"),
+        "source",
+        "root",
+        "csv",
+        "samples",
+        "seed",
+        "validation",
+        "folds",
+        "fold",
+        "file_column",
+        "diameter_column",
+        "category_column",
+        "group_column",
     )
 }
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""

@@ -39,8 +39,15 @@ def command(options: JudgeArguments) -> None:
     if options.config is not None:
         donors.require_run(generated, toml.find(options.config))
     donors.require_new(real, generated, training, by_split)
-    count = 0 if options.count == "all" else options.count
-    judgement = judge(real, generated, training, options.seed, window=data.window, hu=data.hu, count=count)
+    judgement = judge(
+        real,
+        generated,
+        training,
+        options.seed,
+        window=data.window,
+        hu=data.hu,
+        count=0 if options.count == "all" else options.count,
+    )
     notes = []
     if options.split == "validation" and donors.cells(generated, "run"):
         notes.append(

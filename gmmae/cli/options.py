@@ -7,11 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
-
 from gmmae.cli.arguments import (
     MISSING,
+    Files,
+    Folder,
+    Generated,
+    Name,
     Options,
+    Real,
+    Run,
+    Runs,
+    Scans,
     TrainArguments,
     data_section,
     parse,
@@ -23,15 +29,6 @@ from gmmae.cli.arguments import (
 from gmmae.config.rules import PositiveFloat, PositiveInt, Rule, Seed, Text, at_least, between, distinct, increasing
 from gmmae.config.schema import DistributedConfig, Mode
 from gmmae.data.settings import Cache, Crop, DataConfig
-
-Folder = Annotated[Path, Positional, arg(metavar="FOLDER")]
-Generated = Annotated[Path, Positional, arg(metavar="GENERATED")]
-Name = Annotated[str, Positional, arg(metavar="NODULE")]
-Real = Annotated[Path, Positional, arg(metavar="REAL")]
-Run = Annotated[Path, Positional, arg(metavar="RUN")]
-Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
-Files = Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")]
-Scans = Annotated[Path, Positional, arg(metavar="SCANS")]
 
 BATCH = between(1, 10**9)
 Batches = Annotated[tuple[int, ...], Rule(f"numbers of {BATCH.words}", lambda batches: all(map(BATCH.holds, batches)))]

@@ -21,8 +21,9 @@ def command(config: Config, root: Path, command_line: str) -> int:
         record = run(config, root, display, group)
     assert record.stop_reason is not None
     reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
-    hint = ": look for samples that are not finite, or lower --optim.learning-rate"
-    best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else f"never finite{hint}"
+    best = "never finite: look for samples that are not finite, or lower --optim.learning-rate"
+    if record.best_epoch:
+        best = f"{record.best_value:.4g} at epoch {record.best_epoch}"
     epochs = f"{record.epochs} epoch{'s' * (record.epochs != 1)}"
     display.say(f"{record.stop_reason} after {epochs}: best validation {record.monitor} {best}{reached}")
     if record.stop_reason in INTERRUPTED:
