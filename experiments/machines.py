@@ -7,7 +7,6 @@ from benchmarks.child import ROOT
 from experiments import plan as plans
 from experiments import tables
 from experiments.policies import hypothetical_group
-from gmmae.config.toml import find
 from gmmae.planner import prediction
 from gmmae.planner.prediction import Measured
 from gmmae.scaling import cost
@@ -39,7 +38,7 @@ def h100_overhead(measured: Measured, devices: int) -> float:
       devices: number of devices of the all-reduce.
     """
     a, b = cost.affine(h100_steps())
-    reduce_s = all_reduce_s(read_cluster(find("h200_nvlink", "clusters")), devices, measured.gradient_bytes)
+    reduce_s = all_reduce_s(read_cluster("h200_nvlink"), devices, measured.gradient_bytes)
     return (a + reduce_s) / (b * measured.optim.batch_size)
 
 
@@ -50,7 +49,7 @@ def longer_epoch(at: prediction.DeviceGroup, batch: int) -> float:
 
 def machines(measured: Measured, devices: int) -> dict[str, prediction.DeviceGroup]:
     """Returns clusters of `devices` devices, and H100s with their own overhead and no time for validation."""
-    found = {name: prediction.device_group(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
+    found = {name: prediction.device_group(measured, read_cluster(name), devices) for name in CLUSTERS}
     return found | {H100: hypothetical_group(measured, h100_overhead(measured, devices), devices)}
 
 

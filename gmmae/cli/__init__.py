@@ -1,1 +1,1 @@
-"""The command `gmmae`: one module for each subcommand."""
+"""The command line."""

@@ -1,7 +1,4 @@
-"""Configurations from TOML files and command lines. The command line takes precedence over the file.
-
-Types, choices and rules of an option are declared once, with its field.
-"""
+"""Configurations from TOML files and command lines, which take precedence over the file."""
 
 import itertools
 from collections.abc import Sequence
@@ -28,39 +25,27 @@ from gmmae.workloads import configuration, registry
 
 T = TypeVar("T")
 
-Name = Annotated[str, Positional, arg(metavar="NODULE")]
-
 Folder = Annotated[Path, Positional, arg(metavar="FOLDER")]
-"""A positional argument."""
-
-Run = Annotated[Path, Positional, arg(metavar="RUN")]
-"""The work directory of a trusted run, as a positional argument. It may name Python that is executed."""
-
-Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
-"""Further runs, as positional arguments."""
-
-Files = Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")]
-"""Positional arguments, one or more."""
-
-Real = Annotated[Path, Positional, arg(metavar="REAL")]
 Generated = Annotated[Path, Positional, arg(metavar="GENERATED")]
-
+Name = Annotated[str, Positional, arg(metavar="NODULE")]
+Real = Annotated[Path, Positional, arg(metavar="REAL")]
+Run = Annotated[Path, Positional, arg(metavar="RUN")]
+Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
+Files = Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")]
 Scans = Annotated[Path, Positional, arg(metavar="SCANS")]
-"""A folder shaped like LUNA16's, as a positional argument."""
 
 MISSING: Any = tyro.MISSING
 """The default of a required argument."""
 
 OPTION_TYPES = ConstructorRegistry()
-"""How words become values, where tyro does it otherwise."""
 
 ASKED: Any = object()
-"""Marks a type of which tyro's own reading is asked."""
+"""Marks a type that tyro itself is to read."""
 
 
 @OPTION_TYPES.primitive_rule
 def _none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
-    """Writes None as `none`, which tyro spells like Python."""
+    """Tyro spells None like Python."""
     if info.type is not type(None):
         return None
     return PrimitiveConstructorSpec(
@@ -75,7 +60,7 @@ def _none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
 
 @OPTION_TYPES.primitive_rule
 def _checked_later(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Leaves words that are no value of their type as they are: the rules of the section refuse them in one line."""
+    """The rules of a section refuse words that are no value of their type, in one line."""
     if info.type is bool or ASKED in info.markers:
         return None
     spec = ConstructorRegistry.get_primitive_spec(replace(info, markers=info.markers | {ASKED}))
@@ -93,21 +78,11 @@ def _checked_later(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
 
 @dataclass(frozen=True)
 class Options(Section):
-    """The arguments of a command: as a section, but a field is called as on the command line.
-
-    >>> from gmmae.config.rules import PositiveInt
-    >>> @dataclass(frozen=True)
-    ... class Drawing(Options):
-    ...     count: PositiveInt = 10
-    >>> Drawing(count=0)
-    Traceback (most recent call last):
-        ...
-    gmmae.config.rules.ConfigError: --count must be a whole number, at least 1; got 0
-    """
+    """The arguments of a command, a section whose fields are called as on the command line."""
 
     @classmethod
     def key(cls, name: str) -> str:
-        """Returns a field's option."""
+        """A field's option."""
         return f"--{name.replace('_', '-')}"
 
     def __post_init__(self) -> None:
@@ -130,12 +105,12 @@ class TrainArguments(Options):
 
 
 def parse(default: T, arguments: Sequence[str], prog: str) -> T:
-    """Returns the arguments of a command."""
+    """The arguments of a command."""
     return tyro.cli(type(default), prog=prog, default=default, args=arguments, registry=OPTION_TYPES)
 
 
 def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
-    """Returns the configuration and the work directory of `train`. Raises as `parse`."""
+    """Configuration and work directory of `train`."""
     parsed, config, name = parse_with_config(TrainArguments, arguments, prog)
     return config, parsed.workdir or Path("runs") / name
 
@@ -144,26 +119,26 @@ Trained = TypeVar("Trained", bound=TrainArguments)
 
 
 def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) -> tuple[Trained, Config, str]:
-    """Returns the arguments of a command like `train`, the configuration, and the name of its file or workload."""
+    """Arguments of a command like `train`, configuration, and the name of its file or workload."""
     path, workload = _file_and_workload(arguments, "--workload", TrainArguments.config)
     run = configuration.default({}, workload) if path is None else configuration.read_config(path, workload)
-    parsed = parse(kind(config=None if path is None else str(path), run=_typed(run)), arguments, prog)
+    parsed = parse(kind(config=path and str(path), run=_typed(run)), arguments, prog)
     return parsed, _plain(parsed.run, run.workload), (path or Path(run.workload)).stem
 
 
 def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T, Config]:
-    """Returns the arguments of a command on a trained run, and the run's configuration with changes from the command line.
+    """Arguments of a command on a trained run, and the run's configuration with changes from the command line.
 
-    The first of the words is the run's work directory. `kind` is a dataclass with defaults throughout, whose first field is
-    a `Run`.
+    The first word is the run's work directory, and the first field of `kind` a `Run`.
     """
     if arguments[:1] in ([], ["-h"], ["--help"]):
         run = registry.configuration()
     elif (path := WorkDir(Path(arguments[0])).config).is_file():
         run = configuration.read_config(path)
     else:
-        rule = "the first argument must be the work directory of a run"
-        raise InputError(f"{rule}; got {arguments[0]}, which has no {path.name}")
+        raise InputError(
+            f"the first argument must be the work directory of a run; got {arguments[0]}, which has no {path.name}"
+        )
     parts = [
         ("own", Annotated[kind, INLINE, arg(name="")], field(default_factory=kind)),
         ("settings", Annotated[type(run.settings), INLINE, arg(name="")], field(default=run.settings)),
@@ -174,8 +149,8 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     config = replace(run, settings=parsed.settings)
     keep(config.compilation_cache)
     update_jax()  # which a workload may have imported
-    files = getattr(parsed.own, "files", ())  # they are read whatever the run's source is
-    return parsed.own, config if files else configuration.require_source(config, own=run)
+    # Files are read whatever the run's source is.
+    return parsed.own, config if getattr(parsed.own, "files", ()) else configuration.require_source(config, own=run)
 
 
 @dataclass(frozen=True)
@@ -196,18 +171,17 @@ class SweepArguments(Options):
 
 
 def parse_sweep(arguments: Sequence[str], prog: str) -> tuple[SweepConfig, Path, bool, bool, bool]:
-    """Returns configuration, work directory and switches of `sweep`. Raises as `parse`."""
+    """Configuration, work directory and switches of `sweep`."""
     path, workload = _file_and_workload(arguments, "--run.workload", SweepArguments.config)
     sweep = SweepConfig(run=configuration.default({}, workload)) if path is None else read_sweep(path, workload)
-    defaults = SweepArguments(config=path and str(path), sweep=replace(sweep, run=_typed(sweep.run)))
-    parsed = parse(defaults, arguments, prog)
+    parsed = parse(SweepArguments(config=path and str(path), sweep=replace(sweep, run=_typed(sweep.run))), arguments, prog)
     sweep = replace(parsed.sweep, run=absolute(_plain(parsed.sweep.run, sweep.run.workload)))
     workdir = parsed.workdir or Path("runs") / (path or Path(sweep.run.workload)).stem
     return sweep, workdir, parsed.dry_run, parsed.retry, parsed.verbose
 
 
-def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
-    """Returns the section `data` of the file that `--config` names, or the default without one."""
+def data_section(arguments: Sequence[str], default: DataConfig) -> DataConfig:
+    """The section `data` of the file of `--config`."""
     name = _given(arguments, "--config")
     if name in (None, "none"):
         return default
@@ -215,7 +189,7 @@ def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -
 
 
 def data_of(config: Config, option: str, value: str) -> DataConfig:
-    """Returns the section `data` of a configuration, which an option with a value names."""
+    """The section `data` of a configuration, which an option with a value names."""
     data = getattr(config.settings, "data", None)
     if not isinstance(data, DataConfig):
         raise InputError(f"{option} must be of a workload whose data are volumes or images, such as nodules; got {value!r}")
@@ -223,33 +197,29 @@ def data_of(config: Config, option: str, value: str) -> DataConfig:
 
 
 def _file_and_workload(arguments: Sequence[str], option: str, default: str | None) -> tuple[Path | None, str | None]:
-    """Returns the TOML file and the workload that the arguments name. A workload has no file by default."""
+    """A workload has no file by default."""
     workload = _given(arguments, option)
     name = _given(arguments, "--config", None if workload else default)
     return None if name in (None, "none") else toml.find(name), workload
 
 
 def _given(arguments: Sequence[str], option: str, default: str | None = None) -> str | None:
-    """Returns the value of an option that decides on the defaults of others."""
+    """The value of an option that decides on the defaults of others."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    return next((value for name, value in reversed([*itertools.pairwise(words)]) if name == option), default)
+    return dict(itertools.pairwise(words)).get(option, default)  # the last one counts
 
 
 def _typed(config: Config) -> Config:
-    """Returns the configuration with a type that declares its settings, so that they are options too."""
+    """Declares the type of the settings, so that they are options too."""
     kind: Any = type(config.settings)
 
     @dataclass(frozen=True)  # not by `make_dataclass`, which would lose the comments that are the help
     class Run(Config):
         settings: Annotated[kind, INLINE, arg(name="")] = None  # pyright: ignore[reportInvalidTypeForm]
 
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            require_known(self)
-
     return Run(**vars(config))
 
 
 def _plain(config: Config, workload: str) -> Config:
     values: dict[str, Any] = vars(config) | {"workload": workload}
-    return configuration.require_source(Config(**values))
+    return configuration.require_source(require_known(Config(**values)))

@@ -1,8 +1,6 @@
-"""`gmmae classify`: classify volumes by what trained runs find in them."""
+"""`gmmae classify`."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from gmmae.classification import classifiers, report, samples
 from gmmae.classification.samples import LabelRule
@@ -17,19 +15,32 @@ from gmmae.system.files import claim_output, print_result
 from gmmae.training import fingerprint
 from gmmae.training.trained import restore, run_config
 
-FOLDER = "classification"
 
-
-def command(options: ClassifyArguments, config: Config) -> int:
-    """Classifies, writes the files, prints the table. Returns the exit code."""
+def command(options: ClassifyArguments, config: Config) -> None:
+    """Classifies, writes the files, prints the table."""
     data, runs = data_of(config, "RUN", config.workload), (options.run, *options.runs)
     low, high = options.label_at_most, options.label_at_least
     if (low is None) != (high is None):
         raise InputError("--label-at-most and --label-at-least must be given together; got one of them")
     if low is not None and high is not None and low >= high:
         raise InputError(f"--label-at-most must be below --label-at-least; got {low:g} and {high:g}")
-    seeds = _seeds(config, runs)
-    out = options.out or options.run / FOLDER
+    places, seeds = [run.resolve() for run in runs], []
+    wanted = dict(flatten(config.settings, resumable=False))
+    for run in runs:
+        if places.count(run.resolve()) > 1:
+            raise InputError(
+                f"each run must be given once, because results are means over all runs; got {run} twice: leave one out"
+            )
+        own = run_config(run)
+        other = dict(flatten(own.settings, resumable=False))
+        if wanted != other:  # their data may be divided in another way than for the training
+            changed = [key for key in wanted if wanted[key] != other.get(key)]
+            raise InputError(
+                f"a run must have the settings with which its test set was held out, and differ from the others in its seed "
+                f"only; got {', '.join(changed) or 'another workload'} otherwise in {run}"
+            )
+        seeds.append(own.seed)
+    out = options.out or options.run / "classification"
     claim_output(out, report.JSON)
     labelled = samples.load(data, LabelRule(options.label_column, low, high))
     inputs = []
@@ -45,26 +56,4 @@ def command(options: ClassifyArguments, config: Config) -> int:
     known = report.published().get(medmnist.dataset_name(data.folder), {}) if data.source == "medmnist" else {}
     about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
     paths = report.write(out, labelled, results, known, about)
-    print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *map(str, paths)])
-    return 0
-
-
-def _seeds(config: Config, runs: Sequence[Path]) -> list[int]:
-    """Returns the seeds of runs that differ in nothing else, and whose data are divided as they were for the training."""
-    places, seeds = [run.resolve() for run in runs], []
-    wanted = dict(flatten(config.settings, resumable=False))
-    for run, place in zip(runs, places, strict=True):
-        if places.count(place) > 1:
-            raise InputError(
-                f"each run must be given once, because results are means over all runs; got {run} twice: leave one out"
-            )
-        own = run_config(run)
-        other = dict(flatten(own.settings, resumable=False))
-        if wanted != other:
-            changed = [key for key in wanted if wanted[key] != other.get(key)]
-            raise InputError(
-                f"a run must have the settings with which its test set was held out, and differ from the others in its seed "
-                f"only; got {', '.join(changed) or 'another workload'} otherwise in {run}"
-            )
-        seeds.append(own.seed)
-    return seeds
+    print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *paths])

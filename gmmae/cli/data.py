@@ -17,8 +17,8 @@ from gmmae.system.errors import printable
 from gmmae.system.files import claim_output, print_result, whole_file, writing
 
 
-def prepare(options: PrepareArguments) -> int:
-    """Extracts all nodules, or finds them in the cache; prints a summary and the files. Returns the exit code."""
+def prepare(options: PrepareArguments) -> None:
+    """Extracts all nodules, or finds them in the cache."""
     config = options.data
     if options.out is not None:
         claim_output(options.out, SUMMARY)
@@ -37,15 +37,12 @@ def prepare(options: PrepareArguments) -> int:
                 paths[i] = options.out / path.name
                 with whole_file(paths[i]) as part:
                     part.write_bytes(path.read_bytes())
-    seconds, origin = prepared.summary["seconds"], "found in the cache"
-    if not prepared.from_cache:
-        origin = f"extracted in {seconds['total_s']:.1f} s"
+    origin = "found in the cache" if prepared.from_cache else f"extracted in {prepared.summary['seconds']['total_s']:.1f} s"
     print(*lines(prepared.summary), f"{origin}: {prepared.folder}", *paths, sep="\n")
-    return 0
 
 
-def inspect(options: InspectArguments) -> int:
-    """Prints the properties of one nodule, and draws its central slices. Returns the exit code."""
+def inspect(options: InspectArguments) -> None:
+    """Prints the properties of one nodule, and draws its central slices."""
     claim_output(options.out, MARK.encode())
     nodules = load_prepared(extraction.prepare(options.data, say_on_stderr))
     names, which, hu, window = nodules.names, options.which, options.data.hu, options.data.window
@@ -59,10 +56,10 @@ def inspect(options: InspectArguments) -> int:
     values, mask = nodules.values[i], None if nodules.masks is None else nodules.masks[i]
     edge_mm, diameter, shape = float(nodules.edge_mm[i]), float(nodules.diameter_mm[i]), values.shape
     with writing("--out", options.out, "file"):
-        nodule_slices(options.out, values, mask, window, edge_mm, f"{nodules.names[i]} {nodules.categories[i]}")
+        nodule_slices(options.out, values, mask, window, edge_mm, f"{names[i]} {nodules.categories[i]}")
     centre, own = values[tuple(n // 2 for n in shape)], own_columns(nodules.table, ())
     properties = {
-        "nodule": f"{i}  {nodules.names[i]}",
+        "nodule": f"{i}  {names[i]}",
         "group": nodules.groups[i],
         "category": nodules.categories[i] or "none given",
         "from": nodules.table["place"][i],
@@ -76,22 +73,20 @@ def inspect(options: InspectArguments) -> int:
         "picture": str(options.out),
     }
     print(*(f"{name:<10} {value}" for name, value in properties.items() if value), sep="\n")
-    return 0
 
 
-def lidc(options: LidcArguments) -> int:
-    """Cuts the nodules of LIDC-IDRI into a folder of cubes, and prints what was found and left out. Returns the exit code."""
+def lidc(options: LidcArguments) -> None:
+    """Cuts the nodules of LIDC-IDRI into a folder of cubes."""
     from gmmae.data.lidc import folder  # pydicom takes 0.3 s to import
 
     claim_output(options.out, folder.LEFT_OUT)
     choices = options.annotations, options.min_readers, options.agreement, options.margin_mm
     lines = folder.cut_folder(options.root, options.out, *choices, say_on_stderr)
     print_result(options.out, [*lines, f"--data.source cubes --data.root {options.out} uses them"])
-    return 0
 
 
-def synth(options: SynthArguments) -> int:
-    """Writes a folder of synthetic scans in LUNA16's shape. Returns the exit code."""
+def synth(options: SynthArguments) -> None:
+    """Writes a folder of synthetic scans in LUNA16's shape."""
     pixels = options.pixels
     frame = Frame((options.slices, pixels, pixels), np.array([2.5, 360 / pixels, 360 / pixels]))
     nodules = write_luna16_folder(options.root, options.scans, options.nodules, options.seed, frame, options.compressed)
@@ -99,4 +94,3 @@ def synth(options: SynthArguments) -> int:
     voxels = f"{options.slices} × {pixels} × {pixels} voxels"
     print(f"{options.scans} scans of {voxels} with {nodules} nodules, {size / 1e6:.0f} MB: {options.root}")
     print(f"--data.source luna16 --data.root {options.root} uses them")
-    return 0

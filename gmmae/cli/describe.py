@@ -1,4 +1,4 @@
-"""`gmmae describe`: describe volumes as mixtures in world millimetres, with reconstructions that overlay the volumes."""
+"""`gmmae describe`: volumes as mixtures in world millimetres, with reconstructions that overlay them."""
 
 import math
 import re
@@ -26,16 +26,16 @@ from gmmae.workloads.configuration import on_its_data, without_own_csv
 NPZ, CSV, TABLE, FOLDER, PICTURE = "mixtures.npz", "mixtures.csv", "nodules.csv", "reconstructions", "described.png"
 
 MAX_VOXELS = 2**21
-"""Maximum voxels of the sections that are described at once. With all intermediate results they take some hundred megabytes."""
+"""Described at once. With all intermediate results they take some hundred megabytes."""
 
 MAX_NAME_BYTES = 200
-"""Maximum bytes of a name before a number and an ending are added. File systems allow 255."""
+"""Before a number and an ending are added. File systems allow 255."""
 
 MAX_SHOWN = 6
-"""Maximum volumes of the picture, evenly spaced among all."""
+"""Volumes of the picture, evenly spaced among all."""
 
 MAX_TITLE_NAME = 13
-"""Maximum characters of a name in the picture."""
+"""Characters of a name in the picture."""
 
 ENDING = re.compile(r"\.(nii\.gz|nii|mhd|mha|nrrd|npy|npz)(?=_\d+$|$)")
 
@@ -59,18 +59,19 @@ NODULE_COLUMNS = {
     "loss_before": "loss of the network's mixture",
     "COLUMN": "a column of the data's CSV, one each; called csv_COLUMN if its name is one of these, or that of a mask or place",
 }
-"""The columns of `nodules.csv`."""
 
 TAKEN = ("mask", *COORDINATES, *SPACINGS)
 """Columns that would say how the reconstruction is read."""
 
 
-def command(options: DescribeArguments, config: Config) -> int:
-    """Describes the volumes, and writes mixtures and reconstructions. Returns the exit code."""
+def command(options: DescribeArguments, config: Config) -> None:
+    """Describes the volumes, and writes mixtures and reconstructions."""
     data = data_of(config, "RUN", config.workload)
     if not options.files and (data.source == "synthetic" or data.root is None):
-        kinds = "a folder with a nodules.csv, a folder shaped like LUNA16, or an .npz of volumes"
-        raise InputError(f"FILE must be one volume or more, {kinds}; got none")
+        raise InputError(
+            "FILE must be one volume or more, a folder with a nodules.csv, a folder shaped like LUNA16, or an .npz of "
+            "volumes; got none"
+        )
     claim_output(options.out, NPZ)
     own = run_config(options.run)
     cut_by = without_own_csv(config, own) if options.files else on_its_data(config, own)
@@ -80,15 +81,13 @@ def command(options: DescribeArguments, config: Config) -> int:
         summary = _describe(model, data, cubes, options.refine, place)
     files = [f"{'':<12} {options.out / name}" for name in (NPZ, CSV, TABLE, FOLDER, PICTURE)]
     print_result(options.out, [*cubes.notes, summary, *files])
-    return 0
 
 
 def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: Path) -> str:
-    """Describes the sections, `MAX_VOXELS` at a time, and writes all files. Returns a line on the results."""
     table, names = cubes.table, _file_names(cubes.table["name"].tolist())
     batch = compilation.EVAL_DEVICE_BATCH
     max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.sections.shape[1:])))
-    shown = set(np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round().astype(int).tolist())
+    shown = np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round()
     pictured, parts = [], []
     (out / FOLDER).mkdir()
     for first in range(0, len(names), max_count):
@@ -114,8 +113,8 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     kept = ("weights", "means_mm", "covariances_mm2", "mass", "loss", "loss_before", "seconds")
     found = {name: np.concatenate([part[name] for part in parts]) for name in kept}
     seconds = found.pop("seconds")
-    places = {"paths": np.array(cubes.paths), "centre_mm": np.array(cubes.centres_mm), "edge_mm": table["edge_mm"]}
-    np.savez(out / NPZ, allow_pickle=False, names=np.array(names), **places, **found)
+    places = {"paths": cubes.paths, "centre_mm": cubes.centres_mm, "edge_mm": table["edge_mm"]}
+    np.savez(out / NPZ, allow_pickle=False, names=names, **places, **found)
     axes = "xyz"[: found["means_mm"].shape[-1]]
     pairs = [(i, j) for i in range(len(axes)) for j in range(i, len(axes))]
     components = [
@@ -142,13 +141,12 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
         write_text(out / file, csv_text(rows, rows[0]))
     before, after, titles = zip(*pictured, strict=True)
     described_volumes(out / PICTURE, np.stack(before), np.stack(after), titles, data.window)
-    line = f"{len(names)} volumes described, mean loss {found['loss_before'].mean():.4g}"
-    refined = f"; {found['loss'].mean():.4g} after {steps} steps, {1e3 * seconds.mean():.0f} ms a volume"
-    return line + refined * bool(steps)
+    described = f"{len(names)} volumes described, mean loss {found['loss_before'].mean():.4g}"
+    return described + f"; {found['loss'].mean():.4g} after {steps} steps, {1e3 * seconds.mean():.0f} ms a volume" * bool(steps)
 
 
 def _file_names(names: Sequence[str]) -> list[str]:
-    """Returns the names of the volumes without their endings; with a number in front where two would be alike."""
+    """Without endings; with a number in front where two would be alike."""
     stems = [re.sub(r"[^\w.-]", "_", unicodedata.normalize("NFC", ENDING.sub("", name))) for name in names]
     stems = [stem.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or "volume" for stem in stems]
     return stems if len(set(stems)) == len(stems) else [f"{i}_{stem}" for i, stem in enumerate(stems)]

@@ -1,4 +1,4 @@
-"""`gmmae evaluate`: compute the loss and the metrics of a run's best parameters for each sample."""
+"""`gmmae evaluate`: the loss and the metrics of a run's best parameters for each sample."""
 
 import hashlib
 import json
@@ -23,10 +23,7 @@ from gmmae.workloads.configuration import identity_settings, on_its_data
 from gmmae.workloads.interface import Samples
 from gmmae.workloads.sources import count, hashes
 
-STEM = "evaluation"
-
 GROUPS = "patients, or scans where none is named"
-"""A description of the groups of samples."""
 
 COLUMNS = {
     "name": "name of the sample, or its number from 0",
@@ -36,19 +33,33 @@ COLUMNS = {
     "NAME": "a metric of the workload, one column each",
     "COLUMN": "a column of the data's CSV, one each; it is called csv_COLUMN where a column above has its name",
 }
-"""The columns of the CSV with their meanings."""
 
 
-DIVISION = {f"data.{name}" for name in ("source", "root", "csv", "samples", "seed", "validation", "folds", "fold")}
-DIVISION |= {f"data.{kind}_column" for kind in ("file", "diameter", "category", "group")}
+DIVISION = {
+    f"data.{name}"
+    for name in (
+        "source",
+        "root",
+        "csv",
+        "samples",
+        "seed",
+        "validation",
+        "folds",
+        "fold",
+        "file_column",
+        "diameter_column",
+        "category_column",
+        "group_column",
+    )
+}
 """Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
 
 SIZES = {"data.csv", "data.diameter_column"}
-"""Those that may name other sizes for the nodules of one folder, which are then cut in another way."""
+"""These may name other sizes for a folder's nodules, which are then cut in another way."""
 
 
-def command(options: EvaluateArguments, config: Config) -> int:
-    """Prints the means, and writes the CSV. Returns the exit code."""
+def command(options: EvaluateArguments, config: Config) -> None:
+    """Prints the means, and writes the CSV."""
     if options.out is not None:
         claim_output(options.out, b"name,split")
     own = run_config(options.run)
@@ -59,10 +70,10 @@ def command(options: EvaluateArguments, config: Config) -> int:
     # What decides on the samples is the section `data`, or all settings if there is none.
     other = bool(on_data if any(key.startswith("data.") for key in settings) else changes)
     split = options.split if options.split != "auto" else "all" if other else "validation"
-    keeps_size = "data.validation" in changes or not isinstance(getattr(config.settings, "data", None), DataConfig)
-    divided_anew = other and split == "all" and not keeps_size  # by the default size, which fits other data too
-    as_run = changed(config, data__validation=DataConfig.validation) if divided_anew else config
-    model = restore(as_run, options.run)
+    sized = isinstance(getattr(config.settings, "data", None), DataConfig) and "data.validation" not in changes
+    if other and split == "all" and sized:
+        config = changed(config, data__validation=DataConfig.validation)  # it fits other data too
+    model = restore(config, options.run)
     data, known = model.workload.load(), fingerprint.read(options.run)
     if known and not other:
         _, *digests = fingerprint.of(config, data).digests.items()  # a metric may be new in the workload's file
@@ -91,22 +102,24 @@ def command(options: EvaluateArguments, config: Config) -> int:
         print(f"{note}; they count as train")
     for kind, of_kind in by_kind.items():
         print(*[f"{kind}:"] * bool(first), *_summary(of_kind, metrics, data.may_be_undefined), sep="\n")
-    _write(options, rows, _csv_name(split, settings, changes, other))
-    return 0
+    _write(options, rows, split, settings, changes, other)
 
 
-def _csv_name(split: str, settings: Mapping[str, Any], changes: Mapping[str, Any], other: bool) -> str:
-    """Returns the name of the CSV. Each choice of samples, data and settings has its own, so none is overwritten."""
-    words = [STEM, *([split] if split != "validation" else [])]
+def _write(
+    options: EvaluateArguments,
+    rows: Sequence[Mapping[str, Any]],
+    split: str,
+    settings: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    other: bool,
+) -> None:
+    """Each choice of samples, data and settings has a name of its own, so none is overwritten."""
+    words = ["evaluation", *([split] if split != "validation" else [])]
     if other and "data.source" in settings:
         words.append(re.sub(r"[^\w.-]+", "-", Path(settings.get("data.root") or "").name) or settings["data.source"])
     if changes:
         words.append(hashlib.sha256(json.dumps(changes, sort_keys=True, default=str).encode()).hexdigest()[:8])
-    return "_".join(words) + ".csv"
-
-
-def _write(options: EvaluateArguments, rows: Sequence[Mapping[str, Any]], default: str) -> None:
-    path = options.out or options.run / default
+    path = options.out or options.run / f"{'_'.join(words)}.csv"
     try:
         with output_file(path) as file:
             file.write_text(csv_text(rows, rows[0]), encoding="utf-8")
@@ -120,10 +133,9 @@ def _write(options: EvaluateArguments, rows: Sequence[Mapping[str, Any]], defaul
 
 
 def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
-    """Returns what each sample was to a run: train, validation, or unseen. Samples of sources are not all known.
+    """What each sample was to a run, `unmatched` where the run does not know it. Samples of sources are not all known.
 
-    `other` says whether the data may be others than those of the run, `unmatched` what a sample is that the run does not
-    know.
+    `other` says whether the data may be others than the run's.
     """
     names, total = hashes(samples)[0], count(samples)
     if known is None or len(names) < total or len(known.train) < known.samples:
@@ -135,9 +147,7 @@ def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool,
 
 
 def _summary(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], may_be_undefined: Sequence[str]) -> list[str]:
-    """Returns a line for each metric with its mean and interval, and a line about the intervals.
-
-    The mean leaves out samples for which a metric is undefined.
+    """A line for each metric, and one about the intervals.
 
     >>> _summary([{"group": "a", "dice": 0.5}, {"group": "a", "dice": np.nan}], ["dice"], ["dice"])[0]
     'dice         0.5; undefined for 1 of 2 samples'
@@ -165,5 +175,5 @@ def _summary(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], may_be_u
         return [*lines, f"no intervals: they need at least {least} {kind}{one}"]
     if named:
         return [*lines, f"{percent} intervals resample the {number} groups ({GROUPS}) of {samples} samples{few}"]
-    independent = f"take the {samples} samples for independent of each other: the workload names no groups"
-    return [*lines, f"{percent} intervals {independent}{few}"]
+    independent = f"{samples} samples for independent of each other: the workload names no groups"
+    return [*lines, f"{percent} intervals take the {independent}{few}"]

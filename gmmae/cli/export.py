@@ -1,4 +1,4 @@
-"""`gmmae export`: write a model to one file that needs JAX alone."""
+"""`gmmae export`."""
 
 from gmmae.cli.options import ExportArguments
 from gmmae.config.schema import Config
@@ -6,8 +6,8 @@ from gmmae.export.model_file import LOADER, PLATFORMS, export
 from gmmae.system.files import claim_output, print_result
 
 
-def command(options: ExportArguments, config: Config) -> int:
-    """Exports the model, and prints the commands that load it. Returns the exit code."""
+def command(options: ExportArguments, config: Config) -> None:
+    """Exports the model, and prints the commands that load it."""
     out = options.out
     claim_output(out, LOADER.encode())
     export(config, options.run, out)
@@ -17,4 +17,3 @@ def command(options: ExportArguments, config: Config) -> int:
         f"    python -c \"import load; print(load.Model('{out}').about)\"",
     ]
     print_result(out, lines)
-    return 0

@@ -1,4 +1,4 @@
-"""`gmmae generate`: make new nodules with a trained model."""
+"""`gmmae generate`."""
 
 import time
 from dataclasses import replace
@@ -21,15 +21,14 @@ from gmmae.training.trained import load, run_config
 
 SHEETS = {"contact_sheet.png": False, "contact_sheet_labelled.png": True}
 """The contact sheets, and whether each one marks the generated nodules."""
-SCANS = "scans"
 NO_GENERATOR = (
     "RUN must have a model that makes volumes of latent vectors, model.decoder = lattice with data.ndim = 3; got another: "
     "train one with --config nodules_generate"
 )
 
 
-def command(options: GenerateArguments) -> int:
-    """Generates, writes, draws, and prints where everything is. Returns the exit code."""
+def command(options: GenerateArguments) -> None:
+    """Generates, writes, draws, and prints where everything is."""
     start = time.perf_counter()
     data, size = getattr(run_config(options.run).settings, "data", None), 0 if options.size == "auto" else options.size
     wanted = Options(options.category, options.diameter_mm, options.malignancy, size, options.bandwidth, options.texture)
@@ -45,7 +44,7 @@ def command(options: GenerateArguments) -> int:
     known = fingerprint.checked(options.run, fingerprint.load(trained.config))
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    generators.candidates(training, wanted)  # what is asked for in vain is said at once
+    generators.candidates(training, wanted)  # fail before fitting if none matches
     generator = generators.fit(trained, training, validation)
     made = generator.sample(options.count, options.seed, wanted)
     inserted = []
@@ -56,13 +55,14 @@ def command(options: GenerateArguments) -> int:
             volumes = validation.values, made.nodules.values
             canvas.save(contact_sheet(*volumes, data.window, options.seed, labelled)[0], place / name)
         if options.insert_into is not None:
-            _, lines = insert(made.nodules, options.insert_into, place / SCANS, options.seed, say_on_stderr)
+            _, lines = insert(made.nodules, options.insert_into, place / "scans", options.seed, say_on_stderr)
             inserted = [line.replace(str(place), str(options.out)) for line in lines]
-    lines, unused, s = [], generator.inactive_units, "s" * (options.count > 1)
-    if unused:
-        lines.append(f"{unused} latent units of {options.run} are unused, so the nodules vary less")
-    took = f"{options.count} nodule{s} in {time.perf_counter() - start:.1f} s"
-    lines.append(f"{took}; {made.rejected} too similar to a training nodule were drawn again")
-    lines += [str(options.out / name) for name in ("nodules.csv", folder.DONORS, *SHEETS)]
-    print_result(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
-    return 0
+    unused, took = generator.inactive_units, f"nodule{'s' * (options.count > 1)} in {time.perf_counter() - start:.1f} s"
+    lines = [
+        *[f"{unused} latent units of {options.run} are unused, so the nodules vary less"] * bool(unused),
+        f"{options.count} {took}; {made.rejected} too similar to a training nodule were drawn again",
+        *(options.out / name for name in ("nodules.csv", folder.DONORS, *SHEETS)),
+        *inserted,
+        f"to train with them: --data.augment-with {options.out}",
+    ]
+    print_result(options.out, lines)

@@ -1,4 +1,4 @@
-"""`gmmae insert`: put nodules into CT scans."""
+"""`gmmae insert`."""
 
 from gmmae.cli.options import InsertArguments
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare, say_on_stderr
@@ -9,8 +9,8 @@ from gmmae.generation.insertion.insert import insert
 from gmmae.system.files import claim_output, print_result
 
 
-def command(options: InsertArguments) -> int:
-    """Inserts the nodules, and prints a summary. Returns the exit code."""
+def command(options: InsertArguments) -> None:
+    """Inserts the nodules, and prints a summary."""
     claim_output(options.out)
     read_scans(options.scans)  # before the nodules are read
     config = DataConfig(
@@ -24,4 +24,3 @@ def command(options: InsertArguments) -> int:
     prepared = prepare(config, say_on_stderr)
     _, lines = insert(load_prepared(prepared), options.scans, options.out, options.seed, say_on_stderr, options.per_scan)
     print_result(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *lines])
-    return 0

@@ -1,4 +1,4 @@
-"""`gmmae judge`: compare generated nodules with real ones."""
+"""`gmmae judge`."""
 
 import os
 from dataclasses import replace
@@ -16,20 +16,20 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, print_result
 
 
-def command(options: JudgeArguments) -> int:
-    """Judges, writes the page, prints a summary. Returns the exit code."""
-    if options.data.source == "synthetic":  # of the run whose configuration is given; real nodules are none
-        options = replace(options, data=replace(options.data, source="cubes"))
+def command(options: JudgeArguments) -> None:
+    """Judges, writes the page, prints a summary."""
     data, by_split = options.data, options.split != "all"
+    if data.source == "synthetic":  # of the run whose configuration is given; real nodules are none
+        data = replace(data, source="cubes")
     if by_split and options.train is not None:
-        rule = "--split and --train must not be given together: both name the training set"
-        raise InputError(f"{rule}; got --train {options.train}")
+        raise InputError(
+            f"--split and --train must not be given together: both name the training set; got --train {options.train}"
+        )
     if os.path.realpath(options.real) == os.path.realpath(options.generated):
         raise InputError(f"REAL and GENERATED must be two sets of nodules; both are {options.real}: name another")
     claim_output(options.out, page.JSON)
-    real, training = _load("REAL", data, options.real), None
-    if options.train is not None:
-        training = _load("--train", data, options.train)
+    real = _load("REAL", data, options.real)
+    training = None if options.train is None else _load("--train", data, options.train)
     if by_split:
         train, validation = sources.divide(real, data)
         held_out, fitted = (validation, train) if options.split == "validation" else (train, validation)
@@ -39,8 +39,15 @@ def command(options: JudgeArguments) -> int:
     if options.config is not None:
         donors.require_run(generated, toml.find(options.config))
     donors.require_new(real, generated, training, by_split)
-    count = 0 if options.count == "all" else options.count
-    judgement = judge(real, generated, training, options.seed, window=data.window, hu=data.hu, count=count)
+    judgement = judge(
+        real,
+        generated,
+        training,
+        options.seed,
+        window=data.window,
+        hu=data.hu,
+        count=0 if options.count == "all" else options.count,
+    )
     notes = []
     if options.split == "validation" and donors.cells(generated, "run"):
         notes.append(
@@ -57,8 +64,7 @@ def command(options: JudgeArguments) -> int:
             f"--data.shape {size} compares them as they are"
         )
     paths = page.write(options.out, judgement, options.seed, notes)
-    print_result(options.out, [*page.lines(judgement, notes), *map(str, paths)])
-    return 0
+    print_result(options.out, [*page.lines(judgement, notes), *paths])
 
 
 def _load(name: str, data: DataConfig, root: Path) -> Nodules:

@@ -13,18 +13,14 @@ from gmmae.system.guard import guarded
 
 RESUMES = "the same command goes on where it was"
 RESTARTS = "nothing was written; the same command begins again"
-KEEPS_WHOLE_FILES = "no file is half written; the same command begins again"
-"""The state of the output after an interrupt."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand.
+    """A subcommand, and the state of its output after an interrupt.
 
-    The first word of the name is that of its module below `gmmae.cli`, with underscores for hyphens. The second word names a
-    function, by default `command`.
-
-    A call parses the options before it imports the module, which may import JAX.
+    The name's first word is its module below `gmmae.cli`, which is imported after the options are parsed, because it may import
+    JAX; the second one the function, by default `command`.
     """
 
     name: str
@@ -32,7 +28,7 @@ class Command:
     on_interrupt: str = RESTARTS
 
     def __call__(self, arguments: Sequence[str], prog: str) -> int:
-        """Runs the command. Returns the exit code."""
+        """Returns the exit code."""
         from_curves = self.name == "plan" and "--curves" in {word.partition("=")[0] for word in arguments}
         name = "plan_curves" if from_curves else self.name
         module, _, function = name.replace("-", "_").partition(" ")
@@ -47,14 +43,16 @@ class Command:
                     ) from error
                 parsed = options.PARSERS[name](arguments, prog)
                 imported = import_module(f"gmmae.cli.{module}")
-            return getattr(imported, function or "command")(*parsed)
+            return getattr(imported, function or "command")(*parsed) or 0
 
 
 GROUPS = {
     "Train and compare": (
         Command("train", "train a workload on one or several devices", RESUMES),
         Command("sweep", "compare scaling strategies over device counts and seeds", RESUMES),
-        Command("report", "write the tables, figures and page of a sweep", KEEPS_WHOLE_FILES),
+        Command(
+            "report", "write the tables, figures and page of a sweep", "no file is half written; the same command begins again"
+        ),
         Command("plan", "predict the fastest strategy, from runs or from loss curves", RESUMES),
         Command("measure-cluster", "time the links between devices for a plan"),
     ),
@@ -77,31 +75,25 @@ GROUPS = {
 COMMANDS = {command.name: command for commands in GROUPS.values() for command in commands}
 
 
-def help_text() -> str:
-    """Returns a line for each command, by group."""
-    lines = ["usage: gmmae COMMAND ..."]
-    for group, commands in GROUPS.items():
-        lines += ["", f"{group}:", *(f"  {command.name:<15}  {command.summary}" for command in commands)]
-    lines += ["", "`gmmae COMMAND --help` lists a command's options.", "`gmmae --version` prints the version."]
-    return "\n".join(lines) + "\n"
-
-
 def dispatch(arguments: Sequence[str]) -> int:
-    """Runs the command that the first words name. Returns the exit code."""
+    """Runs the command that the first words name, or lists them all by group."""
     for length in (1, 2):
         name = " ".join(arguments[:length])
         if name in COMMANDS:
             return COMMANDS[name](arguments[length:], f"gmmae {name}")
     words = [word for word in arguments if word not in ("-h", "--help")]
     if words not in ([], ["data"]):
-        given = " ".join(words[:2] if words[0] == "data" else words[:1])
+        given = " ".join(words[: 1 + (words[0] == "data")])
         raise InputError(f"the command after 'gmmae' must be one of {', '.join(COMMANDS)}; got {given!r}")
-    print(help_text(), end="")
+    print("usage: gmmae COMMAND ...")
+    for group, commands in GROUPS.items():
+        print("", f"{group}:", *(f"  {command.name:<15}  {command.summary}" for command in commands), sep="\n")
+    print("\n`gmmae COMMAND --help` lists a command's options.\n`gmmae --version` prints the version.")
     return 0
 
 
 def main() -> int:
-    """Entry point of the installed command."""
+    """The installed command."""
     if sys.argv[1:] == ["--version"]:
         print(f"gmmae {__version__}")
         return 0

@@ -1,4 +1,4 @@
-"""`gmmae measure-cluster`: time all-reduces over the devices of a launch, and write the file that `--clusters` reads."""
+"""`gmmae measure-cluster`: time all-reduces over the devices of a launch, for `--clusters`."""
 
 import datetime
 import json
@@ -21,11 +21,11 @@ from gmmae.training.parallel import Devices, choose
 from gmmae.training.step import pmean
 
 TURNS, BLOCKS = 100, 5
-"""All-reduces of a block, one after the other in a compiled loop as in training, and blocks, whose median is a time."""
+"""All-reduces of a block, in a compiled loop as in training, and blocks, whose median is a time."""
 
 
-def command(options: MeasureClusterArguments) -> int:
-    """Times the devices of a node and all devices, writes the file and prints it. Returns the exit code."""
+def command(options: MeasureClusterArguments) -> None:
+    """Times the devices of a node and all devices, and writes the file."""
     if not options.force:
         claim_output(options.out, b"")
     with join_processes(Config(distributed=options.distributed)) as group:
@@ -42,7 +42,7 @@ def command(options: MeasureClusterArguments) -> int:
             raise InputError("a link needs 2 devices or more; got 1: nothing was written, use more devices or processes")
         measured = {n: all_reduces(Devices(every.devices[:n]), options.sizes) for n in sorted({node, every.count} - {1})}
     if not group.primary:
-        return 0
+        return
     devices = f"{every.count} × {every.kind}" + f" in {every.processes} processes" * (every.processes > 1)
     made = f"gmmae measure-cluster, {datetime.date.today()}"
     keys: dict[str, object] = {"name": options.name or devices, "device": every.kind, "devices_per_node": node}
@@ -67,12 +67,11 @@ def command(options: MeasureClusterArguments) -> int:
     lines += ["", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())]
     with output_file(options.out) as part:
         part.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    print_result(options.out, [*lines, "", str(options.out)])
-    return 0
+    print_result(options.out, [*lines, "", options.out])
 
 
 def all_reduces(devices: Devices, sizes: Sequence[int]) -> StepTimes:
-    """Returns the seconds of means of float32 vectors over devices by bytes; none in a process that has none of these."""
+    """Seconds of means of float32 vectors over devices by bytes; none in a process without these."""
     seconds = []
     for size in sizes if devices.own else ():
         arguments = devices.replicate(np.int32(TURNS)), devices.shard(np.ones((devices.count, size // 4), np.float32))

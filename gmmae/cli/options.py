@@ -1,8 +1,4 @@
-"""The options of each command. They are parsed before anything large is imported, so help and errors come at once.
-
-Each function of `PARSERS` takes the words of the command line and the name of the command.
-It returns the arguments of the function that runs the command.
-"""
+"""The options of each command, parsed before anything large is imported, so help and errors come at once."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +32,6 @@ from gmmae.data.settings import Cache, Crop, DataConfig
 
 BATCH = between(1, 10**9)
 Batches = Annotated[tuple[int, ...], Rule(f"numbers of {BATCH.words}", lambda batches: all(map(BATCH.holds, batches)))]
-Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
-Count = Annotated[int, between(1, 100_000)] | Literal["all"]
-Counts = Annotated[tuple[int, int], increasing(1, 1000)]
 Devices = Annotated[tuple[int, ...], distinct(at_least(1))]
 Limits = Annotated[tuple[float, float], Rule("in order", lambda limits: limits[0] <= limits[1])]
 OddWidth = Annotated[int, Rule("an odd number of 1 to 10001", lambda width: width in range(1, 10_002, 2))]
@@ -48,7 +41,6 @@ SIZES = Rule(
     lambda sizes: len(set(sizes)) == len(sizes) > 1 and all(0 < size <= 2**30 and size % 4 == 0 for size in sizes),
 )
 Split = Literal["train", "validation", "test", "all"]
-Steps = Annotated[int, between(0, 100_000)]
 Strength = Annotated[float, between(0, 100)]
 
 
@@ -69,7 +61,8 @@ class PlanArguments(TrainArguments):
     lists the options of that.
     """
 
-    clusters: Clusters = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
+    # TOML files, or names of those in configs/clusters
+    clusters: Annotated[tuple[str, ...], Rule("at least one", bool)] = ("h200_nvlink",)
     devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
     scale_compute: PositiveFloat | None = None  # seconds on a cluster's device for one second measured; none: as its file says
 
@@ -135,7 +128,7 @@ class DescribeArguments(Options):
     # described; or an .npz of volumes. Without any, the data of RUN, or those of --data.source and --data.root.
     files: Files = ()
     out: Path = MISSING  # the folder to write; new or empty, or an earlier description, which is replaced
-    refine: Steps = 0  # steps of Adam that refine each mixture; more than 120 gain little
+    refine: Annotated[int, between(0, 100_000)] = 0  # steps of Adam that refine each mixture; more than 120 gain little
 
 
 @dataclass(frozen=True)
@@ -188,7 +181,7 @@ class InsertArguments(Options):
     nodules: Folder = MISSING  # cubes with masks and a nodules.csv
     scans: Scans = MISSING  # .mhd scans, in subset*/ or directly; they are left as they are
     out: Path = MISSING  # the folder to write; empty or new
-    per_scan: Counts = (1, 3)  # the fewest and the most nodules in a scan
+    per_scan: Annotated[tuple[int, int], increasing(1, 1000)] = (1, 3)  # the fewest and the most nodules in a scan
     seed: Seed = 0  # random seed of the places
     crop: Crop = "1.25x"  # side length of the cubes, as data.crop; generated ones are 1.25x
     size: Annotated[int, between(4, 512)] = 32  # voxels along each axis of a cube
@@ -205,7 +198,8 @@ class JudgeArguments(Options):
     split: Literal["train", "validation", "all"] = "all"  # part of REAL to compare with; the rest is what was fitted
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used, such as RUN/config.toml
     out: Path = Path("judgement")  # folder for the page; new, empty, or with an earlier judgement, which is replaced
-    count: Count = "all"  # nodules of each set to compare; all: the number in the smallest set
+    # nodules of each set to compare; all: the number in the smallest set
+    count: Annotated[int, between(1, 100_000)] | Literal["all"] = "all"
     seed: Seed = 0  # random seed
     data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", padding="replicate"))
 
@@ -259,12 +253,10 @@ Parser = Callable[[Sequence[str], str], tuple[Any, ...]]
 
 
 def _own(kind: Callable[..., Any]) -> Parser:
-    """Returns a parser of a command that has options of its own only."""
     return lambda arguments, prog: (parse(kind(), arguments, prog),)
 
 
 def _on_data(kind: Callable[..., Any]) -> Parser:
-    """Returns a parser of a command on the data of a configuration."""
     return lambda arguments, prog: (parse(kind(data=data_section(arguments, kind().data)), arguments, prog),)
 
 
@@ -287,4 +279,4 @@ PARSERS: Mapping[str, Parser] = {
     "data lidc": _own(LidcArguments),
     "data synth": _own(SynthArguments),
 }
-"""The parsers of the commands, by the names of the commands."""
+"""By a command's words and name, the arguments of the function that runs it."""

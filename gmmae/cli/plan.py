@@ -1,11 +1,10 @@
-"""`gmmae plan`: predict the fastest scaling strategy from runs on one device."""
+"""`gmmae plan`."""
 
 from pathlib import Path
 
 from gmmae.cli.options import PlanArguments
 from gmmae.config.rules import require
 from gmmae.config.schema import Config, changed
-from gmmae.config.toml import find
 from gmmae.multihost.distributed import join_processes
 from gmmae.planner import page, prediction
 from gmmae.planner.answer import Plan
@@ -16,11 +15,10 @@ from gmmae.system.stop_reasons import EXIT_CODES
 from gmmae.training import terminal
 
 
-def command(options: PlanArguments, config: Config, name: str) -> int:
-    """Measures, prints the answer, writes the page. Returns the exit code."""
-    clusters = [read_cluster(find(cluster, "clusters")) for cluster in options.clusters]
-    distinct = {cluster.name for cluster in clusters}
-    require(bool(distinct) and len(distinct) == len(clusters), "clusters", "one or more of different names", options.clusters)
+def command(options: PlanArguments, config: Config, name: str) -> int | None:
+    """Measures, prints the answer, writes the page."""
+    clusters = list(map(read_cluster, options.clusters))
+    require(len({cluster.name for cluster in clusters}) == len(clusters), "clusters", "of different names", options.clusters)
     for cluster in clusters:
         all_reduce_s(cluster, max(options.devices), 1.0)  # refuses an unknown link before anything is measured
     root = options.workdir or Path("runs") / f"plan_{name}"
@@ -56,4 +54,3 @@ def command(options: PlanArguments, config: Config, name: str) -> int:
         )
         lines = page.write(root, plan)
     print(*lines, sep="\n")
-    return 0

@@ -6,7 +6,6 @@ from dataclasses import replace
 from gmmae.cli.options import CurvesArguments
 from gmmae.config.rules import require
 from gmmae.config.schema import OptimConfig, StopConfig
-from gmmae.config.toml import find
 from gmmae.planner import page, prediction
 from gmmae.planner.answer import Plan
 from gmmae.planner.curve_files import Columns, read_curves
@@ -17,27 +16,27 @@ from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.system.errors import InputError
 
 FILES = ("plan_curves.json", "plan_curves.md", "plan_curves.html")
-"""The files, whose names differ from those of a plan from runs in the same folder."""
+"""Unlike those of a plan from runs in the same folder."""
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of a number of the gradient by its precision."""
+"""Of a number of the gradient."""
 
 WITHOUT_LINKS = Cluster("devices without links", "", 1, 0.0, 1e30, 0.0, 1e30)
 """Devices whose all-reduce takes no time."""
 
 MAX_BATCH_RATIO = 16
-"""The largest batch of the strategy best-batch, over the largest batch of the curves. The law was not tested further away."""
+"""The largest best batch over that of the curves. The law was not tested further away."""
 
 ANY = 10**12
 """Samples or epochs where there is no limit."""
 
 
-def command(options: CurvesArguments) -> int:
-    """Reads the curves, prints the answer, writes the page. Returns the exit code."""
+def command(options: CurvesArguments) -> None:
+    """Reads the curves, prints the answer, writes the page."""
     columns = Columns(options.step_column, options.loss_column, options.batch_column, options.learning_rate_column)
     times = step_times(options.step_times) if options.step_times else None
     # A cluster's `reference_step_s` is that of another model.
-    clusters = [replace(read_cluster(find(cluster, "clusters")), reference_step_s=0.0) for cluster in options.clusters]
+    clusters = [replace(read_cluster(cluster), reference_step_s=0.0) for cluster in options.clusters]
     require(len({cluster.name for cluster in clusters}) == len(clusters), "--clusters", "of different names", options.clusters)
     if clusters and options.parameters is None:
         raise InputError("--parameters must be given with --clusters, because the all-reduce depends on them; got none")
@@ -55,7 +54,7 @@ def command(options: CurvesArguments) -> int:
     measured = Measured(
         samples=options.samples or ANY,
         validation=0,
-        optim=OptimConfig(batch_size=found.base_batch, learning_rate=rate or OptimConfig().learning_rate),
+        optim=OptimConfig(batch_size=found.base_batch, learning_rate=rate or OptimConfig.learning_rate),
         max_epochs=ANY,
         steps={found.base_batch: found.ratios.steps},
         ratios=found.ratios,
@@ -65,7 +64,7 @@ def command(options: CurvesArguments) -> int:
         whole_epochs=False,
         largest_batch=MAX_BATCH_RATIO * largest,
     )
-    names = ["strong", "weak", *([BEST_BATCH] if times else [])]
+    names = ["strong", "weak", *[BEST_BATCH] * bool(times)]
     metric, batches = options.loss_column or "loss", ", ".join(map(str, found.steps))
     source = "" if options.target is not None else ", the hardest level that all curves pass by a margin"
     rates = f"have the learning rate {rate:g}" if rate else "are taken to have one learning rate"
@@ -74,14 +73,14 @@ def command(options: CurvesArguments) -> int:
         "Failures: a curve that reaches its target tells nothing about a higher learning rate.",
         f"Batches far from those of the curves ({batches}), and strategies whose batch grows in a run.",
         "Another target: steps are those of this one. Set --target.",
-        *(["The largest batch. Set --samples to the number of training samples."] if options.samples is None else []),
-        *(["Times. Set --step-times to the seconds of a step at two batches or more."] if times is None else []),
-        *(["The time of the all-reduce. Set --clusters and --parameters."] if times and not clusters else []),
+        *["The largest batch. Set --samples to the number of training samples."] * (options.samples is None),
+        *["Times. Set --step-times to the seconds of a step at two batches or more."] * (times is None),
+        *["The time of the all-reduce. Set --clusters and --parameters."] * bool(times and not clusters),
     ]
     facts = [
         f"The target is {metric} {found.target:g}{source}. Steps to it by batch: "
         f"{', '.join(f'{steps:.0f} at {batch}' for batch, steps in found.steps.items())}.",
-        *(["Times are those of training steps, without validation, start and compilation."] if times else []),
+        *["Times are those of training steps, without validation, start and compilation."] * bool(times),
         *(f"It cannot say: {limit[0].lower()}{limit[1:]}" for limit in limits),
     ]
     plan = Plan(
@@ -114,11 +113,10 @@ def command(options: CurvesArguments) -> int:
     with claimed(options.workdir):
         lines = page.write(options.workdir, plan, FILES)
     print(*lines, sep="\n")
-    return 0
 
 
 def step_times(words: tuple[str, ...]) -> StepTimes:
-    """Returns step times of words such as `32=0.0021`, the batch of a device and the seconds of a step.
+    """Step times of `32=0.0021`, the batch of a device and a step's seconds.
 
     >>> step_times(("128=0.006", "32=0.002"))
     StepTimes(batches=(32, 128), seconds=(0.002, 0.006))

@@ -1,8 +1,7 @@
-"""`gmmae sweep`: compare scaling strategies over device counts and seeds."""
+"""`gmmae sweep`."""
 
 from pathlib import Path
 
-from gmmae.config.toml import find
 from gmmae.plotting.tables import text_table
 from gmmae.scaling.cost import read_cluster
 from gmmae.sweep import engine
@@ -12,13 +11,10 @@ from gmmae.sweep.report import page
 from gmmae.training import fingerprint
 from gmmae.training.terminal import standard_output
 
-REPORT_PARTS = ("report", "as Markdown", "TensorBoard")
-"""What the paths of a report are. The last one may be missing."""
-
 
 def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, verbose: bool = False) -> int:
-    """Runs the missing runs of a sweep, then writes its report. Returns the exit code."""
-    clusters = [read_cluster(find(name, "clusters")) for name in config.clusters]
+    """Runs the missing runs of a sweep, then writes its report."""
+    clusters = list(map(read_cluster, config.clusters))
     # The process that starts Slurm's jobs needs no data, but for the grid.
     loads = only_print or config.mode == "virtual" or config.executor == "processes"
     known = fingerprint.load(config.run) if loads else None
@@ -31,6 +27,7 @@ def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, v
     references = {cluster.reference_batch for cluster in clusters}
     code = engine.sweep(config, workdir, display, samples=samples, data=known, retry=retry, reference_batches=references)
     if not engine.interrupted(code):
-        for name, path in zip(REPORT_PARTS, page.write(config, workdir, clusters), strict=False):
-            display.say(f"{name:<{max(map(len, REPORT_PARTS))}}  {path}")
+        paths = page.write(config, workdir, clusters)
+        for name, path in zip(("report", "as Markdown", "TensorBoard"), paths, strict=False):  # the last may be missing
+            display.say(f"{name:<11}  {path}")
     return code

@@ -1,4 +1,4 @@
-"""`gmmae train`: train a workload on one or several devices."""
+"""`gmmae train`."""
 
 from pathlib import Path
 
@@ -8,12 +8,11 @@ from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 from gmmae.training import terminal
-from gmmae.training.records import Record
 from gmmae.training.workdir import WorkDir
 
 
 def command(config: Config, root: Path, command_line: str) -> int:
-    """Trains, draws the figures, and prints where everything is. Returns the exit code."""
+    """Trains, draws the figures, and prints where everything is."""
     with join_processes(config) as group:
         with no_collection_of_imports():
             from gmmae.training.loop import run  # it imports JAX, which reads the environment that is set here
@@ -21,7 +20,12 @@ def command(config: Config, root: Path, command_line: str) -> int:
         display = terminal.display() if group.primary else IDLE
         record = run(config, root, display, group)
     assert record.stop_reason is not None
-    display.say(_outcome(record))
+    reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
+    best = "never finite: look for samples that are not finite, or lower --optim.learning-rate"
+    if record.best_epoch:
+        best = f"{record.best_value:.4g} at epoch {record.best_epoch}"
+    epochs = f"{record.epochs} epoch{'s' * (record.epochs != 1)}"
+    display.say(f"{record.stop_reason} after {epochs}: best validation {record.monitor} {best}{reached}")
     if record.stop_reason in INTERRUPTED:
         display.say(f"checkpoint written; to resume: {command_line}")
     elif group.primary:
@@ -31,20 +35,12 @@ def command(config: Config, root: Path, command_line: str) -> int:
         workdir = WorkDir(root)
         places = {
             "figures": "  ".join(map(str, draw(config, record, workdir))),
-            "record": str(workdir.record),
-            "history": str(workdir.history),
-            "checkpoint": str(workdir.checkpoints),
+            "record": workdir.record,
+            "history": workdir.history,
+            "checkpoint": workdir.checkpoints,
         }
         if config.log.tensorboard:
             places["logs"] = f"tensorboard --logdir {workdir.tensorboard}"
         for name, place in places.items():
             display.say(f"{name:<11}  {place}")
     return EXIT_CODES[record.stop_reason]
-
-
-def _outcome(record: Record) -> str:
-    reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
-    hint = ": look for samples that are not finite, or lower --optim.learning-rate"
-    best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else f"never finite{hint}"
-    epochs = f"{record.epochs} epoch{'s' * (record.epochs != 1)}"
-    return f"{record.stop_reason} after {epochs}: best validation {record.monitor} {best}{reached}"

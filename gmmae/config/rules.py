@@ -1,4 +1,4 @@
-"""Rules for the fields of a configuration: each one is declared with its field, and checked when the section is made.
+"""Rules for the fields of a configuration, declared with each field and checked when a section is made.
 
 >>> from dataclasses import dataclass
 >>> from typing import Literal
@@ -21,7 +21,7 @@ from gmmae.system.errors import InputError
 
 
 class ConfigError(InputError):
-    """A configuration value that breaks its rule; the message names the key, the rule and the value."""
+    """A configuration value that breaks its rule."""
 
 
 def require(holds: bool, key: str, rule: str, value: object) -> None:
@@ -31,11 +31,7 @@ def require(holds: bool, key: str, rule: str, value: object) -> None:
 
 
 def checked_value(key: str, value: object, kind: object) -> Any:  # noqa: ANN401 of the annotation's type
-    """Returns a value as its annotation has it.
-
-    Raises:
-      ConfigError: it does not fit; the message calls it `key`.
-    """
+    """A value as its annotation has it; raises ConfigError, which calls it `key`."""
     try:
         return fitted(value, kind)
     except MISFITS:
@@ -43,31 +39,26 @@ def checked_value(key: str, value: object, kind: object) -> Any:  # noqa: ANN401
 
 
 def at_least(least: int) -> Rule:
-    """A number that is not below another."""
+    """A lower bound, allowed."""
     return Rule(f"at least {least}", lambda value: value >= least)
 
 
 def between(least: float, most: float) -> Rule:
-    """A number that is not below one and not above another."""
+    """Two bounds, both allowed."""
     return Rule(f"{least} to {most}", lambda value: least <= value <= most)
 
 
 def increasing(least: int, most: int) -> Rule:
-    """Two counts, the fewest and the most, neither below one number nor above another."""
-
-    def holds(counts: tuple[int, int]) -> bool:
-        return least <= counts[0] <= counts[1] <= most
-
-    return Rule(f"two counts, {least} ≤ fewest ≤ most ≤ {most}", holds)
+    """Two counts, fewest and most."""
+    return Rule(f"two counts, {least} ≤ fewest ≤ most ≤ {most}", lambda counts: least <= counts[0] <= counts[1] <= most)
 
 
 def distinct(each: Rule) -> Rule:
-    """A list of different numbers, not empty, for each of which a rule holds."""
-
-    def holds(values: tuple[Any, ...]) -> bool:
-        return bool(values) and len(set(values)) == len(values) and all(map(each.holds, values))
-
-    return Rule(f"one or more different numbers of {each.words}", holds)
+    """One or more different numbers that keep a rule."""
+    return Rule(
+        f"one or more different numbers of {each.words}",
+        lambda values: 0 < len(values) == len(set(values)) and all(map(each.holds, values)),
+    )
 
 
 PositiveInt = Annotated[int, at_least(1)]
@@ -85,21 +76,21 @@ Share = Annotated[float, Rule("at least 0 and below 1", lambda value: 0 <= value
 
 
 MAY_CHANGE_ON_RESUME = "resumable"
-"""Marks a field, or a section, that may change when a run is resumed: it does not change what an epoch computes."""
+"""Marks what does not change what an epoch computes."""
 
 FINGERPRINTED = "fingerprinted"
-"""Marks a field that says where data or parameters are. The fingerprint of a run stands for it, so it is not compared."""
+"""Marks the place of data or parameters, which is not compared: the fingerprint of a run stands for it."""
 
 PATH = "path"
-"""Marks a field that may be a path. Relative ones are recorded as absolute ones."""
+"""Marks what may be a path. Relative ones are recorded as absolute ones."""
 
 INLINE = "inline"
-"""Marks a field whose own fields stand in its place, in files and on the command line."""
+"""Marks a field whose own fields stand in its place."""
 
 
 @cache
 def fields_of(kind: type) -> tuple[dataclasses.Field[Any], ...]:
-    """Returns the fields of a dataclass. Annotations that are text, by `from __future__ import annotations`, are evaluated."""
+    """The fields of a dataclass, with annotations that are text evaluated."""
     hints = get_type_hints(kind, include_extras=True)
     for item in dataclasses.fields(kind):
         item.type = hints[item.name]
@@ -107,7 +98,7 @@ def fields_of(kind: type) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def marked(item: dataclasses.Field[Any], mark: str) -> bool:
-    """Whether a field's annotation has a mark: `Annotated[int, MAY_CHANGE_ON_RESUME]`."""
+    """Whether a field's annotation has a mark: `Annotated[int, PATH]`."""
     return mark in getattr(item.type, "__metadata__", ())
 
 
@@ -115,8 +106,8 @@ def marked(item: dataclasses.Field[Any], mark: str) -> bool:
 class Section:
     """A section of a configuration, or several: the rules in its fields' annotations hold of every instance.
 
-    A `Literal` allows its values, and `Annotated[type, rule]` those that keep its `Rule`. Files and messages call None `none`.
-    A subclass names its section in the messages: `class StopConfig(Section, name="stop")`. The top of a file has no name.
+    Files and messages call None `none`. A subclass names its section: `class StopConfig(Section, name="stop")`. The top of a
+    file has no name.
     """
 
     section: ClassVar[str] = ""
@@ -126,7 +117,7 @@ class Section:
 
     @classmethod
     def key(cls, name: str) -> str:
-        """What a field is called in messages."""
+        """A field's name in messages."""
         return cls.section + name
 
     def __post_init__(self) -> None:

@@ -1,8 +1,7 @@
 """The configuration: frozen dataclasses, every field declared once with its meaning and unit.
 
-The comment behind a field is its help text on the command line, and its annotation the rule for its values. A workload's data
-and model are a dataclass of its own, `Config.settings`. Its fields and sections stand beside those of `Config` in files and on
-the command line. `gmmae.cli.arguments` reads these.
+The comment behind a field is its help text on the command line. Data and model are the workload's dataclass, `Config.settings`,
+whose fields and sections stand beside those of `Config` in files and on the command line.
 """
 
 import dataclasses
@@ -36,11 +35,9 @@ Precision = Literal["float32", "tf32", "float64"]
 Mode = Literal["min", "max"]
 
 LOSS = "loss"
-"""The name of the loss among the validation metrics."""
 
 
 Place = Annotated[Text | None, FINGERPRINTED, PATH]
-"""The place of data, or of a run."""
 
 Epochs = Annotated[tuple[PositiveInt, ...], Rule("increasing", lambda epochs: list(epochs) == sorted(set(epochs)))]
 Numbers = tuple[NonNegativeInt, ...]
@@ -79,7 +76,7 @@ class OptimConfig(Section, name="optim"):
 
     @property
     def weight_decay_rate(self) -> float:
-        """The weight decay as a number. adamw and lamb add it to the step; the others add it to the gradient."""
+        """AdamW and lamb add it to the step, the others to the gradient."""
         if self.weight_decay != "auto":
             return self.weight_decay
         return 0.01 if self.name in ("adamw", "lamb") else 0.0
@@ -106,16 +103,16 @@ class StopConfig(Section, name="stop"):
 
     @property
     def target_loss(self) -> float | None:
-        """The target of the validation loss; None where there is none, or where it is of another metric."""
+        """The target, if it is of the validation loss."""
         return self.target if self.monitor == LOSS else None
 
     @property
     def better(self) -> Mode:
-        """The mode, which is min where it is left open."""
+        """The mode; min where it is open."""
         return "min" if self.mode == "auto" else self.mode
 
     def cost(self, value: float) -> float:
-        """Returns a value of the metric as something to make small: negative where higher values are better."""
+        """A value of the metric, to be made small."""
         return -value if self.mode == "max" else value
 
 
@@ -187,7 +184,7 @@ class Config(Section):
 
     @property
     def matmul_precision(self) -> str:
-        """The precision of products in float32, as `jax.default_matmul_precision` calls it."""
+        """As `jax.default_matmul_precision` calls it."""
         return "tensorfloat32" if self.precision == "tf32" else "highest"
 
     @property
@@ -197,12 +194,12 @@ class Config(Section):
 
 
 def defaults(config: Config) -> Config:
-    """Returns the default configuration with the same kind of settings."""
-    return Config(settings=None if config.settings is None else type(config.settings)())
+    """The defaults with the same kind of settings."""
+    return Config(settings=type(config.settings)())
 
 
 def changed(config: Config, **changes: object) -> Config:
-    """Returns a configuration with other values. `__` stands for the point of a key, and settings are named as in files.
+    """A configuration with other values. `__` stands for the point of a key, and settings are named as in files.
 
     >>> changed(Config(), scaling="weak", stop__max_epochs=5).stop.max_epochs
     5
@@ -211,7 +208,7 @@ def changed(config: Config, **changes: object) -> Config:
 
 
 def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 any dataclass
-    """Returns a section with values replaced by key, all at once, because a rule may concern several of them."""
+    """Changes values by key, all at once, because a rule may concern several."""
     changes = dict(values)
     for item in fields_of(type(section)):
         value = getattr(section, item.name)
@@ -224,16 +221,16 @@ def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 an
 
 
 def absolute(config: Config) -> Config:
-    """Returns a configuration whose paths do not depend on the current folder."""
-    paths = {key.replace(".", "__"): value for key, item, value in leaves(config) if value and marked(item, PATH)}
-    return changed(config, **{key: os.path.abspath(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
+    """Its paths do not depend on the current folder."""
+    paths = {key: value for key, item, value in leaves(config) if value and marked(item, PATH)}
+    return replaced(config, {key: os.path.abspath(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
 
 
 Leaf = tuple[str, dataclasses.Field[Any], Any]
 
 
 def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[Leaf]:  # noqa: ANN401 any dataclass
-    """Yields as `flatten`, with the field that declares a key between the key and its value."""
+    """As `flatten`, with the field that declares a key before its value."""
     for item in fields_of(type(config)):
         value = getattr(config, item.name)
         if not resumable and (marked(item, MAY_CHANGE_ON_RESUME) or marked(item, FINGERPRINTED)):
@@ -246,11 +243,8 @@ def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator
 
 
 def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 any dataclass
-    """Returns all `section.field` keys of a configuration with their values, in the order of declaration.
+    """All `section.field` keys of a configuration with their values, in the order of declaration.
 
-    Unless `resumable`, without those that may change when a run is resumed, and those that its fingerprint stands for.
-
-    >>> dict(flatten(Config()))["optim.batch_size"]
-    32
+    Unless `resumable`, without those that may change on resume, or that a fingerprint stands for.
     """
     return ((key, value) for key, _, value in leaves(config, resumable=resumable))

@@ -1,4 +1,4 @@
-"""Configurations as TOML: a table is checked against the dataclasses that declare the keys, and written back."""
+"""Configurations as TOML: checked against the dataclasses that declare the keys, and written back."""
 
 import difflib
 import json
@@ -15,12 +15,8 @@ from gmmae.system.errors import InputError
 T = TypeVar("T")
 
 
-def find(name: str, below: str = "") -> Path:
-    """Returns the TOML file of that path, or of that name in the project's `configs` or in a folder below it.
-
-    Raises:
-      InputError: there is none.
-    """
+def find(name: str | Path, below: str = "") -> Path:
+    """The file of that path, or of that name in the project's `configs` or a folder below it."""
     package = Path(__file__).parents[1]
     folders = (package.parent / "configs" / below, package / "configs" / below)
     for path in (Path(name), *(folder / f"{name}.toml" for folder in folders)):
@@ -28,15 +24,11 @@ def find(name: str, below: str = "") -> Path:
             return path
     names = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
     option = f"--{below}" if below else "--config"
-    raise InputError(f"{option} must be a TOML file or one of {', '.join(names)}; got {name!r}")
+    raise InputError(f"{option} must be a TOML file or one of {', '.join(names)}; got {str(name)!r}")
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Returns the table of a TOML file.
-
-    Raises:
-      InputError: the file cannot be read, or is not TOML.
-    """
+    """The table of a TOML file."""
     text = ""
     try:
         text = path.read_text(encoding="utf-8")
@@ -50,11 +42,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the keys of a nested table with their values, as `flatten` does for a configuration.
-
-    >>> dict(flatten_table({"seed": 1, "data": {"size": 8}}))
-    {'seed': 1, 'data.size': 8}
-    """
+    """The keys of a nested table with their values, as `flatten` for a configuration."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from flatten_table(value, f"{prefix}{key}.")
@@ -63,34 +51,23 @@ def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def updated(default: T, values: Mapping[str, Any]) -> T:
-    """Returns a configuration with some values changed by key, such as `stop.max_epochs`. A hyphen means an underscore.
-
-    Raises:
-      ConfigError: an unknown key, or a value of another type than the key's.
-
-    >>> from gmmae.config.schema import Config
-    >>> updated(Config(), {"stop.max-epochs": 5}).stop.max_epochs
-    5
-    """
+    """A configuration with values changed by key. A hyphen means an underscore."""
     known = {key: item for key, item, _ in leaves(default)}
     new: dict[str, Any] = {}
     for key, value in values.items():
         key = key.replace("-", "_")
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}{_suggestion(key, known)}")
+            near = difflib.get_close_matches(key, known, n=1)
+            section = key.rpartition(".")[0]
+            siblings = [name for name in known if name.rpartition(".")[0] == section] or known
+            hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(siblings)}"
+            raise ConfigError(f"unknown key {key!r}; {hint}")
         new[key] = checked_value(key, value, known[key].type)
     return replaced(default, new)
 
 
-def _suggestion(key: str, known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    section = key.rpartition(".")[0]
-    siblings = [name for name in known if name.rpartition(".")[0] == section] or list(known)
-    return f"; did you mean {near[0]!r}?" if near else f"; valid keys: {', '.join(siblings)}"
-
-
 def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Returns in words which keys of a saved configuration have other values; empty where none has.
+    """Which keys of a saved configuration have other values, in words.
 
     >>> differences({"seed": 0, "devices": [1, 2]}, {"seed": 3, "devices": (1, 2)})
     'seed was 0, now 3'
@@ -106,7 +83,7 @@ def _text(value: object) -> str:
 
 
 def to_toml(config: Any) -> str:
-    """Returns the whole configuration as TOML text; reading it back gives an equal configuration."""
+    """A configuration as TOML; reading it back gives an equal one."""
     sections: dict[str, list[str]] = {"": []}
     for key, value in flatten(config):
         section, _, name = key.rpartition(".")

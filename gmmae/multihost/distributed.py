@@ -1,10 +1,9 @@
 """Several processes that train together: how they meet, agree and end. The only module that calls `jax.distributed`.
 
-Process 0 has JAX's coordination service, a store of keys with barriers. A process that has been silent for
-`distributed.heartbeat_timeout_s` is lost, and JAX aborts all others (SIGABRT), also inside XLA. A process that ends in an error
-writes its message and its code to the store first, and all others end with that code.
-
-The end in an error is `os._exit`: JAX's own way out waits for processes that may be gone.
+Process 0 has JAX's coordination service, a store of keys with barriers. A process that is silent for
+`distributed.heartbeat_timeout_s` is lost, and JAX aborts all others (SIGABRT), also inside XLA. One that ends in an error first
+writes its message and its code to the store, and all others end with that code, by `os._exit`, because JAX's own end waits for
+processes that may be gone.
 """
 
 import faulthandler
@@ -40,13 +39,13 @@ T = TypeVar("T")
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 STALLED_EPOCHS = 10
-"""An epoch hangs that takes this multiple of the longest one before, and `distributed.stall_timeout_s`."""
+"""An epoch hangs that takes as many times the longest one before, and `distributed.stall_timeout_s`."""
 
 TOGETHER = ("stop.", "parallel.", "checkpoint.", "log.")
-"""The sections by which processes decide when to do something together, such as to wait for a checkpoint."""
+"""By these processes decide when to do something together, such as to wait for a checkpoint."""
 
 BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"
-"""JAX's variable for where process 0 listens, for networks where that is not the address that the others use."""
+"""Where process 0 listens, if that is not the address that the others use."""
 
 
 class StartError(InputError):
@@ -54,19 +53,19 @@ class StartError(InputError):
 
 
 class DisagreementError(InputError):
-    """The processes differ. Every one of them raises this error: it would average its gradients into those of another run."""
+    """The processes differ, and would average gradients of different runs."""
 
 
 class Group:
-    """The processes that train together, each of which calls these methods in the same order. This is a group of one."""
+    """The processes that train together, each of which calls these methods in the same order; here only one."""
 
     primary = True
-    """Whether this is process 0, which alone writes and prints."""
+    """Of process 0, which alone writes and prints."""
 
     def all_gather(self, value: T) -> list[T]:
-        """Returns the values of all processes, in their order, once all are here; any value that JSON has.
+        """The values of all processes, in their order, once all are here; any value that JSON has.
 
-        It waits for a week, unlike a collective operation of XLA. JAX ends this process if another one is lost meanwhile.
+        It waits for a week, unlike a collective operation of XLA.
         """
         return [value]
 
@@ -74,11 +73,7 @@ class Group:
         """Sets the time limit of the next epoch."""
 
     def assert_equal(self, values: Mapping[str, str]) -> None:
-        """Compares values by their names.
-
-        Raises:
-          DisagreementError: processes differ.
-        """
+        """Compares values by their names; raises DisagreementError."""
         of_processes = self.all_gather(dict(values))
         first, names = of_processes[0], dict.fromkeys(name for one in of_processes for name in one)
         differing = [name for name in names if any(one.get(name) != first.get(name) for one in of_processes)]
@@ -105,7 +100,7 @@ class _Several(Group):
         self._hears.start()
 
     def all_gather(self, value: T) -> list[T]:
-        """Goes through the store. Two places take turns: who writes knows that all have read what was there."""
+        """Two places take turns: who writes knows that all have read what was there."""
         self._calls += 1
         place = f"gathered/{self._calls % 2}/"
         self._client.key_value_set(f"{place}{self._me}", json.dumps(value), allow_overwrite=True)
@@ -114,10 +109,7 @@ class _Several(Group):
         return [values[process] for process in range(self._processes)]
 
     def epoch_ended(self) -> None:
-        """Arms the alarm: where an epoch does not end, this process says where it hangs, and is killed, also inside XLA.
-
-        The first epoch has no limit, because none has been timed.
-        """
+        """An epoch that does not end prints where it hangs and is killed, also inside XLA; the first has no limit."""
         epoch_s, self._began = time.monotonic() - self._began, time.monotonic()
         if self._asked.stall_timeout_s and not math.isnan(epoch_s):
             self._longest_s = max(epoch_s, self._longest_s)
@@ -126,7 +118,7 @@ class _Several(Group):
             signal.alarm(math.ceil(limit_s) + 5)
 
     def leave(self) -> None:
-        """Ends the group in agreement; no process is lost after this."""
+        """No process is lost after this."""
         import jax
 
         self.all_gather(None)
@@ -138,7 +130,7 @@ class _Several(Group):
         jax.distributed.shutdown()
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Ends this process in an error, and all others with its code."""
+        """Ends all processes with the error's code."""
         import jax
 
         known = as_input_error(error)
@@ -180,8 +172,7 @@ def join_processes(config: Config) -> Iterator[Group]:
     """Joins the processes that train together; no JAX may have run before.
 
     Raises:
-      InputError: this process trains alone and its input is bad. With others the process ends with the command line's message
-        and code instead, and all others end with that code.
+      InputError: of a process that trains alone. Several all end with the message and code instead.
     """
     with environment.restored():
         place = find(config.distributed, os.environ)
@@ -206,7 +197,6 @@ def join_processes(config: Config) -> Iterator[Group]:
 
 
 def _meet(place: Place, asked: DistributedConfig) -> _Several:
-    """Starts JAX, with its service at process 0, and makes sure that all are there."""
     late = threading.Timer(asked.start_timeout_s, _end_late, [place, asked])
     late.daemon = True
     late.start()
@@ -254,24 +244,17 @@ def _end_late(place: Place, asked: DistributedConfig) -> None:
 
 
 def bind_host(host: str) -> str:
-    """Returns the address where process 0 listens: the one that the others use, on no other interface.
+    """The address where process 0 listens, which the others use.
 
-    Many systems give the name of their own host a loopback address, where other hosts would not find it: then on all.
+    It is on all interfaces where a system gives its own name a loopback address, which other hosts would not reach.
 
     >>> bind_host("127.0.0.1"), bind_host("[::1]")
     ('127.0.0.1', '[::1]')
     """
-    if host == "localhost" or _is_loopback(host.strip("[]")):
-        return host
+    name = host.strip("[]")
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host.strip("[]"), None)}
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
         return host
-    return "[::]" if any(map(_is_loopback, found)) else host
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
+    elsewhere = name == "localhost" or name in found or not any(ipaddress.ip_address(each).is_loopback for each in found)
+    return host if elsewhere else "[::]"

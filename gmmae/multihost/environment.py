@@ -1,4 +1,4 @@
-"""Threads and CPU devices of a run, decided from its configuration before JAX starts."""
+"""Threads and CPU devices of a run, decided before JAX starts."""
 
 import os
 import sys
@@ -12,12 +12,12 @@ from gmmae.system.environment import CACHE_FOLDER, CACHE_MIN_S, CPU_DEVICES, THR
 from gmmae.system.errors import InputError
 
 MAX_CPU_DEVICES = 4
-"""The most CPU devices that a run takes by default; more have not been timed."""
+"""More have not been timed."""
 
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Within it variables may be set for a JAX that has not started. Afterwards they are as before, as for a second run."""
+    """Within it variables may be set for a JAX that has not started; a second run finds them as before."""
     names = (CACHE_FOLDER, CACHE_MIN_S, CPU_DEVICES, THREADS)
     before = {name: os.environ[name] for name in names if name in os.environ}
     try:
@@ -30,7 +30,7 @@ def restored() -> Iterator[None]:
 
 @cache  # the first answer holds: later runs of a process find the devices that an earlier one has made
 def devices_are_chosen() -> bool:
-    """Whether the user has told JAX how many devices a CPU has."""
+    """Whether the user has given JAX a CPU's number of devices."""
     told = "jax" in sys.modules and sys.modules["jax"].config.jax_num_cpu_devices > 0
     return told or CPU_DEVICES in os.environ or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
 
@@ -38,8 +38,8 @@ def devices_are_chosen() -> bool:
 def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str] = os.environ) -> None:
     """Fixes the threads for `parallel.deterministic`, and divides a CPU into one device for each core where that is free.
 
-    On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number, which follows the
-    cores, a launcher's binding and the number of devices unless it is fixed.
+    XLA divides long sums of a matrix product among a CPU's threads, so the bits depend on their number, and that on cores,
+    binding and devices.
 
     XLA uses a second core badly within one operation, and well as a second device. So a run `alone` takes one device for each
     core, unless batch or learning rate follow the devices, or a number is configured.
@@ -52,27 +52,20 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
 
 
 def default_devices(config: Config, samples: int = MAX_CPU_DEVICES) -> int | None:
-    """Returns the CPU devices of a run that trains alone, or None where the user has chosen them.
-
-    A run whose batch follows the devices takes one, whatever an earlier run of the process has made.
-    """
+    """The CPU devices of a run that trains alone, or None where the user has chosen them; one where the batch follows them."""
     if config.parallel.devices != "all" or devices_are_chosen():
         return None
     return device_a_core(config, samples=samples) if devices_may_change(config) else 1
 
 
 def device_a_core(config: Config, runs: int = 1, samples: int = MAX_CPU_DEVICES) -> int:
-    """Returns one CPU device for each core, within bounds, beside other runs; a power of two for the exact reduction."""
+    """One CPU device for each core beside other runs, within bounds; a power of two for the exact reduction."""
     count = max(1, min(cores() // runs, MAX_CPU_DEVICES, config.optim.batch_size, samples))
     return 1 << min(count, config.parallel.deterministic_shards).bit_length() - 1 if config.parallel.deterministic else count
 
 
 def require_prepared(parallel: ParallelConfig, cpu_devices: int) -> None:
-    """Refuses an environment that `prepare` could not fix; `cpu_devices` are those of this process, used or not.
-
-    Raises:
-      InputError: the numbers of devices or threads do not fit the exact reduction.
-    """
+    """Refuses threads, or CPU devices of this process, used or not, that do not fit the exact reduction."""
     shards = f"parallel.deterministic_shards = {parallel.deterministic_shards}"
     if cpu_devices > parallel.deterministic_shards:
         raise InputError(

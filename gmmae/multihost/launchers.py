@@ -1,4 +1,4 @@
-"""The place of this process among others, from the configuration or from the variables of srun and mpirun."""
+"""The place of this process among others, by the configuration or the variables of srun and mpirun."""
 
 import re
 import zlib
@@ -9,16 +9,11 @@ from gmmae.config.rules import ConfigError
 from gmmae.config.schema import DistributedConfig
 
 PORTS = range(20000, 30000)
-"""The default ports of a coordinator, below those that systems give to outgoing connections."""
+"""Below those that systems give to outgoing connections."""
 
 
 class Place(NamedTuple):
-    """One process among several.
-
-    Attributes:
-      coordinator: host and port where process 0 listens.
-      local_devices: GPUs of this process by number; empty: all that it sees.
-    """
+    """One of several processes. Process 0 listens at `coordinator`. No `local_devices` are all GPUs it sees."""
 
     coordinator: str
     num_processes: int
@@ -29,17 +24,15 @@ class Place(NamedTuple):
 def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | None:
     """The place of this process, or None where it trains alone. The configuration goes before a launcher.
 
-    JAX gets all four facts. With one of them missing it would ask the launcher, and take one GPU of a host that has a single
+    JAX gets all four facts, because for a missing one it would ask the launcher, and take one GPU of a host that has a single
     process for all its GPUs.
-
-    Raises:
-      ConfigError: the process id is out of range, or a part is given and the rest is not known.
     """
     launched: dict[str, Any] = {"local_devices": ()}
     if config.auto:
         launched |= _slurm(environment) or _open_mpi(environment)
-    asked = {key: getattr(config, key) for key in Place._fields}
-    known: dict[str, Any] = {key: launched.get(key) if value == "auto" else value for key, value in asked.items()}
+    known: dict[str, Any] = {
+        key: launched.get(key) if (value := getattr(config, key)) == "auto" else value for key in Place._fields
+    }
     missing = [f"distributed.{key}" for key in Place._fields[:3] if known[key] is None]
     if len(missing) == 3:
         return None
@@ -58,7 +51,7 @@ def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | N
 
 
 def _slurm(environment: Mapping[str, str]) -> dict[str, Any]:
-    """A task of `srun`. In a batch script outside of `srun` there is no step, and the process trains alone."""
+    """In a batch script outside of `srun` there is no step: the process trains alone."""
     try:
         count, process_id, local_rank, node = (
             int(environment[f"SLURM_{key}"]) for key in ("STEP_NUM_TASKS", "PROCID", "LOCALID", "NODEID")
@@ -72,7 +65,7 @@ def _slurm(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _open_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
-    """A process of `mpirun`. On several hosts process 0 is taken to run where `mpirun` does; if not, give the coordinator."""
+    """On several hosts process 0 is taken to run where `mpirun` does."""
     try:
         count, process_id, local_size, local_rank = (
             int(environment[f"OMPI_COMM_WORLD_{key}"]) for key in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")
@@ -87,7 +80,7 @@ def _open_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _launched(count: int, process_id: int, host: str, job: str, gpus: tuple[int, ...]) -> dict[str, Any]:
-    """One task is no group. The port is the same in all processes of a job; different jobs hardly ever share one."""
+    """One task is no group. A job's processes have one port, which different jobs hardly ever share."""
     if count == 1:
         return {}
     host = f"[{host}]" if ":" in host else host
@@ -96,7 +89,7 @@ def _launched(count: int, process_id: int, host: str, job: str, gpus: tuple[int,
 
 
 def _shared_out(local_rank: int, local_size: int, environment: Mapping[str, str]) -> tuple[int, ...]:
-    """One GPU each where several processes share a host, unless the launcher has shown each one its own only."""
+    """One GPU each on a shared host, unless the launcher shows each process its own only."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     own_only = visible != "" and "," not in visible
     return (local_rank,) if local_size > 1 and not own_only else ()

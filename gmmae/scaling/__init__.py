@@ -1,1 +1,1 @@
-"""What the project is about: scaling strategies, learning-rate schedules, batches, and the model of a step's time."""
+"""What the project is about."""

@@ -1,8 +1,8 @@
 """The order of an epoch's samples, and their division into steps and devices.
 
-The order depends on the seed and the epoch only. Each device gets consecutive samples of a step. Slots that stay empty are
-padding, with weight zero. Weights are scaled so that the *mean over devices* of each device's weighted sum is the mean over the
-step's real samples, for any number of devices. This is Eq. 2 of the paper, exactly.
+Each device gets consecutive samples of a step. Empty slots are padding, with weight zero. Weights are scaled so that the *mean
+over devices* of each device's weighted sum is the mean over the step's real samples, for any number of devices. This is Eq. 2
+of the paper, exactly.
 """
 
 import math
@@ -15,12 +15,7 @@ from gmmae.system.errors import InputError
 
 
 class BatchPlan(NamedTuple):
-    """The division of `samples` samples into steps of `batch` on `devices` devices.
-
-    Attributes:
-      batch: samples in a full step; at most `samples`.
-      micro_batch: most samples that a device works on at once; 0 is its whole share.
-    """
+    """Samples divided into steps of `batch`, at most all, on devices that work on `micro_batch` at once; 0: on their share."""
 
     samples: int
     batch: int
@@ -29,43 +24,42 @@ class BatchPlan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """The number of steps in an epoch; the last one may be partial."""
+        """The last one may be partial."""
         return math.ceil(self.samples / self.batch)
 
     @property
     def micro_batches(self) -> int:
-        """The number of equal parts into which a device divides its share of a step."""
+        """Equal parts of a device's share of a step."""
         share = math.ceil(self.batch / self.devices)
         return math.ceil(share / (self.micro_batch or share))
 
     @property
     def device_batch(self) -> int:
-        """The number of slots of one device in a step, of all its micro-batches together."""
+        """Slots of a device in a step, of all its micro-batches together."""
         return math.ceil(self.batch / (self.devices * self.micro_batches)) * self.micro_batches
 
     @property
     def padding(self) -> int:
-        """The number of empty slots of all devices in a full step."""
+        """Empty slots of all devices in a full step."""
         return self.device_batch * self.devices - self.batch
 
     @property
     def counts(self) -> Int32[np.ndarray, " steps"]:
-        """The number of real samples in each step."""
+        """Real samples of each step."""
         counts = np.full(self.steps, self.batch, np.int32)
         counts[-1] = self.samples - self.batch * (len(counts) - 1)
         return counts
 
     def mean(self, of_steps: Float[np.ndarray, " steps"]) -> float:
-        """Returns the mean over all samples of an epoch from the means of its steps, in float64."""
+        """An epoch's mean over samples from those of its steps, in float64."""
         return float(of_steps.astype(np.float64) @ self.counts / self.samples)
 
 
 class ShardedIndices(NamedTuple):
-    """The samples of an epoch by device, step and slot, and their weights.
+    """The samples of an epoch by device, step and slot, as positions in the data set, and their weights.
 
-    Attributes:
-      indices: positions in the data set. Padding repeats the first sample of its step, so its loss is defined where that is.
-      weights: `devices / count` for a real sample of a step of `count` samples, 0 for padding.
+    A real sample of a step of `count` samples has the weight `devices / count`. Padding has 0, and repeats the first sample of
+    its step, so its loss is defined.
     """
 
     indices: Int32[np.ndarray, "devices steps device_batch"]
@@ -73,15 +67,7 @@ class ShardedIndices(NamedTuple):
 
 
 def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int = 0) -> BatchPlan:
-    """Returns the plan for a global batch; a batch larger than the data set is one step of the whole data set.
-
-    Raises:
-      InputError: a device would have no sample at all.
-
-    >>> uneven = plan_batches(samples=100, global_batch=32, devices=3)
-    >>> uneven.steps, uneven.device_batch, uneven.padding, uneven.counts.tolist()
-    (4, 11, 1, [32, 32, 32, 4])
-    """
+    """A batch larger than the data set is one step of the whole data set."""
     batch = min(global_batch, samples)
     if devices > batch:
         raise InputError(
@@ -92,7 +78,7 @@ def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int
 
 
 def dividing_part(share: int, most: int) -> int:
-    """Returns the largest number of samples up to `most` that divides a share; `most` if that is less than half of it.
+    """The largest divisor of `share` up to `most`; `most` if that is less than half of it.
 
     >>> dividing_part(8, most=3), dividing_part(7, most=3), dividing_part(8, most=0)
     (2, 3, 0)
@@ -102,7 +88,7 @@ def dividing_part(share: int, most: int) -> int:
 
 
 def epoch_order(seed: int, epoch: int, samples: int) -> Int32[np.ndarray, " samples"]:
-    """Returns a permutation of the samples that depends on the seed and the epoch only."""
+    """A permutation of the samples that depends on the seed and the epoch only."""
     return np.random.default_rng([seed, epoch]).permutation(samples).astype(np.int32)
 
 

@@ -1,8 +1,7 @@
 """The time on other machines: the all-reduce by α and β, and clusters as small files.
 
-A projected step is a measured step of one device, scaled to the cluster's device, plus an all-reduce of the gradient. It
-rests on three assumptions: communication does not overlap with computation, nobody else uses the links, and time depends on
-the device's batch only.
+A projected step is a measured one, scaled to the cluster's device, plus an all-reduce of the gradient. Communication is taken
+not to overlap with computation, the links to be free, and time to depend on the device's batch only.
 """
 
 import math
@@ -22,21 +21,19 @@ Collective = Literal["ring", "tree", "fastest"]
 
 
 def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
-    """Returns the seconds of a ring all-reduce: 2(n-1) α + 2(n-1)/n · bytes / β; 0 for one device.
+    """The seconds of a ring all-reduce: 2(n-1) α + 2(n-1)/n · bytes / β; 0 for one device.
 
-    α is the latency of a message, β the bandwidth of a link in one direction.
-
-    Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005; the time of
-    the additions is left out.
+    α is the latency of a message, β the bandwidth of a link in one direction. Thakur, Rabenseifner and Gropp, "Optimization of
+    collective communication operations in MPICH", 2005; without the time of the additions.
     """
     steps = 2 * (devices - 1)
     return steps * (alpha_s + size_bytes / devices / beta_bytes_per_s)
 
 
 def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
-    """Returns the seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β); 0 for one device.
+    """The seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β), from the source of `ring_s`.
 
-    The source is that of `ring_s`. The messages are whole: for trees that cut them into pieces, this is an upper bound.
+    Trees that cut the messages into pieces take at most as long.
     """
     levels = (devices - 1).bit_length()
     return 2 * levels * (alpha_s + size_bytes / beta_bytes_per_s)
@@ -48,11 +45,7 @@ Bandwidth = Annotated[float, Rule("positive, in bytes per second", lambda bandwi
 
 @dataclass(frozen=True)
 class Cluster(Section):
-    """A cluster by its links, and one training step on its device.
-
-    Raises:
-      InputError: a bad value, or one of the two numbers of the link between nodes without the other.
-    """
+    """A cluster by its links, and one training step on its device."""
 
     name: str  # what tables call it
     device: str  # the device, in words
@@ -70,21 +63,17 @@ class Cluster(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        between = {"alpha_inter_s": self.alpha_inter_s, "beta_inter_bytes_per_s": self.beta_inter_bytes_per_s}
-        missing = [name for name, value in between.items() if value is None]
+        missing = [name for name in ("alpha_inter_s", "beta_inter_bytes_per_s") if getattr(self, name) is None]
         if len(missing) == 1:
             raise InputError(
                 f"{missing[0]} must be given; it is missing, and the other number of the link between nodes is given"
             )
 
 
-def read_cluster(path: str | Path) -> Cluster:
-    """Returns the cluster that a TOML file describes; its keys are the fields of `Cluster`.
-
-    Raises:
-      InputError: unreadable, not TOML, a key unknown or missing, a bad value; the message names the file and the key.
-    """
-    table = toml.read_table(Path(path))
+def read_cluster(name: str | Path) -> Cluster:
+    """The cluster of a TOML file, or of one in configs/clusters, with the fields of `Cluster` as keys."""
+    path = toml.find(name, "clusters")
+    table = toml.read_table(path)
     try:
         return Cluster(**table)
     except TypeError as error:  # a key is missing, or there is no such key
@@ -95,18 +84,14 @@ def read_cluster(path: str | Path) -> Cluster:
 
 
 def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
-    """Returns the seconds to sum `size_bytes` over the devices, nodes being filled one after the other.
+    """The seconds to sum `size_bytes` over the devices, nodes being filled one after the other.
 
-    Within a node both algorithms have its α and β. Across nodes the ring is flat and goes once through each node. One message
-    then uses a node's link in each direction at a time. All wait for the slowest link, whose α and β count in every step. The
-    tree is hierarchical: ⌈log2⌉ of the devices of a node levels inside it and ⌈log2⌉ of the nodes levels between them.
+    Within a node both algorithms have its α and β. Across nodes the ring is flat and goes once through each node, so one
+    message uses a node's link in each direction at a time, and the slowest link's α and β count in every step. The tree is
+    hierarchical: ⌈log2⌉ of a node's devices levels inside it, and ⌈log2⌉ of the nodes levels between them.
 
     Raises:
-      InputError: not a whole number of at least 1 devices, or more than a node has where the link between nodes is unknown.
-
-    >>> tiny = Cluster("tiny", "none", 2, 0.0, 100.0, 1.0, 10.0, collective="ring")
-    >>> all_reduce_s(tiny, 2, 50), all_reduce_s(tiny, 4, 40)
-    (0.5, 12.0)
+      InputError: no device, or more than a node has where the link between nodes is unknown.
     """
     checked_value("devices", devices, PositiveInt)
     inside = cluster.alpha_intra_s, cluster.beta_intra_bytes_per_s
@@ -119,7 +104,6 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
 
 
 def _between_nodes(cluster: Cluster, devices: int) -> tuple[float, float]:
-    """Returns α and β of the link between nodes."""
     if cluster.alpha_inter_s is None or cluster.beta_inter_bytes_per_s is None:
         raise InputError(
             f"devices must be at most the {cluster.devices_per_node} of a node of {cluster.name}, whose link between nodes is "
@@ -129,19 +113,16 @@ def _between_nodes(cluster: Cluster, devices: int) -> tuple[float, float]:
 
 
 class StepTimes(NamedTuple):
-    """The seconds of a training step on one device, measured for increasing batches."""
+    """Seconds of a step on one device, measured for increasing batches."""
 
     batches: tuple[int, ...]
     seconds: tuple[float, ...]
 
     def at(self, batch: int) -> float:
-        """Returns the seconds of a step of `batch` samples, linear between the measured batches and never beyond them.
+        """Seconds of a step of `batch` samples, linear between the measured batches.
 
         Raises:
-          InputError: a batch outside the measured ones, or measurements that are no times of increasing batches.
-
-        >>> StepTimes((1, 4), (0.5, 2.0)).at(2)
-        1.0
+          InputError: a batch outside of them, or no times of increasing batches.
         """
         increasing = list(self.batches) == sorted(set(self.batches))
         timed = len(self.seconds) == len(self.batches) > 0 and all(math.isfinite(s) and s > 0 for s in self.seconds)
@@ -156,7 +137,7 @@ class StepTimes(NamedTuple):
 
 
 def same_device(device: str, other: str) -> bool:
-    """Returns whether two names are of one kind of device: by the first word with a digit, or as a whole where neither has one.
+    """Whether two names are of one kind of device: by the first word with a digit, or as a whole without one.
 
     >>> same_device("NVIDIA H200 SXM", "NVIDIA H200"), same_device("NVIDIA H200 SXM", "cpu")
     (True, False)
@@ -172,31 +153,19 @@ def same_device(device: str, other: str) -> bool:
 
 
 def scale(cluster: Cluster, step_times: StepTimes) -> float:
-    """Returns the seconds on the cluster's device for one second measured; 1 where the cluster gives no `reference_step_s`.
-
-    One number for all computation: training steps of any batch, and evaluation.
-
-    Raises:
-      InputError: `reference_batch` lies outside the measured batches.
-    """
+    """The seconds on the cluster's device for one second measured, of any computation."""
     if not cluster.reference_step_s:
         return 1.0
     return cluster.reference_step_s / step_times.at(cluster.reference_batch)
 
 
 def projected_step_s(cluster: Cluster, step_times: StepTimes, device_batch: int, devices: int, gradient_bytes: float) -> float:
-    """Returns the seconds of a training step on `devices` devices of the cluster: scaled computation, then the all-reduce.
-
-    `step_times` are of one device, `device_batch` includes padding, and a gradient in float32 has 4 bytes for each parameter.
-
-    Raises:
-      InputError: a batch outside the measured ones, or no device.
-    """
+    """The seconds of a training step on `devices` devices of the cluster; `device_batch` includes padding."""
     return scale(cluster, step_times) * step_times.at(device_batch) + all_reduce_s(cluster, devices, gradient_bytes)
 
 
 def affine(times: StepTimes) -> tuple[float, float]:
-    """Returns a and b of a + b · batch, both at least 0, by least squares of the relative residuals.
+    """Fits a + b · batch, both at least 0, by least squares of the relative residuals.
 
     >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))]
     [2.0, 1.0]
@@ -209,9 +178,9 @@ def affine(times: StepTimes) -> tuple[float, float]:
 
 
 def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the least and the most seconds of numbers of samples: equal, and linear, at and between measured numbers.
+    """The least and the most seconds of numbers of samples: equal, and linear, at and between measured numbers.
 
-    Fewer samples save as much as `affine` says, or nothing. More samples add its slope, or as much time as each one has taken.
+    Fewer samples save as much as `affine` says, or nothing. More add its slope, or as much as each one has taken.
 
     >>> times = StepTimes((1, 2), (3.0, 4.0))
     >>> [of.round(6).tolist() for of in seconds_range(times, np.array([0.5, 1.5, 4.0]))]
@@ -228,10 +197,9 @@ def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.nda
 
 
 def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
-    """Returns the times scaled to those of steps in whole runs; between their batches the ratio is linear in logarithms.
+    """The times scaled to those of steps in whole runs; between their batches the ratio is linear in logarithms.
 
-    A step that is timed in a short block pays for the block's beginning, on a CPU by as much as a third of it. Runs with larger
-    batches than all of the times are added to them.
+    A step in a short block pays for its beginning, on a CPU as much as a third. Runs with larger batches are added.
 
     >>> as_in_runs(StepTimes((1, 4, 8), (2.0, 4.0, 8.0)), {4: 2.0, 16: 9.0})
     StepTimes(batches=(1, 4, 8, 16), seconds=(1.0, 2.0, 4.0, 9.0))

@@ -1,4 +1,4 @@
-"""The identity of a run: the keys of the configuration that determine its result."""
+"""The identity of a run: the keys that determine its result."""
 
 import hashlib
 import json
@@ -10,15 +10,14 @@ from gmmae.scaling.strategies import devices_may_change
 
 
 def identity_fields(config: Config) -> dict[str, Any]:
-    """Returns the keys that determine the result of a run, besides its data: those marked neither resumable nor fingerprinted.
+    """The keys that determine a run's result, besides its data.
 
-    `parallel.devices` is one of them only where global batch and learning rate follow it. Other runs may be resumed on another
-    number of devices.
+    `parallel.devices` is one of them only where batch or learning rate follow it: other runs may be resumed on another number.
     """
     free = ("parallel.devices",) if devices_may_change(config) else ()
     return {key: value for key, value in flatten(config, resumable=False) if key not in free}
 
 
 def run_id(config: Config, data: Mapping[str, str]) -> str:
-    """Returns twelve hexadecimal digits of a SHA-256 of these keys and of the digests of a run's data."""
+    """Twelve digits of a SHA-256 of these keys and of the data's digests."""
     return hashlib.sha256(json.dumps([identity_fields(config), data], sort_keys=True).encode()).hexdigest()[:12]

@@ -1,31 +1,11 @@
 """The scaling strategies: rules for the global batch and the learning rate by the number of devices.
 
-There are n devices, base batch B and base learning rate η, and k = global batch / B. The strategies are those of sections IV
-and VI of the paper. Warmup and step decay are those of Goyal et al., arXiv:1706.02677.
+There are n devices, base batch B, base learning rate η, and k = global batch / B. docs/strategies.md has the table and the
+sources. A global batch is never larger than the training set: where it is capped, k is below n, and the learning rate follows
+k. A file given as `--workload` may add its own entries to `STRATEGIES`.
 
-| strategy | global batch | learning rate |
-|---|---|---|
-| strong | B | η |
-| weak | n B | η |
-| linear | n B | k η |
-| linear-warmup | n B | η → k η linearly, then k η |
-| sqrt, sqrt-warmup | n B | √k η, likewise |
-| sde, sde-warmup | n B | √k η, likewise; Adam's constants follow k too |
-| growing | from B to n B in doublings | η |
-| best-batch | the fastest on n devices by `gmmae plan` | η |
-
-`growing` is the batch-size warmup of Merrill et al., arXiv:2505.23971. Its batch changes between epochs, and the number of
-devices does not.
-
-A global batch is never larger than the training set. Where it is capped at that, k is smaller than n, and the learning rate
-follows the batch that is taken.
-
-A strategy is one entry of `STRATEGIES`. The command line, sweeps, tables and figures read that table. A file given as
-`--workload` may add its own entries.
-
-The square-root strategies are not in the paper, and they scale the learning rate alone. The SDE rule (Malladi et al.,
-arXiv:2205.10287) is that of Adam for equal stochastic differential equations. It also turns each β into 1 - k (1 - β) and ε
-into ε / √k. It ends where a β is zero: at k = 10 with β1 = 0.9. Its batch grows no further.
+The SDE rule (Malladi et al., arXiv:2205.10287) is that of Adam for equal stochastic differential equations. Beside √k η it
+turns each β into 1 - k (1 - β) and ε into ε / √k, and ends where a β is zero, at k = 10 with β1 = 0.9.
 """
 
 import math
@@ -37,18 +17,12 @@ from gmmae.config.schema import Config, OptimConfig
 from gmmae.system.errors import InputError
 
 COSINE_END = 0.01
-"""The factor of the learning rate after its decay along a cosine."""
 
 
 class Stage(NamedTuple):
     """A part of a run with one batch. Runs of equal stages and equal seeds are one optimisation.
 
-    Attributes:
-      first_epoch: from 1.
-      batch: the global batch, at most the training samples.
-      learning_rate: for this batch, after the strategy's warmup.
-      warmup_epochs: over which the rate goes linearly from the base rate to it.
-      optim: the base values, with the optimiser's constants for this batch.
+    `learning_rate` is that after the strategy's warmup, and `optim` has the optimiser's constants for this batch.
     """
 
     first_epoch: int
@@ -59,24 +33,19 @@ class Stage(NamedTuple):
 
 
 WITH_BETAS = ("adam", "adamw", "lamb")
-"""Optimisers with two moments."""
 
 WITH_MOMENTUM = ("momentum", "nesterov", "lars")
-"""Optimisers with a momentum."""
 
 
 def batch_a_device(optim: OptimConfig, devices: int) -> int:
-    """Returns the base batch times the number of devices."""
+    """The base batch times the number of devices."""
     return optim.batch_size * devices
 
 
 def planned_batch(optim: OptimConfig, devices: int) -> int:
-    """Returns the batch that a plan has found for this number of devices.
+    """The batch that a plan has found for this number of devices, by its square root between powers of two.
 
-    Between powers of two it grows with the square root of the devices. `gmmae.planner.prediction` says why.
-
-    >>> [planned_batch(OptimConfig(best_batches=(32, 50)), n) for n in (1, 2, 8)]
-    [32, 50, 100]
+    `gmmae.planner.prediction` says why.
     """
     listed = optim.best_batches
     if not listed:
@@ -86,18 +55,15 @@ def planned_batch(optim: OptimConfig, devices: int) -> int:
 
 
 def as_configured(optim: OptimConfig, k: float) -> OptimConfig:
-    """Returns the optimiser's constants, which do not follow the batch."""
+    """The optimiser's constants, which do not follow the batch."""
     return optim
 
 
 def by_sde(optim: OptimConfig, k: float) -> OptimConfig:
-    """Returns Adam's constants for k times the base batch by the SDE rule.
+    """Adam's constants for k times the base batch by the SDE rule.
 
-    The decay of AdamW's weights by a step is learning rate × `weight_decay`. It is multiplied by √k, so that with the learning
-    rate's √k the decay by a sample stays the same. The rule's source has no weight decay.
-
-    Raises:
-      InputError: another optimiser.
+    AdamW decays the weights by learning rate × `weight_decay` in a step. The √k on both keeps the decay by a sample; the rule's
+    source has none.
 
     >>> found = by_sde(OptimConfig(), 4)
     >>> round(found.beta1, 12), round(found.beta2, 12), found.epsilon
@@ -114,7 +80,7 @@ def by_sde(optim: OptimConfig, k: float) -> OptimConfig:
 
 
 def optimizer_text(optim: OptimConfig) -> str:
-    """Returns an optimiser and its constants in words.
+    """An optimiser and its constants in words.
 
     >>> optimizer_text(OptimConfig()), optimizer_text(by_sde(OptimConfig(), 4))
     ('adam, β1 0.9, β2 0.999', 'adam, β1 0.6, β2 0.996')
@@ -132,7 +98,7 @@ def optimizer_text(optim: OptimConfig) -> str:
 
 
 def end_of_sde(optim: OptimConfig) -> int:
-    """Returns the largest batch of the SDE rule, where the smaller β becomes zero.
+    """The largest batch of the SDE rule, where the smaller β becomes zero.
 
     >>> end_of_sde(OptimConfig(batch_size=32, beta1=0.9))
     320
@@ -141,7 +107,7 @@ def end_of_sde(optim: OptimConfig) -> int:
 
 
 def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
-    """Returns the epochs after which the batch doubles."""
+    """After which the batch doubles."""
     if not optim.batch_doubling_epochs:
         raise InputError(
             "optim.batch_doubling_epochs must be given for the strategy growing; got none: give epochs, as "
@@ -153,14 +119,10 @@ def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
 class ScalingStrategy(NamedTuple):
     """One scaling strategy.
 
-    Attributes:
-      label: its name in tables and figures.
-      batch: the global batch by the base values and the number of devices; the largest one where it grows.
-      factor: of the learning rate, by k; 1 where the rate does not follow the batch.
-      warmup: whether the learning rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
-      optimizer: the base values with the optimiser's constants for k times the base batch.
-      largest_batch: for which the strategy has a value; it asks for no larger one.
-      doubles_after: the epochs of a run after which the batch doubles, from the base batch to the largest one; None: it stays.
+    `batch` gives the largest one where it grows. `factor` is that of the learning rate by k. With `warmup` the rate goes from η
+    to its peak in `optim.scaling_warmup_epochs`. `optimizer` gives the base values with the constants for k times the base
+    batch. No batch is larger than `largest_batch`. `doubles_after` gives the epochs after which the batch doubles; None: it
+    stays.
     """
 
     label: str
@@ -172,20 +134,20 @@ class ScalingStrategy(NamedTuple):
     doubles_after: Callable[[OptimConfig], tuple[int, ...]] | None = None
 
     def grows(self, optim: OptimConfig) -> bool:
-        """Returns whether the batch follows the number of devices."""
+        """Whether the batch follows the number of devices."""
         return len({self.batch(optim, devices) for devices in (1, 2, 32)}) > 1
 
     @property
     def grows_in_a_run(self) -> bool:
-        """Whether the batch changes between the epochs of a run."""
+        """Whether the batch changes between epochs."""
         return self.doubles_after is not None
 
     def first_batch(self, optim: OptimConfig, devices: int) -> int:
-        """Returns the global batch of the first epoch on a number of devices, for a large training set."""
+        """Of the first epoch, for a large training set."""
         return optim.batch_size if self.grows_in_a_run else self.batch(optim, devices)
 
     def stage(self, optim: OptimConfig, batch: int, first_epoch: int = 1) -> Stage:
-        """Returns the part of a run with a global batch."""
+        """The part of a run with a global batch."""
         k = batch / optim.batch_size
         rate = optim.learning_rate * self.factor(k)
         warmup_epochs = optim.scaling_warmup_epochs if self.warmup and rate != optim.learning_rate else 0
@@ -211,10 +173,8 @@ STRATEGIES: dict[str, ScalingStrategy] = {
 class Resolved(NamedTuple):
     """A strategy for a number of devices and of training samples.
 
-    Attributes:
-      wanted_batch: the largest global batch that the strategy asks for.
-      stages: the parts of a run, in order. Most strategies have one.
-      rule_ends: whether the strategy has no value for a larger batch. Otherwise the training samples are the largest one.
+    The strategy asks for `wanted_batch`. Where the last of the `stages` has less, its rule ends there if `rule_ends`; otherwise
+    there are no more training samples.
     """
 
     wanted_batch: int
@@ -222,7 +182,7 @@ class Resolved(NamedTuple):
     rule_ends: bool = False
 
     def batch_text(self) -> str:
-        """Returns the batch in words.
+        """The batch in words.
 
         >>> resolve("weak", OptimConfig(), 32, 574).batch_text()
         '574 (capped from 1024)'
@@ -238,7 +198,7 @@ class Resolved(NamedTuple):
 
 
 def learning_rate_text(stage: Stage) -> str:
-    """Returns a learning rate in words, with its factor on the base rate η.
+    """With the factor on the base rate η.
 
     >>> optim = OptimConfig(learning_rate=0.001, decay_epochs=(30, 60))
     >>> learning_rate_text(STRATEGIES["linear-warmup"].stage(optim, 128))
@@ -258,27 +218,18 @@ def learning_rate_text(stage: Stage) -> str:
 
 
 def strategy(name: str) -> ScalingStrategy:
-    """Returns the strategy of that name.
-
-    Raises:
-      InputError: there is none; the valid names are listed.
-    """
+    """The strategy of that name; raises InputError."""
     if name not in STRATEGIES:
         raise InputError(f"scaling must be one of {', '.join(STRATEGIES)}; got {name!r}")
     return STRATEGIES[name]
 
 
 def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolved:
-    """Returns the batch, the learning rate and the optimiser's constants of a strategy.
+    """Batch, learning rate and constants of a strategy.
 
     Raises:
-      InputError: an unknown strategy, or one that is not for this optimiser.
+      InputError: it is unknown, or not for this optimiser.
 
-    >>> linear = resolve("linear", OptimConfig(learning_rate=0.001, batch_size=32), 32, 574)
-    >>> linear.wanted_batch, linear.stages[0].batch
-    (1024, 574)
-    >>> round(linear.stages[0].learning_rate, 9)  # 574 / 32 = 17.9375
-    0.0179375
     >>> growing = resolve("growing", OptimConfig(batch_size=32, batch_doubling_epochs=(5, 10, 20)), 3, 574)
     >>> [stage[:2] for stage in growing.stages]
     [(1, 32), (6, 64), (11, 96)]
@@ -295,11 +246,11 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
 
 
 def require_known(config: Config) -> Config:
-    """Returns the configuration; raises InputError where its strategy is unknown."""
+    """Refuses an unknown strategy."""
     strategy(config.scaling)
     return config
 
 
 def devices_may_change(config: Config) -> bool:
-    """Returns whether neither batch nor learning rate of a run follows the devices, so that any number computes the same."""
+    """Whether neither batch nor learning rate follow the devices, so that any number computes the same."""
     return config.parallel.simulate_devices is not None or not strategy(config.scaling).grows(config.optim)

@@ -1,1 +1,1 @@
-"""The machine and its files: errors, locks, environment, signals, versions; it knows no configuration and no JAX."""
+"""The machine and its files. It knows no configuration and no JAX."""

@@ -1,6 +1,6 @@
-"""The one checker of annotations: values from TOML, JSON, the command line and Python, by the types that declare them.
+"""The one checker of values from TOML, JSON, the command line and Python, by their annotations.
 
-An annotation has plain types, `Literal`, lists, tuples, dictionaries and unions. `Annotated` adds rules.
+These have plain types, `Literal`, lists, tuples, dictionaries and unions. `Annotated` adds rules.
 
 >>> Share = Annotated[float, Rule("at least 0 and below 1", lambda value: 0 <= value < 1)]
 >>> words_of(Share | Literal["auto"])
@@ -18,21 +18,20 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path", NoneType: "none"}
-"""The types of single values in words."""
 
 MISFITS = (TypeError, ValueError, OverflowError)
 """What `fitted` raises."""
 
 
 class Rule(NamedTuple):
-    """What a value must be, in words that go on after "must be" and its type, and whether one is."""
+    """Words that go on after "must be" and a type, and their test."""
 
     words: str
     holds: Callable[[Any], bool]
 
 
 def words_of(kind: Any) -> str:  # noqa: ANN401 an annotation has no type of its own
-    """Returns what a value of an annotation must be, in words that go on after "must be".
+    """Words that go on after "must be".
 
     >>> words_of(Path | None), words_of(tuple[int, ...]), words_of(Literal["a", "b"])
     ('a path, or none', 'a list of values, each a whole number', 'one of a, b')
@@ -52,13 +51,13 @@ def words_of(kind: Any) -> str:  # noqa: ANN401 an annotation has no type of its
 
 
 def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, C901 a branch for each kind of type
-    """Returns a value as its annotation has it: a list as a tuple, text as a path, a whole number as a float.
+    """A value as its annotation has it: a list as a tuple, text as a path, a whole number as a float.
 
-    The text "none" is None where that is allowed. `True` is no number, and text has no NUL character, which no path can have.
-    Numbers must be finite, unless `finite` is False.
+    The text "none" is None where that is allowed, `True` is no number, and text has no NUL, which no path can have. Numbers
+    must be `finite`.
 
     Raises:
-      MISFITS: it is not of the annotation, or breaks a rule.
+      MISFITS: it does not fit, or breaks a rule.
     """
     origin, parts = get_origin(kind) or kind, get_args(kind)
     fit = partial(fitted, finite=finite)

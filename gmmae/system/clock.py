@@ -1,4 +1,4 @@
-"""A stopwatch that keeps compiling, training, evaluating and checkpointing apart and survives a resume."""
+"""A stopwatch that keeps the parts of a run apart and survives a resume."""
 
 import resource
 import threading
@@ -11,16 +11,16 @@ SECTIONS = ("compile_s", "train_s", "eval_s", "checkpoint_s")
 
 TICK_S = 0.5
 PAUSE_S = 2.0
-"""Seconds without a tick after which the process may have been stopped. A shorter pause counts as running."""
+"""A shorter time without a tick counts as running."""
 
 WAKE_UPS_PER_S = 20
-"""A thread that waits for the interpreter, and not for the end of a pause, wakes up more often: every 5 ms."""
+"""A thread that waits for the interpreter wakes up more often, every 5 ms; one that was stopped does not."""
 
 
 class RunningSeconds:
     """The seconds in which this process runs, without those in which it is stopped (SIGSTOP, `scontrol suspend`, a freezer).
 
-    A thread ticks. It misses ticks while the process is stopped, and also while another thread holds the interpreter.
+    A thread ticks. It misses ticks also while another thread holds the interpreter.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class RunningSeconds:
         threading.Thread(target=self._tick, name="clock", daemon=True).start()
 
     def __call__(self) -> float:
-        """Returns the seconds so far, from any moment."""
+        """The seconds since some moment."""
         if time.perf_counter() - self._last > PAUSE_S:
             time.sleep(0.01)  # the thread is about to wake up too
         return time.perf_counter() - self._paused_s
@@ -45,15 +45,13 @@ class RunningSeconds:
 
 
 running_seconds = cache(RunningSeconds)
-"""The clock of this process."""
 
 
 class Clock:
     """Seconds by section, and in total since the beginning of the run.
 
-    The total continues from `saved`, which `read` returned before a checkpoint. So it leaves out the time between two processes
-    of a run, after a process's last checkpoint, and in which the process is stopped. Block on the device's result inside a
-    section.
+    The total continues from `saved`, which `read` returned before a checkpoint, so it leaves out the time from that to the next
+    process. Block on the device's result inside a section.
     """
 
     def __init__(self, saved: Mapping[str, float] | None = None, now: Callable[[], float] | None = None):
@@ -63,7 +61,7 @@ class Clock:
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
-        """Adds the time spent inside the `with` block to a section of `SECTIONS`."""
+        """Adds the time of the block to a section of `SECTIONS`."""
         start = self._now()
         try:
             yield

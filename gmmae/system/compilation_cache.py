@@ -1,9 +1,7 @@
-"""JAX's persistent cache of compiled programs, in a folder of the user's.
+"""JAX's persistent cache of compiled programs, in a folder of the user's, which may serve several hosts.
 
-One folder serves all hosts. JAX's key of an entry has its version, the program, the GPU's model or the CPU's features, and the
-compiler's options. The number of threads of a CPU's operation is in the key of JAX 0.10 but not of 0.12. Where it is fixed,
-because bits depend on it, it has a folder of its own. A damaged entry, as a full disk leaves it, costs a warning of JAX, and
-the program is compiled.
+JAX's key of an entry leaves out the number of threads of a CPU's operation from 0.12 on. Where bits depend on that, it has a
+folder of its own. A damaged entry costs a warning of JAX, and the program is compiled.
 """
 
 import os
@@ -16,25 +14,21 @@ from gmmae.system.environment import CACHE_FOLDER, CACHE_MIN_S, THREADS
 from gmmae.system.errors import write_error
 
 LIMIT_BYTES = 2**30
-"""The limit of the folder's size when a process begins. A program takes from ten kilobytes to a few megabytes."""
+"""At the start of a process. A program takes from ten kilobytes to a few megabytes."""
 
 ENTRIES = f"*-{'[0-9a-f]' * 64}-cache"
-"""The names of what JAX writes, and nobody else."""
+"""What JAX writes, and nobody else."""
 
 
 def user_cache() -> Path:
-    """Returns `gmmae` in the folder for data that programs can make again: $XDG_CACHE_HOME, or `~/.cache`.
-
-    Raises:
-      RuntimeError: the user has no home.
-    """
+    """`gmmae` in $XDG_CACHE_HOME, or in `~/.cache`; raises RuntimeError for a user without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gmmae"
 
 
 def keep(setting: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Tells JAX, which must not have been imported yet, where to keep compiled programs, by the configuration's setting.
+    """Tells JAX, before it is imported, where to keep compiled programs. JAX's own variable goes before.
 
-    Where JAX's own variable is set, it decides. A folder that cannot be used costs a line on standard error, and time.
+    A folder that cannot be used costs a line on standard error, and time.
     """
     if setting == "off" or CACHE_FOLDER in environ:
         return

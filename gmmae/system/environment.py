@@ -9,24 +9,20 @@ from pathlib import Path
 from gmmae.system.errors import InputError
 
 THREADS = "PJRT_NPROC"
-"""Threads that XLA divides one operation of a CPU among, at least as many as devices; by default the cores that it may use."""
+"""Of a CPU's operation, at least as many as devices; by default the cores it may use."""
 
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
-"""Devices that a CPU is divided into; by default one. Where there is a GPU nobody uses them."""
+"""By default one."""
 
 CACHE_FOLDER = "JAX_COMPILATION_CACHE_DIR"
 CACHE_MIN_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
-"""JAX's variables for the folder of compiled programs, and for how long one must take to compile to be kept there."""
+"""For less, a program is not kept there."""
 
 
 def update_jax() -> None:
     """Tells a JAX that is imported already, as by a user's workload, what stands in the environment now.
 
-    JAX reads its variables when it is imported, and XLA when the first array is made. Where that has happened, the devices are
-    those that there are.
-
-    Raises:
-      InputError: XLA does not know its flags.
+    XLA reads it for the first array; after that, the devices are those that there are.
     """
     if flags := os.environ.get("XLA_FLAGS"):  # XLA aborts the process that reads bad ones
         parse = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]

@@ -1,7 +1,7 @@
 """The exceptions for users.
 
-An error that a user can cause and fix is an `InputError`: a single line with the rule, the input and the change. The command
-line prints it and exits with the error's code. Any other error is a bug and keeps its traceback.
+An error that a user can cause and fix is an `InputError`, a line with the rule, the input and the remedy. Any other error is a
+bug and keeps its traceback.
 """
 
 import sys
@@ -11,27 +11,23 @@ from typing import NoReturn
 
 
 class InputError(Exception):
-    """Bad input: the message states the rule, what was received and the way out."""
+    """Bad input."""
 
     exit_code = 2
 
 
 class StorageError(InputError):
-    """The work directory failed in the middle of a run: a full disk, a folder that went away. No input was bad."""
+    """A full disk, or a folder that went away."""
 
     exit_code = 74  # EX_IOERR of sysexits.h
 
 
 SIGINT_CODE = 130
-"""The exit code at Ctrl-C: 128 and the signal's number."""
+"""128 and the signal's number."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, SIGTERM or SIGHUP, with what a user is told to hold then.
-
-    Attributes:
-      code: the exit code, 128 and the signal's number.
-    """
+    """Ctrl-C, SIGTERM or SIGHUP, with the state of the output in words."""
 
     def __init__(self, words: str = "", code: int = SIGINT_CODE) -> None:
         super().__init__(words)
@@ -44,13 +40,13 @@ def raise_interrupted(number: int, _: object) -> NoReturn:
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
-    """The exit code of a command that was interrupted."""
+    """The exit code of an interrupted command."""
     return getattr(error, "code", SIGINT_CODE)
 
 
 @contextmanager
 def at_interrupt(words: str) -> Iterator[None]:
-    """Within it, an interrupt says these words, unless it has its own."""
+    """Within it, an interrupt has these words, unless it has its own."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -58,17 +54,17 @@ def at_interrupt(words: str) -> Iterator[None]:
 
 
 LOST_PEER = 75
-"""The exit code of a run that has lost one of its processes: EX_TEMPFAIL of sysexits.h, try again."""
+"""The exit code of a run that has lost a process: EX_TEMPFAIL of sysexits.h, try again."""
 
 
 def report(error: InputError) -> int:
-    """Prints an error as one line on standard error; returns the exit code."""
+    """Prints an error on standard error, and returns the exit code."""
     write_error(f"error: {printable(str(error))}\n")
     return error.exit_code
 
 
 def printable(text: str) -> str:
-    r"""A text with what no terminal shows, such as a line end in a file's name, written as Python does.
+    r"""A text with what no terminal shows, such as a file name's line end, written as Python does.
 
     >>> printable("a\nb/ü.csv"), printable("\u202etfel")
     ('a\\nb/ü.csv', '\\u202etfel')
@@ -77,7 +73,7 @@ def printable(text: str) -> str:
 
 
 def write_error(text: str) -> None:
-    """Writes text to standard error, if anybody can read it: the exit code says it too."""
+    """Writes text to standard error, if anybody can read it."""
     with suppress(OSError, StorageError):  # the terminal may be closed
         sys.stderr.write(text)  # in one piece: other threads may write there
         sys.stderr.flush()

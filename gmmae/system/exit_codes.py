@@ -1,6 +1,6 @@
 """The exit codes of a run, and the ends after which it is started again.
 
-All processes of a run end with one code where they can: one that fails tells the others its own.
+All processes of a run end with one code where they can.
 
 | code | what it says | started again |
 |---|---|---|
@@ -14,14 +14,13 @@ All processes of a run end with one code where they can: one that fails tells th
 | 134, 142 | with others: JAX has aborted it because another one was lost; an epoch did not end. Both are a loss, 75 | as 75 |
 | another one above 128 | killed: with other processes that is a loss, 75; alone it would be killed again | no |
 
-Commands other than `train`, `sweep` and `plan` have no checkpoint. At Ctrl-C every command says what holds. A command whose
-reader has gone (`| head`), or whose output is closed, goes on in silence. It ends with the code that it would have had.
+Commands other than `train`, `sweep` and `plan` have no checkpoint. A command whose reader has gone (`| head`), or whose output
+is closed, goes on in silence, to the same code.
 
-The launchers in `launch/` and the tasks of a sweep use this table.
+The launchers in `launch/` and the tasks of a sweep use this:
 
     python -m gmmae.system.exit_codes run PROCESSES CODE...    # exits with the run's code
-    python -m gmmae.system.exit_codes again RESTARTS CODE...   # exits with 0 if the run, which ended with these codes one after
-                                                             # another, is to be started again after the last, or with 1
+    python -m gmmae.system.exit_codes again RESTARTS CODE...   # exits with 0 if a run with these ends is to be started again
 """
 
 import sys
@@ -31,41 +30,27 @@ from gmmae.system.errors import LOST_PEER
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
 
 MAX_LOSSES = 3
-"""The number of losses in a row after which a run is started again. An end with a checkpoint begins a new row."""
+"""In a row. An end with a checkpoint begins a new row."""
 
 
 def of_run(codes: Sequence[int], processes: int) -> int:
-    """Returns the code of a run from those of its processes, as a shell has them, or from the one of their launcher.
-
-    >>> of_run([137, 75], 2), of_run([137], 1), of_run([75, 2], 2), of_run([0, 0], 2)
-    (75, 137, 2, 0)
-    """
-    failed = [LOST_PEER if processes > 1 and _killed(code) else code for code in codes if code]
+    """The code of a run from those of its processes, or of their launcher, in a shell."""
+    # A signal's code is 128 and its number in a shell, or 255 from ssh.
+    ours = [EXIT_CODES[reason] for reason in INTERRUPTED]
+    failed = [LOST_PEER if processes > 1 and code > 128 and code not in ours else code for code in codes if code]
     # What a process says of itself goes before a loss; and a fault, a small number, before a signal.
     return min((code for code in failed if code != LOST_PEER), default=LOST_PEER if failed else 0)
 
 
-def _killed(code: int) -> bool:
-    """Returns whether a code is that of a signal: 128 and its number in a shell, or 255 from ssh."""
-    return code > 128 and code not in (EXIT_CODES[reason] for reason in INTERRUPTED)
-
-
 def again(codes: Sequence[int], restarts: float) -> bool:
-    """Returns whether a run is to be started again after its last end, at most `restarts` times after SIGTERM.
-
-    >>> again([143, 143], 2), again([143, 143], 1), again([75] * 4, 9), again([75, 75, 75, 143, 75], 9), again([2], 9)
-    (True, False, False, True, False)
-    """
+    """Whether a run that ended is to be started again, at most `restarts` times after SIGTERM."""
     if codes[-1] == EXIT_CODES[SIGTERM]:
         return codes.count(codes[-1]) <= restarts
-    if codes[-1] == LOST_PEER:
-        in_a_row = next((i for i, code in enumerate(reversed(codes)) if code != LOST_PEER), len(codes))
-        return in_a_row <= MAX_LOSSES
-    return False
+    return codes[-1] == LOST_PEER and [*codes[-MAX_LOSSES - 1 :]] != [LOST_PEER] * (MAX_LOSSES + 1)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one of the two commands of the launch files."""
+    """The launch files' two commands."""
     command, *numbers = arguments
     number, *codes = map(int, numbers)
     return of_run(codes, number) if command == "run" else int(not again(codes, number))

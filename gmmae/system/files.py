@@ -1,8 +1,7 @@
-"""Writing of files and folders that are there whole, or not at all.
+"""Files and folders that are written whole, or not at all: beside their place, and then renamed.
 
-Both are written beside their place, and renamed. A folder NAME is written as `.NAME.partial`. A former NAME is `.NAME.former`
-for a moment, and put back if the process is killed in it. `.NAME.lock` lets one process write at a time: so what a killed one
-has left can be told, and the next call removes it.
+A folder NAME is written as `.NAME.partial`. A former NAME is `.NAME.former` for a moment, and put back if the process is killed
+in it. `.NAME.lock` lets one process write at a time, so the next one can remove what a killed one has left.
 """
 
 import csv
@@ -26,25 +25,25 @@ from gmmae.system import locks
 from gmmae.system.errors import InputError, Interrupted, StorageError, exit_code, raise_interrupted
 
 ANYTHING = "."
-"""The mark that all have: whatever is there is replaced."""
+"""The mark that all have."""
 HEAD_BYTES = 4096
-"""The part of a file in which its mark stands."""
+"""In which a file's mark stands."""
 LEFT_AFTER_S = 86400
-"""The age at which a half-written file is one that a killed process has left."""
+"""After this a half-written file was left by a killed process."""
 FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EFBIG, errno.ENODEV)
-"""Errors of a disk, where the path that was given is right."""
+"""Errors of a disk, where the path is right."""
 TAKEN_AWAY = (errno.ENOENT, errno.EACCES, errno.EPERM)
-"""Errors of a folder that was there, and could be written, before."""
+"""Errors of a folder that could be written before."""
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: a reader, or a crash, never sees half of it."""
+    """Writes a file whole or not at all."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> str:
-    r"""Returns rows as comma-separated values under a header. A cell that a row lacks is empty; other keys are left out.
+    r"""Comma-separated values under a header, with empty cells for what a row lacks.
 
     >>> csv_text([{"name": "a", "loss": 0.5}, {"name": "b,c"}], ("name", "loss"))
     'name,loss\na,0.5\n"b,c",\n'
@@ -60,11 +59,7 @@ def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> st
 def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
     """A file that takes the place of `path` when the block ends. If the block raises, nothing has changed.
 
-    Several processes may write one file at a time: the last one's stays. A pipe or a device is written as it is. If `durable`,
-    the bytes are on the disk when the block has ended, for the case of a power cut.
-
-    Raises:
-      OSError: the file cannot be written there.
+    The last of several writers wins. A pipe or a device is written as it is. If `durable`, the bytes survive a power cut.
     """
     path = _followed(path)
     if path.is_dir():
@@ -96,12 +91,7 @@ def _followed(path: Path) -> Path:
 
 @contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """Gives `whole_file` for the file of `--out`; the block does nothing but write it. SIGTERM and SIGHUP leave nothing either.
-
-    Raises:
-      InputError: it cannot be written there.
-      StorageError: the disk failed.
-    """
+    """`whole_file` for the file of `--out`, whose block does nothing but write it. SIGTERM and SIGHUP leave nothing either."""
     with stoppable(), writing("--out", path, "file"), whole_file(path) as part:
         yield part
 
@@ -110,18 +100,8 @@ def output_file(path: Path) -> Iterator[Path]:
 def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool = False) -> Iterator[Path]:
     """An empty folder that takes the place of `out` when the block ends. If the block raises, nothing has changed.
 
-    In the block SIGTERM and SIGHUP raise as Ctrl-C does. A process that `waits` for another one that is writing the folder says
-    so; otherwise the second is refused.
-
-    Args:
-      out: a folder that is new or empty, or one that is replaced.
-      option: what the user calls it.
-      mark: a file of it that tells an earlier result of the same command, which is replaced; empty: nothing is replaced.
-      waits: for another process that is writing the folder.
-
-    Raises:
-      InputError: the folder holds something else, cannot be written, or another process is writing it.
-      StorageError: the disk failed.
+    An earlier result of the same command has the file `mark`, and is replaced. In the block SIGTERM and SIGHUP raise as Ctrl-C
+    does. A process that `waits` for another one that is writing the folder says so; otherwise it is refused.
     """
     place, made = Path(os.path.realpath(out)), None
     try:
@@ -155,8 +135,6 @@ def _besides(place: Path) -> list[Path]:
 
 @contextmanager
 def _alone(place: Path, option: str, waits: bool = False) -> Iterator[None]:
-    """Holds the lock of a place. What is half written is removed, before and after."""
-
     def busy(holder: str) -> None:
         if not waits:
             raise InputError(
@@ -183,16 +161,10 @@ def _alone(place: Path, option: str, waits: bool = False) -> Iterator[None]:
 
 
 def claim_output(out: Path, mark: str | bytes | None = "", option: str = "--out") -> None:
-    """Refuses an output that is not a command's to write. A command calls this before it begins what takes long.
+    """Refuses an output that is not a command's to write, before the command begins what takes long.
 
-    Args:
-      out: a folder or file that is new or empty, or an earlier result of the same command.
-      mark: what tells an earlier result, which is replaced: a file in a folder, or bytes at the head of a file; empty: nothing
-        is replaced; None: a work directory, which is entered.
-      option: what the user calls it.
-
-    Raises:
-      InputError: it is `/`, leads through a file, has too long a name, holds something else, or another process is writing it.
+    An earlier result, which is replaced, has `mark`: a file in a folder, or bytes at the head of a file; empty: there is none.
+    None is for a work directory, which is entered.
     """
     place = Path(os.path.realpath(out))
     with writing(option, out, "place"):
@@ -226,10 +198,10 @@ def _require_ours(out: Path, mark: str | bytes | None, option: str) -> None:
         raise InputError(f"{option} must be a folder that can be replaced; got {out}, {why}: name a folder in it")
 
 
-def print_result(out: Path, lines: Iterable[str]) -> None:
+def print_result(out: Path, lines: Iterable[object]) -> None:
     """Prints lines after `out` was written; Ctrl-C says that it was."""
     try:
-        print("\n".join(lines), flush=True)
+        print(*lines, sep="\n", flush=True)
     except KeyboardInterrupt as error:
         raise _after(out, error) from None
 
@@ -239,7 +211,7 @@ def _after(out: Path, error: KeyboardInterrupt) -> Interrupted:
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
-    """Removes the folders that hold nothing, in their order."""
+    """Removes the empty ones, in their order."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
@@ -249,11 +221,7 @@ def remove_empty(folders: Sequence[Path]) -> None:
 def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
     """Turns errors of the file system into errors for the user, who calls the place `option`.
 
-    `inside` is a folder that could be written before; with None the path itself may be wrong.
-
-    Raises:
-      InputError: it cannot be written.
-      StorageError: the disk failed.
+    `inside` could be written before; if None, the path itself may be wrong.
     """
     try:
         yield
@@ -272,7 +240,7 @@ def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise, so that what is half written is removed. Where they are ignored they stay so."""
+    """SIGTERM and SIGHUP raise, so that what is half written is removed, unless they are ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -287,7 +255,7 @@ def stoppable() -> Iterator[None]:
 
 
 def _flush_all(folder: Path) -> None:
-    """Brings all that is in a folder to the disk. Linux does so for a file system at once: 0.1 s for 2000 files, not 10 s."""
+    """Of a whole file system, which takes 0.1 s for 2000 files, not 10 s."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:

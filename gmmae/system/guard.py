@@ -1,4 +1,4 @@
-"""Runs a command so that an error that a user can fix becomes one line on standard error and an exit code."""
+"""Runs a command so that an error that a user can fix becomes one line and an exit code."""
 
 import atexit
 import gc
@@ -11,15 +11,15 @@ from gmmae.system.errors import InputError, StorageError, exit_code, report, wri
 from gmmae.system.streams import outlasting
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
-"""What XLA's errors begin with where a device's memory is full."""
+"""How XLA's errors begin where a device's memory is full."""
 
 
 START_OF_JAX = ("jax/_src/config.py", "jax/_src/xla_bridge.py")
-"""The modules in which JAX reads its variables and looks for devices."""
+"""Where JAX reads its variables and looks for devices."""
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
-    """Runs a command; an `InputError`, or an interrupt, becomes one line on standard error and its exit code."""
+    """Returns the exit code."""
     atexit.register(gc.freeze)  # no last collection: the system takes back the memory at once
     hook = sys.unraisablehook
     # What TensorStore still has to say of a checkpoint that failed comes late, and no line may stand beside that of the error.
@@ -49,22 +49,26 @@ def _ended(command: Callable[..., int], *arguments: object) -> int:
 
 
 def as_input_error(error: BaseException) -> InputError | None:
-    """Returns an error that a user can cause and fix as one of gmmae's; None for a fault of the program."""
+    """An error that a user can fix as one of gmmae's; None for a fault of the program."""
     text = str(error)
     if isinstance(error, InputError):
         return error
     if isinstance(error, MemoryError):
-        rule = "memory must hold what is asked for"
-        return InputError(f"{rule}; got {text or 'too little'}: ask for less, or use a machine with more")
+        return InputError(
+            f"memory must hold what is asked for; got {text or 'too little'}: ask for less, or use a machine with more"
+        )
     if not isinstance(error, AssertionError | RuntimeError | ValueError):
         return None
     if traceback.extract_tb(error.__traceback__)[-1].filename.endswith(START_OF_JAX):
         given = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_")))
-        rule = "JAX must start with the variables of the environment"
-        return InputError(f"{rule}; got {text or 'no such device'} of {given or 'none'}: correct or unset them")
+        return InputError(
+            f"JAX must start with the variables of the environment; got {text or 'no such device'} of {given or 'none'}: "
+            "correct or unset them"
+        )
     if OUT_OF_MEMORY not in text:
         return None
     fault = " ".join(text[text.index(OUT_OF_MEMORY) :].split())[:200]
-    rule = "the device's memory must hold data, model and a batch beside what other programs have there"
-    change = "or use more devices, a smaller --parallel.micro-batch-size or fewer samples"
-    return InputError(f"{rule}; got {fault}: end the others (nvidia-smi lists them), {change}")
+    return InputError(
+        f"the device's memory must hold data, model and a batch beside what other programs have there; got {fault}: end the "
+        "others (nvidia-smi lists them), or use more devices, a smaller --parallel.micro-batch-size or fewer samples"
+    )

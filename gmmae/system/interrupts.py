@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1, SIGINT and SIGHUP as a request to stop at the end of the epoch."""
+"""Signals as a request to stop at the end of the epoch."""
 
 import os
 import signal
@@ -20,9 +20,8 @@ REPEAT_S = 1.0
 class Interrupts:
     """While entered, the first of these signals sets `reason`; SIGINT after that acts as if it were not handled.
 
-    The others do not: Slurm sends SIGTERM to all processes of a job, and their parents pass it on, so one request may come
-    twice. SIGHUP, which a closed terminal sends, stays ignored where it is, as nohup asks. Outside the main thread, where
-    Python cannot install handlers, nothing is changed and `reason` stays None.
+    The others do not: Slurm sends SIGTERM to all processes of a job, and their parents pass it on. SIGHUP stays ignored where
+    it is, as nohup asks. Outside the main thread, where Python has no handlers, `reason` stays None.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""JSON files that a command has written and another reads: checked as a whole, and refused in a line that names the file."""
+"""JSON files that one command writes and another reads, refused in a line that names the file."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -11,21 +11,14 @@ from gmmae.system.errors import InputError
 T = TypeVar("T")
 
 MAX_FAULT_LENGTH = 200
-"""Characters of what is said of a fault."""
+"""Characters of a fault in a message."""
 
 
 def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]], T]) -> T:
-    """Reads the object of a JSON file and converts it.
+    """Converts the object of a JSON file.
 
-    Args:
-      path: the file.
-      what: the rule for the file, in words that follow "must".
-      change: the advice where it does not hold.
-      convert: its ValueError, TypeError or KeyError refuses the file.
-
-    Raises:
-      FileNotFoundError: there is no file.
-      InputError: it cannot be read, is no JSON, or nothing can be made of it.
+    `what` is the rule in words that follow "must", `change` the advice. A ValueError, TypeError or KeyError of `convert`
+    refuses the file, and FileNotFoundError passes.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -39,11 +32,6 @@ def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]],
 
 
 def _fault(error: Exception) -> str:
-    r"""Returns an error in a few words.
-
-    >>> _fault(KeyError("scaling")), _fault(ValueError("a line\nand another")), _fault(RecursionError())
-    ("no 'scaling'", 'a line and another', 'JSON that is nested too deep')
-    """
     if isinstance(error, RecursionError):
         return "JSON that is nested too deep"
     text = f"no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
@@ -52,16 +40,7 @@ def _fault(error: Exception) -> str:
 
 
 def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str] = ()) -> T:
-    """Returns a dataclass or a named tuple of values by field, checked by the types of its fields. A number of float is finite.
-
-    Args:
-      kind: its fields are annotated as `fitted` knows.
-      values: by field.
-      any_number: fields whose numbers may be NaN or infinite.
-
-    Raises:
-      ValueError, TypeError: a field is missing or not known, or a value has another type.
-    """
+    """A dataclass or named tuple of values by field, checked by the annotations; `any_number` may be NaN or infinite."""
     hints, new = get_type_hints(kind, include_extras=True), {}
     for name, value in values.items():
         try:

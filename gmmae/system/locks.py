@@ -1,17 +1,17 @@
-"""One process at a time, on one host or on several that share a file system; without knowing how that was mounted.
+"""One process at a time, on one host or on several that share a file system, however that was mounted.
 
 Two means, because neither is enough alone:
 
-- `flock` is exact among the processes of one kernel, which frees it however its holder ends. Where a file system locks for all
-  hosts it is exact among these too. But under NFS with `nolock`, or Lustre with `localflock`, every host gets its own lock, and
-  where there is no lock service `flock` fails (ENOLCK, ENOTSUP). The file is opened for writing, which NFS asks of a locker.
-- An owner file beside the lock names its holder. It is created exclusively, which is atomic on NFS too, and touched every
-  `BEAT_S` seconds. A process that has the `flock` and finds the owner file of its own kernel knows that the owner is dead.
-  Otherwise it looks for `SILENCE_S` seconds: a file that changes has a living holder, one that does not is taken over. Who
-  does not want to wait takes over what was not touched for `STALE_S`. No clock is compared with another host's.
+- `flock` is exact among the processes of one kernel, which frees it however its holder ends, and of all hosts where the file
+system locks for all. But under NFS with `nolock`, or Lustre with `localflock`, every host gets its own, and without a lock
+service it fails (ENOLCK, ENOTSUP). NFS wants the file opened for writing.
+- An owner file names the holder. It is created exclusively, which is atomic on NFS too, and touched every `BEAT_S` seconds. A
+process that has the `flock` and finds an owner of its own kernel knows that it is dead. Otherwise it looks for `SILENCE_S`
+seconds, and takes the lock over if the file stays as it is; without looking, after `STALE_S`. No clock is compared with another
+host's.
 
-Two cases are not covered where hosts do not see each other's `flock`. A holder may be suspended for `SILENCE_S` while another
-host asks. Two hosts may take over from the same dead holder within the same milliseconds.
+Not covered where hosts do not see each other's `flock`: a holder that is suspended for `SILENCE_S` while another host asks, and
+two hosts that take over from one dead holder within milliseconds.
 """
 
 import errno
@@ -37,13 +37,8 @@ UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 def held(path: Path, busy: Callable[[str], None], look: bool = True) -> Iterator[None]:
     """Holds the lock at `path`, with the owner file beside it, while the context is entered.
 
-    Args:
-      path: the lock's file, made where it is not there.
-      busy: is told once who holds the lock. If it returns, the holder's end is awaited; if it raises, so does this.
-      look: whether to look for a while if the holder lives. If not, the age of its last touch decides at once.
-
-    Raises:
-      OSError: the files cannot be written.
+    `busy` is told once who holds the lock. If it returns, the holder's end is awaited; if it raises, so does this. Unless we
+    `look` whether the holder lives, the age of its last touch decides.
     """
     owner = path.with_name(f"{path.name}.owner")
     new = not path.exists()
@@ -71,24 +66,17 @@ def _opened(path: Path, blocked: Callable[[], None]) -> tuple[IO[str], bool]:
         file = path.open("a")
         try:
             exact = _flock(file, blocked)
-            if _is_at(file, path):
-                return file, exact
+            with suppress(FileNotFoundError):  # a former holder may have removed the file before it was locked
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    return file, exact
         except BaseException:
             file.close()
             raise
         file.close()
 
 
-def _is_at(file: IO[str], path: Path) -> bool:
-    """Whether a file is still the one of that path: a former holder may have removed it before it was locked."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _flock(file: IO[str], blocked: Callable[[], None]) -> bool:
-    """Whether the file system has this lock at all; if so, it is held now."""
+    """Whether the file system has this lock, which then is held."""
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,7 +95,12 @@ def _own(owner: Path, exact: bool, busy: Callable[[str], None], is_dead: Callabl
     while True:
         try:
             with owner.open("x", encoding="utf-8") as file:
-                _write_or_remove(file, owner)
+                try:
+                    file.write(_this_process())
+                    file.flush()
+                except BaseException:
+                    owner.unlink(missing_ok=True)
+                    raise
             return
         except FileExistsError:
             left_by_the_dead = exact and _read(owner).endswith(this_boot())
@@ -118,18 +111,8 @@ def _own(owner: Path, exact: bool, busy: Callable[[str], None], is_dead: Callabl
             busy(_holder(owner))
 
 
-def _write_or_remove(file: IO[str], owner: Path) -> None:
-    """Writes who this is; where that fails, nobody is to wait for the one who did not say it."""
-    try:
-        file.write(_this_process())
-        file.flush()
-    except BaseException:
-        owner.unlink(missing_ok=True)
-        raise
-
-
 def _silent(owner: Path) -> bool:
-    """Whether nobody touches the owner file while we look; returns at the first sign of life, or when the file goes."""
+    """Returns at the first sign of life, or when the file goes."""
     first, end = _stamp(owner), time.monotonic() + SILENCE_S
     while time.monotonic() < end:
         time.sleep(LOOK_EVERY_S)
@@ -139,14 +122,14 @@ def _silent(owner: Path) -> bool:
 
 
 def _stale(path: Path, owner: Path) -> bool:
-    """Whether nobody has touched the owner file for long, by the clock of the file system: the lock is touched now."""
+    """By the clock of the file system, because the lock is touched now."""
     os.utime(path)
     now, then = _stamp(path), _stamp(owner)
     return now is not None and then is not None and now[1] - then[1] > STALE_S * 1e9
 
 
 def _stamp(owner: Path) -> tuple[int, int] | None:
-    """Changes with every beat. The file is opened, because NFS asks its server then; `stat` alone may be a minute old."""
+    """Changes with every beat. Opening the file makes NFS ask its server; `stat` alone may be a minute old."""
     try:
         with owner.open("rb") as file:
             stat = os.fstat(file.fileno())
@@ -177,7 +160,7 @@ def _read(owner: Path) -> str:
 
 
 def this_boot() -> str:
-    """What the processes have in common among which `flock` always works; names of containers on a host may differ."""
+    """Of processes among which `flock` always works; names of containers on a host may differ."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

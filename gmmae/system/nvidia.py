@@ -1,7 +1,7 @@
-"""NVIDIA's GPUs as the driver lists them: the extra of this project that JAX needs for them, and one for each program.
+"""NVIDIA's GPUs as the driver lists them: the extra that JAX needs for them, and one GPU for each program.
 
-`make` runs this file before anything is installed, so it uses the standard library only. `python gmmae/system/nvidia.py test`
-prints the extras to install: "test" and the one for the GPU. It says on standard error where a GPU cannot be used.
+`make` runs this before anything is installed, so it uses the standard library only. `python gmmae/system/nvidia.py test` prints
+the extras to install, "test" and the one for the GPU, and says where a GPU cannot be used.
 """
 
 import itertools
@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 OLDEST = {"cuda13": (580, 7.5), "cuda12": (525, 5.2)}
-"""The driver's major version and the GPU's compute capability that each extra needs, the best extra first."""
+"""The driver's major version and the GPU's compute capability for each extra, the best extra first."""
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MEMORY = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE")
-"""Variables with which a user sets how JAX takes a GPU's memory."""
+"""By which a user sets how JAX takes a GPU's memory."""
 
 MEMORY_SHARE = 0.75
-"""The share of a GPU's memory for all programs on it, which JAX takes by default for one."""
+"""What JAX takes by default."""
 
 
 class Gpu(NamedTuple):
@@ -33,7 +33,7 @@ class Gpu(NamedTuple):
 
     @property
     def extra(self) -> str:
-        """The extra to install, or "" where JAX has none for this driver or GPU.
+        """The extra to install, or "" where there is none for this driver or GPU.
 
         >>> [Gpu("", driver, capability).extra for driver, capability in (("580.65", 9.0), ("580.65", 7.0), ("470.1", 8.0))]
         ['cuda13', 'cuda12', '']
@@ -42,8 +42,8 @@ class Gpu(NamedTuple):
         return next((extra for extra, (driver, capability) in OLDEST.items() if has[0] >= driver and has[1] >= capability), "")
 
     @property
-    def way_out(self) -> str:
-        """What has to be done so that JAX can use it."""
+    def remedy(self) -> str:
+        """What JAX needs to use it."""
         if self.extra:
             return f"pip install -c constraints.txt -e '.[{self.extra}]'"
         driver, capability = OLDEST["cuda12"]
@@ -53,7 +53,7 @@ class Gpu(NamedTuple):
 
 
 def find() -> Gpu | None:
-    """The first GPU that `nvidia-smi` lists; None where it lists none, or is not there."""
+    """The first GPU that `nvidia-smi` lists, if any."""
     driver, name = next(iter(_query("driver_version", "name")), ("", ""))
     if not _major(driver):
         return None
@@ -62,17 +62,16 @@ def find() -> Gpu | None:
 
 
 def unused(platform: str, environ: Mapping[str, str]) -> str:
-    """A line for a run whose devices are not GPUs though there is one that nobody has ruled out; else ""."""
+    """A line for a run on a CPU where nobody has ruled out the GPU; else ""."""
     ruled_out = environ.get("JAX_PLATFORMS") or environ.get(VISIBLE) in ("", "-1")
     gpu = None if platform != "cpu" or ruled_out else find()
-    return f"the GPU of this host, {gpu.name}, is not used; to use it: {gpu.way_out}" if gpu else ""
+    return f"the GPU of this host, {gpu.name}, is not used; to use it: {gpu.remedy}" if gpu else ""
 
 
 def places(at_once: int) -> list[dict[str, str]]:
-    """Returns an environment for each GPU, in which one of several programs gets that GPU; none without GPUs.
+    """An environment for each GPU, in which a program gets that GPU.
 
-    Where more programs run `at_once` than there are GPUs, several divide the memory that one would take, unless the user has
-    set how memory is taken.
+    Where more programs run `at_once`, several divide the memory that one would take, unless the user has set it.
     """
     names = visible()
     sharers = math.ceil(at_once / len(names)) if names else 1
@@ -82,10 +81,7 @@ def places(at_once: int) -> list[dict[str, str]]:
 
 
 def visible() -> list[str]:
-    """What the GPUs that a program started here would see are called in `CUDA_VISIBLE_DEVICES`.
-
-    Without that variable they are UUIDs, because CUDA and nvidia-smi number GPUs differently.
-    """
+    """The GPUs that a program started here would see, by default as UUIDs: CUDA and nvidia-smi number them differently."""
     listed = os.environ.get(VISIBLE)
     if listed is None:
         return [uuid for [uuid] in _query("uuid") if uuid.startswith("GPU-")]
@@ -94,7 +90,7 @@ def visible() -> list[str]:
 
 
 def _query(*fields: str) -> list[list[str]]:
-    """The fields of each GPU; none where `nvidia-smi` does not give them. It takes seconds where no driver is loaded."""
+    """The fields of each GPU. It takes seconds where no driver is loaded."""
     command = ("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -112,5 +108,5 @@ def _major(driver: str) -> int:
 if __name__ == "__main__":
     gpu = find()
     if gpu and not gpu.extra:
-        print(f"warning: JAX cannot use the GPU of this host, {gpu.name}: {gpu.way_out}", file=sys.stderr)
+        print(f"warning: JAX cannot use the GPU of this host, {gpu.name}: {gpu.remedy}", file=sys.stderr)
     print(",".join([*sys.argv[1:], *([gpu.extra] if gpu and gpu.extra else [])]))

@@ -15,7 +15,7 @@ PACKAGES = ("gmmae", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "nump
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide on the numbers."""
+    """Of Python and the packages that decide on the numbers."""
     numbers = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(kind: str) -> str:
-    """What computes, in words: the accelerator as JAX calls it, or the processor and the cores that this process may use."""
+    """The accelerator as JAX calls it, or the processor and its usable cores."""
     if kind != "cpu":
         return kind
     match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
@@ -36,7 +36,7 @@ def machine(kind: str) -> str:
 
 @cache  # the code of a process does not change
 def git_commit() -> str | None:
-    """The commit of the checkout that this code runs from, `-dirty` behind it if changed; None outside a checkout."""
+    """The checkout's commit, `-dirty` behind it if changed; None outside a checkout."""
     here = Path(__file__)
 
     def git(*arguments: str) -> str:
@@ -51,7 +51,7 @@ def git_commit() -> str | None:
 
 
 def source_hash() -> str:
-    """Twelve hexadecimal digits of a SHA-256 of the package's source files, names and contents."""
+    """Twelve digits of a SHA-256 of the package's source files, names and contents."""
     here = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(here.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Why a run ended, as its record says it, and the exit code of each reason."""
+"""Why a run ended, as its record says it, and each reason's exit code."""
 
 TARGET_REACHED = "target_reached"
 MAX_EPOCHS = "max_epochs"
@@ -21,7 +21,6 @@ EXIT_CODES = {
     SIGINT: 130,
     SIGHUP: 129,
 }
-"""The exit code of a run by its stop reason; bad input is 2."""
 
 INTERRUPTED = (SIGTERM, SIGINT, SIGHUP)
-"""A run that was stopped from outside; the same command resumes it."""
+"""Stopped from outside; the same command resumes the run."""

@@ -1,4 +1,4 @@
-"""Standard input, output and error as a command finds them: closed, or without a reader."""
+"""Standard input, output and error that are closed, or without a reader."""
 
 import errno
 import io
@@ -12,9 +12,9 @@ from gmmae.system.errors import StorageError
 
 
 class Outlasting:
-    """A text stream that is silent once nobody can read it any more: its terminal was closed, or the reader of its pipe ended.
+    """A text stream that is silent once its terminal was closed, or the reader of its pipe ended.
 
-    A run must not die of that, least of all before the checkpoint that SIGHUP asks for. A full disk is another matter.
+    A run must not die of that before the checkpoint that SIGHUP asks for; a full disk is another matter.
     """
 
     def __init__(self, stream: TextIO):
@@ -26,7 +26,7 @@ class Outlasting:
         return len(text)
 
     def flush(self) -> None:
-        """Flushes the stream, if it has a reader."""
+        """Flushes, if there is a reader."""
         self._silent_once_gone(self._stream.flush)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 of whatever type the stream has
@@ -47,14 +47,14 @@ class Outlasting:
 
 
 def silence(descriptor: int) -> None:
-    """Sends what is written to a descriptor nowhere, as also what Python still holds for it when it exits."""
+    """Discards what is written to a descriptor, also what Python still holds for it when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
 def open_closed() -> None:
-    """Opens those of the three streams that are closed (`>&-`): otherwise the next file that is opened would be one of them."""
+    """Opens those of the three streams that are closed (`>&-`): otherwise the next opened file would be one of them."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
@@ -66,7 +66,7 @@ def open_closed() -> None:
 
 @contextmanager
 def outlasting() -> Iterator[None]:
-    """Within it, standard output and error may lose their readers, as those of `| head`: nothing is said of it."""
+    """Within it, standard output and error may lose their readers (`| head`)."""
     open_closed()
     output, error = (cast(TextIO, Outlasting(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(output), redirect_stderr(error):

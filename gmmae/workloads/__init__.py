@@ -1,1 +1,1 @@
-"""What is trained: data, model and loss put together, the only place where they meet."""
+"""What is trained: data, model and loss put together."""

@@ -1,7 +1,7 @@
 """Random symmetries of the cube, on the device: flips and turns by 90 degrees.
 
-Each sample has a key of its own, so its symmetry does not depend on the number of devices, nor on its place in a batch.
-The symmetries of an n-axis volume are its axes' permutations, each with any axes flipped: 2, 8 or 48.
+A sample's key, and so its symmetry, depends neither on the number of devices nor on its place in a batch. An n-axis volume has
+2, 8 or 48: its axes' permutations, each with any axes flipped.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 
 
 def symmetry(volume: Float[Array, "*volume"], key: Array) -> Float[Array, "*volume"]:
-    """One of the symmetries of a volume, each as likely as the others; only axes with equal edges change places."""
+    """One of the symmetries, all equally likely; only axes with equal edges change places."""
     permute, flip = jax.random.split(key)
     turns = (volume.transpose(order) for order in itertools.permutations(range(volume.ndim)))
     permutations = [turn for turn in turns if turn.shape == volume.shape]
@@ -23,5 +23,5 @@ def symmetry(volume: Float[Array, "*volume"], key: Array) -> Float[Array, "*volu
 
 
 def symmetries(volumes: Float[Array, "samples *volume"], keys: Key[Array, " samples"]) -> Float[Array, "samples *volume"]:
-    """The volumes, each in a symmetry drawn from its key."""
+    """Each volume in a symmetry drawn from its key."""
     return jax.vmap(symmetry)(volumes, keys)

@@ -1,4 +1,4 @@
-"""The configuration of a run: from a TOML file, with the settings of the workload that the file names."""
+"""The configuration of a run, with the settings of its workload."""
 
 import os
 from pathlib import Path
@@ -15,32 +15,23 @@ from gmmae.workloads.settings import PatchConfig
 
 
 def configure(config: str | Path = "quickstart", **changes: object) -> Config:
-    """Returns the configuration of a TOML file with some values changed.
+    """The configuration of a TOML file with some values changed.
 
     Args:
       config: a TOML file, or the name of one in `configs`; `""` for the defaults of the workload that `changes` names.
       changes: values by key, with `__` where the command line has a point: `stop__max_epochs=5`.
-
-    Raises:
-      InputError: an unknown key or a bad value.
 
     >>> configure("quickstart", scaling="weak", stop__max_epochs=5).stop.max_epochs
     5
     """
     values = {key.replace("__", "."): value for key, value in changes.items()}
     workload = values.pop("workload", None)
-    if workload is not None and not isinstance(workload, str):
-        raise InputError(f"workload must be a name, a file or a module; got {workload!r}")
-    run = read_config(toml.find(str(config)), workload) if config else default({}, workload)
+    run = read_config(toml.find(config), workload) if config else default({}, workload)
     return require_source(require_known(toml.updated(run, values)))
 
 
 def require_source(config: Config, own: Config | None = None) -> Config:
-    """Refuses a folder or a CSV that the source would not read, unless the run `own` may have begun so: then it can be opened.
-
-    Raises:
-      ConfigError: the built-in data are synthetic, and have one.
-    """
+    """Refuses a folder or a CSV that the synthetic source would not read, unless the run `own` may have begun so."""
     data = getattr(config.settings, "data", None)
     as_begun = own and all(_data_setting(config, name) == _data_setting(own, name) for name in ("root", "csv"))
     if as_begun or not isinstance(data, DataConfig | PatchConfig):
@@ -53,12 +44,8 @@ def require_source(config: Config, own: Config | None = None) -> Config:
     return config
 
 
-def read_config(path: Path, workload: str | None = None) -> Config:
-    """Returns the configuration in a TOML file; keys that it does not name have their defaults.
-
-    Raises:
-      InputError: not TOML, an unknown key or a bad value; the message names the file.
-    """
+def read_config(path: Path, workload: object = None) -> Config:
+    """The configuration in a TOML file; other keys have their defaults."""
     table = toml.read_table(path)
     start = default(table, workload)
     try:
@@ -67,35 +54,31 @@ def read_config(path: Path, workload: str | None = None) -> Config:
         raise InputError(f"{path}: {error}") from error
 
 
-def default(table: dict[str, object], workload: str | None) -> Config:
-    """Returns the defaults for a table, whose workload decides which keys there are.
+def default(table: dict[str, object], workload: object) -> Config:
+    """The defaults for a table, whose workload decides which keys there are.
 
-    The table's `workload` becomes an absolute path where it is a file, because the runs of a sweep may begin in another folder.
+    A workload's file becomes an absolute path, because the runs of a sweep may begin in another folder.
     """
-    named = table.get("workload", Config.workload)
-    if not isinstance(named, str):
-        raise InputError(f"workload must be a name, a file or a module; got {named!r}")
-    name = workload or named
+    name = workload or table.get("workload", Config.workload)
+    if not isinstance(name, str):
+        raise InputError(f"workload must be a name, a file or a module; got {name!r}")
     table["workload"] = os.path.realpath(name) if registry.is_file(name) else name
     return registry.configuration(table["workload"])
 
 
 def without_own_csv(config: Config, own: Config) -> Config:
-    """Returns a configuration, for nodules of another folder, without the run's CSV where that has an absolute path.
-
-    Such a CSV lists only the run's nodules.
-    """
+    """Leaves out a CSV with an absolute path, which lists only the run's nodules, for those of another folder."""
     csv = _data_setting(own, "csv")
     return changed(config, data__csv="auto") if _data_setting(config, "csv") == csv and Path(csv).is_absolute() else config
 
 
 def on_its_data(config: Config, own: Config) -> Config:
-    """Returns a run's changed configuration, without its CSV where the changes name another folder of data."""
+    """Leaves out the run's CSV where the changes name another folder of data."""
     return config if _data_setting(config, "root") == _data_setting(own, "root") else without_own_csv(config, own)
 
 
 def identity_settings(config: Config) -> dict[str, Any]:
-    """Returns the settings of the workload that decide on its results and data, by key."""
+    """The workload's settings that decide on its results and data, by key."""
     fields = leaves(absolute(config).settings)
     return {key: value for key, item, value in fields if not marked(item, MAY_CHANGE_ON_RESUME)}
 

@@ -1,7 +1,7 @@
 """The contract of a workload: one loss and metric a sample, parameters that can be trained, and samples that are independent.
 
-The last part takes calls. So it is checked once for a workload's file, settings and version of JAX, and an empty file in
-JAX's folder of compiled programs remembers it.
+The last part takes calls, so it is checked once for a workload's file, settings and version of JAX, which an empty file in
+JAX's folder of compiled programs remembers.
 """
 
 import hashlib
@@ -23,31 +23,27 @@ from gmmae.workloads.interface import Params, PerSample, Samples, Workload, Work
 from gmmae.workloads.sources import count, form, one_sample, spread
 
 TOLERANCES = {r"f16\[|f8_|Precision\.(DEFAULT|HIGH)\b": 0.05, r"f32\[": 1e-4, "": 1e-10}
-"""Differences by rounding, in shares of the largest value, by what a program has in JAX's notation. The first that fits."""
+"""Rounding, in shares of the largest value, by the first pattern in a program in JAX's notation."""
 
 SAMPLES = 32
-"""Samples of each split that are compared. Rules such as the hardest 16 of a batch do not show with fewer."""
+"""Rules such as the hardest 16 of a batch do not show with fewer."""
 
 TRIES = 3
-"""Sets of parameters. A dependence shows with each of them, and a threshold that rounding has crossed with one."""
+"""Sets of parameters. A dependence shows with each, a threshold that rounding has crossed with one."""
 
 UNDEFINED = ", undefined"
-"""Ends the name of the share of samples for which a metric is undefined."""
+"""Ends the name of the share of samples without a value."""
 
 
 def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
-    """Returns one loss for each sample; raises WorkloadError where the workload gives another shape or type."""
+    """One loss for each sample."""
     of_samples = workload.losses(params, samples, keys)
     _require_one_per_sample("losses", samples, of_samples)
     return of_samples
 
 
 def values(workload: Workload, params: Params, samples: Samples, keys: Array | None = None) -> PerSample:
-    """Returns the loss and each metric by name, one value for each sample; with keys, as in training, only the loss.
-
-    Raises:
-      WorkloadError: the workload gives values of another shape or type, or a metric's name is "loss" or has several lines.
-    """
+    """Loss and metrics by name, one value for each sample; with keys, as in training, only the loss."""
     of_samples = losses(workload, params, samples, keys)
     metrics = workload.metrics(params, samples) if keys is None else {}
     for name, metric in metrics.items():
@@ -58,7 +54,7 @@ def values(workload: Workload, params: Params, samples: Samples, keys: Array | N
 
 
 def summable_values(workload: Workload, may_be_undefined: Sequence[str], params: Params, samples: Samples) -> PerSample:
-    """Returns `values` with 0 for an undefined metric, and a second entry that is 1 for each sample it is undefined for."""
+    """`values` with 0 for an undefined metric, and a second entry that is 1 where it is undefined."""
     summable = dict(values(workload, params, samples))
     for name in may_be_undefined:
         undefined = jnp.isnan(summable[name])
@@ -78,11 +74,7 @@ def _require_one_per_sample(name: str, samples: Samples, values: Array, *losses:
 
 
 def require_parameters(params: Params) -> None:
-    """Refuses parameters that cannot be trained or saved.
-
-    Raises:
-      WorkloadError: there are none, or one is no real floating-point array with elements, or two have one name.
-    """
+    """Refuses parameters that cannot be trained or saved."""
     paths = jax.tree_util.tree_leaves_with_path(params)
     leaves = [(jax.tree_util.keystr(path, simple=True, separator="."), jnp.asarray(leaf)) for path, leaf in paths]
     names = [name for name, _ in leaves]
@@ -108,16 +100,8 @@ def require_independence(
 ) -> None:
     """Refuses a workload whose values of a sample depend on the samples beside it, on their order or on their number.
 
-    Args:
-      program: of `jax.jit`: `(params, samples, keys) -> {name: one value a sample}`.
-      params: parameters on the host.
-      data: samples for training and for validation, arrays or sources.
-      cast: returns samples in the run's precision.
-      name: of the workload.
-      key: its settings, and all else that its values follow from.
-
-    Raises:
-      WorkloadError: a value depends on them, or the workload cannot compute one of two forms of samples.
+    The jitted `program` is `(params, samples, keys) -> {name: one value a sample}`. All that these follow from is in `name` and
+    `key`.
     """
     forms = [form(one_sample(samples)) for samples in data]
     seen = registry.file_hash(name), key, forms, jax.__version__
@@ -147,7 +131,7 @@ def require_independence(
 
 
 def _dependence(program: jax.stages.Wrapped, params: Params, batch: tuple[Samples, Array | None]) -> str:
-    """Returns a value of a sample that is another one without the others, in words, or nothing."""
+    """In words, a value of a sample that is another one without the others, or nothing."""
     normal, text = np.random.default_rng(0).normal, ""
     notation = str(program.trace(params, *batch).jaxpr)
     tolerance = next(value for pattern, value in TOLERANCES.items() if re.search(pattern, notation))

@@ -10,8 +10,8 @@ and optional functions of the host on NumPy arrays:
     draw(snapshots, folder, title, ending) -> Path      one picture of the shown samples: PNG or SVG, by its ending
     events(arrays) -> Events                            TensorBoard's view of `Workload.describe`
 
-Every loss is that of one sample. So strong scaling computes the numbers of one device. A loss that looks at other samples of
-the batch, as batch normalisation does, would depend on the division of the batch. So there is no mutable state either.
+Every loss is that of one sample, so strong scaling computes the numbers of one device. A loss that looks at other samples, as
+batch normalisation does, would depend on the division of the batch, so there is no mutable state either.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,29 +26,24 @@ if TYPE_CHECKING:  # a configuration is read before JAX is imported
 
 
 class WorkloadError(InputError):
-    """A workload that cannot be used. The message says what its file must have."""
+    """A workload that cannot be used, with what its file must have."""
 
 
 Params = Any
-"""Parameters: a pytree of arrays."""
 
 Samples = Any
-"""Samples: a pytree of arrays, all with the samples along their leading axis."""
+"""A pytree of arrays with the samples along their leading axis."""
 
 
 class Source(Protocol):
-    """Samples that are read one by one during training, because they do not fit into the memory of a device.
-
-    Several threads read at once.
-    """
+    """Samples that several threads read one by one during training, because they do not fit into a device's memory."""
 
     def __len__(self) -> int:
-        """Returns the number of samples, which must stay the same."""
+        """Must stay the same."""
         ...
 
     def __getitem__(self, index: int, /) -> Samples:
-        """Returns one sample, a pytree of arrays or numbers without the axis of samples. All have the same form."""
-        ...
+        """A pytree of arrays or numbers without the axis of samples, of the same form for all samples."""
 
 
 PerSample = Mapping[str, "Array"]
@@ -64,11 +59,11 @@ class Splits:
       validation: validation samples, likewise.
       about: the samples, in a few words for the start table.
       names: of the samples, by split ("train", "validation", "test"); None: tables give their numbers.
-      groups: of the samples, by split, such as the patient of each. Intervals resample groups; None: every sample is a group.
+      groups: of the samples, by split, such as their patients. Intervals resample groups; None: every sample is a group.
       columns: further text of the samples for tables, by split and name, such as the columns of the user's CSV.
-      may_be_undefined: names of metrics that are undefined, and NaN, for some samples. Their means are over the other samples,
-        and NaN where there is none. A NaN of any other metric makes the mean NaN.
-      test: test samples, like those for training. Neither training nor the choice of an epoch sees them. None: there are none.
+      may_be_undefined: metrics that are NaN for some samples, which their means leave out. A NaN of any other metric makes
+        the mean NaN.
+      test: test samples, likewise. Neither training nor the choice of an epoch sees them.
     """
 
     train: Samples
@@ -81,34 +76,28 @@ class Splits:
     columns: Mapping[str, Mapping[str, Sequence[str]]] | None = None
 
 
-def no_metrics(params: Params, samples: Samples) -> PerSample:
-    """Returns no metrics, for a workload that has only its loss."""
-    return {}
-
-
 class Workload(NamedTuple):
-    """The functions of a workload.
+    """The functions of a workload, of which those that are None are left out.
 
     Attributes:
       load: returns the data; each call loads them again.
       init: `key -> params`.
-      losses: `(params, samples, keys) -> one loss a sample`. In training, `keys` has one random key for each sample, for
-        augmentation and dropout. It depends on the run's seed, the epoch and the sample's index. At validation it is None.
+      losses: `(params, samples, keys) -> one loss a sample`. In training, `keys` has a random key for each sample, by the
+        run's seed, the epoch and the sample's index, for augmentation and dropout. At validation it is None.
       metrics: `(params, samples) -> {name: one value a sample}`, for validation.
-      describe: `(params, samples) -> {name: array}`, kept of the shown validation samples for pictures; None: no pictures.
-      encode: `(params, samples) -> one latent vector a sample`; None: there is no latent vector.
-      decode: `(params, latent vectors) -> {name: array}`, the entries of `describe` that do not need the samples; None: the
-        model cannot generate samples.
+      describe: `(params, samples) -> {name: array}`, of the shown validation samples for pictures.
+      encode: `(params, samples) -> one latent vector a sample`.
+      decode: `(params, latent vectors) -> {name: array}`, the entries of `describe` that do not need the samples.
       refine: `(description, steps) -> {name: array}`, the entries of `describe` after test-time optimisation of each sample,
-        with `loss_before` and `loss`; None: the workload has no such optimisation.
-      cpu_samples: largest number of samples that a CPU's device trains on at once, so that they fit into a core's cache.
-        A number that divides its share is taken. `parallel.micro_batch_size` has precedence; 0: its whole share.
+        with `loss_before` and `loss`.
+      cpu_samples: the most samples that a CPU's device trains on at once, so that they fit into a core's cache, if
+        `parallel.micro_batch_size` does not say it. A number that divides its share is taken; 0: its whole share.
     """
 
     load: Callable[[], Splits]
     init: Callable[["Array"], Params]
     losses: Callable[[Params, Samples, "Array | None"], "Array"]
-    metrics: Callable[[Params, Samples], PerSample] = no_metrics
+    metrics: Callable[[Params, Samples], PerSample] = lambda params, samples: {}
     describe: Callable[[Params, Samples], PerSample] | None = None
     encode: Callable[[Params, Samples], "Array"] | None = None
     decode: Callable[[Params, "Array"], PerSample] | None = None
@@ -117,7 +106,7 @@ class Workload(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The arrays of `Workload.describe` after an epoch, on the host, and the validation loss of that epoch."""
+    """`Workload.describe` after an epoch, on the host, and that epoch's validation loss."""
 
     epoch: int
     val_loss: float
@@ -125,7 +114,7 @@ class Snapshot(NamedTuple):
 
 
 class Events(NamedTuple):
-    """For TensorBoard, by tag: numbers, values for a histogram, and images (rows × columns, or × 3 colours, from 0 to 1)."""
+    """For TensorBoard, by tag: numbers, values for histograms, and images (rows × columns, or × 3 colours, from 0 to 1)."""
 
     scalars: Mapping[str, float] = {}
     histograms: Mapping[str, "np.ndarray"] = {}

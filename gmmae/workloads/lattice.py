@@ -1,10 +1,9 @@
-"""The workload of nodules with the lattice decoder, which can also decode latent vectors that are drawn at random.
+"""The workload of nodules with the lattice decoder, which also decodes latent vectors drawn at random.
 
 Its samples are {"density", "mask", "log_mass"}. `describe` and `encode` also take densities alone.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -27,21 +26,8 @@ from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Worklo
 from gmmae.workloads.mixtures import mixture_refinement, splits_of
 
 
-def load(data: DataConfig) -> Splits:
-    """Loads nodules and returns their samples.
-
-    Raises:
-      DataError: the data cannot be used, or a volume has no mass.
-    """
-    return samples_of(sources.load(data), data)
-
-
 def samples_of(loaded: sources.SplitNodules, data: DataConfig) -> Splits:
-    """Returns the samples of divided nodules.
-
-    Raises:
-      DataError: a volume has no mass.
-    """
+    """Samples of divided nodules; raises DataError where a volume has no mass."""
     values, masks, places = loaded.nodules.values, loaded.nodules.masks, loaded.nodules.places
     masks = np.zeros(values.shape, np.float32) if masks is None else masks.astype(np.float32)
     log_mass = np.log(masses(values, data.window, places)).astype(np.float32)
@@ -61,7 +47,7 @@ def density_at(
     shape: tuple[int, ...],
     stretch: Float[np.ndarray, " axes"],
 ) -> Float[np.ndarray, "samples ..."]:
-    """Returns the density of each mixture at the voxel centres of a volume of any shape, one mixture at a time.
+    """Densities at the voxel centres of volumes of any shape, one mixture at a time.
 
     `stretch` has the lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
     """
@@ -71,7 +57,7 @@ def density_at(
 
 
 def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
-    """Returns the workload of a configuration whose `model.decoder` is "lattice"."""
+    """The workload of a configuration whose `model.decoder` is "lattice"."""
     module, point_loss = lattice_autoencoder(model, data.sample_shape), LOSSES[loss]
     apply: Callable[..., Any] = module.apply  # its results have the types of the methods
 
@@ -119,4 +105,4 @@ def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
         return {"inputs": _density(samples), **decode(params, encode(params, samples))}
 
     refine = mixture_refinement(loss, model.sigma_floor, diagonal=True)
-    return Workload(partial(load, data), init, losses, metrics, describe, encode, decode, refine)
+    return Workload(lambda: samples_of(sources.load(data), data), init, losses, metrics, describe, encode, decode, refine)

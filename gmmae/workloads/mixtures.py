@@ -1,4 +1,4 @@
-"""Common functions of the workloads that describe nodules by Gaussian mixtures."""
+"""What the workloads that describe nodules by Gaussian mixtures share."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ from gmmae.workloads.interface import PerSample, Samples, Splits
 
 
 def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefined: Sequence[str] = ()) -> Splits:
-    """Divides the samples of all nodules as the nodules are divided, with their names and groups."""
+    """Divides the samples of all nodules as the nodules are divided."""
     parts = {**loaded.split._asdict(), "test": loaded.test}
 
     def by_split(words: np.ndarray) -> dict[str, list[str]]:
@@ -22,13 +22,14 @@ def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefin
 
     train, validation, test = (jax.tree.map(lambda array, index=index: array[index], samples) for index in parts.values())
     table = loaded.nodules.table
-    known, own = (about, by_split(table["name"]), by_split(table["group"]), may_be_undefined), own_columns(table, ())
+    own, names, groups = own_columns(table, ()), by_split(table["name"]), by_split(table["group"])
     columns = {part: {name: values[index].tolist() for name, values in own.items()} for part, index in parts.items()}
-    return Splits(train, validation, *known, test=test if len(loaded.test) else None, columns=columns)
+    test = test if len(loaded.test) else None
+    return Splits(train, validation, about, names, groups, may_be_undefined, test, columns)
 
 
 def mixture_refinement(loss: str, sigma_floor: float, *, diagonal: bool) -> Callable[[PerSample, int], PerSample]:
-    """Returns `Workload.refine` for a description by `inputs`, `weights`, `means` and `covariances`; floor in voxels."""
+    """`Workload.refine` for a description by `inputs`, `weights`, `means` and `covariances`; floor in voxels."""
 
     def refined(described: PerSample, steps: int) -> PerSample:
         mixture = Mixture.of(*(described[name] for name in ("weights", "means", "covariances")))

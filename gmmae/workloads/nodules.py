@@ -21,7 +21,7 @@ from gmmae.workloads.settings import NodulesConfig as Config
 
 
 def build(config: Config) -> Workload:
-    """Returns the workload; its samples are densities, an array `samples × *volume`."""
+    """The workload; its samples are densities, an array `samples × *volume`."""
     if config.model.decoder == "lattice":
         return lattice.workload(config.model, config.data, config.loss)
     module, loss = autoencoder(config.model, config.data.ndim), LOSSES[config.loss]
@@ -64,7 +64,7 @@ def build(config: Config) -> Workload:
 
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
-    """Draws nodules, and the model's mixtures of them after some epochs."""
+    """Draws nodules, and their mixtures after some epochs."""
     from gmmae.plotting import mixtures
 
     names = mixtures.Snapshot._fields[2:]
@@ -73,25 +73,22 @@ def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = 
 
 
 def events(arrays: Mapping[str, np.ndarray]) -> Events:
-    """Returns histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""
+    """Histograms of α, μ, σ and ρ, and central slices of each nodule: input left, reconstruction right."""
     images = {
         f"nodule_{i}/input_and_reconstruction": slices(volume, density)
         for i, (volume, density) in enumerate(zip(arrays["inputs"], arrays["density"], strict=True))
         if volume.ndim > 1
     }
-    return Events(histograms={f"mixture/{name}": values for name, values in _parameters(arrays).items()}, images=images)
-
-
-def _parameters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     variances = np.diagonal(arrays["covariances"], axis1=-2, axis2=-1)
     sigma = np.sqrt(variances)
     rows, columns = np.triu_indices(sigma.shape[-1], k=1)
     rho = arrays["covariances"][..., rows, columns] / (sigma[..., rows] * sigma[..., columns])
-    return {"alpha": arrays["weights"], "mu": arrays["means"], "sigma": sigma, "rho": rho}
+    parameters = {"alpha": arrays["weights"], "mu": arrays["means"], "sigma": sigma, "rho": rho}
+    return Events(histograms={f"mixture/{name}": values for name, values in parameters.items()}, images=images)
 
 
 def slices(volume: np.ndarray, density: np.ndarray, zoom: int = 8) -> np.ndarray:
-    """Returns central slices side by side in grey levels from 0 to 1: input left, reconstruction right, magnified `zoom` times.
+    """Central slices in grey levels from 0 to 1, input left, reconstruction right, magnified `zoom` times.
 
     The scale is the input's range; NaN is drawn black.
     """

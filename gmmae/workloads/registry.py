@@ -1,4 +1,4 @@
-"""Workloads by name (built-in ones, a user's file or module), and the checks of what they return."""
+"""Workloads by name, and the checks of what they return."""
 
 import dataclasses
 import hashlib
@@ -17,26 +17,21 @@ from gmmae.workloads import settings
 from gmmae.workloads.interface import Splits, Workload, WorkloadError
 
 BUILT_IN = {"nodules": settings.NodulesConfig, "segmentation": settings.SegmentationConfig}
-"""The settings of the workloads beside this module. Their modules import JAX, so a configuration is read without them."""
-
-DEFAULT = next(iter(BUILT_IN))
+"""The settings of built-in workloads, read without their modules, which import JAX."""
 
 SOURCE_HASH = "__gmmae_source_hash__"
 
 
 def is_file(name: str) -> bool:
-    """Returns whether a workload's name is that of a file."""
+    """Whether a workload is a file."""
     return name.endswith(".py") or os.sep in name
 
 
 @cache
 def load(name: str) -> ModuleType:
-    """Imports the module of a workload: a built-in name, a file (`path/to/mine.py`), or a module (`package.module`).
+    """The module of a workload: a built-in name, a file (`path/to/mine.py`), or a module (`package.module`).
 
     Errors inside of a user's module keep their traceback.
-
-    Raises:
-      WorkloadError: there is no such module, or it lacks `Config` or `build`.
     """
     module = _from_file(Path(name)) if is_file(name) else _from_name(f"{__package__}.{name}" if name in BUILT_IN else name)
     for attribute in ("Config", "build"):
@@ -84,7 +79,7 @@ def _from_name(name: str) -> ModuleType:
 
 @cache
 def file_hash(name: str) -> str:
-    """Returns digits of the SHA-256 of a workload's file, as this process has imported it; empty for those of gmmae."""
+    """Of a workload's file as this process has imported it, if it is not gmmae's."""
     module = None if name in BUILT_IN else load(name)
     if module is None or not module.__file__:
         return ""
@@ -95,31 +90,18 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _forget_changed(name: str) -> None:
-    """Lets a file that has changed since its import be imported again, as between two trainings of a notebook."""
-    if Path(name).is_file() and file_hash(name) != _digest(Path(name).read_bytes()):
+def configuration(name: str = Config.workload, **values: object) -> Config:
+    """A configuration of a workload, with these values or the defaults."""
+    path = Path(name)
+    if is_file(name) and path.is_file() and file_hash(name) != _digest(path.read_bytes()):  # as between trainings of a notebook
         load.cache_clear()
         file_hash.cache_clear()
-
-
-def configuration(name: str = DEFAULT, **values: object) -> Config:
-    """Returns a configuration of a workload: its default settings, and other fields with these values or their defaults.
-
-    >>> configuration("nodules", scaling="weak").settings.data.shape
-    16
-    """
-    if is_file(name):
-        _forget_changed(name)
     settings_type = BUILT_IN[name] if name in BUILT_IN else load(name).Config
     return Config(**{"workload": name, "settings": settings_type(), **values})
 
 
 def build(config: Config) -> Workload:
-    """Builds the workload of a configuration. Its `load` checks the data against the interface.
-
-    Raises:
-      WorkloadError: `build` returns something else, or reads a file that is not there.
-    """
+    """Builds the workload of a configuration. Its `load` checks the data against the interface."""
     module = load(config.workload)
     with _files_found("build", config.workload):
         workload = module.build(config.settings)
@@ -130,7 +112,6 @@ def build(config: Config) -> Workload:
 
 @contextmanager
 def _files_found(function: str, name: str) -> Iterator[None]:
-    """Makes a file that a user's function does not find an error of one line."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,7 +1,7 @@
 """The workload of the follow-up study: a U-Net that segments a lung nodule in axial slices or in small volumes.
 
-The network's input is cropped from a wider patch. In training the offset is random; at validation each sample has a fixed one.
-So the position tells little about the nodule. Voxels outside of the volume count neither in the loss nor in the Dice.
+Its input is cropped from a wider patch, in training at a random offset and at validation at a fixed one, so the position tells
+little about the nodule. Voxels outside of the volume count neither in the loss nor in the Dice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,18 +29,14 @@ from gmmae.workloads.settings import PatchConfig
 from gmmae.workloads.settings import SegmentationConfig as Config
 
 CPU_BATCH_PIXELS = 2 * 64**2
-"""Pixels that a CPU's device trains on at once: two slices of 64². A layer of the finest stage takes 0.5 MB then.
+"""Two slices of 64², with which a layer of the finest stage takes 0.5 MB.
 
-Fewer slices give the products of the coarse stages few rows. More of them do not fit into a core's cache.
+Fewer give the coarse stages' products few rows, and more do not fit into a core's cache.
 """
 
 
 def load_volumes(data: PatchConfig) -> tuple[NativeNodule, ...]:
-    """Returns the nodules of a configuration on the grids of their scans.
-
-    Raises:
-      DataError: they cannot be used.
-    """
+    """The nodules on the grids of their scans."""
     if data.source == "synthetic":
         return native_nodules(data.samples, data.shape + 2 * data.jitter, data.seed)
     same = ("source", "root", "csv", "ndim", "window", "file_column", "diameter_column", "category_column", "group_column")
@@ -48,11 +44,7 @@ def load_volumes(data: PatchConfig) -> tuple[NativeNodule, ...]:
 
 
 def split_volumes(volumes: Sequence[NativeNodule], data: PatchConfig) -> Split:
-    """Returns the indices of the training and of the validation nodules; no patient is in both.
-
-    Raises:
-      DataError: they cannot be divided in this way.
-    """
+    """Indices of training and validation nodules; no patient is in both."""
     groups, categories = [volume.group for volume in volumes], [volume.category for volume in volumes]
     if data.folds:
         return splits.fold(groups, categories, data.folds, data.fold, data.seed)
@@ -60,11 +52,7 @@ def split_volumes(volumes: Sequence[NativeNodule], data: PatchConfig) -> Split:
 
 
 def patches_of(volumes: Sequence[NativeNodule], data: PatchConfig, empty: bool) -> Patches:
-    """Returns the patches of nodules; `empty` as in `data.empty_slices`.
-
-    Raises:
-      DataError: as `gmmae.data.patches.require_visible`.
-    """
+    """`empty` as in `data.empty_slices`."""
     if data.ndim == 3:
         cut = cutting.boxes(volumes, data.shape, data.jitter, data.voxel_mm, data.seed)
     else:
@@ -74,12 +62,12 @@ def patches_of(volumes: Sequence[NativeNodule], data: PatchConfig, empty: bool) 
 
 
 def samples_of(patches: Patches) -> dict[str, np.ndarray]:
-    """Returns the samples of patches: values, labels, and the offsets of validation."""
+    """The samples of patches, with the offsets of validation."""
     return {"values": patches.values, "labels": patches.labels, "offsets": patches.offsets}
 
 
 def crop_and_augment(data: PatchConfig, samples: Samples, keys: Array | None) -> tuple[Array, Array]:
-    """Returns the network's images, from -1 to 1, and their labels.
+    """The network's images, from -1 to 1, and their labels.
 
     With keys each sample has an offset and a symmetry drawn from its key.
     """
@@ -100,7 +88,7 @@ def crop_and_augment(data: PatchConfig, samples: Samples, keys: Array | None) ->
 
 
 def build(config: Config) -> Workload:
-    """Returns the workload; its samples are those of `samples_of`."""
+    """The workload; its samples are those of `samples_of`."""
     data = config.data
     module = UNet(config.model.features, config.model.groups or 0)
     channels = 2 * data.neighbours + 1 if data.ndim == 2 else 1
@@ -149,10 +137,7 @@ def build(config: Config) -> Workload:
 
 
 def _patches_of(patches: Patches, volumes: np.ndarray) -> np.ndarray:
-    """Returns the indices of some volumes' patches, the middle slice of each volume first.
-
-    So pictures of the first samples show several nodules.
-    """
+    """The middle slice of each volume first, so pictures of few samples show several nodules."""
     index = np.flatnonzero(np.isin(patches.volumes, volumes))
     volume_of, z = patches.volumes[index], patches.corners[index, 0]
     middles = {volume: np.median(z[volume_of == volume]) for volume in np.unique(volume_of)}
@@ -160,7 +145,7 @@ def _patches_of(patches: Patches, volumes: np.ndarray) -> np.ndarray:
 
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
-    """Draws the images of nodules, their masks, and the masks that the network predicts after some epochs."""
+    """Draws images, masks, and the masks that the network predicts after some epochs."""
     from gmmae.plotting.slices import Prediction, segmentations
 
     predicted = [
@@ -172,7 +157,7 @@ def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = 
 
 
 def events(arrays: Mapping[str, np.ndarray]) -> Events:
-    """Returns for each shown nodule the image, its mask, and the predicted probabilities, from left to right."""
+    """Image, mask and predicted probabilities of each shown nodule, from left to right."""
     images, labels, predicted = (central_section(arrays[name], 2) for name in ("images", "labels", "probabilities"))
     rows = [
         np.hstack([(image + 1) / 2, label == 1, np.nan_to_num(p)])

@@ -1,4 +1,4 @@
-"""The settings of the built-in workloads. They are read without JAX, before a run's devices are known."""
+"""The settings of the built-in workloads, read without JAX, before a run's devices are known."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal

@@ -1,7 +1,7 @@
 """The samples of a workload: arrays, or a source that gives them one by one because they do not fit on a device.
 
 A source is any object with `__len__` and `__getitem__`, such as google/grain's `RandomAccessDataSource` or PyTorch's map-style
-`Dataset`. Every sample must have the form of the first one. Threads read those of the next steps while the devices compute.
+`Dataset`. Threads read the samples of the next steps while the devices compute.
 """
 
 import copy
@@ -21,39 +21,29 @@ from gmmae.system.files import FAILED
 from gmmae.workloads.interface import Samples, Source, WorkloadError
 
 SPREAD_SAMPLES = 10
-"""Samples by which a source is recognised: the first, the last, and eight between them."""
+"""By which a source is recognised."""
 
 INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
-"""The least and the largest integer of 32 bits, with and without a sign."""
+"""Of 32 bits, with and without a sign."""
 
 NO_SAMPLE = -1
 
 
 class SourceError(WorkloadError):
-    """A source that cannot be used. The message names the sample."""
+    """A source that cannot be used."""
 
 
 def is_source(samples: object) -> TypeGuard[Source]:
-    """Returns whether these samples are a source, and not a pytree of arrays.
-
-    >>> is_source({"image": np.zeros((5, 8, 8))}), is_source(range(5))
-    (False, True)
-    """
+    """Whether these samples are no pytree of arrays."""
     has_items = all(hasattr(type(samples), name) for name in ("__len__", "__getitem__"))
     one = jax.tree.structure(samples) == jax.tree.structure(0)
     return has_items and one and not hasattr(samples, "shape") and not isinstance(samples, str | bytes)
 
 
 class CheckedSource:
-    """A source whose samples are checked when they are read; `first` is the first of them, a pytree of arrays.
+    """A source whose samples must have the form of the `first`, a pytree of arrays.
 
-    Args:
-      source: of the samples.
-      name: of the samples, for errors.
-      int_bytes: of the largest integers that they may need; 4 or 8.
-
-    Raises:
-      SourceError: the source is empty, or its first sample cannot be used.
+    Errors call the samples `name`. Their integers may need `int_bytes`, 4 or 8.
     """
 
     def __init__(self, source: Source, name: str, int_bytes: int = 4) -> None:
@@ -74,12 +64,7 @@ class CheckedSource:
         return jax.tree.unflatten(self._form[0], self.leaves(index))
 
     def leaves(self, index: int) -> list[np.ndarray]:
-        """Returns the arrays of a sample, in the order of its pytree. Several threads may call this at once.
-
-        Raises:
-          SourceError: the source raises an error, or the sample has another form than the first one.
-          StorageError: the disk fails.
-        """
+        """The arrays of a sample, in the order of its pytree. Several threads may call this."""
         index %= self._own
         leaves, of_sample = self._read(index)
         if of_sample != self._form:
@@ -88,13 +73,13 @@ class CheckedSource:
         return leaves
 
     def resized(self, count: int) -> "CheckedSource":
-        """Returns a source of at least this number of samples, which repeats its own."""
+        """At least this number of samples, by repetition."""
         other = copy.copy(self)
         other._count = max(count, self._own)
         return other
 
     def require_same_length(self) -> None:
-        """Refuses a source whose length has changed: the order of the samples follows from it."""
+        """The order of the samples follows from the length."""
         if (length := len(self._source)) != self._own:
             raise SourceError(
                 f"{self._name} must keep their number, {self._own}, during a run; got a source of length {length}"
@@ -119,11 +104,7 @@ class CheckedSource:
 
 
 def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples:
-    """Returns arrays as they are, and a source that checks its samples when they are read.
-
-    Raises:
-      WorkloadError: they are no numbers, or integers that JAX would wrap.
-    """
+    """A source that checks its samples when they are read, or arrays as they are."""
     if is_source(samples):
         return samples if isinstance(samples, CheckedSource) else CheckedSource(samples, name, int_bytes)
     require_numbers(jax.tree.leaves(samples), name, int_bytes)
@@ -143,7 +124,7 @@ def require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> N
 
 
 def form(samples: Samples) -> str:
-    """Returns the types, the shapes and the structure of samples in words.
+    """Types, shapes and structure of samples in words.
 
     >>> form(np.zeros((8, 8), np.float32)), form({"label": np.asarray(3)})
     ('float32 8×8', "int64 in {'label': *}")
@@ -156,9 +137,9 @@ def form(samples: Samples) -> str:
 
 
 class Fetcher(ThreadPoolExecutor):
-    """The threads that read the samples of a run. They start with the first sample, and end with this context.
+    """The threads that read samples, from the first one to the end of this context.
 
-    They are Python's own. google/grain 0.2.18 takes ten times as much of a CPU for each sample.
+    They are Python's own: google/grain 0.2.18 takes ten times as much of a CPU for each sample.
     """
 
     def __init__(self, threads: int) -> None:
@@ -166,20 +147,14 @@ class Fetcher(ThreadPoolExecutor):
         self.threads, self.closed = threads, False
 
     def __exit__(self, *_: object) -> None:
-        """Ends the threads. Each one finishes the sample that it reads."""
+        """Each thread finishes the sample that it reads."""
         self.closed = True
         self.shutdown(cancel_futures=True)
 
     def begin(self, source: CheckedSource, like: Samples, index: Int[np.ndarray, "*rows"]) -> Callable[[], Samples]:
-        """Begins to read samples, and returns a function that waits for them.
+        """Begins to read samples in the types of the sample `like`, and returns a function that waits for them.
 
-        Args:
-          source: of the samples.
-          like: a sample in the types that the arrays are to have.
-          index: positions of the samples; `NO_SAMPLE` leaves a row at 0.
-
-        Raises:
-          SourceError: the length of the source has changed; the function that waits raises as `CheckedSource.leaves`.
+        `NO_SAMPLE` in the `index` leaves a row at 0.
         """
         source.require_same_length()
         # New memory each time: on a CPU the arrays of JAX may share it.
@@ -207,9 +182,9 @@ class Fetcher(ThreadPoolExecutor):
 def rows_of(
     indices: Int32[np.ndarray, "shards steps slots"], devices: int
 ) -> tuple[Int32[np.ndarray, "devices rows"], Int32[np.ndarray, "shards steps slots"]]:
-    """Returns the samples that each device needs, each of them once, and the row of each slot's sample among them.
+    """The samples that each device needs, each once, and the row of each slot's sample among them.
 
-    `indices` are positions in the data set; consecutive shards are of one device.
+    Consecutive shards are of one device.
 
     >>> samples, rows = rows_of(np.array([[[7, 5], [9, 9]], [[6, 7], [9, 9]]]), devices=2)  # two steps of two slots each
     >>> samples.tolist(), rows.tolist()
@@ -224,11 +199,7 @@ def rows_of(
 
 
 def count(samples: Samples, name: str = "samples") -> int:
-    """Returns the number of samples in a pytree of arrays, or in a `CheckedSource`.
-
-    Raises:
-      WorkloadError: there are none, or the arrays differ in their number.
-    """
+    """The number of samples."""
     if isinstance(samples, CheckedSource):
         return len(samples)
     shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(samples)]
@@ -242,25 +213,25 @@ def count(samples: Samples, name: str = "samples") -> int:
 
 
 def take_on_host(samples: Samples, index: Int[np.ndarray, " samples"]) -> Samples:
-    """Returns some samples of arrays or of a source as arrays."""
+    """Some samples, as arrays."""
     if isinstance(samples, CheckedSource):
         return jax.tree.map(lambda *leaves: np.stack(leaves), *(samples[int(each)] for each in index))
     return jax.tree.map(lambda array: array[index], samples)
 
 
 def one_sample(samples: Samples) -> Samples:
-    """Returns a sample, for its shapes and types."""
+    """A sample, for its shapes and types."""
     return samples.first if isinstance(samples, CheckedSource) else jax.tree.map(lambda array: np.asarray(array[0]), samples)
 
 
 def spread(samples: Samples, most: int = SPREAD_SAMPLES) -> Samples:
-    """Returns a few samples, from the first to the last."""
+    """A few samples, from the first to the last."""
     index = np.linspace(0, count(samples) - 1, min(count(samples), most)).astype(np.int64)
     return take_on_host(samples, index)
 
 
 def hashes(samples: Samples) -> tuple[list[str], Samples]:
-    """Returns a hash of the largest array of each sample, and the other arrays. Of a source they are of some samples."""
+    """Hashes of each sample's largest array, and the other arrays; of a source, those of some samples."""
     if isinstance(samples, CheckedSource):
         samples = spread(samples)
     leaves = jax.tree.leaves(samples)
@@ -271,7 +242,7 @@ def hashes(samples: Samples) -> tuple[list[str], Samples]:
 
 
 def digest(arrays: PyTree) -> str:
-    """Returns twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
+    """Twelve digits of a SHA-256 of a pytree of arrays."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(arrays):
         array = np.asarray(leaf)

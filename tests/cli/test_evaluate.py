@@ -18,7 +18,7 @@ from gmmae.config.toml import to_toml
 from gmmae.data import grouped
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
-from gmmae.training import checkpoint, compilation, fingerprint
+from gmmae.training import checkpoint, compilation
 from gmmae.training.checkpoint import Checkpoint
 from gmmae.training.loop import run
 from gmmae.training.records import Progress
@@ -96,14 +96,6 @@ def test_a_run_whose_folder_of_data_was_ignored_can_be_opened(mixture_run, tmp_p
     assert gmmae.load(folder).record.epochs == mixture_run.record.epochs
     with pytest.raises(InputError, match=message):
         gmmae.load(folder, data__root="others")
-
-
-def test_other_data_under_the_runs_own_settings_are_refused(mixture_run, tmp_path, capsys):
-    shutil.copytree(mixture_run.folder, tmp_path / "run")
-    known = fingerprint.read(tmp_path / "run")
-    assert known is not None
-    fingerprint.write(known._replace(digests=known.digests | {"train samples": "others"}), tmp_path / "run")
-    assert 'where train samples was "others"' in refusal(capsys, "evaluate", tmp_path / "run")
 
 
 def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkeypatch):

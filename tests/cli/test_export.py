@@ -48,20 +48,24 @@ np.savez(sys.argv[4], **found)
 """
 
 
+def export(root, tmp_path):
+    assert run_gmmae("export", root, "--out", tmp_path / "model.zip") == 0
+    return tmp_path / "model.zip"
+
+
 def exported(root, tmp_path, monkeypatch):
     """Exports a run; what the file alone gives, by number of samples, function and name, and what the model does.
 
     The model computes them one by one, as the file does: forms of a convolution depend on the batch, and round otherwise.
     """
-    assert run_gmmae("export", root, "--out", tmp_path / "model.zip") == 0
-    model = gmmae.load(root)
+    file, model = export(root, tmp_path), gmmae.load(root)
     samples = model.workload.load().train
     given = samples if isinstance(samples, dict) else {"only": samples}
     np.savez(tmp_path / "given.npz", **given)
-    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+    with zipfile.ZipFile(file) as archive:
         archive.extract("load.py", tmp_path)
         meta = json.loads(archive.read("meta.json"))
-    names = [tmp_path, tmp_path / "model.zip", tmp_path / "given.npz", tmp_path / "found.npz"]
+    names = [tmp_path, file, tmp_path / "given.npz", tmp_path / "found.npz"]
     done = subprocess.run([sys.executable, "-I", "-c", LOAD, *map(str, names)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     expected = {}
@@ -107,9 +111,8 @@ def test_the_file_alone_gives_the_numbers_of_the_model(mixture_run, tmp_path, mo
     ],
 )
 def test_the_loader_refuses_samples_of_another_form(mixture_run, tmp_path, name, samples, message):
-    run_gmmae("export", mixture_run.folder, "--out", tmp_path / "model.zip")
     with pytest.raises(ValueError, match=message):
-        Model(tmp_path / "model.zip")(name, samples)
+        Model(export(mixture_run.folder, tmp_path))(name, samples)
 
 
 def test_a_workload_of_ones_own_is_exported_with_its_metrics(own_run, tmp_path, monkeypatch):
@@ -119,9 +122,9 @@ def test_a_workload_of_ones_own_is_exported_with_its_metrics(own_run, tmp_path, 
 
 
 def test_a_program_that_jax_cannot_read_leaves_parameters_and_settings_from_which_gmmae_builds_the_model(own_run, tmp_path):
-    for _ in range(2):  # an earlier export is replaced
-        assert run_gmmae("export", own_run.folder, "--out", tmp_path / "model.zip") == 0
-    with zipfile.ZipFile(tmp_path / "model.zip") as whole, zipfile.ZipFile(tmp_path / "later.zip", "w") as later:
+    export(own_run.folder, tmp_path)
+    file = export(own_run.folder, tmp_path)  # an earlier export is replaced
+    with zipfile.ZipFile(file) as whole, zipfile.ZipFile(tmp_path / "later.zip", "w") as later:
         for name in whole.namelist():
             content = whole.read(name)
             later.writestr(name, content[: len(content) // 2] if name.endswith("stablehlo") else content)
@@ -139,8 +142,7 @@ def test_a_program_that_jax_cannot_read_leaves_parameters_and_settings_from_whic
 
 
 def test_an_exported_nodule_model_describes_encodes_and_refines_as_the_run(mixture_run, tmp_path):
-    run_gmmae("export", mixture_run.folder, "--out", tmp_path / "model.zip")
-    model, of_run = gmmae.load(tmp_path / "model.zip"), gmmae.load(mixture_run.folder)
+    model, of_run = gmmae.load(export(mixture_run.folder, tmp_path)), gmmae.load(mixture_run.folder)
     samples = of_run.workload.load().validation
     np.testing.assert_equal(model.encode(samples), of_run.encode(samples))
     refined, expected = model.refine(samples, 2), of_run.refine(samples, 2)
@@ -152,12 +154,12 @@ def test_a_workload_that_has_moved_is_given_to_load(own_run, tmp_path):
     here, moved = tmp_path / "mine.py", tmp_path / "moved.py"
     shutil.copy(config.workload, here)
     run(replace(config, workload=str(here)), tmp_path / "run", Recorder())
-    assert run_gmmae("export", tmp_path / "run", "--out", tmp_path / "model.zip") == 0
+    file = export(tmp_path / "run", tmp_path)
     here.rename(moved)
     registry.load.cache_clear()
     with pytest.raises(InputError, match=r"workload file not found: .*mine.py.*gmmae.load"):
-        gmmae.load(tmp_path / "model.zip")
-    assert gmmae.load(tmp_path / "model.zip", workload=str(moved)).config.workload == str(moved)
+        gmmae.load(file)
+    assert gmmae.load(file, workload=str(moved)).config.workload == str(moved)
 
 
 def test_files_that_are_no_export_and_places_that_are_none_are_refused_in_a_line(mixture_run, tmp_path, capsys):

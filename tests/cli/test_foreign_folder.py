@@ -31,9 +31,14 @@ def folder(tmp_path_factory):
     return root
 
 
+def words_of(root, tmp_path):
+    """The options that name a folder of cubes, which this process reads."""
+    words = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache")
+    return *words, "--data.workers", 1, "--data.scan-time-limit-s", "none"
+
+
 def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder, tmp_path, capsys):
-    run, words = tmp_path / "run", ("--data.source", "cubes", "--data.root", folder, "--data.cache", tmp_path / "cache")
-    words = (*words, "--data.workers", 1, "--data.scan-time-limit-s", "none")
+    run, words = tmp_path / "run", words_of(folder, tmp_path)
     printed = "\n".join(lines_of(capsys, "data", "prepare", *words))
     assert "32 nodules in 16 groups" in printed
     assert "PatientID, diameter_mm (as size_mm), file (as image_path); that are only kept: nodule_id, diagnosis" in printed
@@ -58,8 +63,7 @@ def test_columns_of_other_names_are_named_by_options(folder, tmp_path, capsys):
     (other / "images").symlink_to(folder / "scans")
     text = (folder / "labels.csv").read_text().replace("scans/", "")
     (other / "nodules.csv").write_text(text.replace("image_path", "volume").replace("size_mm", "long axis"))
-    words = ("data", "prepare", "--data.source", "cubes", "--data.root", other, "--data.cache", tmp_path / "cache")
-    words = (*words, "--data.workers", 1, "--data.scan-time-limit-s", "none")
+    words = ("data", "prepare", *words_of(other, tmp_path))
     assert "must have the column file" in last_refusal(capsys, *words)
     words = (*words, "--data.file-column", "volume", "--data.category-column", "diagnosis")
     assert "diameter" in last_refusal(capsys, *words)
@@ -73,8 +77,8 @@ def test_of_two_columns_for_one_thing_the_first_of_the_list_is_used_and_said(fol
     (other / "scans").symlink_to(folder / "scans")
     header, *lines = (folder / "labels.csv").read_text().splitlines()
     (other / "nodules.csv").write_text("\n".join([f"path,{header}", *(f"gone.nii,{line}" for line in lines)]))
-    words = ("data", "prepare", "--data.source", "cubes", "--data.root", other, "--data.cache", tmp_path / "cache")
-    printed = "\n".join(lines_of(capsys, *words, "--data.workers", 1, "--data.scan-time-limit-s", "none"))
+    words = ("data", "prepare", *words_of(other, tmp_path))
+    printed = "\n".join(lines_of(capsys, *words))
     assert "file (as image_path); that are only kept: path, nodule_id, diagnosis" in printed
     (other / "nodules.csv").rename(other / "a.csv")
     (other / "b.csv").touch()

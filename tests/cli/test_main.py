@@ -79,12 +79,6 @@ def test_where_a_run_or_a_sweep_is_taken_it_is_said_that_it_must_be_trusted(caps
         assert re.search(r" (RUN|FOLDER) (a|the work directory of a) (run|sweep) that you trust.{,30} is executed", text), name
 
 
-def test_the_script_has_the_help_of_the_command():
-    helped = subprocess.run([sys.executable, ROOT / "train.py", "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
-    for section in ("data", "model", "optim", "stop", "parallel", "distributed", "checkpoint", "log"):
-        assert f"{section} options" in helped.stdout
-
-
 def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, capsys, monkeypatch):
     """Strong scaling takes 8 = 3 × 3 - 1 of the 22 volumes in 3 steps. Weak scaling asks for 24 and gets 22 = 3 × 8 - 2."""
     monkeypatch.chdir(tmp_path)

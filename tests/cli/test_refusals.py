@@ -25,7 +25,7 @@ TABLE = {
     "sweep --config SWEEP --workdir /proc/sweep": "workdir must be a folder that can be written; got /proc/sweep",
     "report .": "FOLDER must be the work directory of a sweep; got ., which has no sweep.toml",
     "plan --workdir OUT --clusters nowhere": "--clusters must be a TOML file or one of",
-    "plan --workdir OUT --clusters k80_1gbe k80_1gbe": "clusters must be one or more of different names; got",
+    "plan --workdir OUT --clusters k80_1gbe k80_1gbe": "clusters must be of different names; got",
     "plan --workdir OUT --stop.target none": "stop.target must be given",
     "plan --workdir OUT --optim.batch-size 50 --data.samples 40": "optim.batch_size must be at most the 34 training samples",
     "measure-cluster --out OUT --sizes 1024": "two or more different multiples of 4, up to 1073741824; got (1024,)",

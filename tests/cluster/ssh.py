@@ -3,12 +3,13 @@
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.waiting import free_port
 
 SERVER = "/usr/sbin/sshd"
 START_S = 20.0
@@ -25,8 +26,7 @@ def running(folder: Path) -> Iterator[str]:
     folder.chmod(0o700)
     key, log = folder / "key", folder / "sshd.log"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # where the server, as root, confines itself
     options = {

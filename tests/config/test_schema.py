@@ -274,9 +274,8 @@ def test_devices_determine_a_run_only_where_its_batch_follows_them(scaling):
     assert id_of(changed(virtual, "parallel.devices", 2)) == id_of(virtual)
 
 
-def test_the_run_id_is_twelve_hexadecimal_digits_and_the_same_in_every_process():
+def test_the_run_id_is_twelve_hexadecimal_digits_and_follows_the_data():
     assert re.fullmatch("[0-9a-f]{12}", id_of(DEFAULT))
-    assert id_of(DEFAULT) == id_of(DEFAULT)
     assert run_id(DEFAULT, {"train samples": "others"}) != id_of(DEFAULT)
 
 

@@ -186,14 +186,3 @@ def test_the_newest_whole_checkpoint_is_taken_where_newer_ones_are_damaged_each_
     assert {end.code for end in ended} == {0}
     assert ended[0].out.count("cannot be read") == len(DAMAGES)
     assert fingerprint(CONFIG, launch.workdir) == undisturbed[ids]
-
-
-def test_a_second_run_on_the_work_directory_is_refused(launch):
-    launch.start(CONFIG, TWO)
-    launch.wait_for_epochs(1)
-    second = Launch(launch.folder / "second", launch.workdir)
-    second.start(CONFIG, ALONE)
-    [end] = second.finish()
-    assert end.code == 2
-    assert end.error.startswith("error: workdir must be worked on by one run at a time")
-    assert {end.code for end in launch.finish()} == {0}

@@ -9,14 +9,17 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gmmae.config.schema import Config
+from gmmae.config.schema import Config, changed
+from gmmae.multihost import distributed
 from gmmae.training.loop import run
 from gmmae.training.records import Epoch
 from tests.launched import START_S, Launch
+from tests.multihost.test_launchers import HAND
 from tests.small import RATES, Recorder, fingerprint, losses, small
 from tests.volume_sources import from_source
 
@@ -127,6 +130,17 @@ def test_processes_that_differ_all_say_so(pair):
         assert (code, out) == (2, "")
         assert "configuration, versions, code and data; got optim.batch_size 8 on process 0 and 9 on process 1" in error
         assert error.count("\n") == 1
+
+
+def test_processes_compare_what_they_compute_when_they_meet_and_with_what(monkeypatch):
+    compared = {}
+    group = SimpleNamespace(primary=True, assert_equal=compared.update, leave=lambda: None)
+    monkeypatch.setattr(distributed, "_meet", lambda *_: group)
+    with distributed.join_processes(changed(small(), **{f"distributed__{key}": value for key, value in HAND.items()})):
+        assert {"seed", "stop.target", "checkpoint.every_epochs", "log.every_epochs", "jax", "the sources of gmmae"} <= set(
+            compared
+        )
+    assert not {"parallel.fetch_threads", "distributed.process_id"} & set(compared)
 
 
 def test_an_error_of_one_ends_the_other_with_its_words(pair):

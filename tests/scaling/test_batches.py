@@ -65,12 +65,6 @@ def test_plans_against_numbers_worked_by_hand(samples, batch, devices, steps, de
     assert found.counts.tolist() == counts
 
 
-def test_shards_against_a_plan_worked_by_hand():
-    dealt = shard_samples(np.array([4, 2, 0, 1, 3], np.int32), plan_batches(5, 3, 2))
-    assert dealt.indices.tolist() == [[[4, 2], [1, 3]], [[0, 4], [1, 1]]]  # device, step, slot
-    np.testing.assert_allclose(dealt.weights, [[[2 / 3, 2 / 3], [1, 1]], [[2 / 3, 0], [0, 0]]], rtol=1e-7)  # float32
-
-
 @pytest.mark.parametrize(("samples", "batch", "devices", "most"), [(100, 8, 9, 8), (6, 32, 7, 6)])
 def test_more_devices_than_samples_in_a_step_are_refused(samples, batch, devices, most):
     message = rf"parallel.devices must be .* {most}; got {devices}"

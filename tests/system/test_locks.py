@@ -25,13 +25,17 @@ def quick(monkeypatch):
     monkeypatch.setattr(locks, "LOOK_EVERY_S", 0.02)
 
 
+def failing(number):
+    def fails(file, operation):
+        raise OSError(number, os.strerror(number))
+
+    return fails
+
+
 @pytest.fixture(params=[None, errno.ENOLCK], ids=["flock", "ENOLCK"])
 def no_flock(request, monkeypatch):
-    def fails(file, operation):
-        raise OSError(request.param, os.strerror(request.param))
-
     if request.param:
-        monkeypatch.setattr(fcntl, "flock", fails)
+        monkeypatch.setattr(fcntl, "flock", failing(request.param))
 
 
 @pytest.fixture
@@ -72,20 +76,22 @@ def test_one_that_waits_enters_when_the_first_one_leaves(tmp_path):
     assert events == ["first out", "second in"]
 
 
+@pytest.mark.parametrize("look", [True, False])
 @pytest.mark.usefixtures("flock_of_this_host_only")
-def test_a_run_on_another_host_is_seen_though_its_lock_is_not(tmp_path, monkeypatch):
+def test_a_run_on_another_host_is_seen_though_its_lock_is_not(tmp_path, monkeypatch, look):
     with locks.held(tmp_path / "lock", refuse):
         monkeypatch.setattr(locks, "this_boot", lambda: "another kernel")
-        with pytest.raises(BusyError, match=rf"^process {os.getpid()} on "), locks.held(tmp_path / "lock", refuse):
+        with pytest.raises(BusyError, match=rf"^process {os.getpid()} on "), locks.held(tmp_path / "lock", refuse, look):
             pass
 
 
-@pytest.mark.parametrize("kernel", ["another kernel", locks.this_boot()])
-def test_what_a_dead_process_left_is_taken_over_at_once_where_flock_says_so(tmp_path, monkeypatch, kernel):
+@pytest.mark.parametrize(("kernel", "look"), [("another", True), ("another", False), (locks.this_boot(), True)])
+def test_what_a_dead_process_left_is_taken_over_at_once_where_flock_or_its_age_says_so(tmp_path, monkeypatch, kernel, look):
     if kernel == locks.this_boot():
         monkeypatch.setattr(locks, "_silent", lambda owner: pytest.fail("there is nothing to wait for"))
     (tmp_path / "lock.owner").write_text(f"process 1 on gone\n{kernel}")
-    with locks.held(tmp_path / "lock", refuse):
+    os.utime(tmp_path / "lock.owner", (0, 0))
+    with locks.held(tmp_path / "lock", refuse, look):
         assert str(os.getpid()) in (tmp_path / "lock.owner").read_text()
 
 
@@ -96,10 +102,7 @@ def test_one_that_was_taken_for_dead_does_not_remove_its_successors_name(tmp_pat
 
 
 def test_other_errors_of_the_file_system_are_not_hidden(tmp_path, monkeypatch):
-    def fails(file, operation):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(fcntl, "flock", fails)
+    monkeypatch.setattr(fcntl, "flock", failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"), locks.held(tmp_path / "lock", refuse):
         pass
 
