@@ -1,7 +1,4 @@
-"""Nodules on the grids of their scans, with masks. Only masks are resampled.
-
-Volumes are read and checked as in `gmmae.data.extraction`.
-"""
+"""Nodules on the grids of their scans, with masks. Only masks are resampled."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -21,11 +18,7 @@ from gmmae.data.volumes import DataError, NativeNodule, TransientError, error_li
 
 
 def read(config: DataConfig) -> tuple[NativeNodule, ...]:
-    """Reads the volumes of a folder of cubes with masks, in the order of their names, and says what groups them.
-
-    Raises:
-      DataError: a nodule is missing or cannot be read.
-    """
+    """Reads a folder of cubes with masks, in the order of names, and says what groups them."""
     root = config.folder
     if root.suffix == ".npz" and not root.is_dir():
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
@@ -53,13 +46,12 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
 def _read_all(tasks: tuple[Task, ...], least_axes: int, hu: bool) -> tuple[NativeNodule, ...]:
-    """Reads all tasks. They hold the files' stamps, so changed files are read again."""
+    """Tasks hold the files' stamps, so changed files are read again."""
     nodules = [nodule for task in tasks for nodule in _read_task(task, least_axes, hu)]
     return tuple(sorted(nodules, key=lambda nodule: nodule.name))
 
 
 def _read_task(task: Task, least_axes: int, hu: bool) -> Iterator[NativeNodule]:
-    """Yields the nodules of one file. Its voxels are checked once."""
     place, voxels, values = task.label, None, np.empty(0)
     try:
         for item, scan, source in nodules_of(task, least_axes):

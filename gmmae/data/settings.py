@@ -21,15 +21,15 @@ from gmmae.config.rules import (
 from gmmae.config.schema import Place
 
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
-"""Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
+"""A multiple of the diameter, millimetres, or the whole volume."""
 
 COLUMNS = ("file_column", "diameter_column", "category_column", "group_column")
-"""Fields that name columns of the CSV."""
+"""Fields that name the CSV's columns."""
 
 AIR_HU = -1000.0
 
 ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
-"""The CSV of a folder of scans, as LUNA16's, and that of a folder of cubes."""
+"""The CSV of a folder of scans, as LUNA16's, and of a folder of cubes."""
 
 
 def _sound_edge(value: str) -> bool:
@@ -85,7 +85,7 @@ class DataConfig(Section, name="data"):
     def __post_init__(self) -> None:
         if isinstance(self.shape, tuple) and len(set(self.shape)) == 1 and len(self.shape) in (1, self.ndim):
             object.__setattr__(self, "shape", self.shape[0])  # so that runs that are equal are named so
-        if self.source == "medmnist":  # its volumes are whole cubes of bytes, so the defaults of CT are replaced
+        if self.source == "medmnist":  # whole cubes of bytes, so the defaults of CT do not fit
             if self.window == DataConfig.window:
                 object.__setattr__(self, "window", (0.0, 255.0))
             if self.crop == DataConfig.crop:
@@ -103,26 +103,25 @@ class DataConfig(Section, name="data"):
 
     @property
     def folder(self) -> Path:
-        """The folder or file of `root`; an empty path without one."""
+        """The folder or file of `root`; empty without one."""
         return Path(self.root or "")
 
     @property
     def volume_shape(self) -> tuple[int, int, int]:
-        """Voxels of a cube along z, y, x. The axes that its central section loses have the longest edge."""
+        """Voxels of a cube along z, y, x. Axes that its central section loses have the longest edge."""
         z, y, x = (max(self.sample_shape),) * (3 - self.ndim) + self.sample_shape
         return (z, y, x)
 
     @property
     def least_axes(self) -> int:
-        """Smallest number of axes of the data. Scans have three; arrays may have fewer."""
+        """Scans have three axes; arrays may have fewer."""
         return self.ndim if self.source == "cubes" else 3
 
     @property
     def hu(self) -> bool:
         """Whether voxels are in Hounsfield units, which are checked and kept as integers.
 
-        The window determines the unit of cubes. The default window is in HU, and any other is in the cubes' own unit.
-        MedMNIST's bytes are never in HU.
+        Cubes are with the default window, and MedMNIST's bytes never.
         """
         return self.source not in ("cubes", "medmnist") or self.window == DataConfig.window
 

@@ -1,10 +1,7 @@
 """Splits into training and validation: whole groups, stratified by category, deterministic in the seed.
 
-A group is a patient where the data name one. Otherwise it is a scan or a single volume, and a patient with several of these
-may be on both sides.
-
-The order of the groups comes from a hash of the seed and the group's name. So the split depends neither on the order of the
-rows nor on the version of a random generator.
+A hash of the seed and the group's name orders the groups. So the split depends neither on the order of the rows nor on the
+version of a random generator.
 """
 
 import hashlib
@@ -18,18 +15,18 @@ from jaxtyping import Int64
 from gmmae.data.volumes import DataError
 
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
-"""The parts of data that are divided already, and their names in files."""
+"""The parts of data that are divided already, by their names in files."""
 
 
 class Split(NamedTuple):
-    """Increasing indices of the training and of the validation samples; together every sample that is for no test, once."""
+    """Increasing indices of the training and of the validation samples."""
 
     train: Int64[np.ndarray, " n_train"]
     validation: Int64[np.ndarray, " n_validation"]
 
 
 def requested(samples: int, validation: int | float) -> int:
-    """Returns the requested number of validation samples: `validation` itself, or a rounded fraction of `samples`.
+    """The requested number of validation samples: `validation` itself, or a rounded fraction of `samples`.
 
     >>> requested(770, 0.25), requested(770, 196)
     (192, 196)
@@ -42,15 +39,9 @@ def requested(samples: int, validation: int | float) -> int:
 def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int, whole: bool = True) -> Split:
     """Divides samples into training and validation without dividing a group.
 
-    The number of validation samples is the requested one where whole groups can give it, otherwise the nearest possible one.
-    Each category has its share of all samples, as nearly as groups allow.
-
-    Args:
-      groups: the group of each sample.
-      categories: the category of each sample; equal strings throughout where none is known.
-      validation: number of validation samples, or a fraction between 0 and 1 of all.
-      seed: another seed, another split.
-      whole: whether a group that is larger than each side is an error.
+    The number of validation samples is the requested one, or a fraction of all, where whole groups can give it, otherwise the
+    nearest possible one. Each category has its share of all samples, as nearly as groups allow. `whole` makes a group that is
+    larger than each side an error.
 
     Raises:
       DataError: fewer than two groups, one that is larger than each side, or no sample left for training.
@@ -89,10 +80,7 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
 
 
 def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: int, seed: int) -> Split:
-    """Returns one fold of a cross-validation, in which every sample is validated once and no group is divided.
-
-    Each fold is a `split` of the samples that the folds before it have left.
-    """
+    """One fold of a cross-validation in which every sample is validated once: a `split` of what earlier folds have left."""
     samples = left = np.arange(len(groups))
     for earlier in range(min(number, folds - 2) + 1):
         share = round(len(left) / (folds - earlier))
@@ -106,7 +94,7 @@ def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: i
 
 
 def _quota(available: np.ndarray, total: int) -> np.ndarray:
-    """Divides `total` in proportion to `available`, by largest remainder."""
+    """Divides `total` in proportion, by largest remainder."""
     shared = available * total
     whole, rest = np.divmod(shared, available.sum())
     whole[np.argsort(-rest, kind="stable")[: total - whole.sum()]] += 1
@@ -114,7 +102,7 @@ def _quota(available: np.ndarray, total: int) -> np.ndarray:
 
 
 def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
-    """Takes groups in their order while they fit their categories' quotas and the exact total stays possible.
+    """Takes groups in order while they fit their categories' quotas and the exact total stays possible.
 
     Bit t of `reach[i]` is set when some of the groups from i on sum to t. A group is skipped, or taken against its quota, only
     where the total would otherwise be missed.
@@ -139,7 +127,7 @@ def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
 
 
 def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Swaps groups of equal size between the two sides while that brings the categories nearer to their quota."""
+    """Swaps groups of equal size between the sides while that brings the categories nearer to their quota."""
     chosen = chosen.copy()
     patterns, pattern_of = np.unique(counts, axis=0, return_inverse=True)
     pattern_of = pattern_of.reshape(-1)

@@ -18,11 +18,10 @@ from gmmae.plotting.canvas import ORANGE, SKY
 
 TITLES = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
 MAX_SHOWN = 400
-"""Maximum number of nodules on a sheet."""
+"""Most nodules on a sheet."""
 PLANES = ("axial", "coronal", "sagittal")
-"""Names of the slices across z, y and x."""
+"""Slices across z, y and x."""
 WINDOW_HU = (-1000.0, 400.0)
-"""Window of pictures of insertions."""
 INCHES = 1.55
 """Edge of a slice in pictures of insertions."""
 
@@ -36,8 +35,8 @@ def contact_sheet(
 ) -> Path:
     """Draws the nodules row by row: central axial slices, images, or signals as strips.
 
-    Of more than `MAX_SHOWN`, evenly spaced ones are shown. `filled` is the share of each nodule outside its scan: such
-    cells have an orange frame, whose width grows with the share.
+    Of more than `MAX_SHOWN`, evenly spaced ones are shown. Cells of nodules that reach out of their scan have an orange frame,
+    whose width grows with `filled`, the share outside.
     """
     shown = np.linspace(0, len(values) - 1, min(MAX_SHOWN, len(values))).round().astype(int)
     images = [next(iter(_sections(volume).values())) for volume in values[shown]]
@@ -74,8 +73,8 @@ def nodule_slices(
 ) -> Path:
     """Draws the three central slices of a nodule, its image, or its signal as a strip, in mm from its centre.
 
-    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others. A mask is
-    orange, and `edge_mm` the longest edge.
+    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others. A mask is orange, and
+    `edge_mm` the longest edge.
     """
     figure = Figure(figsize=(7.2, 2.9))
     masks = {} if mask is None else _sections(mask)
@@ -102,7 +101,7 @@ def described_volumes(
     names: Sequence[str],
     window: tuple[float, float],
 ) -> Path:
-    """Draws a row for each volume: its central slices, and beside each the one of its mixture. Signals are strips."""
+    """Rows of a volume's central slices, each beside the one of its mixture. Signals are strips."""
     columns = 2 * len(_sections(volumes[0]))
     cell, below, above = 1.04, 0.2, 0.16  # inches
     height = len(volumes) * (cell + below + above)
@@ -135,9 +134,9 @@ def segmentations(
     title: str = "",
     labels: Sequence[str] = (),
 ) -> Path:
-    """Draws a row for each sample: the image, the true mask (orange), and columns of predictions (blue) with the true outline.
+    """Draws rows of the image (-1 to 1), the true mask (orange), and predictions (blue) with the true outline.
 
-    Images have values from -1 to 1. Pixels outside of the volume are black.
+    Pixels outside of the volume are black.
     """
     headings = ["image", "truth", *(prediction.heading for prediction in predictions)]
     rows, columns = len(images), len(headings)
@@ -158,7 +157,7 @@ def segmentations(
 
 
 class InsertionView(NamedTuple):
-    """A nodule's surroundings before and after its insertion, its voxels, its centre's index, and the spacing (z, y, x)."""
+    """A nodule's surroundings before and after, its voxels, its centre's index, and the spacing (z, y, x)."""
 
     title: str
     before: Real[np.ndarray, "z y x"]
@@ -169,7 +168,7 @@ class InsertionView(NamedTuple):
 
 
 def draw_insertions(path: str | os.PathLike[str], views: Sequence[InsertionView]) -> Path:
-    """Draws a row for each nodule: axial, coronal and sagittal slices, each before and after, and with its outline."""
+    """Rows of axial, coronal and sagittal slices, each before and after, and with the nodule's outline."""
     figure = Figure(figsize=(9 * INCHES + 0.1, len(views) * (INCHES + 0.22) + 0.25))
     margins = {"left": 0.005, "right": 0.995, "bottom": 0.005, "top": 1 - 0.4 / figure.get_figheight()}
     figure.subplots_adjust(**margins, wspace=0.03, hspace=0.16)
@@ -192,7 +191,6 @@ def draw_insertions(path: str | os.PathLike[str], views: Sequence[InsertionView]
 
 
 def _sections(values: Shaped[np.ndarray, "*volume"]) -> dict[str, Shaped[np.ndarray, "up right"]]:
-    """Returns the central slices of a volume by plane; or an image itself, or a signal as a strip."""
     if values.ndim == 3:
         return {plane: values.take(values.shape[axis] // 2, axis) for axis, plane in enumerate(PLANES)}
     return {"image": values} if values.ndim == 2 else {"signal": np.tile(values, (math.ceil(len(values) / 4), 1))}
@@ -206,7 +204,7 @@ def _show(
     axial: bool = True,
     extent: tuple[float, float, float, float] | None = None,
 ) -> AxesImage:
-    """Draws an image in grey, and masks as outlines of a colour each. The first row of an axial one is on top."""
+    """Draws an image in grey, and masks as outlines. The first row of an axial one is on top."""
     origin = "upper" if axial else "lower"
     for colour, mask in (outlines or {}).items():
         if mask.any() and not mask.all():

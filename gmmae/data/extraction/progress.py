@@ -11,7 +11,7 @@ from rich.progress import track
 LINE_EVERY_S = 10.0
 
 Say = Callable[[str], None]
-"""A function that takes a line for the user."""
+"""Takes a line for the user."""
 
 T = TypeVar("T")
 

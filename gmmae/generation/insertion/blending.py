@@ -10,13 +10,14 @@ SCREENING_MM = 0.5
 """Depth below a nodule's surface to which Poisson blending changes its own values."""
 
 KEPT_HU = (100.0, 300.0)
-"""Excess of the host's density over the nodule's. Below the first value nothing of the host is kept, above the second all.
+"""Excess of the host's density over the nodule's, from which something and everything of the host is kept.
 
-This keeps vessels in ground glass, and the chest wall beside a nodule at the pleura."""
+This keeps vessels in ground glass, and the chest wall beside a nodule at the pleura.
+"""
 
 
 def dense(host: Volume, nodule: Volume) -> Volume:
-    """Returns the share of the host that is kept in each voxel, because it is denser than the nodule."""
+    """The share of the host that is kept in each voxel, because it is denser than the nodule."""
     low, high = KEPT_HU
     return smooth_step((ndimage.uniform_filter(host, 3, axes=(1, 2), mode="nearest") - nodule - low) / (high - low))
 
@@ -34,7 +35,7 @@ def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, s
       nodule: HU of the nodule on the same voxels.
       distance_mm: distance from the nodule's surface, negative inside.
       band_mm: width of the band.
-      spacing_mm: spacing of the voxels along z, y, x.
+      spacing_mm: along z, y, x.
 
     Source: Pérez, Gangnet, Blake, ACM Trans. Graph. 22, 2003; screened as in Bhat et al., ECCV 2008.
     """
@@ -55,6 +56,6 @@ def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, s
 
 
 def smooth_step(t: Volume) -> Volume:
-    """Returns 0 up to t = 0, 1 from t = 1 on, and a smooth passage between them."""
+    """0 up to t = 0, 1 from t = 1 on, and a smooth passage between them."""
     t = np.clip(t, 0, 1)
     return t * t * (3 - 2 * t)

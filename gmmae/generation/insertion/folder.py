@@ -23,11 +23,7 @@ from gmmae.system.files import csv_text, write_text
 
 
 def read_scans(root: Path) -> tuple[dict[str, Path], Table, list[str]]:
-    """Returns the headers of a folder's scans by series UID, its annotations if it has some, and a message for each fault.
-
-    Raises:
-      DataError: the folder does not exist or has no scans, or its `annotations.csv` cannot be read.
-    """
+    """The headers of a folder's scans by series UID, its annotations if any, and a message for each fault."""
     if not root.is_dir():
         raise DataError(f"SCANS must be a folder of .mhd scans; got {root}, which is no folder")
     scans, repeated = find_scans(root)
