@@ -64,8 +64,7 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
                     fitted.set_params(**chosen[-1])
                     if method is BOOSTING:
                         fitted.set_params(random_state=seed)
-                    # One thread is enough for so few samples. Several wait for each other, and took ten times as long beside
-                    # other work.
+                    # One thread is enough for so few samples. Several took ten times as long beside other work.
                     with threadpool_limits(1):
                         found.append(fitted.fit(inputs[train], truth[train]).predict_proba(inputs[test]))
             aucs, shares = (np.array([of(one, truth[test], weight) for one in found]) for of in (macro_auc, accuracy))
@@ -84,10 +83,7 @@ def choose(
     truth: np.ndarray,
     folds: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> dict[str, Any]:
-    """The settings with the largest mean AUC over the folds, then with the smallest mean log loss.
-
-    The AUC of a single feature is the same for all penalties.
-    """
+    """The settings with the largest mean AUC, then with the smallest mean log loss: one feature has the same AUC for all."""
     scores = {"auc": "roc_auc_ovr", "log_loss": "neg_log_loss"}
     with threadpool_limits(1):
         found = GridSearchCV(method, settings, scoring=scores, cv=folds, refit=False).fit(inputs, truth).cv_results_

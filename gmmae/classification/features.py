@@ -1,7 +1,7 @@
 """Numbers that describe a volume for a classifier: of its mixture, and of its coarse voxels.
 
-The features of a mixture do not change if the components are reordered, or the cube is rotated or reflected into one of its 48
-symmetries: most are functions of lengths and eigenvalues, and masses of cells are sorted among the exchanged cells.
+The features of a mixture depend neither on the order of components nor on which of the cube's 48 symmetries is applied: most
+are functions of lengths and eigenvalues, and masses of cells are sorted among the exchanged cells.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def mixture_features(
     - the largest weights and their perplexity, and the mean product of distance and size;
     - the distance of the whole mixture's mean, its standard deviations, and the norm of its third moments and of their trace;
     - E|y|⁴ and the sum of E y_i⁴, both relative to (E|y|²)², and Mardia's kurtosis between them;
-    - the mass in each cell, sorted. Correlations are left out, so that a component's mass is a product over the axes.
+    - the mass in each cell, without correlations, so that a component's is a product over the axes.
     """
     weights, means, covariances = (array.astype(np.float64) for array in (weights, means, covariances))
     samples, k, n = means.shape
@@ -56,7 +56,7 @@ def mixture_features(
     shares = np.moveaxis(np.diff(ndtr((edges - means[..., None]) / deviations), axis=-1), 2, 0)  # axes, samples, k, cells
     terms = [term for axis in range(n) for term in (shares[axis], [0, 1, 2 + axis])]
     cells = np.einsum(weights, [0, 1], *terms, [0, *range(2, 2 + n)], optimize=True).reshape(samples, -1)
-    # The symmetries exchange cells with the same distances from the centre, in any order.
+    # Symmetries exchange cells with the same distances from the centre.
     apart = np.sort(np.abs(2 * np.indices((CELLS,) * n) - (CELLS - 1)).reshape(n, -1), axis=0)
     orbits = np.broadcast_to(np.unique(apart, axis=1, return_inverse=True)[1], cells.shape)
     columns = [

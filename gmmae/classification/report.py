@@ -26,7 +26,7 @@ def published() -> dict[str, Any]:
 
 
 def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int) -> list[str]:
-    """Sentences about the samples, the choice of settings, and what the published results differ in."""
+    """Sentences about the samples, the settings, and what the published results differ in."""
     tested = labelled.truth[labelled.test]
     classes = ", ".join(f"{sum(tested == i)} of {name!r}" for i, name in enumerate(labelled.classes))
     groups = len(set(labelled.nodules.table["group"][labelled.test]))

@@ -1,4 +1,4 @@
-"""Labelled volumes of a run's data, divided as the run divided them, and what its model finds in them."""
+"""Labelled volumes of a run's data, divided as the run did, and what its model finds in them."""
 
 from dataclasses import replace
 from typing import NamedTuple

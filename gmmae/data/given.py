@@ -1,4 +1,4 @@
-"""The volumes that a user names to be described: files, an array, a folder, or the data of a configuration."""
+"""The volumes that a user names to be described: files, an array, a folder, or a configuration's data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from gmmae.data.sources import of_generated
 from gmmae.data.volumes import DataError, Point, central_section
 
 LARGE_VOLUME = 3.0
-"""A volume is reported as perhaps a whole scan if all its edges exceed the cube's by this factor."""
+"""A volume whose edges all exceed the cube's by this factor may be a whole scan."""
 
 
 class Cubes(NamedTuple):
@@ -28,8 +28,8 @@ class Cubes(NamedTuple):
     table: Mapping[str, np.ndarray]  # of `Nodules`
     paths: tuple[str, ...]  # of the files
     centres_mm: list[Point]  # of the sections
-    sections: np.ndarray  # in HU or a unit of their own
-    notes: list[str]  # on what is left out, or mostly not described
+    sections: np.ndarray
+    notes: list[str]  # on what is not described
 
 
 def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
@@ -40,7 +40,7 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     place = config.folder
     if files:
         place, source = files[0], "cubes"
-        if len(files) == 1:  # a folder of scans has no nodules.csv, or is named so by the options
+        if len(files) == 1:  # a folder of scans, perhaps by the options
             named = config.source == "luna16" and config.csv != DataConfig.csv and place.is_dir()
             source = "luna16" if named else folders.source_of(place, config.csv)
         if source == "medmnist" and config.hu:

@@ -1,8 +1,8 @@
 """The groups that no split divides: everything that belongs together, as connected components.
 
 Nodules belong together if they share a patient, a scan (its file, a copy of it, or its series) or their voxels. Equal
-coordinates in two files say nothing, because volumes that were cut out may have coordinates of their own. A component is named
-after its patient or scan, the first by alphabet of several.
+coordinates in two files say nothing, because cut volumes may have coordinates of their own. A component is named after the
+first by alphabet of its patients or scans.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ class Groups(NamedTuple):
 
     names: dict[str, str]  # by the nodule's name
     by: str  # what a split by them keeps whole
-    lines: list[str]  # what joined groups, and a warning where a patient may be on both sides of the split
+    lines: list[str]  # what joined groups, and where a split may divide a patient
 
 
 def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
@@ -65,7 +65,7 @@ def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, s
     scan = "" if stack else next(stamp.sample for stamp in task.stamps if stamp.path == data)
     for item in task.items:
         name, volume = item.name, volumes[item.part or 0] if stack else ""
-        # Not the file's name: a renamed copy of a file of volumes is divided as the file is.
+        # Not the file's name: a renamed copy is divided as the file is.
         yield name, "", item.group or (volume and f"volume {volume[:12]}") or name
         yield name, "group", patient_key(item.group)
         yield name, "patient", item.patient

@@ -44,7 +44,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     return tuple(nodule._replace(group=groups.names[nodule.name], own=own[nodule.name]) for nodule in nodules)
 
 
-@lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
+@lru_cache(maxsize=1)  # for the folds of a cross-validation
 def _read_all(tasks: tuple[Task, ...], least_axes: int, hu: bool) -> tuple[NativeNodule, ...]:
     """Tasks hold the files' stamps, so changed files are read again."""
     nodules = [nodule for task in tasks for nodule in _read_task(task, least_axes, hu)]

@@ -1,7 +1,7 @@
 """Patches of native volumes for a segmentation.
 
-The network sees a crop of a patch, which is wider by `jitter` on each side, the largest offset of the crop. Where a patch
-reaches out of its volume, it repeats the outermost voxels with the label `OUTSIDE`, which neither a loss nor a score counts.
+The network sees a crop of a patch, which is wider by `jitter` on each side. Where a patch reaches out of its volume, it repeats
+the outermost voxels with the label `OUTSIDE`, which neither a loss nor a score counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ def slices(
       jitter: largest offset of a crop.
       neighbours: slices above, and below, that are further channels; the outermost one is repeated.
       empty: whether to include slices without nodule.
-      seed: of the offsets, which otherwise depend only on the indices of volume and slice.
+      seed: of the offsets.
     """
     edge, parts = size + 2 * jitter, []
     for number, volume in enumerate(volumes):
@@ -106,10 +106,7 @@ def _offset(axes: int, jitter: int, seed: int, *places: int) -> np.ndarray:
 
 
 def boxes(volumes: Sequence[NativeNodule], size: int, jitter: int, voxel_mm: float, seed: int = 0) -> Patches:
-    """Patches of `size + 2 jitter` cubic voxels along each axis, one around each nodule's centre.
-
-    Values are interpolated linearly, and labels are those of the nearest voxel. Arguments are those of `slices`.
-    """
+    """Patches of `size + 2 jitter` cubic voxels along each axis, one around each nodule's centre; arguments as `slices`."""
     edge = size + 2 * jitter
     steps_mm = (np.arange(edge) - (edge - 1) / 2) * voxel_mm
     values, labels = [], []

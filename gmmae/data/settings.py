@@ -1,4 +1,4 @@
-"""The section `data` of a configuration: the source of the volumes, their cut and their split."""
+"""The section `data` of a configuration."""
 
 import re
 from dataclasses import dataclass
@@ -21,7 +21,6 @@ from gmmae.config.rules import (
 from gmmae.config.schema import Place
 
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
-"""A multiple of the diameter, millimetres, or the whole volume."""
 
 COLUMNS = ("file_column", "diameter_column", "category_column", "group_column")
 """Fields that name the CSV's columns."""
@@ -29,7 +28,7 @@ COLUMNS = ("file_column", "diameter_column", "category_column", "group_column")
 AIR_HU = -1000.0
 
 ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
-"""The CSV of a folder of scans, as LUNA16's, and of a folder of cubes."""
+"""The CSVs of a folder of scans, as LUNA16's, and of cubes."""
 
 
 def _sound_edge(value: str) -> bool:

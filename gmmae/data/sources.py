@@ -31,7 +31,7 @@ class SplitNodules(NamedTuple):
 def load(config: DataConfig) -> SplitNodules:
     """Loads the nodules, takes central sections where `data.ndim` asks for them, and divides them.
 
-    Nodules of `data.augment_with` follow those of the source, as training samples.
+    Nodules of `data.augment_with` follow as training samples.
     """
     synthetic = config.source == "synthetic"
     nodules = synthetic_nodules(config.samples, config.volume_shape, config.seed) if synthetic else prepare.load(config)
@@ -53,14 +53,14 @@ def load(config: DataConfig) -> SplitNodules:
 
 
 def _kin(nodules: Nodules, generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
-    """What a nodule shares with its relatives: patients, by any column, the generated nodule that it is, and voxels."""
+    """Patients, by any column, the generated nodule itself, and voxels."""
     columns = (nodules.table["group"], generated, *map(nodules.column, PATIENTS))
     for volume, *texts in zip(nodules.values, *(column for column in columns if column is not None), strict=True):
         yield {volume.tobytes(), *map(patient_key, texts)} - {""}
 
 
 def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
-    """The configuration that reads a folder of `gmmae generate` as its run reads real nodules.
+    """Reads a folder of `gmmae generate` as its run reads real nodules.
 
     The CSV and its columns are the folder's own; the unit is that of the real nodules.
     """
@@ -70,7 +70,7 @@ def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
 
 
 def divide(nodules: Nodules, config: DataConfig) -> Split:
-    """The data's own division into training and validation where they have one, otherwise one by patient."""
+    """The data's own division into training and validation, otherwise one by patient."""
     parts = nodules.table["split"]
     if parts.any():
         return Split(*(np.flatnonzero(parts == part) for part in ("train", "validation")))

@@ -1,7 +1,6 @@
 """Splits into training and validation: whole groups, stratified by category, deterministic in the seed.
 
-A hash of the seed and the group's name orders the groups. So the split depends neither on the order of the rows nor on the
-version of a random generator.
+A hash of the seed and the group's name orders the groups, whatever the order of the rows and the version of a random generator.
 """
 
 import hashlib
@@ -15,7 +14,7 @@ from jaxtyping import Int64
 from gmmae.data.volumes import DataError
 
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
-"""The parts of data that are divided already, by their names in files."""
+"""Parts of data that are divided already, by their names in files."""
 
 
 class Split(NamedTuple):
@@ -39,12 +38,9 @@ def requested(samples: int, validation: int | float) -> int:
 def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int, whole: bool = True) -> Split:
     """Divides samples into training and validation without dividing a group.
 
-    The number of validation samples is the requested one, or a fraction of all, where whole groups can give it, otherwise the
+    The number of validation samples is the requested one, or fraction of all, where whole groups can give it, otherwise the
     nearest possible one. Each category has its share of all samples, as nearly as groups allow. `whole` makes a group that is
     larger than each side an error.
-
-    Raises:
-      DataError: fewer than two groups, one that is larger than each side, or no sample left for training.
     """
     samples = len(groups)
     if len(categories) != samples:
@@ -80,7 +76,7 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
 
 
 def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: int, seed: int) -> Split:
-    """One fold of a cross-validation in which every sample is validated once: a `split` of what earlier folds have left."""
+    """One fold of a cross-validation in which every sample is validated once: a `split` of what earlier folds left."""
     samples = left = np.arange(len(groups))
     for earlier in range(min(number, folds - 2) + 1):
         share = round(len(left) / (folds - earlier))
@@ -104,8 +100,7 @@ def _quota(available: np.ndarray, total: int) -> np.ndarray:
 def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
     """Takes groups in order while they fit their categories' quotas and the exact total stays possible.
 
-    Bit t of `reach[i]` is set when some of the groups from i on sum to t. A group is skipped, or taken against its quota, only
-    where the total would otherwise be missed.
+    Bit t of `reach[i]` is set when some of the groups from i on sum to t.
     """
     sizes = [int(size) for size in counts.sum(1)]
     reach = [1]
@@ -127,7 +122,7 @@ def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
 
 
 def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Swaps groups of equal size between the sides while that brings the categories nearer to their quota."""
+    """Swaps groups of equal size while that brings the categories nearer to their quota."""
     chosen = chosen.copy()
     patterns, pattern_of = np.unique(counts, axis=0, return_inverse=True)
     pattern_of = pattern_of.reshape(-1)

@@ -17,10 +17,10 @@ Shape = tuple[int, ...]
 
 
 def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
-    """Writes an image in the format of the path's ending, and raises OSError if it cannot be read back.
+    """Writes an image in the format of the path's ending, and raises OSError if it reads back otherwise.
 
-    SimpleITK reports no error on a full disk, and leaves files of 0 bytes. Voxels that are not finite are not compared, because
-    ITK reads 0 for them from NIfTI.
+    SimpleITK reports no error on a full disk. Voxels that are not finite are not compared, because ITK reads 0 for them from
+    NIfTI.
     """
     try:
         sitk.WriteImage(image, str(path), useCompression=compressed)

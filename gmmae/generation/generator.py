@@ -105,8 +105,8 @@ class Generator(NamedTuple):
             accepted.append({name: values[keep] for name, values in drawn.items()})
             copies += int((~new).sum())
             wrong_size += int((new & ~keep).sum())
-            # The same donors are tried first, otherwise faint nodules, which resemble each other, would become rare. Samples of
-            # the faintest donors stay near some training nodule, so other donors follow.
+            # The same donors come first, otherwise faint nodules, which resemble each other, would become rare. The faintest
+            # stay near some training nodule, so others follow.
             donors = donors[~keep] if attempt < SAME_DONOR_ROUNDS else rng.choice(allowed, int((~keep).sum()))
             if not len(donors):
                 break
@@ -121,12 +121,12 @@ class Generator(NamedTuple):
         values, outline = drawn["values"], drawn["outline"]
         old = np.array(values.shape[1:])
         if shape != values.shape[1:]:
-            # Voxels stay cubic, so the other axes are rounded, and their lengths change a little.
+            # Voxels stay cubic, so the other axes' lengths change a little.
             step = old.max() / max(shape)
             stretch = np.array(shape) * step / old
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
-            # Texture is interpolated: a spectrum on the model's voxels is none on finer ones, and grey levels inside and
-            # outside of a finer outline would leave a line along it.
+            # Texture is interpolated: a spectrum on the model's voxels is none on finer ones, and grey levels would leave a
+            # line along a finer outline.
             first, scale = (old - 1) / 2 - (np.array(shape) - 1) / 2 * step, np.full(len(shape), step)
             texture, outline = (
                 np.stack([ndimage.affine_transform(v, scale, first, shape, order=1, mode="nearest") for v in drawn[name]])
@@ -163,7 +163,7 @@ class Generator(NamedTuple):
         weights = block_weights(shape, BLOCKS)
         outline = np.stack([signed_distance(mask) for mask in decoded["mask"] > 0.5])
         outline += MASK_STRENGTH * blend_residual_blocks(self.mask_residuals, patches, weights)
-        # A mean of outlines is rounder than each, so decoded masks have nearly one size; they get their donor's.
+        # Decoded masks have nearly one size, so they get their donor's.
         flat, voxels, each = (
             np.sort(-outline.reshape(len(donors), -1), axis=1),
             self.mask_voxels[donors],

@@ -2,8 +2,8 @@
 
 A class of 43 to 50 nodules is too small to train a normalising flow or a diffusion model, so the prior is a smoothed bootstrap
 (Silverman, Density Estimation, 1986, section 6.4.1): it adds noise to a training point and shrinks the result, which keeps the
-variance. A sample around a single training point is nearly a copy, so the principal components are divided into bands, in order
-of variance, and each band comes from another training point, a neighbour in the bands before.
+variance. A sample around one training point is nearly a copy, so each band of principal components, in order of variance, comes
+from another training point, a neighbour in the bands before.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Prior(NamedTuple):
 
 
 def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) -> Prior:
-    """Fits the prior to latent vectors, with further features that are drawn with them; equal labels if none is known."""
+    """Fits the prior to latent vectors and further features; equal labels if none is known."""
     names, category = np.unique(labels, return_inverse=True)
     means = np.stack([points[category == i].mean(0) for i in range(len(names))])[category]
     # Without variance: inactive latent units, or fewer samples than features.
@@ -41,7 +41,7 @@ def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) ->
 def draw(
     prior: Prior, donors: Int[np.ndarray, " count"], bandwidth: float, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, "count features"], Int[np.ndarray, "count bands"]]:
-    """Draws a point from each donor, in its category; returns the points, and the training sample behind each of their bands.
+    """Draws a point from each donor, in its category, and names the training sample behind each band.
 
     `bandwidth` is the noise's standard deviation, in standard deviations within a category.
     """

@@ -1,7 +1,7 @@
 """Texture that a decoder does not reproduce: residuals of training nodules and their grey levels.
 
-The residual of a single training nodule would make the result half a copy, so each of the overlapping blocks of a cube gets
-that of another donor. The squares of the blocks' weights sum to one, which keeps the variance of independent residuals.
+One training nodule's residual would make the result half a copy, so each of the overlapping blocks of a cube gets another
+donor's. The squares of the blocks' weights sum to one, which keeps the variance of independent residuals.
 """
 
 from functools import reduce
@@ -40,7 +40,7 @@ def blend_residual_blocks(
 
 
 def grey_levels(values: Volumes, masks: Masks) -> Levels:
-    """The voxel values of each volume in ascending order, first those outside of the mask and then those inside.
+    """The values of each volume in ascending order, first those outside of the mask and then those inside.
 
     >>> grey_levels(np.array([[3.0, 1.0, 2.0, 0.0]]), np.array([[False, True, True, False]])).tolist()
     [[0.0, 3.0, 1.0, 2.0]]
@@ -62,8 +62,8 @@ def with_grey_levels(
 ) -> Volumes:
     """Replaces the voxel values of each volume by grey levels in the same rank order, outside and inside of a mask apart.
 
-    Decoded volumes are blurred, so too many voxels lie between lung and nodule. Grey levels of a real nodule correct that; its
-    inside's stay inside, so that a bright donor leaves no flecks in the lung.
+    Decoded volumes are blurred, so too many voxels lie between lung and nodule. Levels of the donor's inside stay inside, so
+    that a bright donor leaves no flecks in the lung.
     """
     flat = values.reshape(len(values), -1)
     above = inside.reshape(flat.shape) * (np.ptp(flat, axis=1, keepdims=True) + 1)

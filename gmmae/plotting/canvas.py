@@ -1,4 +1,4 @@
-"""Common parts of all figures: resolution, colours, number formats, axes, and atomic writing of files."""
+"""Common parts of all figures: resolution, colours, number formats, axes, and files."""
 
 import math
 import os
@@ -37,7 +37,7 @@ def power_of_ten(value: float) -> str:
 
 
 def plain(value: int | float, digits: int = 3) -> str:
-    """Formats a positive number, with a power of ten only for very small and very large ones.
+    """Formats a positive number; very small and very large ones get a power of ten.
 
     >>> plain(0.0016384), plain(20000)
     ('0.00164', '20000')
@@ -74,7 +74,7 @@ def legend_above(axes: Axes, handles: Sequence[Artist]) -> None:
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> None:
-    """Makes an axis with set limits logarithmic, with plain numbers at these values or at about eight round ones."""
+    """Makes an axis with set limits logarithmic, with plain numbers at these values or about eight round ones."""
     scale, axis = (axes.set_xscale, axes.xaxis) if which == "x" else (axes.set_yscale, axes.yaxis)
     scale("log")
     low, high = axis.get_view_interval()
@@ -91,7 +91,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     kind = "svg" if path.suffix == ".svg" else "png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Text as outlines does not depend on installed fonts. With a salt, identifiers depend only on the content.
+    # Outlines do not depend on installed fonts, nor identifiers with a salt on chance.
     with whole_file(path) as part, matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "gmmae"}):
         metadata = {"Date": None, "Creator": MARK} if kind == "svg" else {"Software": MARK}
         figure.savefig(part, format=kind, dpi=DPI, facecolor="white", metadata=metadata)

@@ -51,8 +51,8 @@ def time_to_target(
 ) -> Figure:
     """Draws the time to the target loss against the number of devices, both logarithmic; each panel is of one machine.
 
-    Infinite medians are missing from their line. A strip above the axes shows the number of successful runs if some missed the
-    target. The dashed line is T₁ / n, with the first finite median on one device for T₁.
+    A strip above the axes shows the number of successful runs if some missed the target. The dashed line is T₁ / n, with the
+    first finite median on one device for T₁.
 
     Source: Fig. 2 of the paper.
     """
@@ -91,7 +91,7 @@ def time_to_target(
 
 
 def throughput(series: Sequence[Measured], *, title: str) -> Figure:
-    """Draws samples per second against the number of devices. Dashed lines are n times the value on one device."""
+    """Draws samples per second against devices. Dashed lines are n times the value on one device."""
     figure = canvas.blank(4.0, title)
     axes = figure.subplots()
     canvas.dress(axes, "devices", "samples per second")
@@ -100,10 +100,9 @@ def throughput(series: Sequence[Measured], *, title: str) -> Figure:
 
 
 def _plot(axes: Axes, lines: Sequence[Measured], power: int, label: str, within: Sequence[Measured] = ()) -> list[Line2D]:
-    """Draws lines with markers and intervals on logarithmic axes. Returns the legend's handles.
+    """Ideals are the values on one device times `n**power`: of the first line that has one for -1, of all for 1.
 
-    Ideals are the values on one device times `n**power`: of the first line that has one for -1, of all for 1. `within` are the
-    lines that set the extent of the vertical axis.
+    `within` are the lines that set the extent of the vertical axis.
     """
     ends = np.array([min(line.at[0] for line in lines), max(line.at[-1] for line in lines)], float)
     axes.set_xlim(ends[0] / 1.35, ends[1] * 1.35)

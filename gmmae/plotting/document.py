@@ -38,8 +38,8 @@ def folded(title: str, text: str) -> str:
 def write(title: str, text: str, markdown: Path, html: Path) -> None:
     """Writes a page as Markdown, and as an HTML file without scripts or external references.
 
-    The HTML file holds its figures, and lists the headings of level 2 and the folds behind the title and the first block.
-    Figures lie relative to the folder of `markdown`.
+    The HTML file holds its figures, and lists the headings of level 2 and the folds behind the first block. Figures lie
+    relative to the folder of `markdown`.
     """
     text = f"# {literal(title)}\n\n{text}\n"
     write_text(markdown, text)

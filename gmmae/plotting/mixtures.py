@@ -49,12 +49,11 @@ def reconstructions(
     *,
     title: str = "",
 ) -> Path:
-    """Draws (a) nodules in rows, and (b) their reconstructions at several epochs.
+    """Draws (a) nodules in rows, and (b) their reconstructions at several epochs, from densities over [-1, 1]^n.
 
-    For three axes a cell shows a shaded surface at the row's `surfaces.iso_level`. Insets show the central slice of the input
-    on the left and of the density on the right. For fewer axes a cell shows the image, or the signal as a strip, and the
-    components' means, in the row's grey scale. Inputs are finite densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y,
-    x.
+    For three axes a cell shows a shaded surface at the row's `surfaces.iso_level`, with insets of the central slice of the
+    input on the left and of the density on the right. For fewer axes it shows the image, or the signal as a strip, and the
+    components' means, in the row's grey scale.
 
     Source: Fig. 1 of the paper.
     """

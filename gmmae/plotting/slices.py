@@ -1,4 +1,4 @@
-"""Pictures of the data: a sheet of nodules, slices of one, predicted masks, and scans before and after insertions."""
+"""Pictures of the data: nodules, their slices, predicted masks, and scans before and after insertions."""
 
 import math
 import os
@@ -35,8 +35,7 @@ def contact_sheet(
 ) -> Path:
     """Draws the nodules row by row: central axial slices, images, or signals as strips.
 
-    Of more than `MAX_SHOWN`, evenly spaced ones are shown. Cells of nodules that reach out of their scan have an orange frame,
-    whose width grows with `filled`, the share outside.
+    Of more than `MAX_SHOWN`, evenly spaced ones are shown. An orange frame grows with `filled`, the share outside the scan.
     """
     shown = np.linspace(0, len(values) - 1, min(MAX_SHOWN, len(values))).round().astype(int)
     images = [next(iter(_sections(volume).values())) for volume in values[shown]]
@@ -73,8 +72,7 @@ def nodule_slices(
 ) -> Path:
     """Draws the three central slices of a nodule, its image, or its signal as a strip, in mm from its centre.
 
-    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others. A mask is orange, and
-    `edge_mm` the longest edge.
+    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others.
     """
     figure = Figure(figsize=(7.2, 2.9))
     masks = {} if mask is None else _sections(mask)
@@ -134,10 +132,7 @@ def segmentations(
     title: str = "",
     labels: Sequence[str] = (),
 ) -> Path:
-    """Draws rows of the image (-1 to 1), the true mask (orange), and predictions (blue) with the true outline.
-
-    Pixels outside of the volume are black.
-    """
+    """Draws rows of the image (-1 to 1), the true mask (orange), and predictions (blue) with the true outline."""
     headings = ["image", "truth", *(prediction.heading for prediction in predictions)]
     rows, columns = len(images), len(headings)
     figure = Figure(figsize=(1.15 * columns + 0.1, 1.15 * rows + 0.65), dpi=canvas.DPI, layout="constrained")
@@ -204,7 +199,7 @@ def _show(
     axial: bool = True,
     extent: tuple[float, float, float, float] | None = None,
 ) -> AxesImage:
-    """Draws an image in grey, and masks as outlines. The first row of an axial one is on top."""
+    """The first row of an axial image is on top."""
     origin = "upper" if axial else "lower"
     for colour, mask in (outlines or {}).items():
         if mask.any() and not mask.all():

@@ -14,10 +14,10 @@ from scipy import ndimage
 
 AZIMUTH = math.radians(30)
 ELEVATION = math.radians(25)
-HALF_WIDTH = 1.52  # world units from the picture's centre to its border
+HALF_WIDTH = 1.52  # world units from the picture's centre
 FINE = 48  # fewest interpolated samples along the longest axis
 STEP = 0.6  # of a ray, in interpolated samples; longer ones make sharp edges ragged
-PAD = 3  # empty interpolated samples around the domain, which close surfaces at its border
+PAD = 3  # empty samples around the domain, which close surfaces at its border
 
 _LIGHT = np.array([-0.45, 0.55, -0.70])  # of length 1, towards the lamp: right, up, away from the viewer
 
@@ -53,8 +53,8 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
     """Brightness, 0 to 1, of the surface `volume = level` under parallel projection; NaN where no surface is seen.
 
     A ray stops where the volume first rises above the level. Brightness is a constant, plus Lambert's cosine between lamp and
-    normal (the volume's gradient there), times a depth cue that darkens what lies far from the viewer. Row 0 is on top, and the
-    picture spans 2 × `HALF_WIDTH` world units. The level is at least 0, because outside the domain the volume counts as 0.
+    normal (the volume's gradient there), times a depth cue. Row 0 is on top. The level is at least 0, because outside the
+    domain the volume counts as 0.
     """
     # Cubic splines on a finer grid of the same domain. A matrix for each axis takes a tenth of the time of
     # `ndimage.zoom`.
@@ -74,8 +74,8 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
     origin = (np.array(fine.shape) - 1) / 2 - transform @ (extent - 1) / 2  # of the ray at the picture's corner
     brightness = np.full((pixels, pixels), np.nan, np.float32)
 
-    # The rays are followed in the box of rows, columns and depths around the samples above the level. A sample counts for
-    # places less than one sample away along each axis, and a ray begins one step before.
+    # Rays are followed in the box around the samples above the level. A sample counts for places less than one sample
+    # away along each axis, and a ray begins one step before.
     inverse = np.linalg.inv(transform)
     seen = inverse @ (np.argwhere(fine > level) - origin).T
     if not seen.size:

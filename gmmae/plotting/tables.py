@@ -1,4 +1,4 @@
-"""Tables of text cells as Markdown and for a terminal, and formats of numbers for their cells."""
+"""Tables of text cells as Markdown and for a terminal, and formats of their numbers."""
 
 import math
 import re
@@ -8,9 +8,9 @@ Row = Sequence[str]
 
 
 def literal(text: str) -> str:
-    r"""Escapes text for Markdown, so that it is shown as it is: within a line, at its beginning, and in a cell.
+    r"""Escapes text for Markdown, so that it is shown as it is within a line, at its beginning, and in a cell.
 
-    Code between backticks shows the backslashes, so it must not hold escaped text.
+    Code between backticks would show the backslashes.
 
     >>> print(literal("a|b <c> time_s"), literal("1. Infinite times"), literal("-0.5"))
     a\|b \<c\> time\_s 1\. Infinite times -0.5
@@ -59,7 +59,7 @@ def _numeric(columns: Row, rows: Sequence[Row]) -> list[bool]:
 
 
 def percent(value: int | float) -> str:
-    """Formats a percentage with two decimals, without the sign, as in the paper's tables.
+    """Formats a percentage with two decimals, without the sign.
 
     >>> percent(105.171), percent(math.nan), percent(math.inf)
     ('105.17', 'NaN', '∞')

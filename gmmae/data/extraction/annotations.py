@@ -60,12 +60,12 @@ class Item(NamedTuple):
     category: str = ""
     centre_mm: tuple[float, ...] | None = None  # world x, y, z, or fewer; None: the volume's middle
     diameter_mm: float | None = None
-    spacing_mm: tuple[float, ...] | None = None  # of an array without geometry, along x, y, z, or fewer
-    part: int | None = None  # index of the volume in a file of several
+    spacing_mm: tuple[float, ...] | None = None  # of an array, along x, y, z, or fewer
+    part: int | None = None  # of a file of several
     mask: Path | None = None
     patient: str = ""  # `patient_key` of the patient
     series: str = ""  # UID of the scan
-    array: str = "volumes"  # in a file of several volumes
+    array: str = "volumes"
     split: str = ""  # where the data are divided already
     file: str = ""  # a seriesuid or a file
     number: int = 0  # the line in the CSV
@@ -73,7 +73,7 @@ class Item(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The usable rows of a CSV, and a fault for each of the others."""
+    """The usable rows of a CSV, and the faults of others."""
 
     rows: list[Item]
     faults: list[Fault]
@@ -84,7 +84,7 @@ class Table(NamedTuple):
 
 
 def find_csv(config: DataConfig) -> Path:
-    """The CSV that is named; otherwise the one with the usual name, or the only one in the folder."""
+    """The CSV that is named, has the usual name, or is the only one in the folder."""
     root, usual = config.folder, ANNOTATIONS if config.source == "luna16" else NODULES
     others = sorted(path.name for path in root.glob("[!.]*.csv") if path.name != "donors.csv")  # which `generate` writes
     if config.csv != "auto" or (root / usual).is_file() or not others:
@@ -168,7 +168,7 @@ def table_of(
 def _recognised(
     path: Path, header: Sequence[str], config: DataConfig, file_column: str, required: tuple[str, ...]
 ) -> dict[str, str]:
-    """The header's columns by this program's names for them, whatever their case and signs."""
+    """The header's columns by this program's names, whatever their case and signs."""
     spellings = {name: (name,) for name in (*COORDINATES, *SPACINGS, *PATIENTS, *SCANS, "mask", "category")}
     spellings |= {"diameter_mm": DIAMETERS, file_column: FILES if file_column == "file" else (file_column,)}
     options = {file_column: config.file_column, "diameter_mm": config.diameter_column, GROUP: config.group_column}
@@ -219,7 +219,6 @@ def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
 
 
 def _numbers(cells: dict[str, str], columns: tuple[str, ...], least: int) -> tuple[float, ...] | None:
-    """Of the first `least` columns or more; None where there is none."""
     texts = [cells.get(column, "") for column in columns]
     for column, text in zip(columns, texts, strict=True):
         if text and not math.isfinite(as_number(text)):

@@ -125,7 +125,7 @@ def _faults(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        # Decoders raise OSError without a number, and a broken archive leads to impossible places (EINVAL).
+        # Decoders raise OSError without a number, and broken archives EINVAL.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise DataError(f"{path.name} cannot be read as arrays: {error}") from error

@@ -1,8 +1,8 @@
 """CT series in a folder of DICOM files.
 
 pydicom reads the headers, and GDCM, a part of SimpleITK, the voxels where they are needed: it applies RescaleSlope and
-RescaleIntercept, and knows compressed slices without further packages. A missing slice ends a stack, so no voxel is ever made
-up. World coordinates are x, y, z in mm, LPS; arrays are z, y, x.
+RescaleIntercept, and knows compressed slices. A missing slice ends a stack, so no voxel is ever made up. World coordinates are
+x, y, z in mm, LPS; arrays are z, y, x.
 """
 
 import itertools
@@ -35,14 +35,13 @@ TAGS = [
     "BitsAllocated",
 ]
 MAX_GAP_ERROR = 0.1
-"""Largest relative difference between a gap and the series' usual one. Positions in headers are rounded."""
+"""Relative, from the usual gap: positions in headers are rounded."""
 MAX_SHIFT_PIXELS = 0.5
-"""Of a slice within its plane."""
 SAME_SHAPE = 1e-3
-"""Largest difference of a slice from its series' median in size, spacing (mm) and direction: a localizer may be among them."""
+"""From its series' median in size, spacing (mm) and direction; a localizer may be among them."""
 
 LeftOut = list[tuple[str, str, str]]
-"""What is left out: its kind, in the plural; where it is; and why."""
+"""What is left out (in the plural), where it is, and why."""
 
 
 class Slice(NamedTuple):
@@ -75,7 +74,7 @@ class Stack(NamedTuple):
 
 
 def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, list[Slice]]:
-    """The slices of each CT series by its SeriesInstanceUID, from the headers of those files that are DICOM."""
+    """The slices of each CT series by its SeriesInstanceUID."""
     series: dict[str, list[Slice]] = defaultdict(list)
     for path in progress(paths, len(paths), "files", say):
         with reading(path):
@@ -174,7 +173,7 @@ def read_region(stack: Stack, low: Int[np.ndarray, "3"], high: Int[np.ndarray, "
 
     Raises:
       DataError: voxels cannot be read, or cannot be HU.
-      InputError: the disk failed, or a file may not be read.
+      InputError: the disk failed.
     """
     rows, columns = slice(low[1], high[1]), slice(low[2], high[2])
     voxels = np.stack([_pixels(item)[rows, columns] for item in stack.slices[low[0] : high[0]]])

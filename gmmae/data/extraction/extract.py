@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 def extract(task: Task, config: DataConfig) -> Reading | str:
     """Cuts all nodules of one scan. A broken file or nodule becomes a fault.
 
-    Of a transient error (disk, network, memory, files that have changed since they were listed) the reason is returned.
+    Of a transient error (disk, network, memory, files changed since they were listed) the reason is returned.
     """
     cubes, faults = list[Cube](), list[Fault]()
     try:
@@ -49,7 +49,7 @@ def extract(task: Task, config: DataConfig) -> Reading | str:
 
 
 def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None]]:
-    """Yields nodules, their scans of at least so many axes, read once, and their masks for `read_mask`.
+    """Yields nodules, their scans, read once, and their masks for `read_mask`.
 
     Raises:
       DataError: the volume cannot be used, and so no nodule of it.
@@ -101,7 +101,7 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
 
 
 def edge_mm(edge: str, diameter_mm: float | None, scan: Scan, shape: Shape) -> float:
-    """The longest edge of a cube, from `data.crop`: "1.25x" the diameter, "20mm", or "whole" (the volume)."""
+    """A cube's longest edge, from `data.crop`: "1.25x" the diameter, "20mm", or "whole" (the volume)."""
     match = CROP_PATTERN.fullmatch(edge)
     assert match is not None, "checked by DataConfig"
     if edge == "whole":
@@ -125,7 +125,7 @@ def cut(
       edge_mm: from outer face to outer face along the longest edge.
       shape: voxels along each axis.
       outside: the value outside of the scan; None: that of the nearest voxel.
-      hu: whether voxels are HU, which are checked and rounded (int16), unlike others (float32).
+      hu: whether voxels are checked and rounded HU (int16), or stay float32.
     """
     index_of(scan, centre_mm)
     values, inside = _sample(scan, centre_mm, edge_mm, shape, hu)
@@ -136,7 +136,7 @@ def cut(
 
 
 def cut_mask(mask: Scan, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt8[np.ndarray, "*volume"]:
-    """Cuts a mask as `cut` does: 1 where the interpolated mask is at least one half, 0 beyond the mask's own grid."""
+    """Cuts a mask as `cut` does: 1 where it is interpolated to at least one half, 0 beyond its own grid."""
     values, inside = _sample(mask, centre_mm, edge_mm, shape, hu=None)
     return ((values >= 0.5) & inside).astype(np.uint8)
 
@@ -144,7 +144,7 @@ def cut_mask(mask: Scan, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt
 def _averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]:
     """A whole volume with fewer voxels, each the mean of the part that it covers.
 
-    So nothing is aliased, and the sum over the volume is kept, in units of its own voxels.
+    So nothing is aliased, and the sum over the volume is kept.
     """
     values = region(scan, hu).astype(np.float64)
     for axis, count in enumerate(_in_three_axes(shape)):
@@ -167,7 +167,7 @@ def _in_three_axes(shape: Shape) -> Shape:
 def _sample(
     scan: Scan, centre_mm: Point, edge_mm: float, shape: Shape, hu: bool | None
 ) -> tuple[Float[np.ndarray, "*volume"], Bool[np.ndarray, "*volume"]]:
-    """Values at the cube's voxels, and whether each lies inside the scan; `hu` is None for a mask."""
+    """`hu` is None for a mask."""
     spacing, sizes = edge_mm / max(shape), _in_three_axes(shape)
     offsets = [(np.arange(n) - (n - 1) / 2) * edge_mm / max(shape) for n in sizes]
     points = np.stack(np.meshgrid(*offsets, indexing="ij")[::-1], -1)  # x, y, z from the centre

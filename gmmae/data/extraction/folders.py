@@ -3,9 +3,9 @@
 `luna16`: `.mhd` scans with `.raw` or `.zraw` at `subset*/seriesuid.mhd` or `seriesuid.mhd`, and a CSV of nodules in world mm
 with the columns `seriesuid, coordX, coordY, coordZ, diameter_mm` (Setio et al. 2017, https://luna16.grand-challenge.org/Data/).
 
-`cubes`: volumes that are cut already, in a folder or its `images/`, and a CSV with the column `file`. Optional are:
+`cubes`: volumes that are cut already, in a folder or its `images/`, and a CSV with the column `file` and, optionally:
 
-- `coordX, coordY, coordZ`: the nodule's centre, world mm; by default the middle of the volume.
+- `coordX, coordY, coordZ`: the nodule's centre, world mm; by default the volume's middle.
 - `diameter_mm`, `category`, and `patient` or another group.
 - `mask`: a file; by default the one in `masks/` with the volume's name.
 - `spacingX, spacingY, spacingZ`: mm, for arrays; by default 1.
@@ -38,7 +38,7 @@ ARRAYS = {
     **{name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")},
     **{"groups": "group", "categories": "category"},
 }
-"""The arrays of an `.npz` of volumes, and the columns that say the same."""
+"""The arrays of an `.npz` of volumes, and their names as columns."""
 
 
 def plan_luna16(config: DataConfig) -> Plan:
@@ -122,7 +122,7 @@ def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Sourc
 def plan_files(files: Sequence[Path]) -> Plan:
     """Lists the tasks of single files, each with one nodule in its middle.
 
-    It has the name of its file, which includes the folders below the common one where several files have that name.
+    Names of several files with one name include the folders below the common one.
     """
     tasks, places = list[Task](), [Path(os.path.abspath(path)) for path in files]
     common = Path(os.path.commonpath([place.parent for place in places])) if places else Path()
@@ -140,7 +140,6 @@ def plan_files(files: Sequence[Path]) -> Plan:
 
 
 def _plan_arrays(root: Path, config: DataConfig) -> Plan:
-    """The arrays of an `.npz` with a value for each volume are read as the columns of a CSV."""
     shape, _ = array_header(root, VOLUMES_ARRAY)
     samples, axes = (*shape, 0)[0], len(shape) - 1
     if samples < 1 or not config.ndim <= axes <= 3:

@@ -1,7 +1,7 @@
-"""Headers of volume files, read and checked without ITK, and the checks of numbers in files.
+"""Headers of volume files, read and checked without SimpleITK, and the checks of numbers in files.
 
 ITK silently repairs some faults: a spacing of 0 or NaN in NIfTI becomes 1 mm, as does a missing one in MetaImage, whose origin
-becomes 0 if it is no number, and whose rescaling is ignored. Such headers are refused here. Nothing here imports SimpleITK.
+becomes 0 if it is no number, and whose rescaling is ignored. Such headers are refused here.
 """
 
 import math
@@ -20,9 +20,9 @@ from gmmae.data.volumes import DataError
 SUFFIXES = (".mhd", ".mha", ".nii", ".nii.gz", ".nrrd")
 SPACING_MM = (0.05, 20.0)
 SPACING_TOLERANCE = 0.01
-"""Between the two spacings in a NIfTI header, relatively."""
+"""Relative, between the two spacings in a NIfTI header."""
 FORM_TOLERANCE_MM = 0.5
-"""Between a voxel's places by the two matrices of a NIfTI header."""
+"""Between a voxel's places by a NIfTI header's two matrices."""
 
 META_NUMBERS = (
     *((3, (name,)) for name in ("DimSize", "ElementSpacing", "ElementSize")),
@@ -47,9 +47,9 @@ NIFTI_FIELDS = {
     "sform": ("(3,4)f4", 280),
     "magic": ("S4", 344),
 }
-"""Types and first bytes of the fields of a NIfTI header that are read."""
+"""Types and first bytes of a NIfTI header's fields."""
 FIRST_VOXEL = 352
-"""First byte of a NIfTI file's voxels, at least."""
+"""Least first byte of a NIfTI file's voxels."""
 
 
 class Stored(NamedTuple):
@@ -64,7 +64,7 @@ class Stored(NamedTuple):
 
 
 def read_stored(path: Path) -> Stored:
-    """Reads a volume file, and checks its header for faults that ITK would repair.
+    """Reads a volume file, and refuses faults in its header that ITK would repair.
 
     Raises:
       DataError: the header must not be trusted, or compressed voxels are damaged.
@@ -82,7 +82,7 @@ def read_stored(path: Path) -> Stored:
 
 
 def data_file(path: Path) -> Path:
-    """The file with the voxels, which may be another one that a `.mhd` header names."""
+    """The file with the voxels, perhaps another one that a `.mhd` header names."""
     names_another = path.suffix in (".mhd", ".mha") and path.is_file()
     name = _fields(path, "=")[0].get("ElementDataFile", "LOCAL") if names_another else "LOCAL"
     return path if name.upper() == "LOCAL" else Path(os.path.normpath(path.parent / name))

@@ -45,13 +45,13 @@ SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
     "medmnist": medmnist.plan,
 }
 IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", *COLUMNS)
-"""Fields of the configuration on which the cubes depend, besides the files."""
+"""Options on which the cubes depend."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 STALE_AFTER_S = 30 * 24 * 3600.0
 
 
 class Prepared(NamedTuple):
-    """An entry, the summary of its extraction, and whether it was in the cache before."""
+    """An entry, its summary, and whether it was in the cache before."""
 
     folder: Path
     summary: dict[str, Any]
@@ -132,7 +132,6 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
 
 
 def _whole(entry: Path) -> dict[str, Any] | None:
-    """The summary of an entry that has its arrays with their original bytes, or None."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         summary = json.loads((entry / SUMMARY).read_text())
         if summary["arrays_sha256"] == sha256(entry / ARRAYS):
@@ -141,13 +140,12 @@ def _whole(entry: Path) -> dict[str, Any] | None:
 
 
 def _key(inputs: object, root: Path) -> str:
-    """Hash of a JSON value, in which paths count relative to the root."""
     text = json.dumps(inputs, sort_keys=True, default=lambda path: relative(root, path))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], root: Path, say: Say) -> dict[str, Any]:
-    """Returns the summary of a new entry, whose lock the caller holds."""
+    """The caller holds the entry's lock."""
     # It imports SimpleITK and pebble, for half a second.
     from gmmae.data.extraction import readings as extraction
 

@@ -2,7 +2,7 @@
 
 A killed process, a time-out, or an error of the disk or the network says nothing about the scan. So it is read again, alone,
 because other scans may have taken the memory. A scan that fails every time ends the extraction, because the cache entry would
-lack its nodules. The result of each scan is kept in a file until then, so none is read twice.
+lack its nodules.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ MAX_FAILURES_IN_A_ROW = 8
 
 
 def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) -> list[Reading]:
-    """Reads all scans of a plan; `kept` names the file of each scan's result.
+    """Reads all scans of a plan; `kept` names the file of each scan's result, so that none is read twice.
 
     Raises:
       DataError: a scan is broken and `data.on_error` is "refuse".
@@ -63,7 +63,7 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
 
 
 def cube_arrays(cubes: Sequence[Cube]) -> dict[str, np.ndarray]:
-    """The fields of cubes, but the item. Beside images, only the central slice of a volume is usable."""
+    """The fields of cubes, but the item. Beside images, volumes count by their central slice."""
     axes = min(cube.values.ndim for cube in cubes)
     columns = zip(*(cube[1:] for cube in cubes), strict=True)
     sections = ([central_section(np.array([field]), axes) for field in column] for column in columns)
@@ -78,7 +78,6 @@ def _load(path: Path, task: Task) -> Reading | None:
 
 
 def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[Reading, None, None]:
-    """Yields the readings as they finish, repeated ones last."""
     workers = cores() if config.workers == "auto" else config.workers
     if workers == 1 and config.scan_time_limit_s is None:
         workers = 0  # only another process can be killed
@@ -110,7 +109,7 @@ def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[R
 
 
 def _extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Generator[tuple[Task, Reading | str], None, None]:
-    """Yields tasks and results as they finish. 0 workers: this process, without a time limit."""
+    """0 workers: this process, without a time limit."""
     if workers == 0:
         yield from ((task, extract(task, config)) for task in tasks)
         return

@@ -1,10 +1,8 @@
 """Scans: the voxels of a volume and their positions in the world, and the checks of both.
 
-World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. An array `[y, x]` is a volume of one slice, and `[x]`
-one of a single line.
-
-A file is read once: what is checked is what is used. ITK reads headers only: from a damaged `.zraw` it gave wrong voxels
-without an error, and 0 for NaN in NIfTI.
+World coordinates are x, y, z in mm, LPS; arrays are z, y, x. An array `[y, x]` is a volume of one slice, and `[x]` one of a
+single line. A file is read once: what is checked is what is used. ITK reads headers only: from a damaged `.zraw` it gave wrong
+voxels without an error, and 0 for NaN in NIfTI.
 """
 
 import math
@@ -23,15 +21,15 @@ from gmmae.data.extraction.headers import SUFFIXES, listed, read_stored, require
 from gmmae.data.volumes import DataError, Point
 
 MAX_DIRECTION_ERROR = 0.01
-"""Of a direction matrix times its transpose from the identity. Headers are rounded."""
+"""Largest error of a direction matrix times its transpose: headers are rounded."""
 MAX_ORIGIN_MM = 1e6
 """Beyond, places lose their digits."""
 MAX_GRID_DISTANCE = 0.1
-"""Of a nodule's centre from its mask, in voxels. Headers are rounded."""
+"""From a nodule's centre to its mask, in voxels: headers are rounded."""
 Volume = Real[np.ndarray, "z y x"]
 HU_RANGE = (-32768, 32767)
 MIN_LARGEST_HU = 10
-"""Smallest plausible largest magnitude of a region's HU: the noise of CT is larger."""
+"""The noise of CT has larger magnitudes."""
 MAX_LABELS_NAMED = 5
 
 
@@ -58,7 +56,7 @@ def read(path: Path, key: str = "volume") -> Scan:
     """Reads a volume file, or an array `key` of a `.npz`, its axes turned to the world's: x, y, z in LPS.
 
     Raises:
-      DataError: the file, or the data file its header names, is missing, truncated, damaged or no scalar volume.
+      DataError: the file, or the data file its header names, is missing, damaged or no scalar volume.
       OSError, MemoryError: the system failed, not the file.
     """
     if path.name.endswith(ARRAY_SUFFIXES):
@@ -113,7 +111,7 @@ def read_scan(path: Path) -> tuple[Scan, Volume]:
 
 
 def shape(path: Path) -> tuple[int, ...]:
-    """The number of voxels along z, y, x of a volume, or of each in a file of several."""
+    """The voxels along z, y, x of a volume, or of each in a file of several."""
     several = path.suffix == ".npz" and VOLUMES_ARRAY in array_names(path)
     return array_header(path, VOLUMES_ARRAY)[0][1:] if several else read(path).voxels.shape
 
@@ -213,7 +211,7 @@ def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: P
     """Reads the mask of a nodule from a file, or from an array on the grid of its scan.
 
     Raises:
-      DataError: it cannot be used, has other axes, does not overlap the scan, or does not hold the nodule's centre.
+      DataError: it cannot be used, does not overlap the scan, or does not hold the nodule's centre.
       OSError: the system failed, not the file.
     """
     try:

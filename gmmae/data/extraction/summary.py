@@ -101,7 +101,7 @@ def cautions(summary: dict[str, Any]) -> list[str]:
 
 
 def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
-    """At most `MAX_FAULT_LINES` faults as printed lines; `place` is the file with all."""
+    """At most `MAX_FAULT_LINES` faults as printed lines; `place` has all."""
     faults = [Fault(**fault).line() for fault in summary["faults"]]
     if len(faults) > MAX_FAULT_LINES:
         faults[MAX_FAULT_LINES:] = [f"and {len(faults) - MAX_FAULT_LINES} more, in {place}"]

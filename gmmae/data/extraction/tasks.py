@@ -16,7 +16,7 @@ from gmmae.data.volumes import Point
 
 ENDINGS = (*ARRAY_SUFFIXES, *SUFFIXES)
 SAMPLE_BYTES = 2**16
-"""Bytes of each part of a file that stand for its content."""
+"""Bytes of each part that stand for a file's content."""
 
 
 class Stamp(NamedTuple):
@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A scan, its name in messages, the nodules to cut from it, and all files that are read for them."""
+    """A scan, its name in messages, the nodules to cut from it, and all files that are read."""
 
     file: Path
     label: str
@@ -41,7 +41,7 @@ class Task(NamedTuple):
 
     @property
     def volumes(self) -> int:
-        """Number of volumes: 1 for a scan, or the parts of a file of several."""
+        """1 for a scan, or the parts of a file of several."""
         return 1 if self.items[0].part is None else len(self.items)
 
 
@@ -75,7 +75,7 @@ class Plan(NamedTuple):
     way_out: str = SKIP  # the user's alternative to a fix
     header: tuple[str, ...] = ()  # the user's columns
     used: Mapping[str, str] = {}  # those that are used, by this program's names
-    unread: Sequence[str] = ()  # arrays of an `.npz` with another shape than a column
+    unread: Sequence[str] = ()  # arrays of an `.npz` that are no column
 
 
 def task(file: Path, label: str, items: list[Item]) -> Task:
@@ -85,7 +85,7 @@ def task(file: Path, label: str, items: list[Item]) -> Task:
 
 
 def place_of(task: Task, item: Item) -> str:
-    """A nodule in messages: its volume, and the line that lists it."""
+    """A nodule in messages: volume and line."""
     return task.label if item.place == task.label else f"{task.label} ({item.place})"
 
 

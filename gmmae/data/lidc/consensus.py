@@ -1,11 +1,8 @@
 """Nodules on which several readers agree, from their outlines.
 
 LIDC-IDRI's convention: an outline lies just outside of what it surrounds, so its pixels are no part of the nodule, or of the
-hole.
-
-Outlines of different readers belong to one nodule if their nearest voxels are at most a slice apart. Pairs are joined in the
-order of their overlap, and no nodule gets two outlines of one reader. The consensus holds the voxels that at least a share of
-those readers have inside, usually half. Its scores are the readers' medians.
+hole. Outlines of different readers belong to one nodule if their nearest voxels are at most a slice apart. Pairs are joined in
+the order of their overlap, and no nodule gets two outlines of one reader. Scores are the readers' medians.
 
 Source: LIDC-IDRI, Armato et al. 2011, doi 10.1118/1.3528204.
 """
@@ -29,7 +26,7 @@ class Drawn(NamedTuple):
 
     nodule: ReadNodule
     stack: Stack
-    voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x of the nodule
+    voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x
     reach: Int[np.ndarray, "voxels 3"]  # with the outlines' pixels; by it readers mean the same nodule
 
 
@@ -75,7 +72,7 @@ def draw(nodule: ReadNodule, stacks: list[Stack]) -> Drawn:
 def enclosed(
     points: Int[np.ndarray, "points 2"], shape: tuple[int, ...]
 ) -> tuple[Bool[np.ndarray, "y x"], Bool[np.ndarray, "y x"]]:
-    """The pixels inside a closed line, and those on it; straight lines join points that are no neighbours.
+    """The pixels inside a closed polygon, and those on it.
 
     >>> inside, line = enclosed(np.array([[0, 0], [3, 0], [3, 2], [0, 2]]), (3, 4))
     >>> inside.astype(int).tolist(), int(line.sum())

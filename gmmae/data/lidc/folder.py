@@ -25,7 +25,7 @@ from gmmae.system.files import csv_text, whole_folder, write_text
 LEFT_OUT = "left_out.csv"
 SCORE_COLUMNS = {name: re.sub(r"([A-Z])", r"_\1", name).lower() for name in SCORES}
 HEADER = ("file", "patient", "seriesuid", *COLUMNS, "category", "readers", *SCORE_COLUMNS.values(), "annotated")
-"""Columns of `nodules.csv`; `annotated`: whether centre and diameter are those of the CSV of annotations."""
+"""`annotated`: whether centre and diameter are those of the CSV of annotations."""
 
 
 def cut_folder(
@@ -35,11 +35,11 @@ def cut_folder(
 
     Args:
       root: folder with DICOM and XML files at any depth.
-      out: folder to write: `images/`, `masks/`, `nodules.csv` and `left_out.csv`.
-      annotations: CSV shaped like LUNA16's `annotations.csv`; None: centres and diameters are those of the masks.
+      out: gets `images/`, `masks/`, `nodules.csv` and `left_out.csv`.
+      annotations: CSV shaped like LUNA16's; None: centres and diameters are those of the masks.
       min_readers: fewest readers who outlined a nodule.
-      agreement: share of its readers who must have a voxel of the mask inside; 0 means any reader.
-      margin_mm: around the box of the nodule's mask.
+      agreement: share of them who must have a voxel of the mask inside; 0 means any.
+      margin_mm: around the box of the mask.
       say: takes lines on the progress; those on what was found and left out are returned.
     """
     found: Counter[str] = Counter()
@@ -100,7 +100,7 @@ def _listing(left_out: LeftOut, what: str, where: str) -> Iterator[None]:
 
 
 def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dict[tuple[str, str], tuple[list[Slice], Message]]:
-    """Slices and readings of the series that have both, by patient and UID: the order of paths does not matter."""
+    """By patient and UID, so the order of paths does not matter."""
     files = sorted(filter(Path.is_file, root.rglob("*")))
     messages: dict[str, list[Message]] = defaultdict(list)
     for path in files:
@@ -139,7 +139,7 @@ def _groups(where: str, slices: list[Slice], message: Message, found: Counter[st
 
 
 def _annotate(rows: list[dict[str, Any]], table: Table, left_out: LeftOut) -> None:
-    """Replaces centres and diameters by given ones. The nearest pairs are matched first, within the larger of both radii."""
+    """The nearest pairs are matched first, within the larger radius."""
     left = dict(enumerate(table.rows))
     pairs = [
         (math.dist([row[column] for column in COORDINATES], line.centre_mm or ()), i, k)

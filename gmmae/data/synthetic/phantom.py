@@ -1,7 +1,7 @@
 """The parameters of one synthetic lung nodule with its vessels and chest wall, and their random distributions.
 
-A phantom is analytic and refers to no grid; `gmmae.data.synthetic.painting` renders it. All vectors are in array order, z, y,
-x, in mm from the nodule's centre.
+A phantom refers to no grid; `gmmae.data.synthetic.painting` renders it. All vectors are in array order, z, y, x, in mm from the
+nodule's centre.
 """
 
 import math
@@ -94,7 +94,6 @@ def random_tube(rng: np.random.Generator, start_mm: Vector, along: Vector, lengt
 
 
 def _draw_tubes(rng: np.random.Generator, diameter_mm: float) -> tuple[Tube, ...]:
-    """Up to two vessels feed the nodule, and others pass by, more of them for larger nodules."""
     feeding = rng.choice(3, p=(0.5, 0.33, 0.17))
     tubes = []
     for index in range(feeding + min(rng.poisson(0.8 + diameter_mm / 7), 6)):
@@ -109,7 +108,6 @@ def _draw_tubes(rng: np.random.Generator, diameter_mm: float) -> tuple[Tube, ...
 
 
 def _draw_wall(rng: np.random.Generator, category: str, diameter_mm: float) -> Wall | None:
-    """It cuts into juxta-pleural nodules, and lies beyond a few others."""
     near, present, curvature, hu = rng.uniform(size=4)
     if category == "juxta-pleural":
         distance = 0.1 + 0.3 * near
@@ -121,10 +119,10 @@ def _draw_wall(rng: np.random.Generator, category: str, diameter_mm: float) -> W
 
 
 def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_mm: float = DIAMETER_MM[1]) -> Phantom:
-    """A random nodule with its vessels and wall.
+    """A random nodule with its vessels and wall, of a category or of one drawn by its share.
 
     Diameters are log-normal with LUNA16's median of 7 mm, clipped to `DIAMETER_MM`. One in twelve solid nodules is calcified,
-    one in three nodules that are not ground-glass is spiculated. Without a category one is drawn by its share.
+    one in three nodules that are not ground-glass is spiculated.
     """
     drawn = str(rng.choice(list(CATEGORIES), p=[kind.share for kind in CATEGORIES.values()]))
     name = category or drawn  # drawn in any case, for the draws that follow

@@ -1,7 +1,6 @@
 """A folder of synthetic chest CT scans in the shape of LUNA16's, with annotations that are exact.
 
-The chest is two ellipsoidal lungs in an elliptic cylinder of soft tissue. Scans are painted along their own axes, and SimpleITK
-takes the nodules' indices to world coordinates.
+The chest is two ellipsoidal lungs in an elliptic cylinder of soft tissue, painted along the scan's own axes.
 """
 
 import csv
@@ -61,7 +60,6 @@ class Frame(NamedTuple):
 def _paint(
     volume: Volume, frame: Frame, centre_mm: Vector, reach_mm: np.ndarray, painter: Callable[[Field, Grid], Grid]
 ) -> None:
-    """Paints the voxels between two offsets from a centre, to which their positions are relative."""
     low, high = (centre_mm + reach_mm) / frame.spacing_mm
     region = tuple(slice(max(math.floor(a), 0), max(math.ceil(b) + 1, 0)) for a, b in zip(low, high, strict=True))
     each = zip(frame.shape, region, frame.spacing_mm, centre_mm, strict=True)
@@ -93,7 +91,7 @@ def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
 
 
 def _add_noise(rng: np.random.Generator, volume: Volume) -> None:
-    """Adds noise of 15 to 35 HU, correlated over two pixels; slices get shifted copies of a few tiles."""
+    """Slices get shifted copies of a few tiles, correlated over two pixels."""
     tiles = rng.standard_normal((4, NOISE_EDGE, NOISE_EDGE))
     tiles = (tiles + np.roll(tiles, 1, 1) + np.roll(tiles, 1, 2) + np.roll(tiles, (1, 1), (1, 2))) / 2
     tiles = np.rint(tiles * rng.uniform(15, 35)).astype(np.int16)
@@ -160,7 +158,7 @@ def write_luna16_folder(
 
     Scan i goes to subset i modulo 10, and depends on `seed`, i and the frame only. Annotations are the exact centres and the
     diameters that the nodules were drawn with, and have a column `category`, unlike LUNA16's. The number of nodules of a scan
-    is drawn uniformly between the two. Returns the number of all.
+    is uniform between the two. Returns the number of all.
 
     Source: LUNA16's layout, Setio et al. 2017, doi 10.1016/j.media.2017.06.015.
     """

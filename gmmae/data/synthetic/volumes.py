@@ -24,7 +24,7 @@ def _draw_scanner(phantom: Phantom, rng: np.random.Generator) -> Scanner:
 
 
 def _noise(rng: np.random.Generator, places: list[np.ndarray], step_mm: Vector) -> Grid:
-    """White noise on a lattice of `step_mm`, linearly interpolated, like a scan's noise after resampling."""
+    """White noise on a lattice of `step_mm`, linearly interpolated, as by resampling."""
     phase = rng.uniform(size=3)
     positions = [(mm - mm[0]) / step + start for mm, step, start in zip(places, step_mm, phase, strict=True)]
     return interpolate(rng.standard_normal([int(position[-1]) + 2 for position in positions]), *np.ix_(*positions))
@@ -47,8 +47,8 @@ def _as_int16(hu: Grid) -> Int16[np.ndarray, "z y x"]:
 def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tuple[Grid, Mask]:
     """A phantom with parenchyma and noise in a box of cubic voxels, whose edge is `EDGE_DIAMETERS` × its diameter.
 
-    The cube's centre misses the nodule's by 5 % of the diameter (a standard deviation along each axis), as a reader's does. The
-    scan has pixels of 0.55 to 0.85 mm, slices of 0.6 to 2.5 mm and noise of 12 to 45 HU. HU are not rounded.
+    The centre misses the nodule's by 5 % of the diameter (a standard deviation along each axis), as a reader's does. The scan
+    has pixels of 0.55 to 0.85 mm, slices of 0.6 to 2.5 mm and noise of 12 to 45 HU. HU are not rounded.
     """
     voxel_mm = np.full(3, EDGE_DIAMETERS * phantom.diameter_mm / max(shape))
     return _render(phantom, _draw_scanner(phantom, rng), shape, voxel_mm, rng)

@@ -10,7 +10,7 @@ SCREENING_MM = 0.5
 """Depth below a nodule's surface to which Poisson blending changes its own values."""
 
 KEPT_HU = (100.0, 300.0)
-"""Excess of the host's density over the nodule's, from which something and everything of the host is kept.
+"""Excess of the host's density over the nodule's, from which something and everything of it is kept.
 
 This keeps vessels in ground glass, and the chest wall beside a nodule at the pleura.
 """
@@ -28,14 +28,7 @@ def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, s
     In the support the change `δ = u − h` of the host minimises `Σ |∇δ − w ∇(v − h)|² + Σ (δ − (v − h))² / s²`, where v is the
     nodule, w falls from 1 at its surface to 0 at the band's end, and the second sum runs over the nodule's inside. So the
     nodule keeps its own HU except in a rim of a few s. Plain Poisson blending (w = 1) leaves dark halos if dense tissue ends at
-    the band.
-
-    Args:
-      host: HU of the scan. The band ends at least a voxel before the array does.
-      nodule: HU of the nodule on the same voxels.
-      distance_mm: distance from the nodule's surface, negative inside.
-      band_mm: width of the band.
-      spacing_mm: along z, y, x.
+    the band. The arrays, HU and distances from the nodule's surface (negative inside), go at least a voxel beyond the band.
 
     Source: Pérez, Gangnet, Blake, ACM Trans. Graph. 22, 2003; screened as in Bhat et al., ECCV 2008.
     """

@@ -4,7 +4,7 @@ In the output folder scans keep their relative paths and UIDs. Beside them are:
 
 - `annotations.csv`: old and new lines. The column `inserted` names a new line's nodule, and `patient` its own patient.
 - `masks/UID.nii.gz`: a label for each inserted nodule, beginning with 1.
-- `detection.json`: the list for MONAI's detection example. Boxes are `cccwhd` in world mm, LPS (`affine_lps_to_ras` is true).
+- `detection.json`: for MONAI's detection example, boxes `cccwhd` in world mm, LPS (`affine_lps_to_ras` is true).
 - `insertions.csv`: the record of all insertions.
 """
 

@@ -1,4 +1,4 @@
-"""Indices (z, y, x) and world points (x, y, z in mm) of the voxels of a scan with the geometry of its `frame`."""
+"""Indices (z, y, x) and world points (x, y, z in mm) of the voxels of a scan, whose `frame` has its geometry."""
 
 import numpy as np
 import SimpleITK as sitk

@@ -55,7 +55,7 @@ def insert(
       out: empty or new; it appears when the insertion is complete.
       seed: of places, symmetries and noise.
       say: takes lines for the user.
-      per_scan: least and greatest number of nodules per scan, as long as nodules are left.
+      per_scan: least and greatest number in a scan.
     """
     headers, table, faults = read_scans(scans)
     if nodules.masks is None:
@@ -131,7 +131,7 @@ def _fill(
     per_scan: tuple[int, int],
     seed: list[int],
 ) -> tuple[list[InsertionRecord], UInt16[np.ndarray, "z y x"], list[InsertionView]]:
-    """Nodules without a place go to the end of those that wait, with the reason."""
+    """Nodules without a place wait for the next scan, with the reason."""
     uid, (voxels, frame, *_), _, noise, occupied = target
     width, spacing, rng = band_mm(frame), spacing_mm(frame), np.random.default_rng(seed)
     count = int(rng.integers(*per_scan, endpoint=True))

@@ -14,7 +14,7 @@ STEP_MM = 2.5
 """Width of the blocks on which lungs are found, in a tenth of the time and with less noise than voxels."""
 
 AIR_HU, TISSUE_HU = -960.0, -500.0
-"""Limits of lung tissue. Air in trachea, bowels and around the patient lies below, vessels and walls above."""
+"""Limits of lung tissue, between the air in trachea and bowels, and vessels and walls."""
 
 MIN_LUNG_ML = 10.0
 CLOSING_MM = 5.0
@@ -42,7 +42,7 @@ class Lungs(NamedTuple):
 
 
 def find_lungs(voxels: Voxels, frame: sitk.Image) -> Lungs:
-    """Finds large components of lung density within tissue, closed and filled; in a cropped scan they may touch its border."""
+    """Finds large components of lung density within tissue, closed and filled; they may touch the border of a cropped scan."""
     step = np.clip(np.rint(STEP_MM / spacing_mm(frame)), 1, voxels.shape).astype(int)
     blocks_mm, counts = spacing_mm(frame) * step, voxels.shape // step
     z, y, x = counts * step  # without incomplete blocks

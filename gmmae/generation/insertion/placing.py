@@ -1,7 +1,7 @@
 """Search for a nodule's place in a scan: within the lung or at its pleura.
 
 A nodule with solid tissue at its cube's border is placed at the pleura, with that tissue turned towards the scan's wall by a
-symmetry of the cube that keeps its slices. Any other lies wholly in the lung.
+symmetry of the cube that keeps its slices.
 """
 
 from collections import Counter
@@ -31,16 +31,16 @@ MIN_GAP_MM = 2.0
 """Between two nodules."""
 
 ERROR_MM = 1.5
-"""Of the lung's surface, which is found on blocks."""
+"""Of the lung's surface on blocks."""
 
 MIN_SLOPE = 0.3
-"""Of the distance to the pleura, in mm per mm, for a direction to the wall."""
+"""Of the distance to the pleura, for a direction to the wall."""
 
 MIN_FIT = 0.7
 """Cosine (45°) between a nodule's wall and the scan's: a nodule is not turned out of its slices."""
 
 OVERLAP_MM = 1.5
-"""Of an attached nodule with the wall, whose own voxels are kept, so that the two touch."""
+"""Of an attached nodule with the wall, whose own voxels are kept."""
 
 
 class Target(NamedTuple):
@@ -67,7 +67,7 @@ class Placement(NamedTuple):
 def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap_mm: float | None) -> Placement | str:
     """Finds a random place for a nodule, or returns the reason for the failure.
 
-    `gap_mm` is the wanted distance of a free nodule's surface from the pleura.
+    `gap_mm` is a free nodule's wanted distance from the pleura.
     """
     lungs = target.lungs
     inside_mm = (np.argwhere(nodule.distance_mm < 0) - (np.array(nodule.hu.shape) - 1) / 2) * nodule.voxel_mm
@@ -93,7 +93,7 @@ def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap
 def _place(
     rng: np.random.Generator, nodule: Nodule, inside_mm: Points, radius: float, target: Target, index: Vector
 ) -> Placement | str:
-    """Places a nodule at a voxel's index, or at the wall nearest to it; returns the reason if it does not fit."""
+    """At a voxel's index, or at the wall nearest to it; returns the reason if the nodule does not fit."""
     _, (voxels, frame, *_), lungs, _, occupied = target
     turn, centre, kind = TURNS[0], to_world(frame, index), "free"
     if nodule.wall is not None:

@@ -8,13 +8,13 @@ from gmmae.training.workdir import WorkDir
 
 
 def cells(generated: Nodules, *columns: str) -> list[str]:
-    """The different words in some columns; none of nodules without a record of their origin."""
+    """The different words in some columns."""
     known = (generated.column(name) for name in columns)
     return sorted({cell for column in known if column is not None for cell in column.tolist()} - {""})
 
 
 def require_run(generated: Nodules, config: Path) -> None:
-    """Refuses the `config.toml` of another run than the one that made the nodules; another file is of no run."""
+    """Refuses the `config.toml` of another run than the one that made the nodules."""
     workdir, runs = WorkDir(config.parent), cells(generated, "run")
     record = workdir.read_record() if config.name == workdir.config.name else None
     if record is not None and runs not in ([], [record.run_id]):

@@ -24,7 +24,7 @@ IS_COPIED = np.array([name.startswith(("hu_", "share_", "inside_", "volume")) fo
 """Features that `gmmae generate` copies: each nodule has a real one's grey levels and number of voxels in the mask."""
 CT_WINDOW = DataConfig.window
 AIR_HU, SOLID_HU = -750.0, -300.0
-"""Limits of ground glass, as in most papers on its quantification: between lung and solid tissue."""
+"""Limits of ground glass, as in most papers on its quantification."""
 GREY_LEVELS = 8
 
 

@@ -21,9 +21,9 @@ def contact_sheet(
     seed: int,
     labelled: bool = False,
 ) -> tuple[Figure, str]:
-    """Draws central axial slices of equally many real and generated volumes; returns the generated ones' positions too.
+    """Draws central slices of equally many real and generated volumes; returns the generated ones' positions too.
 
-    Their order is random, and both sets have the coarser resolution, because sharpness would reveal the finer set.
+    Their order is random, and both have the coarser resolution, because sharpness would reveal the finer set.
     """
     rng = np.random.default_rng(seed)
     count = min(len(real), len(generated), COLUMNS * len(ROWS) // 2)

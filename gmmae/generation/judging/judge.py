@@ -1,7 +1,7 @@
 """Comparison of generated with real nodules: fidelity, coverage and novelty, each beside the value of real nodules.
 
-Copies of the training set have perfect fidelity, so novelty stands beside it. Most values depend on the number of nodules, so
-both columns compare equally many with the same real ones.
+Copies of the training set have perfect fidelity, so novelty stands beside it. Both columns compare equally many nodules with
+the same real ones, because most values depend on the number.
 """
 
 from typing import NamedTuple
@@ -51,8 +51,8 @@ def judge(
     """Compares generated nodules with real ones held out of the generator's training; all volumes have one shape.
 
     `real_vs_real` compares the same real nodules with equally many of the training set, from other patients. Without a training
-    set the real nodules are divided by patient, and both comparisons are with the first half. Voxels are clipped to `window`.
-    `count` nodules of each set are compared, 0 for the size of the smallest.
+    set the real nodules are divided by patient, and both comparisons are with the first half. `count` nodules of each set are
+    compared, 0 for the size of the smallest.
 
     Raises:
       InputError: too few nodules or patients, or sets that share nodules or patients.
@@ -89,13 +89,13 @@ def judge(
 
 
 def population(nodules: Nodules, masks: bool, window: tuple[float, float], hu: bool = True) -> Sample:
-    """Features of volumes. Shapes follow from masks if asked for, otherwise from intensity."""
+    """Features of volumes, with shapes from masks if asked for."""
     values, window = (nodules.values, window) if hu else (as_hu(nodules.values, window), CT_WINDOW)
     return Sample(features(values, nodules.masks if masks else None, window), nodules.groups)
 
 
 def _check(real: Nodules, generated: Nodules, training: Nodules | None, window: tuple[float, float]) -> None:
-    # Without a training set two halves of the real nodules are compared.
+    # two halves of the real nodules
     _require_enough("REAL", real, 2 if training is None else 1)
     for name, others in (("GENERATED", generated), ("--train", training)):
         if others is None:

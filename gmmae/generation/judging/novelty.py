@@ -15,7 +15,7 @@ from gmmae.data.grouped import Estimate, estimate, weights
 from gmmae.data.volumes import Nodules, windowed
 
 REJECTION_PERCENTILE = 5.0
-"""Of the real held-out volumes' distances to the training set, over all symmetries: nearer samples are redrawn."""
+"""Of real held-out volumes' distances to the training set, over all symmetries: nearer samples are redrawn."""
 COPY_PERCENTILE = 1.0
 """Of the same distances: a judged volume that is nearer is a copy."""
 BLOCK = 512
@@ -23,7 +23,7 @@ BLOCK = 512
 
 
 class Nearest(NamedTuple):
-    """The nearest other volume of each volume, the distance in units of the window's width, and the volume's symmetry."""
+    """The nearest other volume, the distance in units of the window's width, and the volume's symmetry."""
 
     index: Int[np.ndarray, " samples"]  # pyright: ignore[reportIncompatibleMethodOverride]
     distance: Float[np.ndarray, " samples"]
@@ -67,7 +67,7 @@ def nearest(
 def copies(
     values: Real[np.ndarray, "samples *volume"], others: Real[np.ndarray, "others *volume"], window: tuple[float, float]
 ) -> dict[int, int]:
-    """Indices of volumes that equal another one voxel for voxel, in any of the `symmetries`, and of the others.
+    """Indices of volumes that equal another one, in any of the `symmetries`, and of the others.
 
     >>> ramp = np.arange(8.0).reshape(1, 2, 2, 2)
     >>> copies(ramp[:, ::-1], np.concatenate([ramp + 1, ramp]), (0.0, 9.0))

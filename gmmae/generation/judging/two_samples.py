@@ -19,10 +19,10 @@ from gmmae.system.errors import InputError
 REPETITIONS = 10
 """Divisions into folds, which are averaged."""
 NEIGHBOURS = 5
-"""For coverage, as in its paper."""
+"""As in coverage's paper."""
 SIGNIFICANCE = 0.05
 EXCHANGES = 999
-"""Of groups between the sets; p is at least 1/1000."""
+"""Exchanges of groups, so p is at least 1/1000."""
 
 
 class Sample(NamedTuple):
