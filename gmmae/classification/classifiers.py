@@ -93,8 +93,8 @@ def choose(
 
 def macro_auc(probabilities: Probabilities, truth: Int[np.ndarray, " samples"], weight: Weights) -> np.ndarray:
     """The AUC of two classes, or the mean AUC of each of more classes against the rest, as MedMNIST defines it."""
-    classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
-    return np.mean([grouped.auc(probabilities[:, i], truth == i, weight) for i in classes], axis=0)
+    n = probabilities.shape[1]
+    return np.mean([grouped.auc(probabilities[:, i], truth == i, weight) for i in range(n == 2, n)], axis=0)
 
 
 def accuracy(probabilities: Probabilities, truth: Int[np.ndarray, " samples"], weight: Weights) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.data.extraction.annotations import refuse
-from gmmae.data.extraction.extract import centre_mm, nodules_of
+from gmmae.data.extraction.extract import centre_mm, nodules_of, stored
 from gmmae.data.extraction.folders import plan_cubes, source_of
 from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.extraction.scan import index_of, mask_on_grid, read_mask, region
@@ -57,8 +57,7 @@ def _read_task(task: Task, least_axes: int, hu: bool) -> Iterator[NativeNodule]:
         for item, scan, source in nodules_of(task, least_axes):
             place = place_of(task, item)
             if scan.voxels is not voxels:
-                voxels, values = scan.voxels, region(scan, hu)
-                values = np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
+                voxels, values = scan.voxels, stored(region(scan, hu), hu)
             centre = None if item.centre_mm is None else centre_mm(item, scan)
             index = None if centre is None else index_of(scan, centre)[::-1]
             if source is None:

@@ -33,11 +33,7 @@ ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
 
 def _sound_edge(value: str) -> bool:
     edge = CROP_PATTERN.fullmatch(value)
-    return edge is not None and (edge["number"] is None or float(edge["number"]) > 0)
-
-
-def _sound_size(size: int | tuple[int, ...]) -> bool:
-    return min((size,) if isinstance(size, int) else size, default=0) >= 4
+    return edge is not None and float(edge["number"] or 1) > 0
 
 
 OnError = Literal["skip", "refuse"]
@@ -46,7 +42,9 @@ Crop = Annotated[str, Rule("a positive number followed by x or mm (1.25x, 20mm),
 AllowSeen = Annotated[bool, MAY_CHANGE_ON_RESUME]
 Cache = Annotated[str, Rule("auto, or a path with a / in it", lambda place: place == "auto" or "/" in place)]
 Csv = Annotated[Text, FINGERPRINTED]
-Size = Annotated[int | tuple[int, ...], Rule("at least 4", _sound_size)]
+Size = Annotated[
+    int | tuple[int, ...], Rule("at least 4", lambda size: min(size if isinstance(size, tuple) else (size,), default=0) >= 4)
+]
 Validation = Annotated[
     int | float,
     Rule("a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1),

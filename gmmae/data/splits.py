@@ -64,10 +64,10 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
             f"{samples - wanted} and {wanted}: give data.validation = {samples - most}, or check what names the groups"
         )
     rank = {name: i for i, name in enumerate(names)}
-    kinds = {kind: j for j, kind in enumerate(sorted(set(categories)))}
+    kinds, kind_of = np.unique(categories, return_inverse=True)
     group_of = np.array([rank[group] for group in groups])
     counts = np.zeros((len(names), len(kinds)), np.int64)
-    np.add.at(counts, (group_of, np.array([kinds[category] for category in categories])), 1)
+    np.add.at(counts, (group_of, kind_of), 1)
 
     chosen = _choose(counts, wanted)
     chosen = _swap_towards(_quota(counts.sum(0), int(counts[chosen].sum())), counts, chosen)
@@ -80,9 +80,7 @@ def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: i
     samples = left = np.arange(len(groups))
     for earlier in range(min(number, folds - 2) + 1):
         share = round(len(left) / (folds - earlier))
-        rest, taken = split(
-            [groups[i] for i in left.tolist()], [categories[i] for i in left.tolist()], share, seed, whole=False
-        )
+        rest, taken = split(*(np.array(column)[left].tolist() for column in (groups, categories)), share, seed, whole=False)
         held_out, left = left[taken], left[rest]
         if earlier == number:
             return Split(np.setdiff1d(samples, held_out), held_out)

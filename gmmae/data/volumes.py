@@ -16,6 +16,9 @@ from gmmae.system.errors import InputError, printable
 OWN = "csv."
 """The beginning of the names of the user's columns in a table."""
 
+Values = Real[np.ndarray, "samples ..."]
+Shares = Float64[np.ndarray, "samples ..."]
+Column = Float[np.ndarray, " samples"]
 Point = tuple[float, float, float]
 """A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""
 
@@ -105,17 +108,17 @@ class Nodules(NamedTuple):
         return self.table["centre_mm"]
 
     @property
-    def edge_mm(self) -> Float[np.ndarray, " samples"]:
+    def edge_mm(self) -> Column:
         """Of the cubes."""
         return self.table["edge_mm"]
 
     @property
-    def diameter_mm(self) -> Float[np.ndarray, " samples"]:
+    def diameter_mm(self) -> Column:
         """NaN where not known."""
         return self.table["diameter_mm"]
 
     @property
-    def filled(self) -> Float[np.ndarray, " samples"]:
+    def filled(self) -> Column:
         """Shares of the cubes outside of the scans."""
         return self.table["filled"]
 
@@ -197,15 +200,13 @@ def central_section(values: Shaped[np.ndarray, "samples ..."], ndim: int) -> Sha
     return values
 
 
-def windowed(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, "samples ..."]:
+def windowed(values: Values, window: tuple[float, float]) -> Shares:
     """The values as shares of the window, from 0 to 1."""
     low, high = window
     return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1)
 
 
-def masses(
-    values: Real[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str] = ()
-) -> Float64[np.ndarray, " samples"]:
+def masses(values: Values, window: tuple[float, float], places: Sequence[str] = ()) -> Float64[np.ndarray, " samples"]:
     """The integral of each windowed volume over [-1, 1]^n, `Σ x` times a voxel's volume, `(2/S)^n`.
 
     Raises:
@@ -214,9 +215,7 @@ def masses(
     return _masses(windowed(values, window), window, places)
 
 
-def _masses(
-    shares: Float64[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str]
-) -> Float64[np.ndarray, " samples"]:
+def _masses(shares: Shares, window: tuple[float, float], places: Sequence[str]) -> Float64[np.ndarray, " samples"]:
     mass = shares.sum(tuple(range(1, shares.ndim))) * np.prod([2 / size for size in shares.shape[1:]])
     if (mass <= 0).any():
         which = int(mass.argmin())
@@ -227,18 +226,14 @@ def _masses(
     return mass
 
 
-def to_density(
-    values: Real[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str] = ()
-) -> Float32[np.ndarray, "samples ..."]:
+def to_density(values: Values, window: tuple[float, float], places: Sequence[str] = ()) -> Float32[np.ndarray, "samples ..."]:
     """Windows to [0, 1] and divides by the mass, so that each volume integrates to one over [-1, 1]^n."""
     shares = windowed(values, window)
     mass = _masses(shares, window, places)
     return (shares / np.expand_dims(mass, tuple(range(1, shares.ndim)))).astype(np.float32)
 
 
-def from_density(
-    density: Real[np.ndarray, "samples ..."], mass: Real[np.ndarray, " samples"], window: tuple[float, float]
-) -> Float64[np.ndarray, "samples ..."]:
+def from_density(density: Values, mass: Real[np.ndarray, " samples"], window: tuple[float, float]) -> Shares:
     """The values of densities and masses, in the window's unit and clipped to it."""
     low, high = window
     return low + (high - low) * density.astype(np.float64) * np.expand_dims(mass, tuple(range(1, density.ndim)))

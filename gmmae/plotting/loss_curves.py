@@ -17,6 +17,8 @@ from gmmae.plotting import canvas
 from gmmae.plotting.canvas import BLUE, GREY, VERMILION
 from gmmae.plotting.comparison import STYLES
 
+Epochs = Float[np.ndarray, " epochs"]
+
 
 class LossCurve(NamedTuple):
     """The losses of a run against time.
@@ -29,16 +31,16 @@ class LossCurve(NamedTuple):
     """
 
     label: str
-    time_s: Float[np.ndarray, " epochs"]
-    train_loss: Float[np.ndarray, " epochs"]
-    val_loss: Float[np.ndarray, " epochs"]
+    time_s: Epochs
+    train_loss: Epochs
+    val_loss: Epochs
 
 
 def losses(
     epoch: Int[np.ndarray, " epochs"],
-    train_loss: Float[np.ndarray, " epochs"],
-    val_loss: Float[np.ndarray, " epochs"],
-    learning_rate: Float[np.ndarray, " epochs"],
+    train_loss: Epochs,
+    val_loss: Epochs,
+    learning_rate: Epochs,
     path: str | os.PathLike[str],
     *,
     target: float | None = None,

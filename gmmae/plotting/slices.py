@@ -16,6 +16,7 @@ from matplotlib.patches import Rectangle
 from gmmae.plotting import canvas
 from gmmae.plotting.canvas import ORANGE, SKY
 
+Volumes = Real[np.ndarray, "samples *volume"]
 TITLES = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
 MAX_SHOWN = 400
 """Most nodules on a sheet."""
@@ -28,7 +29,7 @@ INCHES = 1.55
 
 def contact_sheet(
     path: str | os.PathLike[str],
-    values: Real[np.ndarray, "samples *volume"],
+    values: Volumes,
     filled: Float[np.ndarray, " samples"],
     window: tuple[float, float],
     unit: str = "HU",
@@ -94,8 +95,8 @@ def nodule_slices(
 
 def described_volumes(
     path: str | os.PathLike[str],
-    volumes: Real[np.ndarray, "samples *volume"],
-    reconstructions: Real[np.ndarray, "samples *volume"],
+    volumes: Volumes,
+    reconstructions: Volumes,
     names: Sequence[str],
     window: tuple[float, float],
 ) -> Path:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.extraction.folders import COLUMNS
+from gmmae.data.extraction.annotations import COLUMNS
 from gmmae.data.volumes import Nodules, make_table
 from gmmae.generation.insertion.noise import draw
 from tests.volume_folders import Grid, write_image, write_rows

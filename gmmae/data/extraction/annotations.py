@@ -21,6 +21,8 @@ PATIENTS = ("patient", "PatientID", "subject", "subject_id", "participant_id", "
 SCANS = ("scan", "seriesuid")
 GROUP = "data.group_column"
 COORDINATES = ("coordX", "coordY", "coordZ")
+COLUMNS = (*COORDINATES, "diameter_mm")
+"""Which a CSV of scans has beside `seriesuid`."""
 SPACINGS = ("spacingX", "spacingY", "spacingZ")
 MAX_NAME_BYTES = 255
 
@@ -94,7 +96,7 @@ def find_csv(config: DataConfig) -> Path:
     return root / others[0]
 
 
-def read_table(path: Path, config: DataConfig, file_column: str, required: tuple[str, ...] = ()) -> Table:
+def read_table(path: Path, config: DataConfig, file_column: str) -> Table:
     """The nodules of a CSV, still without names, whose `file_column` names the scan."""
     if not path.is_file():
         visible = sorted(other.name for other in path.parent.glob("[!.]*"))[:8]
@@ -117,7 +119,7 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: must be a CSV in UTF-8; {error}: save it again in that form") from error
     header = tuple(records[0][1]) if records else ()
-    table = table_of(path, header, records[1:], config, file_column, required)
+    table = table_of(path, header, records[1:], config, file_column)
     if not table.lines:
         raise DataError(f"{path}: must list a nodule; it has a header alone")
     return table
@@ -129,11 +131,11 @@ def table_of(
     records: Iterable[tuple[int, Sequence[str]]],
     config: DataConfig,
     file_column: str,
-    required: tuple[str, ...] = (),
     form: str = "line {}",
 ) -> Table:
     """The nodules of a CSV's records: line numbers, which `form` shows in messages, and cells."""
-    used = _recognised(path, header, config, file_column, required)
+    required = (file_column, *(COLUMNS if file_column == "seriesuid" else ()))
+    used = _recognised(path, header, config, required)
     ours = {column: name for name, column in used.items()}
     columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
     rows, faults = dict[object, Item](), list[Fault]()
@@ -147,7 +149,7 @@ def table_of(
                     f"a row must have at most the {len(header)} cells of the header; got {len(values)}: is a comma in a number "
                     "or name?"
                 )
-            if empty := [used[name] for name in (file_column, *required) if not of_column[used[name]]]:
+            if empty := [used[name] for name in required if not of_column[used[name]]]:
                 raise DataError(f"{', '.join(empty)} must not be empty")
             row = _item({name: of_column[column] for name, column in used.items()}, config, file_column)
         except DataError as error:
@@ -165,10 +167,9 @@ def table_of(
     return Table([*rows.values()], faults, tuple(columns), tuple(lines), tuple(filter(None, header)), used)
 
 
-def _recognised(
-    path: Path, header: Sequence[str], config: DataConfig, file_column: str, required: tuple[str, ...]
-) -> dict[str, str]:
+def _recognised(path: Path, header: Sequence[str], config: DataConfig, required: tuple[str, ...]) -> dict[str, str]:
     """The header's columns by this program's names, whatever their case and signs."""
+    file_column = required[0]
     spellings = {name: (name,) for name in (*COORDINATES, *SPACINGS, *PATIENTS, *SCANS, "mask", "category")}
     spellings |= {"diameter_mm": DIAMETERS, file_column: FILES if file_column == "file" else (file_column,)}
     options = {file_column: config.file_column, "diameter_mm": config.diameter_column, GROUP: config.group_column}
@@ -183,7 +184,7 @@ def _recognised(
     same = [letters(name) if letters(name) in map(letters, used.values()) else name for name in header]
     if twice := [name for name, key in zip(header, same, strict=True) if name and same.count(key) > 1]:
         raise DataError(f"{path}: columns must have different names; {' and '.join(twice)} are one: rename one of them")
-    if missing := [name for name in (file_column, *required, *named) if name not in used]:
+    if missing := [name for name in (*required, *named) if name not in used]:
         names = dict.fromkeys(named.get(name, (name,))[0] for name in missing)
         hint = ": separate cells by commas" if len(header) == 1 and {";", "\t"} & set(header[0]) else ""
         raise DataError(f"{path}: must have the column {', '.join(names)}; it has {', '.join(header) or 'none'}{hint}")

@@ -129,7 +129,7 @@ def cut(
     """
     index_of(scan, centre_mm)
     values, inside = _sample(scan, centre_mm, edge_mm, shape, hu)
-    values = _stored(values, hu)
+    values = stored(values, hu)
     if outside is not None:
         values[~inside] = outside
     return values, float(1 - inside.mean())
@@ -152,10 +152,11 @@ def _averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]
         starts, ends = np.arange(count)[:, None] * size / count, np.arange(1, count + 1)[:, None] * size / count
         covered = np.clip(np.minimum(ends, np.arange(1, size + 1)) - np.maximum(starts, np.arange(size)), 0, None)
         values = np.moveaxis(np.tensordot(covered * count / size, values, (1, axis)), 0, axis)
-    return _stored(values.reshape(shape), hu)
+    return stored(values.reshape(shape), hu)
 
 
-def _stored(values: Float[np.ndarray, "*volume"], hu: bool) -> Real[np.ndarray, "*volume"]:
+def stored(values: Real[np.ndarray, "*volume"], hu: bool) -> Real[np.ndarray, "*volume"]:
+    """Values as `Nodules` has them."""
     return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
 
 

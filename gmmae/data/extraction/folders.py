@@ -26,14 +26,13 @@ from zipfile import is_zipfile
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import COORDINATES, SPACINGS, Fault, Item, find_csv, read_table, table_of
+from gmmae.data.extraction.annotations import SPACINGS, Fault, Item, find_csv, read_table, table_of
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, member
 from gmmae.data.extraction.tasks import ENDINGS, Plan, Task, relative, task
 from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError
 
 Source = Literal["synthetic", "luna16", "cubes", "medmnist"]
-COLUMNS = (*COORDINATES, "diameter_mm")
 ARRAYS = {
     **{name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")},
     **{"groups": "group", "categories": "category"},
@@ -51,7 +50,7 @@ def plan_luna16(config: DataConfig) -> Plan:
     scans, faults = find_scans(root)
     if not scans:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
-    return _plan_folder(config, "seriesuid", COLUMNS, scans.get, faults)
+    return _plan_folder(config, "seriesuid", scans.get, faults)
 
 
 def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
@@ -78,14 +77,12 @@ def plan_cubes(config: DataConfig) -> Plan:
     def find(name: str) -> Path | None:
         return next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
 
-    return _plan_folder(config, "file", (), find, [])
+    return _plan_folder(config, "file", find, [])
 
 
-def _plan_folder(
-    config: DataConfig, column: str, required: tuple[str, ...], find: Callable[[str], Path | None], faults: list[Fault]
-) -> Plan:
+def _plan_folder(config: DataConfig, column: str, find: Callable[[str], Path | None], faults: list[Fault]) -> Plan:
     root, csv, tasks = config.folder, find_csv(config), list[Task]()
-    table, scans = read_table(csv, config, column, required), column == "seriesuid"
+    table, scans = read_table(csv, config, column), column == "seriesuid"
     faults = [*table.faults, *faults]
     for name, group in groupby(sorted(table.rows, key=lambda row: row.file), lambda row: row.file):
         rows, path, items = list(group), find(name), list[Item]()

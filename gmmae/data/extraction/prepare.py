@@ -16,7 +16,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,7 @@ from gmmae.system.files import stoppable, whole_file, write_text, writing
 VERSION = 8
 """It grows when the same files and options would give other cubes, or an entry another meaning."""
 
-SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
+SOURCES = {
     "luna16": folders.plan_luna16,
     "cubes": folders.plan_cubes,
     "medmnist": medmnist.plan,

@@ -27,6 +27,7 @@ MAX_ORIGIN_MM = 1e6
 MAX_GRID_DISTANCE = 0.1
 """From a nodule's centre to its mask, in voxels: headers are rounded."""
 Volume = Real[np.ndarray, "z y x"]
+Index = Integer[np.ndarray, " 3"]
 HU_RANGE = (-32768, 32767)
 MIN_LARGEST_HU = 10
 """The noise of CT has larger magnitudes."""
@@ -116,14 +117,14 @@ def shape(path: Path) -> tuple[int, ...]:
     return array_header(path, VOLUMES_ARRAY)[0][1:] if several else read(path).voxels.shape
 
 
-def of_array(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point = (1.0, 1.0, 1.0)) -> Scan:
+def of_array(voxels: Shaped[np.ndarray, "..."]) -> Scan:
     """An array or memory map as a scan, whose first voxel is at the world's origin."""
     if not 1 <= voxels.ndim <= 3 or min(voxels.shape) < 1 or voxels.dtype.kind not in "biuf":
         what = f"{voxels.dtype} of the shape {voxels.shape}"
         raise DataError(f"a volume must be numbers along the axes z, y, x, or the last of them; this one is {what}")
     kind = {"?": "f4", "e": "f4", "g": "f8"}.get(voxels.dtype.char, voxels.dtype)  # ITK does not know these
     size = (1,) * (3 - voxels.ndim) + voxels.shape
-    return Scan(voxels.astype(kind, copy=False).reshape(size), make_frame(spacing_mm), voxels.ndim, bare=True)
+    return Scan(voxels.astype(kind, copy=False).reshape(size), make_frame((1.0,) * 3), voxels.ndim, bare=True)
 
 
 def make_frame(
@@ -161,9 +162,7 @@ def index_of(scan: Scan, point_mm: Point, tolerance: float = 0.0) -> Float[np.nd
     return index
 
 
-def region(
-    scan: Scan, hu: bool, first: Integer[np.ndarray, " 3"] | None = None, last: Integer[np.ndarray, " 3"] | None = None
-) -> Volume:
+def region(scan: Scan, hu: bool, first: Index | None = None, last: Index | None = None) -> Volume:
     """Reads the voxels from a first index to a last, both x, y, z.
 
     Raises:
@@ -193,7 +192,7 @@ def region(
     return values
 
 
-def mask_region(mask: Scan, *ends: Integer[np.ndarray, " 3"]) -> Bool[np.ndarray, "z y x"]:
+def mask_region(mask: Scan, *ends: Index) -> Bool[np.ndarray, "z y x"]:
     """Reads a region of a mask: 0, and one other value in the nodule. `ends` are those of `region`."""
     try:
         values = region(mask, False, *ends)

@@ -20,14 +20,16 @@ from gmmae.data.extraction.dicom import Stack
 from gmmae.data.lidc.messages import SCORES, ReadNodule
 from gmmae.data.volumes import DataError, Point
 
+Voxels = Int[np.ndarray, "voxels 3"]
+
 
 class Drawn(NamedTuple):
     """A reader's nodule on the grid of its stack."""
 
     nodule: ReadNodule
     stack: Stack
-    voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x
-    reach: Int[np.ndarray, "voxels 3"]  # with the outlines' pixels; by it readers mean the same nodule
+    voxels: Voxels  # indices z, y, x
+    reach: Voxels  # with the outlines' pixels; by it readers mean the same nodule
 
 
 def draw(nodule: ReadNodule, stacks: list[Stack]) -> Drawn:
@@ -39,9 +41,9 @@ def draw(nodule: ReadNodule, stacks: list[Stack]) -> Drawn:
     slices = [(stack, k, item) for stack in stacks for k, item in enumerate(stack.slices)]
     places: list[tuple[Stack, int]] = []
     for uid, z_mm, _, _ in nodule.outlines:
-        found = [(stack, k) for stack, k, item in slices if uid and item.uid == uid]
-        if not found:
-            found = [(stack, k) for stack, k, item in slices if abs(item.origin_mm[2] - z_mm) < 0.25 * stack.spacing_mm[2]]
+        found = [(stack, k) for stack, k, item in slices if uid and item.uid == uid] or [
+            (stack, k) for stack, k, item in slices if abs(item.origin_mm[2] - z_mm) < 0.25 * stack.spacing_mm[2]
+        ]
         if len(found) != 1:
             raise DataError(f"each outline must be on one slice of the series; there are {len(found)} at z = {z_mm:g} mm")
         places += found
@@ -90,7 +92,7 @@ class Consensus(NamedTuple):
     """A nodule as its readers agree on it."""
 
     stack: Stack
-    voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x, in order
+    voxels: Voxels  # indices z, y, x, in order
     centre_mm: Point  # centre of mass in the world
     diameter_mm: float  # of the ball with the nodule's volume
     scores: dict[str, float]  # medians of those that a reader gave

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import SimpleITK as sitk
 
-from gmmae.data.extraction.annotations import COORDINATES, Table, read_table
+from gmmae.data.extraction.annotations import COLUMNS, COORDINATES, Table, read_table
 from gmmae.data.extraction.dicom import LeftOut, Slice, find_series, read_region, reading, stacks
-from gmmae.data.extraction.folders import COLUMNS
 from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.lidc.consensus import Consensus, Drawn, category, consensus, draw, match
 from gmmae.data.lidc.messages import SCORES, Message, read_message
@@ -48,7 +47,7 @@ def cut_folder(
     if annotations is not None:
         if not annotations.is_file():
             raise DataError(f"--annotations must be a CSV with the columns seriesuid, {', '.join(COLUMNS)}; got {annotations}")
-        table = read_table(annotations, DataConfig(), "seriesuid", COLUMNS)
+        table = read_table(annotations, DataConfig(), "seriesuid")
         left_out += [("rows of annotations with a fault", fault.place, fault.text) for fault in table.faults]
     both = _series(root, found, left_out, say)
     rows: list[dict[str, Any]] = []

@@ -93,31 +93,6 @@ def random_tube(rng: np.random.Generator, start_mm: Vector, along: Vector, lengt
     return Tube(start_mm, along, side * (bend / length_mm), length_mm, radius_mm, taper, hu)
 
 
-def _draw_tubes(rng: np.random.Generator, diameter_mm: float) -> tuple[Tube, ...]:
-    feeding = rng.choice(3, p=(0.5, 0.33, 0.17))
-    tubes = []
-    for index in range(feeding + min(rng.poisson(0.8 + diameter_mm / 7), 6)):
-        along, away = random_directions(rng, 2)
-        radius_mm = min(rng.lognormal(-0.1, 0.45), 0.22 * diameter_mm)
-        length_mm = rng.uniform(0.8, 1.6) * diameter_mm
-        start_mm = along * 0.2 * diameter_mm
-        if index >= feeding:
-            start_mm = away * rng.uniform(0.55, 0.95) * diameter_mm - along * length_mm / 2
-        tubes.append(random_tube(rng, start_mm, along, length_mm, radius_mm))
-    return tuple(tubes)
-
-
-def _draw_wall(rng: np.random.Generator, category: str, diameter_mm: float) -> Wall | None:
-    near, present, curvature, hu = rng.uniform(size=4)
-    if category == "juxta-pleural":
-        distance = 0.1 + 0.3 * near
-    elif present < 0.2:
-        distance = 0.45 + 0.2 * near
-    else:
-        return None
-    return Wall(random_directions(rng, 1)[0], distance * diameter_mm, (curvature - 0.3) / (2 * diameter_mm), 10 + 60 * hu)
-
-
 def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_mm: float = DIAMETER_MM[1]) -> Phantom:
     """A random nodule with its vessels and wall, of a category or of one drawn by its share.
 
@@ -139,19 +114,35 @@ def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_
     calcified, calcium_hu, extent = rng.uniform((0, 200, 0.5), (1, 1300, 1.1))
     if name == "solid" and calcified < 1 / 12:
         core_hu, core_radius = calcium_hu, extent
+    relief, roughness = rng.standard_normal((8, 8, 8)), rng.uniform(0.04, 0.16)
+    core_mm = random_directions(rng, 1)[0] * rng.uniform(0, 0.12) * diameter_mm
+    feeding, tubes, wall = rng.choice(3, p=(0.5, 0.33, 0.17)), list[Tube](), None
+    for index in range(feeding + min(rng.poisson(0.8 + diameter_mm / 7), 6)):
+        along, away = random_directions(rng, 2)
+        radius_mm = min(rng.lognormal(-0.1, 0.45), 0.22 * diameter_mm)
+        length_mm = rng.uniform(0.8, 1.6) * diameter_mm
+        start_mm = along * 0.2 * diameter_mm
+        if index >= feeding:
+            start_mm = away * rng.uniform(0.55, 0.95) * diameter_mm - along * length_mm / 2
+        tubes.append(random_tube(rng, start_mm, along, length_mm, radius_mm))
+    near, present, curvature, hu = rng.uniform(size=4)
+    attached = name == "juxta-pleural"
+    if attached or present < 0.2:
+        distance_mm = (0.1 + 0.3 * near if attached else 0.45 + 0.2 * near) * diameter_mm
+        wall = Wall(random_directions(rng, 1)[0], distance_mm, (curvature - 0.3) / (2 * diameter_mm), 10 + 60 * hu)
     return Phantom(
         name,
         diameter_mm,
         np.stack([first, second, np.cross(first, second)]) / semi_axes[:, None],
         lobes,
         spicules if spiculated else spicules[:0],
-        rng.standard_normal((8, 8, 8)),
-        rng.uniform(0.04, 0.16),
+        relief,
+        roughness,
         shell_hu,
         kind.texture_hu,
         core_hu,
-        random_directions(rng, 1)[0] * rng.uniform(0, 0.12) * diameter_mm,
+        core_mm,
         core_radius,
-        _draw_tubes(rng, diameter_mm),
-        _draw_wall(rng, name, diameter_mm),
+        tuple(tubes),
+        wall,
     )

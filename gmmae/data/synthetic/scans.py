@@ -14,7 +14,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Int16
 
-from gmmae.data.extraction.folders import COLUMNS
+from gmmae.data.extraction.annotations import COLUMNS
 from gmmae.data.settings import AIR_HU, ANNOTATIONS
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, paint, paint_tube
 from gmmae.data.synthetic.phantom import Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
@@ -90,17 +90,6 @@ def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
     return volume
 
 
-def _add_noise(rng: np.random.Generator, volume: Volume) -> None:
-    """Slices get shifted copies of a few tiles, correlated over two pixels."""
-    tiles = rng.standard_normal((4, NOISE_EDGE, NOISE_EDGE))
-    tiles = (tiles + np.roll(tiles, 1, 1) + np.roll(tiles, 1, 2) + np.roll(tiles, (1, 1), (1, 2))) / 2
-    tiles = np.rint(tiles * rng.uniform(15, 35)).astype(np.int16)
-    for plane in volume:
-        tile, shift = tiles[rng.integers(4)], rng.integers(NOISE_EDGE, size=2)
-        plane += tile[np.ix_(*((np.arange(n) - start) % NOISE_EDGE for n, start in zip(plane.shape, shift, strict=True)))]
-    np.clip(volume, -1024, 3071, out=volume)
-
-
 def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Phantom, Vector]]:
     """Places nodules that do not touch; juxta-pleural ones a quarter diameter from the lung's surface, off apex and base."""
     semi_mm, least_mm = frame.lung_mm, float(frame.lung_mm.min())
@@ -147,7 +136,14 @@ def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[
         _paint(volume, frame, centre_mm, np.stack([-reach, reach]), lambda field, hu, alone=alone: paint(alone, field, hu)[0])
         for tube in phantom.tubes:
             _paint_tube(volume, frame, centre_mm, tube)
-    _add_noise(rng, volume)
+    # Slices get shifted copies of a few tiles of noise, correlated over two pixels.
+    tiles = rng.standard_normal((4, NOISE_EDGE, NOISE_EDGE))
+    tiles = (tiles + np.roll(tiles, 1, 1) + np.roll(tiles, 1, 2) + np.roll(tiles, (1, 1), (1, 2))) / 2
+    tiles = np.rint(tiles * rng.uniform(15, 35)).astype(np.int16)
+    for plane in volume:
+        tile, shift = tiles[rng.integers(4)], rng.integers(NOISE_EDGE, size=2)
+        plane += tile[np.ix_(*((np.arange(n) - start) % NOISE_EDGE for n, start in zip(plane.shape, shift, strict=True)))]
+    np.clip(volume, -1024, 3071, out=volume)
     return volume, nodules
 
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.data.extraction.annotations import Table, read_table, refuse
-from gmmae.data.extraction.folders import COLUMNS, find_scans
+from gmmae.data.extraction.annotations import COLUMNS, Table, read_table, refuse
+from gmmae.data.extraction.folders import find_scans
 from gmmae.data.settings import ANNOTATIONS, DataConfig
 from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.geometry import Vector
@@ -31,7 +31,7 @@ def read_scans(root: Path) -> tuple[dict[str, Path], Table, list[str]]:
         raise DataError(f"SCANS must hold .mhd scans, in subset*/ or directly; got {root}, which has none")
     path, table = root / ANNOTATIONS, Table([], [], ("seriesuid", *COLUMNS))
     if os.path.lexists(path):
-        table = read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS)
+        table = read_table(path, DataConfig(source="luna16"), "seriesuid")
         if not table.rows:
             refuse(table.faults, "leave the file out")
     return (

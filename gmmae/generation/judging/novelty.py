@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, Real
 from gmmae.data.grouped import Estimate, estimate, weights
 from gmmae.data.volumes import Nodules, windowed
 
+Volumes = Real[np.ndarray, "samples *volume"]
 REJECTION_PERCENTILE = 5.0
 """Of real held-out volumes' distances to the training set, over all symmetries: nearer samples are redrawn."""
 COPY_PERCENTILE = 1.0
@@ -41,7 +42,7 @@ class Novelty(NamedTuple):
 
 
 def nearest(
-    values: Real[np.ndarray, "samples *volume"],
+    values: Volumes,
     training: Real[np.ndarray, "others *volume"],
     window: tuple[float, float],
     symmetric: bool = False,
@@ -64,9 +65,7 @@ def nearest(
     return found
 
 
-def copies(
-    values: Real[np.ndarray, "samples *volume"], others: Real[np.ndarray, "others *volume"], window: tuple[float, float]
-) -> dict[int, int]:
+def copies(values: Volumes, others: Real[np.ndarray, "others *volume"], window: tuple[float, float]) -> dict[int, int]:
     """Indices of volumes that equal another one, in any of the `symmetries`, and of the others.
 
     >>> ramp = np.arange(8.0).reshape(1, 2, 2, 2)
@@ -79,7 +78,7 @@ def copies(
     return {i: index[key] for i, key in keys if key in index}
 
 
-def symmetries(values: Real[np.ndarray, "samples *volume"]) -> Iterator[Real[np.ndarray, "samples *volume"]]:
+def symmetries(values: Volumes) -> Iterator[Volumes]:
     """Yields the volumes flipped along all sets of axes, and also transposed in the last two axes if these are equal.
 
     These are the 16 of a cube's 48 symmetries that keep the first axis: slices are thicker and sharper than pixels.
