@@ -100,7 +100,7 @@ def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
 
     Bit t of `reach[i]` is set when some of the groups from i on sum to t.
     """
-    sizes = [int(size) for size in counts.sum(1)]
+    sizes = counts.sum(1).tolist()
     reach = [1]
     for size in reversed(sizes):
         reach.append(reach[-1] | reach[-1] << size)
@@ -109,9 +109,9 @@ def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
     left, room = total, _quota(counts.sum(0), total)
     chosen = np.zeros(len(sizes), bool)
     for i, size in enumerate(sizes):
-        can_take = left >= size and bool(reach[i + 1] >> (left - size) & 1)
-        can_skip = bool(reach[i + 1] >> left & 1)
-        if can_take and (not can_skip or bool((counts[i] <= room).all())):
+        can_take = left >= size and reach[i + 1] >> (left - size) & 1
+        can_skip = reach[i + 1] >> left & 1
+        if can_take and (not can_skip or (counts[i] <= room).all()):
             chosen[i] = True
             left -= size
             room = room - counts[i]

@@ -32,20 +32,11 @@ def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
         raise OSError(errno.EIO, "the file lacks some of its voxels: the disk may be full", str(path))
 
 
-def half_edges_mm(shape: Shape, edge_mm: float) -> Float[np.ndarray, " n"]:
-    """Half the length of a cube of cubic voxels along x, y, z: the unit of its domain in the world.
-
-    >>> half_edges_mm((8, 16, 16), 32.0).tolist()
-    [16.0, 16.0, 8.0]
-    """
-    return np.array(shape[::-1]) * (edge_mm / max(shape) / 2)
-
-
 def mixture_mm(
     means: Float[np.ndarray, "k n"], covariances: Float[np.ndarray, "k n n"], shape: Shape, centre_mm: Point, edge_mm: float
 ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n n"]]:
     """Means (mm) and covariances (mm²) in the world, from those in a cube's domain."""
-    half = half_edges_mm(shape, edge_mm)
+    half = np.array(shape[::-1]) * (edge_mm / max(shape) / 2)  # the voxels are cubic
     return means * half + np.array(centre_mm[: len(shape)]), covariances * np.outer(half, half)
 
 

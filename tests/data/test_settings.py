@@ -25,7 +25,7 @@ def test_the_size_is_one_number_or_one_for_each_axis(ndim, size, volume_shape):
 
 @pytest.mark.parametrize("size", [(16, 24), (16, 16)])
 def test_a_size_that_fits_no_volume_is_refused(size):
-    with pytest.raises(ConfigError, match="one number, or one for each of data.ndim = 3 axes; got "):
+    with pytest.raises(ConfigError, match=r"one number, or one for each of data.ndim = 3 axes; got "):
         DataConfig(shape=size)
 
 

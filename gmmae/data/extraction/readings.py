@@ -118,7 +118,8 @@ def _extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Gen
     try:
         while pool.active:
             for task in islice(waiting, 2 * workers - len(running)):
-                limit_s = (config.scan_time_limit_s or 0.0) * task.volumes
+                volumes = 1 if task.items[0].part is None else len(task.items)
+                limit_s = (config.scan_time_limit_s or 0.0) * volumes
                 running[pool.schedule(extract, (task, config), timeout=limit_s)] = task
             if not running:
                 return

@@ -39,11 +39,6 @@ class Task(NamedTuple):
     items: tuple[Item, ...]
     stamps: tuple[Stamp, ...]
 
-    @property
-    def volumes(self) -> int:
-        """1 for a scan, or the parts of a file of several."""
-        return 1 if self.items[0].part is None else len(self.items)
-
 
 class Cube(NamedTuple):
     """The cube of a nodule."""
