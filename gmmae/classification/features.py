@@ -11,7 +11,7 @@ from scipy.special import ndtr
 from gmmae.data.volumes import windowed
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-"""Of the components' properties, by their weights."""
+"""Quantiles of the components' properties, by weight."""
 LARGEST = 5
 """Number of largest weights among the features."""
 CELLS = 4

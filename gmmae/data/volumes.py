@@ -104,12 +104,12 @@ class Nodules(NamedTuple):
 
     @property
     def centre_mm(self) -> Float[np.ndarray, "samples 3"]:
-        """Of the cubes."""
+        """Centres of the cubes."""
         return self.table["centre_mm"]
 
     @property
     def edge_mm(self) -> Column:
-        """Of the cubes."""
+        """Edges of the cubes."""
         return self.table["edge_mm"]
 
     @property

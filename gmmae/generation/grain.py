@@ -14,7 +14,7 @@ from scipy import fft
 from gmmae.generation.texture import Levels, Masks, Volumes, with_grey_levels
 
 EDGES = (0.12, 0.25, 0.37, 0.5, 0.62, 0.75, 0.87)
-"""Of the bands of frequencies across and within slices, over the highest one."""
+"""Edges of the bands of frequencies, over the highest one."""
 ITERATIONS = 6
 COSINES: dict[str, Any] = {"axes": (1, 2, 3), "norm": "ortho"}
 

@@ -20,7 +20,7 @@ DPI = 150
 MARK = "drawn by gmmae"
 """At the head of every picture."""
 WIDTH = 6.4
-"""Of a figure on a page, in inches."""
+"""Inches of a figure on a page."""
 # Okabe and Ito's colours, safe for readers who confuse red and green.
 BLUE, ORANGE, VERMILION, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"

@@ -22,7 +22,7 @@ SCANS = ("scan", "seriesuid")
 GROUP = "data.group_column"
 COORDINATES = ("coordX", "coordY", "coordZ")
 COLUMNS = (*COORDINATES, "diameter_mm")
-"""Which a CSV of scans has beside `seriesuid`."""
+"""Columns of a CSV of scans, beside `seriesuid`."""
 SPACINGS = ("spacingX", "spacingY", "spacingZ")
 MAX_NAME_BYTES = 255
 

@@ -38,7 +38,7 @@ MAX_GAP_ERROR = 0.1
 """Relative, from the usual gap: positions in headers are rounded."""
 MAX_SHIFT_PIXELS = 0.5
 SAME_SHAPE = 1e-3
-"""From its series' median in size, spacing (mm) and direction; a localizer may be among them."""
+"""Largest difference of a slice from its series' median; a localizer differs more."""
 
 LeftOut = list[tuple[str, str, str]]
 """What is left out (in the plural), where it is, and why."""

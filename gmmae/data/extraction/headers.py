@@ -22,7 +22,7 @@ SPACING_MM = (0.05, 20.0)
 SPACING_TOLERANCE = 0.01
 """Relative, between the two spacings in a NIfTI header."""
 FORM_TOLERANCE_MM = 0.5
-"""Between a voxel's places by a NIfTI header's two matrices."""
+"""Largest distance between a voxel's places by the two matrices."""
 
 META_NUMBERS = (
     *((3, (name,)) for name in ("DimSize", "ElementSpacing", "ElementSize")),
@@ -34,7 +34,7 @@ META_FIXED = {"ElementToIntensityFunctionSlope": "1", "ElementToIntensityFunctio
 """Fields of a MetaImage that may only have this value."""
 
 NIFTI_TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}
-"""By their code in a NIfTI header. Others have several components."""
+"""Types of voxels by their codes; others have several components."""
 NIFTI_FIELDS = {
     "dim": ("8i2", 40),
     "datatype": ("i2", 70),

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def progress(items: Iterable[T], total: int, what: str, say: Say) -> Iterator[T]:
-    """Yields `total` items, and shows how many of them the caller is done with."""
+    """Yields the items, and shows how many of them are done."""
     if sys.stderr.isatty():
         yield from track(items, f"reading {what}", total, console=Console(stderr=True), transient=True)
         return

@@ -36,7 +36,7 @@ from gmmae.system.files import whole_file
 PAUSES_S = (1.0, 5.0)
 """Before each repetition."""
 MAX_FAILURES_IN_A_ROW = 8
-"""They end the extraction; more workers count themselves."""
+"""The extraction ends after so many, or after as many as there are workers, if more."""
 
 
 def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) -> list[Reading]:

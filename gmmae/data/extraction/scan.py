@@ -25,7 +25,7 @@ MAX_DIRECTION_ERROR = 0.01
 MAX_ORIGIN_MM = 1e6
 """Beyond, places lose their digits."""
 MAX_GRID_DISTANCE = 0.1
-"""From a nodule's centre to its mask, in voxels: headers are rounded."""
+"""How far a nodule's centre may be from its mask, in voxels: headers are rounded."""
 Volume = Real[np.ndarray, "z y x"]
 Index = Integer[np.ndarray, " 3"]
 HU_RANGE = (-32768, 32767)

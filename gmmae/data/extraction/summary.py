@@ -13,7 +13,7 @@ from gmmae.data.groups import Groups
 from gmmae.data.splits import SPLITS
 
 MAX_FAULT_LINES = 20
-"""Of printed faults; summary.json has all."""
+"""summary.json has all faults."""
 
 
 def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarray], hu: bool, groups: Groups) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
 
 
 def cautions(summary: dict[str, Any]) -> list[str]:
-    """The grouping's lines, and one on nodules with hardly a voxel below 0 HU, as of a scan with an offset of 1,024."""
+    """The grouping's lines, and one on nodules hardly below 0 HU, as with an offset of 1,024."""
     text = list(summary["grouping"])
     if offset := summary["offset"]:
         text.append(

@@ -49,7 +49,7 @@ def _dot(vector: Vector, axes: Axes) -> Grid:
 
 
 def _cover(distance_mm: Grid, blur_mm: Grid | float) -> Grid:
-    """By a smoothstep with a Gaussian's slope."""
+    """A smoothstep with a Gaussian's slope."""
     t = np.clip(0.5 - distance_mm / (1.5 * math.sqrt(2 * math.pi) * blur_mm), 0, 1)
     return t * t * (3 - 2 * t)
 

@@ -16,7 +16,7 @@ from gmmae.generation.insertion.geometry import Volume, Voxels
 from gmmae.generation.insertion.lungs import Lungs
 
 MIN_PLEURA_MM = 5.0
-"""Where a scan's noise is measured."""
+"""Noise is measured only this far from the pleura."""
 
 MAX_SLICES = 12
 MIN_VOXELS = 30
@@ -25,7 +25,7 @@ REACHES = (0.01, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4)
 """Standard deviations of the Gaussian, in pixels, that turns white noise into a scan's."""
 
 EDGE_MM = 1.0
-"""Of a nodule, left out when its own noise is measured."""
+"""The edge of a nodule is left out when its own noise is measured."""
 
 MAD = 1.4826
 

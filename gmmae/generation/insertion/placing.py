@@ -19,7 +19,7 @@ from gmmae.generation.insertion.noise import Noise
 
 MAX_TRIES = 60
 MAX_MEDIAN_HU = -700.0
-"""Of the displaced tissue, against many vessels."""
+"""Median of the displaced tissue: more means many vessels."""
 
 MAX_TISSUE = {"free": 0.08, "attached": 0.25}
 """Share of displaced tissue above `TISSUE_HU`: vessels, and the wall beside an attached nodule."""
@@ -31,16 +31,16 @@ MIN_GAP_MM = 2.0
 """Between two nodules."""
 
 ERROR_MM = 1.5
-"""Of the lung's surface on blocks."""
+"""Error of the lung's surface, which is found on blocks."""
 
 MIN_SLOPE = 0.3
-"""Of the distance to the pleura, for a direction to the wall."""
+"""A distance to the pleura that grows more slowly has no direction to the wall."""
 
 MIN_FIT = 0.7
 """Cosine (45°) between a nodule's wall and the scan's: a nodule is not turned out of its slices."""
 
 OVERLAP_MM = 1.5
-"""Of an attached nodule with the wall, whose own voxels are kept."""
+"""An attached nodule overlaps the wall, whose own voxels are kept."""
 
 
 class Target(NamedTuple):
@@ -93,7 +93,7 @@ def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap
 def _place(
     rng: np.random.Generator, nodule: Nodule, inside_mm: Points, radius: float, target: Target, index: Vector
 ) -> Placement | str:
-    """At a voxel's index, or at the wall nearest to it; returns the reason if the nodule does not fit."""
+    """Places a nodule at a voxel's index, or at the nearest wall; returns the reason if it does not fit."""
     _, (voxels, frame, *_), lungs, _, occupied = target
     turn, centre, kind = TURNS[0], to_world(frame, index), "free"
     if nodule.wall is not None:

@@ -16,9 +16,9 @@ from gmmae.data.volumes import Nodules, windowed
 
 Volumes = Real[np.ndarray, "samples *volume"]
 REJECTION_PERCENTILE = 5.0
-"""Of real held-out volumes' distances to the training set, over all symmetries: nearer samples are redrawn."""
+"""Samples nearer to the training set than these percent of real held-out volumes are redrawn."""
 COPY_PERCENTILE = 1.0
-"""Of the same distances: a judged volume that is nearer is a copy."""
+"""A judged volume nearer than these percent of them is a copy."""
 BLOCK = 512
 """Volumes compared at a time: 512 × 4096 voxels take 8 MB."""
 

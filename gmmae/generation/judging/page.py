@@ -19,7 +19,7 @@ JSON, MARKDOWN, HTML = "judgement.json", "judgement.md", "judgement.html"
 WORST = 6
 """Number of shown features, those that differ most."""
 MAX_MIX_DIFFERENCE = 0.05
-"""In a category's share, without a remark."""
+"""A category's share may differ this much without a remark."""
 PAIRS = 8
 """Generated nodules shown with their nearest training nodules."""
 

@@ -19,7 +19,7 @@ from gmmae.system.errors import InputError
 REPETITIONS = 10
 """Divisions into folds, which are averaged."""
 NEIGHBOURS = 5
-"""As in coverage's paper."""
+"""As in the paper on coverage."""
 SIGNIFICANCE = 0.05
 EXCHANGES = 999
 """Exchanges of groups, so p is at least 1/1000."""
