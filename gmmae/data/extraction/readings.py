@@ -34,7 +34,6 @@ from gmmae.system.environment import cores
 from gmmae.system.files import whole_file
 
 PAUSES_S = (1.0, 5.0)
-"""Before each repetition."""
 MAX_FAILURES_IN_A_ROW = 8
 """The extraction ends after so many, or after as many as there are workers, if more."""
 

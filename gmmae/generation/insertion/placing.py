@@ -28,7 +28,6 @@ MIN_WITHIN = {"free": 1.0, "attached": 0.85}
 """Share of a nodule within the lung, give or take `ERROR_MM`."""
 
 MIN_GAP_MM = 2.0
-"""Between two nodules."""
 
 ERROR_MM = 1.5
 """Error of the lung's surface, which is found on blocks."""
