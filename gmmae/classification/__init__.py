@@ -1,1 +1,1 @@
-"""`gmmae classify`: classifiers of what a model finds in volumes, beside published results."""
+"""Classifiers of what a model finds in volumes, beside published results."""

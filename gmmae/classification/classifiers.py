@@ -32,21 +32,21 @@ METHODS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
 }
 """The classifiers, and the settings to choose from; simpler ones come first."""
 MIN_TO_BOOST = 2 * BOOSTING.min_samples_leaf
-"""Fewest samples that a tree divides; a smaller training set gives the same probability to all."""
+"""A tree divides no smaller training set, and gives the same probability to all."""
 
 
 class Result(NamedTuple):
-    """A classifier of one kind of features. Its scores are means over runs and seeds on the test samples."""
+    """A classifier of one kind of features, with mean scores over runs and seeds on the test samples."""
 
     kind: str
     features: int  # their number
-    method: str  # name of the classifier
+    method: str  # the classifier
     auc: Estimate  # with an interval over patients
-    auc_sd: float  # standard deviation between runs and seeds
+    auc_sd: float  # between runs and seeds
     accuracy: Estimate
     accuracy_sd: float
     settings: list[dict[str, Any]]  # chosen for each run
-    probabilities: Probabilities  # of the classes of each test sample, mean over runs and seeds
+    probabilities: Probabilities  # of the test samples' classes, mean over runs and seeds
 
 
 def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: int, say: Callable[[str], None]) -> list[Result]:
@@ -64,8 +64,7 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
                     fitted.set_params(**chosen[-1])
                     if method is BOOSTING:
                         fitted.set_params(random_state=seed)
-                    # One thread is enough for so few samples. Several wait for each other, and took ten times as long beside
-                    # other work.
+                    # One thread is enough for so few samples. Several took ten times as long beside other work.
                     with threadpool_limits(1):
                         found.append(fitted.fit(inputs[train], truth[train]).predict_proba(inputs[test]))
             aucs, shares = (np.array([of(one, truth[test], weight) for one in found]) for of in (macro_auc, accuracy))
@@ -84,10 +83,7 @@ def choose(
     truth: np.ndarray,
     folds: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> dict[str, Any]:
-    """Returns the settings with the largest mean AUC over the folds. Of equal ones it takes the smallest mean log loss.
-
-    The AUC of a single feature is the same for all penalties.
-    """
+    """The settings with the largest mean AUC, then with the smallest mean log loss: one feature has the same AUC for all."""
     scores = {"auc": "roc_auc_ovr", "log_loss": "neg_log_loss"}
     with threadpool_limits(1):
         found = GridSearchCV(method, settings, scoring=scores, cv=folds, refit=False).fit(inputs, truth).cv_results_
@@ -96,11 +92,11 @@ def choose(
 
 
 def macro_auc(probabilities: Probabilities, truth: Int[np.ndarray, " samples"], weight: Weights) -> np.ndarray:
-    """Returns the AUC of two classes, or the mean AUC of each of more classes against the rest, as MedMNIST defines it."""
-    classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
-    return np.mean([grouped.auc(probabilities[:, i], truth == i, weight) for i in classes], axis=0)
+    """The AUC of two classes, or the mean AUC of each of more classes against the rest, as MedMNIST defines it."""
+    n = probabilities.shape[1]
+    return np.mean([grouped.auc(probabilities[:, i], truth == i, weight) for i in range(n == 2, n)], axis=0)
 
 
 def accuracy(probabilities: Probabilities, truth: Int[np.ndarray, " samples"], weight: Weights) -> np.ndarray:
-    """Returns the share of samples whose class is the most probable one."""
+    """The share of samples whose class is the most probable one."""
     return weight @ (probabilities.argmax(1) == truth) / weight.sum(1)

@@ -1,7 +1,7 @@
 """Numbers that describe a volume for a classifier: of its mixture, and of its coarse voxels.
 
-The features of a mixture do not change if the components are reordered, or the cube is rotated or reflected into one of its 48
-symmetries: most are functions of lengths and eigenvalues, and masses of cells are sorted among the cells that are exchanged.
+The features of a mixture depend neither on the order of components nor on which of the cube's 48 symmetries is applied: most
+are functions of lengths and eigenvalues, and masses of cells are sorted among the exchanged cells.
 """
 
 import numpy as np
@@ -11,11 +11,11 @@ from scipy.special import ndtr
 from gmmae.data.volumes import windowed
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-"""Quantiles of the components' properties, weighted by the components' weights."""
+"""Quantiles of the components' properties, by weight."""
 LARGEST = 5
 """Number of largest weights among the features."""
 CELLS = 4
-"""Cells along each axis in which the mass of a mixture is counted."""
+"""Cells along each axis in which a mixture's mass is counted."""
 
 
 def mixture_features(
@@ -23,16 +23,13 @@ def mixture_features(
     means: Float[np.ndarray, "samples k n"],
     covariances: Float[np.ndarray, "samples k n n"],
 ) -> Float[np.ndarray, "samples features"]:
-    """Returns invariant features of mixtures on [-1, 1]^n.
-
-    These are, in this order:
+    """Invariant features of mixtures on [-1, 1]^n, in this order.
 
     - quantiles of the components' distance from the centre, size, elongation and flatness;
-    - the largest weights and their perplexity, and the mean product of distance and size, which tells whether outer
-      components are larger;
+    - the largest weights and their perplexity, and the mean product of distance and size;
     - the distance of the whole mixture's mean, its standard deviations, and the norm of its third moments and of their trace;
     - E|y|⁴ and the sum of E y_i⁴, both relative to (E|y|²)², and Mardia's kurtosis between them;
-    - the mass in each cell, sorted so. Correlations are left out, so that a component's mass is a product over the axes.
+    - the mass in each cell, without correlations, so that a component's is a product over the axes.
     """
     weights, means, covariances = (array.astype(np.float64) for array in (weights, means, covariances))
     samples, k, n = means.shape
@@ -59,7 +56,7 @@ def mixture_features(
     shares = np.moveaxis(np.diff(ndtr((edges - means[..., None]) / deviations), axis=-1), 2, 0)  # axes, samples, k, cells
     terms = [term for axis in range(n) for term in (shares[axis], [0, 1, 2 + axis])]
     cells = np.einsum(weights, [0, 1], *terms, [0, *range(2, 2 + n)], optimize=True).reshape(samples, -1)
-    # The symmetries exchange cells with the same distances from the centre along the axes, in any order.
+    # Symmetries exchange cells with the same distances from the centre.
     apart = np.sort(np.abs(2 * np.indices((CELLS,) * n) - (CELLS - 1)).reshape(n, -1), axis=0)
     orbits = np.broadcast_to(np.unique(apart, axis=1, return_inverse=True)[1], cells.shape)
     columns = [
@@ -82,7 +79,7 @@ def mixture_features(
 def block_means(
     values: Real[np.ndarray, "samples *volume"], window: tuple[float, float], blocks: int
 ) -> Float[np.ndarray, "samples blocks"]:
-    """Returns the means of the windowed volume in `blocks` parts along each axis.
+    """The means of the windowed volume in `blocks` parts along each axis.
 
     >>> block_means(np.arange(4.0).reshape(1, 4), (0.0, 4.0), 2).tolist()
     [[0.125, 0.625]]
@@ -95,7 +92,7 @@ def block_means(
 
 
 def _fourth_moment(weights: np.ndarray, offsets: np.ndarray, dual: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """Returns E (yᵀAy)² of a mixture, from each mean δ, Aδ and AΣ: `(δᵀAδ + tr AΣ)² + 2 tr (AΣ)² + 4 δᵀAΣAδ`."""
+    """E (yᵀAy)² of a mixture, from each mean δ, Aδ and AΣ: `(δᵀAδ + tr AΣ)² + 2 tr (AΣ)² + 4 δᵀAΣAδ`."""
     square = np.einsum("ski,ski->sk", offsets, dual)
     trace = np.trace(covariances, axis1=-2, axis2=-1)
     of_square = np.einsum("skij,skji->sk", covariances, covariances)

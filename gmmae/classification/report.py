@@ -21,12 +21,12 @@ JSON, MARKDOWN, TABLE, PREDICTIONS = "classification.json", "classification.md",
 
 
 def published() -> dict[str, Any]:
-    """Returns AUC and accuracy of each method on each data set of MedMNIST, and their `source`."""
+    """AUC and accuracy of each method on each data set of MedMNIST, and their `source`."""
     return tomllib.loads(resources.files("gmmae.classification").joinpath("published.toml").read_text(encoding="utf-8"))
 
 
 def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int) -> list[str]:
-    """Returns sentences about the samples, the choice of settings, and what the published results differ in."""
+    """Sentences about the samples, the settings, and what the published results differ in."""
     tested = labelled.truth[labelled.test]
     classes = ", ".join(f"{sum(tested == i)} of {name!r}" for i, name in enumerate(labelled.classes))
     groups = len(set(labelled.nodules.table["group"][labelled.test]))
@@ -62,7 +62,7 @@ def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int
 
 
 def table(results: Sequence[Result], known: dict[str, list[float]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns columns and rows of the results, and of published ones below."""
+    """Columns and rows of the results, with published ones below."""
     number = "{:.3f}".format
     rows = [
         (
@@ -78,11 +78,7 @@ def table(results: Sequence[Result], known: dict[str, list[float]]) -> tuple[tup
 def write(
     folder: Path, labelled: Labelled, results: Sequence[Result], known: dict[str, list[float]], about: dict[str, Any]
 ) -> list[Path]:
-    """Writes the table as CSV and Markdown, all values as JSON, and the probabilities of the test samples.
-
-    Raises:
-      InputError: the folder holds something else, or cannot be written.
-    """
+    """Writes the table as CSV and Markdown, all values as JSON, and the probabilities of the test samples."""
     rows, predictions, columns = [], [], labelled.nodules.table
     for result in results:
         values = {"features": result.kind, "count": result.features, "classifier": result.method}

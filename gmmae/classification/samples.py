@@ -1,4 +1,4 @@
-"""Labelled volumes of a run's data, divided as the run divided them, and what its model finds in them."""
+"""Labelled volumes of a run's data, divided as the run did, and what its model finds in them."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,15 +14,15 @@ from gmmae.system.errors import InputError
 from gmmae.training.trained import Trained
 
 MIN_SAMPLES = 2 * grouped.FOLDS
-"""Minimum number of samples of each class in the training set."""
+"""Fewest samples of each class in the training set."""
 
 
 class LabelRule(NamedTuple):
-    """The origin of labels."""
+    """How labels follow from a column of the CSV."""
 
-    column: str | None = None  # of the CSV; None: the categories
-    at_most: float | None = None  # numbers up to this one are the first class; None: labels are text
-    at_least: float | None = None  # numbers from this one on are the second class. Those between have no label
+    column: str | None = None  # None: the categories
+    at_most: float | None = None  # up to this one: the first class; None: labels are text
+    at_least: float | None = None  # from this one on the second class; those between have no label
 
 
 class Labelled(NamedTuple):
@@ -33,18 +33,13 @@ class Labelled(NamedTuple):
     truth: Int[np.ndarray, " samples"]  # class of each volume
     train: Int[np.ndarray, " train"]
     test: Int[np.ndarray, " test"]  # the model was not trained on them
-    folds: list[tuple[np.ndarray, np.ndarray]]  # that choose settings, within the data that are not for the test
-    own_test: bool  # whether the test set is the data's own, and not the run's validation set
-    unlabelled: int  # number of volumes without a label
+    folds: list[tuple[np.ndarray, np.ndarray]]  # that choose settings, without the test set
+    own_test: bool  # whether the data have a test set of their own
+    unlabelled: int  # volumes without a label
 
 
 def load(data: DataConfig, rule: LabelRule) -> Labelled:
-    """Loads the data of a run, with their labels.
-
-    Raises:
-      DataError: the data cannot be used.
-      InputError: there are no labels, or too few samples of a class.
-    """
+    """Loads the data of a run, with their labels."""
     loaded = sources.load(replace(data, augment_with=None))
     labels = _labels(loaded.nodules, rule)
     kept = np.flatnonzero(labels != "")
@@ -96,7 +91,7 @@ def _labels(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]
 
 
 def inputs(model: Trained, labelled: Labelled, data: DataConfig, blocks: int) -> dict[str, np.ndarray]:
-    """Returns the features of each kind, for all volumes.
+    """The features of each kind, for all volumes.
 
     Diameters are a kind of their own where `data.crop` is a multiple of them, because the cubes then do not show them.
     """

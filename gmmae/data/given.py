@@ -1,4 +1,4 @@
-"""The volumes that a user names to be described: files, an array of volumes, a folder, or the data of a configuration."""
+"""The volumes that a user names to be described: files, an array, a folder, or a configuration's data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,36 +19,33 @@ from gmmae.data.sources import of_generated
 from gmmae.data.volumes import DataError, Point, central_section
 
 LARGE_VOLUME = 3.0
-"""A volume is reported whose edges are all longer than this multiple of the described cube's: it may be a whole scan."""
+"""A volume whose edges all exceed the cube's by this factor may be a whole scan."""
 
 
 class Cubes(NamedTuple):
     """Cut volumes, and the sections of them that the model takes."""
 
-    table: Mapping[str, np.ndarray]  # of `gmmae.data.volumes.Nodules`
-    paths: tuple[str, ...]  # files that the cubes were cut from
+    table: Mapping[str, np.ndarray]  # of `Nodules`
+    paths: tuple[str, ...]  # of the files
     centres_mm: list[Point]  # of the sections
-    sections: np.ndarray  # in HU or a unit of their own
-    notes: list[str]  # a line for each volume or row that is left out, and one where most of a volume is not described
+    sections: np.ndarray
+    notes: list[str]  # on what is not described
 
 
 def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
-    """Cuts the volumes as `data` says. A folder shaped like LUNA16 gives each nodule that its CSV lists.
+    """Cuts the given volumes as `data` says, by default those of the configuration.
 
-    Without files, the data are those of the configuration.
-
-    Raises:
-      InputError: a file is missing, or cannot be read or cut.
+    A folder shaped like LUNA16 gives each nodule that its CSV lists.
     """
     place = config.folder
     if files:
         place, source = files[0], "cubes"
-        if len(files) == 1:  # a folder of scans has no nodules.csv, or is named so by the options
+        if len(files) == 1:  # a folder of scans, perhaps by the options
             named = config.source == "luna16" and config.csv != DataConfig.csv and place.is_dir()
             source = "luna16" if named else folders.source_of(place, config.csv)
         if source == "medmnist" and config.hu:
             raise DataError(f"{place}: voxels must be HU, as the run's data are; got bytes of --data.source medmnist")
-        # Any folder is read as generated ones are. The run's own window applies later, when volumes become densities.
+        # The run's own window applies later, when volumes become densities.
         config = replace(of_generated(config, place), source=source, csv=config.csv)
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))

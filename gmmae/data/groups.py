@@ -1,8 +1,8 @@
 """The groups that no split divides: everything that belongs together, as connected components.
 
-Nodules belong together if they share a patient, a scan (its file, a copy of it, or its series) or their voxels. So annotations
-of one place of a scan are together, however far apart. Equal coordinates in two files say nothing, because volumes that were
-cut out may have coordinates of their own. A component has the name of its patient or scan; the least, where it joins several.
+Nodules belong together if they share a patient, a scan (its file, a copy of it, or its series) or their voxels. Equal
+coordinates in two files say nothing, because cut volumes may have coordinates of their own. A component is named after the
+first by alphabet of its patients or scans.
 """
 
 import hashlib
@@ -21,23 +21,19 @@ from gmmae.data.extraction.tasks import Plan, Task
 class Groups(NamedTuple):
     """The groups of nodules."""
 
-    names: dict[str, str]  # the group of each nodule, by the nodule's name
+    names: dict[str, str]  # by the nodule's name
     by: str  # what a split by them keeps whole
-    lines: list[str]  # what joined groups, and a warning where a patient may be on both sides of the split
+    lines: list[str]  # what joined groups, and where a split may divide a patient
 
 
 def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
-    """Returns the groups of a plan, from the voxels of the nodules that were read, by name.
-
-    Raises:
-      DataError: a file of several volumes cannot be read.
-    """
+    """The groups of a plan's nodules, given the voxels of those that were read, by name."""
     own: dict[str, str] = {}
     sharing = defaultdict[tuple[str, str], list[str]](list)
     for name, kind, key in (found for task in plan.tasks for found in _keys(task, values)):
         if key:
             sharing[kind, key].append(name)
-            own.setdefault(name, key)  # the first key is the name of the nodule's own group
+            own.setdefault(name, key)  # the first key names the nodule's own group
     groups, before = own, {}
     while groups != before:
         before, groups = groups, dict(groups)
@@ -62,14 +58,14 @@ def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
 
 
 def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, str]]:
-    """Yields what each nodule shares with others: its name, the kind, and a text that is equal for those of one group."""
+    """Yields a nodule's name, a kind of relation, and a text that all nodules related in this way share."""
     stack = task.items[0].part is not None
     volumes = [_digest(array) for array in member(task.file, task.items[0].array)] if stack else []
     data = data_file(task.file)
     scan = "" if stack else next(stamp.sample for stamp in task.stamps if stamp.path == data)
     for item in task.items:
         name, volume = item.name, volumes[item.part or 0] if stack else ""
-        # Not the file's name: a renamed copy of a file of volumes is divided as the file is.
+        # Not the file's name: a renamed copy is divided as the file is.
         yield name, "", item.group or (volume and f"volume {volume[:12]}") or name
         yield name, "group", patient_key(item.group)
         yield name, "patient", item.patient

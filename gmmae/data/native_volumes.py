@@ -1,7 +1,4 @@
-"""Nodules on the grids of their scans, with masks. Only masks are resampled.
-
-Volumes are read and checked as in `gmmae.data.extraction`.
-"""
+"""Nodules on the grids of their scans, with masks. Only masks are resampled."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.data.extraction.annotations import refuse
-from gmmae.data.extraction.extract import centre_mm, nodules_of
+from gmmae.data.extraction.extract import centre_mm, nodules_of, stored
 from gmmae.data.extraction.folders import plan_cubes, source_of
 from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.extraction.scan import index_of, mask_on_grid, read_mask, region
@@ -21,11 +18,7 @@ from gmmae.data.volumes import DataError, NativeNodule, TransientError, error_li
 
 
 def read(config: DataConfig) -> tuple[NativeNodule, ...]:
-    """Reads the volumes of a folder of cubes with masks, in the order of their names, and says what groups them.
-
-    Raises:
-      DataError: a nodule is missing or cannot be read.
-    """
+    """Reads a folder of cubes with masks, in the order of names, and says what groups them."""
     root = config.folder
     if root.suffix == ".npz" and not root.is_dir():
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
@@ -51,22 +44,20 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     return tuple(nodule._replace(group=groups.names[nodule.name], own=own[nodule.name]) for nodule in nodules)
 
 
-@lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
+@lru_cache(maxsize=1)  # for the folds of a cross-validation
 def _read_all(tasks: tuple[Task, ...], least_axes: int, hu: bool) -> tuple[NativeNodule, ...]:
-    """Reads all tasks. They hold the files' stamps, so changed files are read again."""
+    """Tasks hold the files' stamps, so changed files are read again."""
     nodules = [nodule for task in tasks for nodule in _read_task(task, least_axes, hu)]
     return tuple(sorted(nodules, key=lambda nodule: nodule.name))
 
 
 def _read_task(task: Task, least_axes: int, hu: bool) -> Iterator[NativeNodule]:
-    """Yields the nodules of one file. Its voxels are checked once."""
     place, voxels, values = task.label, None, np.empty(0)
     try:
         for item, scan, source in nodules_of(task, least_axes):
             place = place_of(task, item)
             if scan.voxels is not voxels:
-                voxels, values = scan.voxels, region(scan, hu)
-                values = np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
+                voxels, values = scan.voxels, stored(region(scan, hu), hu)
             centre = None if item.centre_mm is None else centre_mm(item, scan)
             index = None if centre is None else index_of(scan, centre)[::-1]
             if source is None:

@@ -1,7 +1,7 @@
 """Patches of native volumes for a segmentation.
 
-The network sees a crop of a patch. The patch is wider on each side by `jitter`, the largest offset of the crop. Where a patch
-reaches out of its volume, it repeats the outermost voxels. Their label is `OUTSIDE`, which neither a loss nor a score counts.
+The network sees a crop of a patch, which is wider by `jitter` on each side. Where a patch reaches out of its volume, it repeats
+the outermost voxels with the label `OUTSIDE`, which neither a loss nor a score counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ class Patches(NamedTuple):
     """Patches, several of one volume where they are slices.
 
     Attributes:
-      values: as in `gmmae.data.volumes.NativeNodule`; channels are neighbouring slices, or one.
+      values: as in `NativeNodule`; channels are neighbouring slices.
       labels: 0, `NODULE` or `OUTSIDE`.
       offsets: first voxel of the crop at validation.
-      volumes: the number of each patch's volume.
-      corners: index of a patch's first voxel in its volume, z, y, x; for slices, on the volume's own grid.
+      volumes: each patch's volume.
+      corners: a patch's first voxel in its volume, z, y, x; for slices, on the volume's own grid.
     """
 
     values: Real[np.ndarray, "patches *edge channels"]
@@ -40,13 +40,7 @@ class Patches(NamedTuple):
 
 
 def require_visible(patches: Patches, volumes: Sequence[NativeNodule], size: int, jitter: int) -> None:
-    """Refuses crops without a voxel of the volume, and nodules outside of all their patches.
-
-    A loss and a Dice of no voxel are undefined. Arguments are those of `slices` and `boxes`.
-
-    Raises:
-      DataError: there is such a patch or nodule; the message names it.
-    """
+    """Refuses crops without a voxel of the volume, and nodules outside of all their patches: their Dice is undefined."""
     inside = patches.labels != OUTSIDE
     axes = range(1, inside.ndim)
     for axis in axes:
@@ -68,7 +62,7 @@ def require_visible(patches: Patches, volumes: Sequence[NativeNodule], size: int
 
 
 def visible_labels(patches: Patches, size: int) -> Iterator[UInt8[np.ndarray, "*size"]]:
-    """Yields the labels of the crop of each patch at validation."""
+    """The labels of each patch's crop at validation."""
     for labels, offset in zip(patches.labels, patches.offsets, strict=True):
         yield labels[tuple(slice(first, first + size) for first in offset)]
 
@@ -76,22 +70,22 @@ def visible_labels(patches: Patches, size: int) -> Iterator[UInt8[np.ndarray, "*
 def slices(
     volumes: Sequence[NativeNodule], size: int, jitter: int, neighbours: int = 0, empty: bool = False, seed: int = 0
 ) -> Patches:
-    """Returns axial slices at the volume's own spacing, each of `size + 2 jitter` pixels around the nodule's centre.
+    """Axial slices at the volume's own spacing, each of `size + 2 jitter` pixels around the nodule's centre.
 
     Args:
       volumes: the nodules.
       size: pixels of a crop along each axis.
-      jitter: largest offset of a crop, along each axis.
-      neighbours: number of slices above, and of slices below, that are further channels. The outermost one is repeated.
+      jitter: largest offset of a crop.
+      neighbours: slices above, and below, that are further channels; the outermost one is repeated.
       empty: whether to include slices without nodule.
-      seed: of the offsets, which otherwise depend only on the indices of volume and slice.
+      seed: of the offsets.
     """
     edge, parts = size + 2 * jitter, []
     for number, volume in enumerate(volumes):
         corner = [round(centre) - edge // 2 for centre in volume.centre[1:]]
         chosen = np.arange(len(volume.mask)) if empty else np.flatnonzero(volume.mask.any((1, 2)))
         y, x = (np.arange(first, first + edge) for first in corner)
-        # Beyond the volume its outermost voxels go on, and its outermost slices for neighbours.
+
         channels = [_nearest(volume.values, chosen + step, y, x) for step in range(-neighbours, neighbours + 1)]
         offsets = np.array([_offset(2, jitter, seed, number, z) for z in chosen.tolist()], np.int32).reshape(-1, 2)
         index, corners = np.full(len(chosen), number, np.int32), np.array([(z, *corner) for z in chosen], np.int32)
@@ -112,10 +106,7 @@ def _offset(axes: int, jitter: int, seed: int, *places: int) -> np.ndarray:
 
 
 def boxes(volumes: Sequence[NativeNodule], size: int, jitter: int, voxel_mm: float, seed: int = 0) -> Patches:
-    """Returns one patch for each nodule, of `size + 2 jitter` cubic voxels along each axis around its centre.
-
-    Values are interpolated linearly, and labels are those of the nearest voxel. Arguments are those of `slices`.
-    """
+    """Patches of `size + 2 jitter` cubic voxels along each axis, one around each nodule's centre; arguments as `slices`."""
     edge = size + 2 * jitter
     steps_mm = (np.arange(edge) - (edge - 1) / 2) * voxel_mm
     values, labels = [], []

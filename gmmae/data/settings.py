@@ -1,4 +1,4 @@
-"""The section `data` of a configuration: the source of the volumes, their cut and their split."""
+"""The section `data` of a configuration."""
 
 import re
 from dataclasses import dataclass
@@ -21,24 +21,19 @@ from gmmae.config.rules import (
 from gmmae.config.schema import Place
 
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
-"""Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
 
 COLUMNS = ("file_column", "diameter_column", "category_column", "group_column")
-"""Fields that name columns of the CSV."""
+"""Fields that name the CSV's columns."""
 
 AIR_HU = -1000.0
 
 ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
-"""The CSV of a folder of scans, as LUNA16's, and that of a folder of cubes."""
+"""The CSVs of a folder of scans, as LUNA16's, and of cubes."""
 
 
 def _sound_edge(value: str) -> bool:
     edge = CROP_PATTERN.fullmatch(value)
-    return edge is not None and (edge["number"] is None or float(edge["number"]) > 0)
-
-
-def _sound_size(size: int | tuple[int, ...]) -> bool:
-    return min((size,) if isinstance(size, int) else size, default=0) >= 4
+    return edge is not None and float(edge["number"] or 1) > 0
 
 
 OnError = Literal["skip", "refuse"]
@@ -47,7 +42,9 @@ Crop = Annotated[str, Rule("a positive number followed by x or mm (1.25x, 20mm),
 AllowSeen = Annotated[bool, MAY_CHANGE_ON_RESUME]
 Cache = Annotated[str, Rule("auto, or a path with a / in it", lambda place: place == "auto" or "/" in place)]
 Csv = Annotated[Text, FINGERPRINTED]
-Size = Annotated[int | tuple[int, ...], Rule("at least 4", _sound_size)]
+Size = Annotated[
+    int | tuple[int, ...], Rule("at least 4", lambda size: min(size if isinstance(size, tuple) else (size,), default=0) >= 4)
+]
 Validation = Annotated[
     int | float,
     Rule("a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1),
@@ -85,7 +82,7 @@ class DataConfig(Section, name="data"):
     def __post_init__(self) -> None:
         if isinstance(self.shape, tuple) and len(set(self.shape)) == 1 and len(self.shape) in (1, self.ndim):
             object.__setattr__(self, "shape", self.shape[0])  # so that runs that are equal are named so
-        if self.source == "medmnist":  # its volumes are whole cubes of bytes, so the defaults of CT are replaced
+        if self.source == "medmnist":  # whole cubes of bytes, so the defaults of CT do not fit
             if self.window == DataConfig.window:
                 object.__setattr__(self, "window", (0.0, 255.0))
             if self.crop == DataConfig.crop:
@@ -103,26 +100,25 @@ class DataConfig(Section, name="data"):
 
     @property
     def folder(self) -> Path:
-        """The folder or file of `root`; an empty path without one."""
+        """The folder or file of `root`; empty without one."""
         return Path(self.root or "")
 
     @property
     def volume_shape(self) -> tuple[int, int, int]:
-        """Voxels of a cube along z, y, x. The axes that its central section loses have the longest edge."""
+        """Voxels of a cube along z, y, x. Axes that its central section loses have the longest edge."""
         z, y, x = (max(self.sample_shape),) * (3 - self.ndim) + self.sample_shape
         return (z, y, x)
 
     @property
     def least_axes(self) -> int:
-        """Smallest number of axes of the data. Scans have three; arrays may have fewer."""
+        """Scans have three axes; arrays may have fewer."""
         return self.ndim if self.source == "cubes" else 3
 
     @property
     def hu(self) -> bool:
         """Whether voxels are in Hounsfield units, which are checked and kept as integers.
 
-        The window determines the unit of cubes. The default window is in HU, and any other is in the cubes' own unit.
-        MedMNIST's bytes are never in HU.
+        Cubes are with the default window, and MedMNIST's bytes never.
         """
         return self.source not in ("cubes", "medmnist") or self.window == DataConfig.window
 

@@ -1,4 +1,4 @@
-"""The nodules of a configuration, from any source, divided into training and validation, and a test set where there is one."""
+"""The nodules of a configuration, divided into training, validation and perhaps test."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,24 +17,21 @@ from gmmae.data.volumes import DataError, Nodules, central_section, joined
 
 
 class SplitNodules(NamedTuple):
-    """All nodules of a source, and the indices of those for training and for validation."""
+    """All nodules of a source, and the indices for training and validation."""
 
     nodules: Nodules
     split: Split
 
     @property
     def test(self) -> Int64[np.ndarray, " n_test"]:
-        """The indices of the test samples; none where the data are not divided already."""
+        """Indices of the test samples; none where the data are not divided already."""
         return np.flatnonzero(self.nodules.table["split"] == "test")
 
 
 def load(config: DataConfig) -> SplitNodules:
     """Loads the nodules, takes central sections where `data.ndim` asks for them, and divides them.
 
-    Nodules of `data.augment_with` follow those of the source. They are training samples.
-
-    Raises:
-      DataError: the data cannot be used, or cannot be divided as asked.
+    Nodules of `data.augment_with` follow as training samples.
     """
     synthetic = config.source == "synthetic"
     nodules = synthetic_nodules(config.samples, config.volume_shape, config.seed) if synthetic else prepare.load(config)
@@ -56,16 +53,16 @@ def load(config: DataConfig) -> SplitNodules:
 
 
 def _kin(nodules: Nodules, generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
-    """Yields what a nodule shares with its relatives: patients, by any column, the generated nodule that it is, and voxels."""
+    """Patients, by any column, the generated nodule itself, and voxels."""
     columns = (nodules.table["group"], generated, *map(nodules.column, PATIENTS))
     for volume, *texts in zip(nodules.values, *(column for column in columns if column is not None), strict=True):
         yield {volume.tobytes(), *map(patient_key, texts)} - {""}
 
 
 def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
-    """Returns the configuration that reads a folder of `gmmae generate` as its run reads real nodules.
+    """Reads a folder of `gmmae generate` as its run reads real nodules.
 
-    The CSV and its columns are the folder's own. The unit is that of the real nodules: the default window marks cubes in HU.
+    The CSV and its columns are the folder's own; the unit is that of the real nodules.
     """
     window = DataConfig.window if config.hu else config.window
     usual = {name: getattr(DataConfig, name) for name in ("csv", "augment_with", *COLUMNS)}
@@ -73,7 +70,7 @@ def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
 
 
 def divide(nodules: Nodules, config: DataConfig) -> Split:
-    """Returns the data's own division into training and validation where they have one, otherwise one by patient."""
+    """The data's own division into training and validation, otherwise one by patient."""
     parts = nodules.table["split"]
     if parts.any():
         return Split(*(np.flatnonzero(parts == part) for part in ("train", "validation")))

@@ -1,10 +1,6 @@
 """Splits into training and validation: whole groups, stratified by category, deterministic in the seed.
 
-A group is a patient where the data name one. Otherwise it is a scan or a single volume, and a patient with several of these
-may be on both sides.
-
-The order of the groups comes from a hash of the seed and the group's name. So the split depends neither on the order of the
-rows nor on the version of a random generator.
+A hash of the seed and the group's name orders the groups, whatever the order of the rows and the version of a random generator.
 """
 
 import hashlib
@@ -18,18 +14,18 @@ from jaxtyping import Int64
 from gmmae.data.volumes import DataError
 
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
-"""The parts of data that are divided already, and their names in files."""
+"""Parts of data that are divided already, by their names in files."""
 
 
 class Split(NamedTuple):
-    """Increasing indices of the training and of the validation samples; together every sample that is for no test, once."""
+    """Increasing indices of the training and of the validation samples."""
 
     train: Int64[np.ndarray, " n_train"]
     validation: Int64[np.ndarray, " n_validation"]
 
 
 def requested(samples: int, validation: int | float) -> int:
-    """Returns the requested number of validation samples: `validation` itself, or a rounded fraction of `samples`.
+    """The requested number of validation samples: `validation` itself, or a rounded fraction of `samples`.
 
     >>> requested(770, 0.25), requested(770, 196)
     (192, 196)
@@ -42,18 +38,9 @@ def requested(samples: int, validation: int | float) -> int:
 def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int, whole: bool = True) -> Split:
     """Divides samples into training and validation without dividing a group.
 
-    The number of validation samples is the requested one where whole groups can give it, otherwise the nearest possible one.
-    Each category has its share of all samples, as nearly as groups allow.
-
-    Args:
-      groups: the group of each sample.
-      categories: the category of each sample; equal strings throughout where none is known.
-      validation: number of validation samples, or a fraction between 0 and 1 of all.
-      seed: another seed, another split.
-      whole: whether a group that is larger than each side is an error.
-
-    Raises:
-      DataError: fewer than two groups, one that is larger than each side, or no sample left for training.
+    The number of validation samples is the requested one, or fraction of all, where whole groups can give it, otherwise the
+    nearest possible one. Each category has its share of all samples, as nearly as groups allow. `whole` makes a group that is
+    larger than each side an error.
     """
     samples = len(groups)
     if len(categories) != samples:
@@ -77,10 +64,10 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
             f"{samples - wanted} and {wanted}: give data.validation = {samples - most}, or check what names the groups"
         )
     rank = {name: i for i, name in enumerate(names)}
-    kinds = {kind: j for j, kind in enumerate(sorted(set(categories)))}
+    kinds, kind_of = np.unique(categories, return_inverse=True)
     group_of = np.array([rank[group] for group in groups])
     counts = np.zeros((len(names), len(kinds)), np.int64)
-    np.add.at(counts, (group_of, np.array([kinds[category] for category in categories])), 1)
+    np.add.at(counts, (group_of, kind_of), 1)
 
     chosen = _choose(counts, wanted)
     chosen = _swap_towards(_quota(counts.sum(0), int(counts[chosen].sum())), counts, chosen)
@@ -89,16 +76,11 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
 
 
 def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: int, seed: int) -> Split:
-    """Returns one fold of a cross-validation, in which every sample is validated once and no group is divided.
-
-    Each fold is a `split` of the samples that the folds before it have left.
-    """
+    """One fold of a cross-validation in which every sample is validated once: a `split` of what earlier folds left."""
     samples = left = np.arange(len(groups))
     for earlier in range(min(number, folds - 2) + 1):
         share = round(len(left) / (folds - earlier))
-        rest, taken = split(
-            [groups[i] for i in left.tolist()], [categories[i] for i in left.tolist()], share, seed, whole=False
-        )
+        rest, taken = split(*(np.array(column)[left].tolist() for column in (groups, categories)), share, seed, whole=False)
         held_out, left = left[taken], left[rest]
         if earlier == number:
             return Split(np.setdiff1d(samples, held_out), held_out)
@@ -106,7 +88,7 @@ def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: i
 
 
 def _quota(available: np.ndarray, total: int) -> np.ndarray:
-    """Divides `total` in proportion to `available`, by largest remainder."""
+    """Divides `total` in proportion, by largest remainder."""
     shared = available * total
     whole, rest = np.divmod(shared, available.sum())
     whole[np.argsort(-rest, kind="stable")[: total - whole.sum()]] += 1
@@ -114,12 +96,11 @@ def _quota(available: np.ndarray, total: int) -> np.ndarray:
 
 
 def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
-    """Takes groups in their order while they fit their categories' quotas and the exact total stays possible.
+    """Takes groups in order while they fit their categories' quotas and the exact total stays possible.
 
-    Bit t of `reach[i]` is set when some of the groups from i on sum to t. A group is skipped, or taken against its quota, only
-    where the total would otherwise be missed.
+    Bit t of `reach[i]` is set when some of the groups from i on sum to t.
     """
-    sizes = [int(size) for size in counts.sum(1)]
+    sizes = counts.sum(1).tolist()
     reach = [1]
     for size in reversed(sizes):
         reach.append(reach[-1] | reach[-1] << size)
@@ -128,9 +109,9 @@ def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
     left, room = total, _quota(counts.sum(0), total)
     chosen = np.zeros(len(sizes), bool)
     for i, size in enumerate(sizes):
-        can_take = left >= size and bool(reach[i + 1] >> (left - size) & 1)
-        can_skip = bool(reach[i + 1] >> left & 1)
-        if can_take and (not can_skip or bool((counts[i] <= room).all())):
+        can_take = left >= size and reach[i + 1] >> (left - size) & 1
+        can_skip = reach[i + 1] >> left & 1
+        if can_take and (not can_skip or (counts[i] <= room).all()):
             chosen[i] = True
             left -= size
             room = room - counts[i]
@@ -139,7 +120,7 @@ def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
 
 
 def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Swaps groups of equal size between the two sides while that brings the categories nearer to their quota."""
+    """Swaps groups of equal size while that brings the categories nearer to their quota."""
     chosen = chosen.copy()
     patterns, pattern_of = np.unique(counts, axis=0, return_inverse=True)
     pattern_of = pattern_of.reshape(-1)

@@ -1,7 +1,6 @@
 """The nodules that every data source returns, and their densities.
 
-Array axes are z, y, x. A volume has `size` samples along each axis; voxel centres lie on [-1, 1]
-(see `gmmae.models.mixture.grid`).
+Array axes are z, y, x. Voxel centres lie on [-1, 1] (see `gmmae.models.mixture.grid`).
 """
 
 import errno
@@ -17,6 +16,9 @@ from gmmae.system.errors import InputError, printable
 OWN = "csv."
 """The beginning of the names of the user's columns in a table."""
 
+Values = Real[np.ndarray, "samples ..."]
+Shares = Float64[np.ndarray, "samples ..."]
+Column = Float[np.ndarray, " samples"]
 Point = tuple[float, float, float]
 """A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""
 
@@ -29,18 +31,18 @@ class DataError(InputError):
 
 
 class TransientError(DataError):
-    """Data that could not be read for a transient reason. The same command may succeed later."""
+    """Data that could not be read this time."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
 
 def error_line(error: BaseException) -> str:
-    """The text of an error in one line, or its name where it has none."""
+    """The text of an error in one line, or its type where it has none."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def letters(name: str) -> str:
-    """Returns what all spellings of a column's name share.
+    """What all spellings of a column's name share.
 
     >>> letters("Patient ID") == letters("patient_id")
     True
@@ -49,7 +51,7 @@ def letters(name: str) -> str:
 
 
 def unreadable_root(error: OSError) -> DataError:
-    """The error for a folder that cannot be listed. Only some reasons are transient."""
+    """The error for a folder that cannot be listed; only some reasons are transient."""
     text = f"data.root must be a folder that can be read; got {error}"
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return DataError(text)
@@ -57,16 +59,15 @@ def unreadable_root(error: OSError) -> DataError:
 
 
 class Nodules(NamedTuple):
-    """Volumes around nodules, and one table of what is known of each.
+    """Volumes around nodules, and a table of what is known of each.
 
-    The columns of the table, by name:
+    Columns of the table, besides the user's as text, with `OWN` before their names:
 
-    - `name`: unique. `place`: the CSV and its line, for messages. `path`: the volume's file, relative to `data.root` in it.
-    - `group`: the patient where one is named, otherwise the scan. A split never divides a group.
-    - `category`: empty where none is known. `split`: train, validation or test where the data are divided already, or empty.
+    - `name`: unique. `place`: the CSV and its line, for messages. `path`: of the volume, relative to `data.root`.
+    - `group`: the patient, or the scan where none is named. A split never divides a group.
+    - `category` and `split` (train, validation or test): empty where not known.
     - `centre_mm` (samples × 3: x, y, z in the world) and `edge_mm` of the cube; `filled`, its share outside of the scan.
     - `diameter_mm`: NaN where not known.
-    - each column of the user's CSV, as text, with `OWN` before its name.
 
     Attributes:
       values: int16 in HU, or float32 in a unit of their own.
@@ -87,17 +88,17 @@ class Nodules(NamedTuple):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The group of each nodule, which no split divides."""
+        """No split divides them."""
         return tuple(self.table["group"].tolist())
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """The category of each nodule; empty where none is known."""
+        """Empty where none is known."""
         return tuple(self.table["category"].tolist())
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Each nodule's name, and its CSV and line, for messages."""
+        """Each nodule's name, CSV and line, for messages."""
         pairs = zip(self.names, self.table["place"].tolist(), strict=True)
         return tuple(name if name == place else f"{name} ({place})" for name, place in pairs)
 
@@ -107,37 +108,37 @@ class Nodules(NamedTuple):
         return self.table["centre_mm"]
 
     @property
-    def edge_mm(self) -> Float[np.ndarray, " samples"]:
+    def edge_mm(self) -> Column:
         """Edges of the cubes."""
         return self.table["edge_mm"]
 
     @property
-    def diameter_mm(self) -> Float[np.ndarray, " samples"]:
-        """Diameters; NaN where not known."""
+    def diameter_mm(self) -> Column:
+        """NaN where not known."""
         return self.table["diameter_mm"]
 
     @property
-    def filled(self) -> Float[np.ndarray, " samples"]:
-        """Shares of the cubes that lie outside of the scans."""
+    def filled(self) -> Column:
+        """Shares of the cubes outside of the scans."""
         return self.table["filled"]
 
     def column(self, name: str) -> Shaped[np.ndarray, " samples"] | None:
-        """A column of the user's CSV as text, whatever the case and signs of its name; None where there is none."""
+        """A column of the user's CSV, whatever the case and signs of its name, or None."""
         alike = (key for key in self.table if key.startswith(OWN) and letters(key.removeprefix(OWN)) == letters(name))
         return self.table.get(f"{OWN}{name}", self.table.get(next(alike, "")))
 
     def take(self, index: Shaped[np.ndarray, " taken"]) -> "Nodules":
-        """Returns some of them, in this order."""
+        """Some of them, in this order."""
         masks = None if self.masks is None else self.masks[index]
         return Nodules(self.values[index], masks, {name: column[index] for name, column in self.table.items()}, self.by)
 
     def with_columns(self, **columns: Sequence[Any] | np.ndarray) -> "Nodules":
-        """Returns them with some columns replaced, or added."""
+        """Replaces or adds columns."""
         return self._replace(table={**self.table, **{name: np.asarray(column) for name, column in columns.items()}})
 
 
 def own_columns(table: Mapping[str, np.ndarray], taken: Iterable[str]) -> dict[str, np.ndarray]:
-    """The user's columns for an output, with `csv_` before names that the output has itself."""
+    """The user's columns, with `csv_` before names that an output has itself."""
     own: dict[str, np.ndarray] = {}
     for key in table:
         if key.startswith(OWN):
@@ -149,7 +150,7 @@ def own_columns(table: Mapping[str, np.ndarray], taken: Iterable[str]) -> dict[s
 
 
 def make_table(names: Sequence[str], **columns: Sequence[Any] | np.ndarray) -> dict[str, np.ndarray]:
-    """The table of `Nodules`. Without other columns each nodule is a group, lies in the origin and has no size."""
+    """The table of `Nodules`; by default each is a group, lies in the origin and has no size."""
     nothing, zeros = np.full(len(names), ""), np.zeros(len(names))
     table = dict.fromkeys(("name", "group", "place"), np.array(names)) | dict.fromkeys(("category", "split", "path"), nothing)
     table |= {"centre_mm": np.zeros((len(names), 3)), "edge_mm": zeros, "diameter_mm": zeros + np.nan, "filled": zeros}
@@ -157,15 +158,7 @@ def make_table(names: Sequence[str], **columns: Sequence[Any] | np.ndarray) -> d
 
 
 class NativeNodule(NamedTuple):
-    """A volume around one nodule, on the grid of its scan.
-
-    Attributes:
-      values: int16 in HU, or float32 in a unit of their own.
-      mask: 1 in the nodule.
-      centre: of the nodule, z, y, x, in voxels from the first one.
-      spacing_mm: between voxels, z, y, x.
-      diameter_mm: NaN where not known.
-    """
+    """A volume around one nodule, on the grid of its scan; `centre` counts in voxels, and vectors are z, y, x."""
 
     name: str
     group: str
@@ -176,15 +169,11 @@ class NativeNodule(NamedTuple):
     spacing_mm: tuple[float, float, float]
     diameter_mm: float
     place: str = ""
-    own: Mapping[str, str] = {}  # the columns of the user's CSV
+    own: Mapping[str, str] = {}
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:
-    """Joins two sets of nodules. Where the first set is divided, the second is for training.
-
-    Raises:
-      DataError: a name is in both, or one set is in HU and the other in a unit of its own.
-    """
+    """Joins two sets of nodules. Where the first set is divided, the second is for training."""
     if first.values.dtype != second.values.dtype:
         raise DataError(
             f"nodules that are joined must be in one unit, int16 in HU or float32; got {first.values.dtype} and "
@@ -205,34 +194,28 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
 
 
 def central_section(values: Shaped[np.ndarray, "samples ..."], ndim: int) -> Shaped[np.ndarray, "samples ..."]:
-    """Returns the central slice (`ndim` 2) or central line (`ndim` 1) of each volume with more axes."""
+    """The central slice (`ndim` 2) or line (`ndim` 1) of volumes with more axes."""
     while values.ndim > ndim + 1:
         values = values[:, values.shape[1] // 2]
     return values
 
 
-def windowed(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, "samples ..."]:
-    """Returns the values as shares of the window, from 0 to 1."""
+def windowed(values: Values, window: tuple[float, float]) -> Shares:
+    """The values as shares of the window, from 0 to 1."""
     low, high = window
     return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1)
 
 
-def masses(
-    values: Real[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str] = ()
-) -> Float64[np.ndarray, " samples"]:
-    """Returns the integral of each windowed volume over [-1, 1]^n, `Σ x` times the volume of a voxel, `(2/S)^n`.
-
-    `places` name the volumes in errors; without them their numbers do.
+def masses(values: Values, window: tuple[float, float], places: Sequence[str] = ()) -> Float64[np.ndarray, " samples"]:
+    """The integral of each windowed volume over [-1, 1]^n, `Σ x` times a voxel's volume, `(2/S)^n`.
 
     Raises:
-      DataError: a volume lies wholly at or below the window, so it has no mass.
+      DataError: a volume lies wholly at or below the window; `places` names it.
     """
     return _masses(windowed(values, window), window, places)
 
 
-def _masses(
-    shares: Float64[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str]
-) -> Float64[np.ndarray, " samples"]:
+def _masses(shares: Shares, window: tuple[float, float], places: Sequence[str]) -> Float64[np.ndarray, " samples"]:
     mass = shares.sum(tuple(range(1, shares.ndim))) * np.prod([2 / size for size in shares.shape[1:]])
     if (mass <= 0).any():
         which = int(mass.argmin())
@@ -243,21 +226,14 @@ def _masses(
     return mass
 
 
-def to_density(
-    values: Real[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str] = ()
-) -> Float32[np.ndarray, "samples ..."]:
-    """Windows to [0, 1] and divides by the mass, so that each volume integrates to one over [-1, 1]^n.
-
-    Arguments and errors are those of `masses`.
-    """
+def to_density(values: Values, window: tuple[float, float], places: Sequence[str] = ()) -> Float32[np.ndarray, "samples ..."]:
+    """Windows to [0, 1] and divides by the mass, so that each volume integrates to one over [-1, 1]^n."""
     shares = windowed(values, window)
     mass = _masses(shares, window, places)
     return (shares / np.expand_dims(mass, tuple(range(1, shares.ndim)))).astype(np.float32)
 
 
-def from_density(
-    density: Real[np.ndarray, "samples ..."], mass: Real[np.ndarray, " samples"], window: tuple[float, float]
-) -> Float64[np.ndarray, "samples ..."]:
+def from_density(density: Values, mass: Real[np.ndarray, " samples"], window: tuple[float, float]) -> Shares:
     """The values of densities and masses, in the window's unit and clipped to it."""
     low, high = window
     return low + (high - low) * density.astype(np.float64) * np.expand_dims(mass, tuple(range(1, density.ndim)))

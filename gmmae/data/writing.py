@@ -1,7 +1,7 @@
 """Images and cubes as files that lie over their scans, and the transforms of a cube's domain [-1, 1]^n to the world.
 
-A cube is aligned with the world's axes (`gmmae.data.extraction.extract`), so along each axis its domain is stretched by half
-of its edge and moved to its centre. Points are x, y, z, mm; arrays are z, y, x.
+Along each of the world's axes the domain is stretched by half of the cube's edge and moved to its centre. Points are x, y, z,
+mm; arrays are z, y, x.
 """
 
 import errno
@@ -17,13 +17,10 @@ Shape = tuple[int, ...]
 
 
 def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
-    """Writes an image in the format that the path's ending names, and reads it back.
+    """Writes an image in the format of the path's ending, and raises OSError if it reads back otherwise.
 
-    SimpleITK reports no error on a full disk, and leaves files of 0 bytes. Voxels that are not finite are not compared, because
-    ITK reads 0 for them from NIfTI.
-
-    Raises:
-      OSError: it cannot be written, or reads back otherwise.
+    SimpleITK reports no error on a full disk. Voxels that are not finite are not compared, because ITK reads 0 for them from
+    NIfTI.
     """
     try:
         sitk.WriteImage(image, str(path), useCompression=compressed)
@@ -35,29 +32,16 @@ def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
         raise OSError(errno.EIO, "the file lacks some of its voxels: the disk may be full", str(path))
 
 
-def half_edges_mm(shape: Shape, edge_mm: float) -> Float[np.ndarray, " n"]:
-    """Returns half the length of a cube along x, y, z, in mm. This is the unit of its domain in the world.
-
-    Args:
-      shape: samples along its axes, in array order; they are cubic, so the longest axis has the edge.
-      edge_mm: the longest edge.
-
-    >>> half_edges_mm((8, 16, 16), 32.0).tolist()
-    [16.0, 16.0, 8.0]
-    """
-    return np.array(shape[::-1]) * (edge_mm / max(shape) / 2)
-
-
 def mixture_mm(
     means: Float[np.ndarray, "k n"], covariances: Float[np.ndarray, "k n n"], shape: Shape, centre_mm: Point, edge_mm: float
 ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n n"]]:
-    """Returns the means and covariances of a mixture in the world, mm and mm², from those in a cube's domain."""
-    half = half_edges_mm(shape, edge_mm)
+    """Means (mm) and covariances (mm²) in the world, from those in a cube's domain."""
+    half = np.array(shape[::-1]) * (edge_mm / max(shape) / 2)  # the voxels are cubic
     return means * half + np.array(centre_mm[: len(shape)]), covariances * np.outer(half, half)
 
 
 def section_mm(cut: Shape, ndim: int, centre_mm: Point, edge_mm: float) -> Point:
-    """Returns the world centre of `gmmae.data.volumes.central_section`, which is half a voxel off for even edges."""
+    """The world centre of `gmmae.data.volumes.central_section`, which is half a voxel off for even edges."""
     centre = list(centre_mm)
     for axis, size in enumerate(cut[: len(cut) - ndim]):
         centre[len(cut) - 1 - axis] += (size // 2 - (size - 1) / 2) * edge_mm / max(cut)
@@ -65,17 +49,7 @@ def section_mm(cut: Shape, ndim: int, centre_mm: Point, edge_mm: float) -> Point
 
 
 def write(path: Path, values: Real[np.ndarray, "*volume"], centre_mm: Point, edge_mm: float) -> None:
-    """Writes a cube as a file that lies over its scan, in the format of the name's ending.
-
-    Args:
-      path: of the file.
-      values: of 3 axes or fewer; missing axes get one voxel.
-      centre_mm: of the cube.
-      edge_mm: of the cube.
-
-    Raises:
-      OSError: the file cannot be written whole.
-    """
+    """Writes a cube as a file that lies over its scan, in the format of the name's ending; missing axes get one voxel."""
     spacing = edge_mm / max(values.shape)
     image = sitk.GetImageFromArray(values.reshape((1,) * (3 - values.ndim) + values.shape))
     image.SetSpacing([spacing] * 3)

@@ -8,9 +8,9 @@ from scipy import ndimage
 def signed_distance(
     mask: Bool[np.ndarray, "*volume"], spacing: float | Float[np.ndarray, " axes"] = 1.0
 ) -> Float[np.ndarray, "*volume"]:
-    """Returns the distance of each voxel's centre from the surface of a mask, negative outside, in the unit of `spacing`.
+    """The distance of each voxel's centre from the surface of a mask, negative outside, in the unit of `spacing`.
 
-    The surface runs half a voxel beyond the outermost centres. Without a surface the distance is half the longest edge.
+    The surface runs half a voxel beyond the outermost centres. Without one the distance is half the longest edge.
 
     >>> signed_distance(np.array([False, True, True, False])).tolist()
     [-0.5, 0.5, 0.5, -0.5]

@@ -23,12 +23,12 @@ COLUMNS = {
     "shape_donors": "training nodules that the shape comes from",
     "texture_donors": "training nodules that the texture comes from",
 }
-"""Columns of `nodules.csv` with their meanings. `gmmae.data.extraction.cubes` reads the first four."""
+"""Columns of `nodules.csv` with their meanings; the source `cubes` reads the first four."""
 DONOR_COLUMNS = {"name": "name of the donor", "COLUMN": "a column of the data's CSV, one each; csv_name for name"}
 
 
 def write(generated: Generated, training: Nodules, out: Path, run: str, seed: int) -> None:
-    """Writes `images/`, `masks/` and `nodules.csv` into a folder, and the CSV's columns of the donors into `donors.csv`."""
+    """Writes `images/`, `masks/` and `nodules.csv`, and the donors' columns of the CSV into `donors.csv`."""
     nodules = generated.nodules
     volumes = {"images": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
     for folder in volumes:

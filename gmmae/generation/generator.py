@@ -29,23 +29,20 @@ from gmmae.training.trained import Trained
 from gmmae.workloads.lattice import density_at
 
 INACTIVE_SHARE = 1e-3
-"""Largest standard deviation of an inactive latent unit, as a share of the largest one."""
+"""Largest standard deviation of an inactive latent unit, over the largest of all."""
 VOXEL_BYTES = 50
-"""Bytes of memory for each voxel of a nodule in the making."""
+"""Memory for each voxel of a nodule in the making."""
 DENSITY_VOXEL_BYTES = 450
-"""Further bytes for each voxel of the one nodule that is evaluated on a finer grid; 417 were measured."""
+"""Further memory for the one on a finer grid; 417 were measured."""
 MIN_VOXELS = 4
-"""Fewest voxels along an axis, as for `data.shape`."""
 MAX_ROUNDS = 30
-"""Most rounds in which rejected samples are drawn again."""
 SAME_DONOR_ROUNDS = 10
-"""The first rounds, which draw again from the same donors."""
+"""Rounds that draw again from the same donors."""
 MASK_STRENGTH = 0.5
 """Factor of the mask residuals."""
 BLOCKS = 2
-"""Number of the texture's blocks along each axis."""
 NEIGHBOURS = 3
-"""Number of nearest training nodules, in the prior's components, from which each block's donor is drawn."""
+"""Training nodules, nearest in the prior's components, from which a block's donor is drawn."""
 
 Range = tuple[float, float]
 
@@ -53,12 +50,12 @@ Range = tuple[float, float]
 class Options(NamedTuple):
     """How new nodules are made, and what is asked of them; None asks nothing."""
 
-    category: str | None = None  # of all nodules; none: the training set's proportions
+    category: str | None = None  # none: the training set's proportions
     diameter_mm: Range | None = None  # smallest and largest diameter
-    malignancy: Range | None = None  # smallest and largest score of the training nodules behind the shapes
+    malignancy: Range | None = None  # of the training nodules behind the shapes
     size: int = 0  # voxels along the longest axis; 0: the model's own
-    bandwidth: float = 1.3  # standard deviation of the prior's noise, in standard deviations within a category
-    texture: float = 0.5  # factor of the residuals that are added to the decoded mixtures; 0: none, and no grain
+    bandwidth: float = 1.3  # of the prior's noise, in standard deviations within a category
+    texture: float = 0.5  # factor of the residuals; 0: none, and no noise texture
 
 
 DEFAULTS = Options()
@@ -67,13 +64,13 @@ DEFAULTS = Options()
 class Generated(NamedTuple):
     """New nodules, with the record of each draw."""
 
-    nodules: Nodules  # in HU (int16) at the world's origin, each in the group of its first donor
-    nearest: Shaped[np.ndarray, " samples"]  # names of the nearest training nodules, in any symmetry
-    distance: Float[np.ndarray, " samples"]  # from these, by `gmmae.generation.judging.novelty.nearest`
-    turn: Int[np.ndarray, " samples"]  # index of the symmetry among `judging.novelty.symmetries`; 0 is the identity
-    shape_donors: Shaped[np.ndarray, "samples bands"]  # names of the training nodules behind the prior's bands
-    texture_donors: Shaped[np.ndarray, "samples blocks"]  # names of those behind the texture's blocks
-    rejected: int  # number of samples rejected as copies
+    nodules: Nodules  # in HU (int16), each in the group of its first donor
+    nearest: Shaped[np.ndarray, " samples"]  # nearest training nodules, in any symmetry
+    distance: Float[np.ndarray, " samples"]  # from these, by `judging.novelty.nearest`
+    turn: Int[np.ndarray, " samples"]  # index in `judging.novelty.symmetries`; 0 is the identity
+    shape_donors: Shaped[np.ndarray, "samples bands"]  # training nodules behind the prior's bands
+    texture_donors: Shaped[np.ndarray, "samples blocks"]  # behind the texture's blocks
+    rejected: int  # copies
 
 
 class Generator(NamedTuple):
@@ -83,20 +80,19 @@ class Generator(NamedTuple):
     prior: Prior  # of latent vectors, log mass, log diameter and the logarithm of edge over diameter
     training: Nodules
     residuals: Float32[np.ndarray, "samples *volume"]  # windowed nodules minus their reconstructions
-    mask_residuals: Float32[np.ndarray, "samples *volume"]  # signed distances of the masks minus those of the decoded masks
-    grey_levels: Float32[np.ndarray, "samples voxels"]  # of the windowed nodules, by `gmmae.generation.texture.grey_levels`
-    spectra: Float[np.ndarray, "samples bands"]  # of the windowed nodules, by `gmmae.generation.grain.spectra`
-    mask_voxels: Int[np.ndarray, " samples"]  # number of voxels in each mask; 0 without one
-    min_distance: float  # of a sample from the training set in any symmetry; a nearer one is a copy
-    window: Range  # of the model's volumes, in their unit
-    inactive_units: int  # number of latent units that carry no information
+    mask_residuals: Float32[np.ndarray, "samples *volume"]  # signed distances, minus those of the decoded masks
+    grey_levels: Float32[np.ndarray, "samples voxels"]  # by `texture.grey_levels`
+    spectra: Float[np.ndarray, "samples bands"]  # by `grain.spectra`
+    mask_voxels: Int[np.ndarray, " samples"]  # in each mask; 0 without one
+    min_distance: float  # from the training set in any symmetry; a nearer sample is a copy
+    window: Range
+    inactive_units: int  # latent units without information
 
     def sample(self, count: int, seed: int = 0, options: Options = DEFAULTS) -> Generated:
         """Draws new nodules, each rotated or reflected at random: a classifier could learn the orientations of the few donors.
 
         Raises:
-          InputError: no training nodule is as asked, an axis would be too short, or too many samples are copies or have
-            another diameter.
+          InputError: no training nodule is as asked, or too many samples are copies or of another size.
         """
         allowed, rng = candidates(self.training, options), np.random.default_rng(seed)
         shape, (low, high) = resized(self.training.values.shape[1:], options.size), options.diameter_mm or (0.0, math.inf)
@@ -109,8 +105,8 @@ class Generator(NamedTuple):
             accepted.append({name: values[keep] for name, values in drawn.items()})
             copies += int((~new).sum())
             wrong_size += int((new & ~keep).sum())
-            # The same donors are tried first, otherwise faint nodules, which resemble each other, would become rare. Samples of
-            # the faintest donors stay near some training nodule, so other donors follow.
+            # The same donors come first, otherwise faint nodules, which resemble each other, would become rare. The faintest
+            # stay near some training nodule, so others follow.
             donors = donors[~keep] if attempt < SAME_DONOR_ROUNDS else rng.choice(allowed, int((~keep).sum()))
             if not len(donors):
                 break
@@ -120,17 +116,17 @@ class Generator(NamedTuple):
                 f"wide as asked; got {copies} copies and {wrong_size} of another width in {MAX_ROUNDS} rounds: change the "
                 "noise (--bandwidth), widen --diameter-mm, or train on more nodules"
             )
-        order = rng.permutation(count)  # otherwise samples accepted early would come first
+        order = rng.permutation(count)  # not by the round that accepted them
         drawn = {name: np.concatenate([part[name] for part in accepted])[order] for name in drawn}
         values, outline = drawn["values"], drawn["outline"]
         old = np.array(values.shape[1:])
         if shape != values.shape[1:]:
-            # Voxels stay cubic, so the other axes are rounded, and their lengths differ a little from the old ones.
+            # Voxels stay cubic, so the other axes' lengths change a little.
             step = old.max() / max(shape)
             stretch = np.array(shape) * step / old
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
-            # Texture is interpolated: a spectrum on the model's voxels is none on finer ones, and grey levels inside and
-            # outside of a finer outline would leave a line along it.
+            # Texture is interpolated: a spectrum on the model's voxels is none on finer ones, and grey levels would leave a
+            # line along a finer outline.
             first, scale = (old - 1) / 2 - (np.array(shape) - 1) / 2 * step, np.full(len(shape), step)
             texture, outline = (
                 np.stack([ndimage.affine_transform(v, scale, first, shape, order=1, mode="nearest") for v in drawn[name]])
@@ -143,7 +139,7 @@ class Generator(NamedTuple):
             for volumes in (values, outline)
         )
         known, first = self.training.table, drawn["shape_donors"][:, 0]
-        # Siblings are in one group, so they stay on one side of a split.
+        # Siblings stay on one side of a split.
         columns = {name: known[name][first] for name in ("group", "category")}
         columns |= {name: drawn[name] for name in ("edge_mm", "diameter_mm")}
         table = make_table([f"generated-{seed}-{i:05d}" for i in range(count)], **columns)
@@ -158,7 +154,6 @@ class Generator(NamedTuple):
         )
 
     def _draw(self, donors: Int[np.ndarray, " count"], rng: np.random.Generator, options: Options) -> dict[str, np.ndarray]:
-        """Draws a sample from each donor; `shares` are values of the window, from 0 to 1."""
         points, shape_donors = priors.draw(self.prior, donors, options.bandwidth, rng)
         decoded = decode(self.model, points[:, :-3].astype(np.float32))
         mass, diameter_mm, edges = np.exp(points[:, -3:].T)
@@ -168,7 +163,7 @@ class Generator(NamedTuple):
         weights = block_weights(shape, BLOCKS)
         outline = np.stack([signed_distance(mask) for mask in decoded["mask"] > 0.5])
         outline += MASK_STRENGTH * blend_residual_blocks(self.mask_residuals, patches, weights)
-        # Decoded masks have nearly one size, because a mean of outlines is rounder than each, so they get that of their donor.
+        # Decoded masks have nearly one size, so they get their donor's.
         flat, voxels, each = (
             np.sort(-outline.reshape(len(donors), -1), axis=1),
             self.mask_voxels[donors],
@@ -200,13 +195,7 @@ class Generator(NamedTuple):
 
 
 def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
-    """Fits a generator to training nodules.
-
-    The distances of `held_out`, real nodules of other patients, from the training set give the threshold for copies.
-
-    Raises:
-      InputError: the model cannot encode and decode latent vectors, or a training nodule has no diameter.
-    """
+    """Fits a generator; distances of `held_out`, real nodules of other patients, give the threshold for copies."""
     data = getattr(model.config.settings, "data", None)
     assert isinstance(data, DataConfig)
     window = data.window
@@ -240,11 +229,7 @@ def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
 
 
 def require_memory(count: int, shape: tuple[int, ...], size: int) -> None:
-    """Checks that nodules of a shape and `size` fit into memory: Linux would end the program without a message.
-
-    Raises:
-      InputError: they need more than this machine has.
-    """
+    """Raises InputError if nodules of a shape and `size` exceed the memory: Linux would end the program without a message."""
     made = resized(shape, size)
     needed = (count * VOXEL_BYTES + DENSITY_VOXEL_BYTES * (made != shape)) * math.prod(made)
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -256,11 +241,7 @@ def require_memory(count: int, shape: tuple[int, ...], size: int) -> None:
 
 
 def candidates(training: Nodules, options: Options) -> Int[np.ndarray, " allowed"]:
-    """Returns the training nodules whose shapes are as asked.
-
-    Raises:
-      InputError: there is none, or the data do not say.
-    """
+    """The training nodules whose shapes are as asked."""
     fits, known = np.ones(len(training.names), bool), sorted({*training.categories} - {""})
     if options.category is not None:
         if options.category not in known:
@@ -295,22 +276,19 @@ def candidates(training: Nodules, options: Options) -> Int[np.ndarray, " allowed
 
 
 def to_hu(shares: Volumes, window: Range) -> Int16[np.ndarray, "samples *volume"]:
-    """Converts shares of the window to HU, clipped to the window."""
+    """Shares of the window in HU, clipped to it."""
     low, high = window
     return np.rint(low + (high - low) * np.clip(shares, 0, 1)).astype(np.int16)
 
 
 def decode(model: Trained, latent: Float[np.ndarray, "samples latent"]) -> dict[str, np.ndarray]:
-    """Decodes latent vectors to densities, mixtures and masks, padded to whole batches so that one program serves all."""
+    """Decodes latent vectors to densities, mixtures and masks, in whole batches so that one program serves all."""
     padded = np.concatenate([latent, np.repeat(latent[-1:], -len(latent) % EVAL_DEVICE_BATCH, axis=0)])
     return {name: values[: len(latent)] for name, values in model.decode(padded).items()}
 
 
 def resized(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Returns a volume's shape with `size` voxels along its longest axis, 0 for no change; the other axes are rounded.
-
-    Raises:
-      InputError: an axis would have fewer than `MIN_VOXELS` voxels.
+    """A volume's shape with `size` voxels along its longest axis, 0 for no change; the other axes are rounded.
 
     >>> resized((12, 16, 20), 24), resized((16, 16, 16), 32), resized((12, 16, 20), 0)
     ((14, 19, 24), (32, 32, 32), (12, 16, 20))

@@ -1,9 +1,8 @@
-"""The grain of scans: the spectrum that noise and blur leave in a cube.
+"""The noise texture of scans: the spectrum that noise and blur leave in a cube.
 
-Noise and sharpness follow the scan's kernel, dose and slices. With residuals blended from several scans all generated nodules
-would be equally grainy, so each gets the spectrum of a single nodule. Spectrum and grey levels are imposed alternately
-(Schreiber and Schmitz, Phys. Rev. Lett. 77, 1996; here by cosines), and phases, and so all places, remain those of the
-generated nodule.
+With residuals blended from several scans all nodules would be equally noisy, so each gets the spectrum of a single one.
+Spectrum and grey levels are imposed alternately (Schreiber and Schmitz, Phys. Rev. Lett. 77, 1996; here by cosines), while
+phases, and so all places, remain.
 """
 
 from typing import Any
@@ -15,7 +14,7 @@ from scipy import fft
 from gmmae.generation.texture import Levels, Masks, Volumes, with_grey_levels
 
 EDGES = (0.12, 0.25, 0.37, 0.5, 0.62, 0.75, 0.87)
-"""Edges of the bands of frequencies across slices and within slices, as shares of the highest frequency of an axis."""
+"""Edges of the bands of frequencies, over the highest one."""
 ITERATIONS = 6
 COSINES: dict[str, Any] = {"axes": (1, 2, 3), "norm": "ortho"}
 
@@ -23,9 +22,9 @@ Spectra = Float[np.ndarray, "samples bands"]
 
 
 def spectra(volumes: Volumes) -> Spectra:
-    """Returns the mean square of the cosine coefficients in each band, 0 in bands without any.
+    """The mean square of the cosine coefficients in each band, 0 in bands without any.
 
-    A band is a range of frequencies across slices and one within slices. Band 0 has the lowest ones.
+    A band is a range of frequencies across slices and one within slices; band 0 has the lowest.
     """
     return _energies(np.asarray(fft.dctn(volumes.astype(np.float64), **COSINES)), _bands(volumes.shape[1:]))
 

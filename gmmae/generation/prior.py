@@ -2,8 +2,8 @@
 
 A class of 43 to 50 nodules is too small to train a normalising flow or a diffusion model, so the prior is a smoothed bootstrap
 (Silverman, Density Estimation, 1986, section 6.4.1): it adds noise to a training point and shrinks the result, which keeps the
-variance. A sample around a single training point is nearly a copy. So the principal components are divided into bands, in order
-of variance, and each band comes from another training point, a neighbour in the bands before.
+variance. A sample around one training point is nearly a copy, so each band of principal components, in order of variance, comes
+from another training point, a neighbour in the bands before.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 BANDS = (0, 64)
-"""The first principal component of each band; the first band begins at 0."""
+"""The first principal component of each band."""
 NEIGHBOURS = 5
-"""Number of nearest training points from which the donor of a later band is drawn."""
+"""Nearest training points from which the donor of a later band is drawn."""
 
 
 class Prior(NamedTuple):
     """Training points in principal components of unit variance, without their categories' means."""
 
-    components: PCA  # of the covariance within the categories, which all share
-    means: Float[np.ndarray, "samples features"]  # mean of each sample's category
-    points: Float[np.ndarray, "samples components"]  # components of each training sample
+    components: PCA  # of the covariance within the categories
+    means: Float[np.ndarray, "samples features"]  # of each sample's category
+    points: Float[np.ndarray, "samples components"]  # of each training sample
 
 
 def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) -> Prior:
-    """Fits the prior to latent vectors, with further features that are drawn with them; equal labels if none is known."""
+    """Fits the prior to latent vectors and further features; equal labels if none is known."""
     names, category = np.unique(labels, return_inverse=True)
     means = np.stack([points[category == i].mean(0) for i in range(len(names))])[category]
-    # Directions without variance are left out: inactive latent units, or fewer samples than features.
+    # Without variance: inactive latent units, or fewer samples than features.
     rank = int(np.linalg.matrix_rank(points - means))
     components = PCA(n_components=rank, whiten=True, svd_solver="full").fit(points - means)
     return Prior(components, means, components.transform(points - means))
@@ -41,7 +41,7 @@ def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) ->
 def draw(
     prior: Prior, donors: Int[np.ndarray, " count"], bandwidth: float, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, "count features"], Int[np.ndarray, "count bands"]]:
-    """Draws a point from each donor, in its category; returns the points, and the training sample behind each of their bands.
+    """Draws a point from each donor, in its category, and names the training sample behind each band.
 
     `bandwidth` is the noise's standard deviation, in standard deviations within a category.
     """

@@ -1,7 +1,7 @@
 """Texture that a decoder does not reproduce: residuals of training nodules and their grey levels.
 
-The residual of a single training nodule would make the result half a copy, so each of the overlapping blocks of a cube gets
-that of another donor. The squares of the blocks' weights sum to one, which keeps the variance of independent residuals.
+One training nodule's residual would make the result half a copy, so each of the overlapping blocks of a cube gets another
+donor's. The squares of the blocks' weights sum to one, which keeps the variance of independent residuals.
 """
 
 from functools import reduce
@@ -16,7 +16,7 @@ Levels = Float[np.ndarray, "samples levels"]
 
 
 def block_weights(shape: tuple[int, ...], blocks: int) -> Float[np.ndarray, "blocks *volume"]:
-    """Returns the weight of each block at each voxel: 1 at its centre, 0 at its neighbours' centres.
+    """The weight of each block at each voxel: 1 at its centre, 0 at its neighbours' centres.
 
     >>> weights = block_weights((16, 16), 3)
     >>> weights.shape, bool(np.allclose((weights**2).sum(0), 1))
@@ -40,7 +40,7 @@ def blend_residual_blocks(
 
 
 def grey_levels(values: Volumes, masks: Masks) -> Levels:
-    """Returns the voxel values of each volume in ascending order, first those outside of the mask and then those inside.
+    """The values of each volume in ascending order, first those outside of the mask and then those inside.
 
     >>> grey_levels(np.array([[3.0, 1.0, 2.0, 0.0]]), np.array([[False, True, True, False]])).tolist()
     [[0.0, 3.0, 1.0, 2.0]]
@@ -50,7 +50,7 @@ def grey_levels(values: Volumes, masks: Masks) -> Levels:
 
 
 def deepest_voxels(outline: Volumes, voxels: Int[np.ndarray, " samples"]) -> Masks:
-    """Returns the `voxels` of each outline (signed distances, positive inside) that lie deepest."""
+    """The `voxels` of each outline (signed distances, positive inside) that lie deepest."""
     flat = outline.reshape(len(outline), -1)
     return (_ranks(flat) >= flat.shape[1] - voxels[:, None]).reshape(outline.shape)
 
@@ -62,8 +62,8 @@ def with_grey_levels(
 ) -> Volumes:
     """Replaces the voxel values of each volume by grey levels in the same rank order, outside and inside of a mask apart.
 
-    Decoded volumes are blurred, so too many voxels lie between lung and nodule. The grey levels of a real nodule correct that.
-    Those of its inside stay inside, so that a bright donor leaves no flecks in the lung.
+    Decoded volumes are blurred, so too many voxels lie between lung and nodule. Levels of the donor's inside stay inside, so
+    that a bright donor leaves no flecks in the lung.
     """
     flat = values.reshape(len(values), -1)
     above = inside.reshape(flat.shape) * (np.ptp(flat, axis=1, keepdims=True) + 1)

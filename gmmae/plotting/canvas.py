@@ -1,4 +1,4 @@
-"""Common parts of all figures: resolution, colours, number formats, axes, and atomic writing of files."""
+"""Common parts of all figures: resolution, colours, number formats, axes, and files."""
 
 import math
 import os
@@ -18,10 +18,10 @@ from gmmae.system.files import whole_file
 
 DPI = 150
 MARK = "drawn by gmmae"
-"""The mark at the head of every picture."""
+"""At the head of every picture."""
 WIDTH = 6.4
-"""Width in inches of a figure on a page."""
-# Okabe and Ito's colours are safe for readers who confuse red and green.
+"""Inches of a figure on a page."""
+# Okabe and Ito's colours, safe for readers who confuse red and green.
 BLUE, ORANGE, VERMILION, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
 
@@ -37,7 +37,7 @@ def power_of_ten(value: float) -> str:
 
 
 def plain(value: int | float, digits: int = 3) -> str:
-    """Formats a positive number, with a power of ten only for very small and very large ones.
+    """Formats a positive number; very small and very large ones get a power of ten.
 
     >>> plain(0.0016384), plain(20000)
     ('0.00164', '20000')
@@ -46,7 +46,7 @@ def plain(value: int | float, digits: int = 3) -> str:
 
 
 def blank(height: float, title: str) -> Figure:
-    """Creates a figure of a height in inches, with a title."""
+    """Creates a figure of a height in inches."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
     if title:
         figure.suptitle(textwrap.fill(title, round(12.5 * WIDTH)), fontsize=10)
@@ -62,22 +62,19 @@ def dress(axes: Axes, x_label: str, y_label: str) -> None:
 
 
 def legend_above(axes: Axes, handles: Sequence[Artist]) -> None:
-    """Adds a legend above the data of axes as wide as the figure, in as many columns as fit.
-
-    It belongs to the axes, because a legend of the figure would cover its title.
-    """
+    """Adds a legend above the data, in as many columns as fit; one of the figure would cover its title."""
     lengths = [len(str(handle.get_label())) for handle in handles]
     columns = min(4, len(handles))
-    # In inches: a handle with its gaps, and letters of 8 points. Columns are filled in matplotlib's order.
+    # In inches: a handle with its gaps, and letters of 8 points.
     while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > WIDTH - 0.7:
         columns -= 1
-    columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # the same number of rows, evenly filled
+    columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # as many rows, evenly filled
     style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.3, "columnspacing": 1.2, "handlelength": 1.8}
     axes.legend(handles=list(handles), loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> None:
-    """Makes an axis with set limits logarithmic, with plain numbers at these values or at about eight round ones."""
+    """Makes an axis with set limits logarithmic, with plain numbers at these values or about eight round ones."""
     scale, axis = (axes.set_xscale, axes.xaxis) if which == "x" else (axes.set_yscale, axes.yaxis)
     scale("log")
     low, high = axis.get_view_interval()
@@ -90,14 +87,11 @@ def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> No
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Writes an SVG if the path ends in .svg, otherwise a PNG. The file is complete or absent.
-
-    Equal figures give equal bytes.
-    """
+    """Writes an SVG if the path ends in .svg, otherwise a PNG; equal figures give equal bytes."""
     path = Path(path)
     kind = "svg" if path.suffix == ".svg" else "png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Text as outlines does not depend on installed fonts. With a salt, identifiers depend only on the content.
+    # Outlines do not depend on installed fonts, nor identifiers with a salt on chance.
     with whole_file(path) as part, matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "gmmae"}):
         metadata = {"Date": None, "Creator": MARK} if kind == "svg" else {"Software": MARK}
         figure.savefig(part, format=kind, dpi=DPI, facecolor="white", metadata=metadata)
@@ -105,5 +99,5 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
 
 def save_both(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Writes `stem`.png and `stem`.svg. Returns their paths."""
+    """Writes `stem`.png and `stem`.svg."""
     return save(figure, f"{os.fspath(stem)}.png"), save(figure, f"{os.fspath(stem)}.svg")

@@ -14,7 +14,7 @@ from gmmae.plotting import canvas
 from gmmae.plotting.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 STYLES = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "P"), ("black", "X"))
-"""Colour and marker of each line. The same order gives a strategy the same style in every figure."""
+"""Colour and marker of each line, the same for a strategy in every figure."""
 
 ROW = 0.19
 """Height in inches of a strategy's row in the strip of missed targets."""
@@ -24,12 +24,12 @@ class Measured(NamedTuple):
     """A quantity measured at several counts; all tuples are in the order of `at`.
 
     Attributes:
-      label: label of the line.
+      label: of the line.
       at: increasing numbers of devices, or of samples per device.
-      median: medians; NaN and infinity are not drawn.
-      low: lower end of the interval about the median, such as a quartile; NaN for none.
-      high: upper end of the interval; NaN for none, and it may be infinite.
-      reached: number of runs that reached the target, for times to a target.
+      median: NaN and infinity are not drawn.
+      low: end of the interval about the median, such as a quartile; NaN for none.
+      high: likewise; it may be infinite.
+      reached: number of runs that reached the target.
       runs: number of these runs.
     """
 
@@ -49,10 +49,10 @@ def time_to_target(
     titles: Sequence[str] = ("",),
     height: float = 4.0,
 ) -> Figure:
-    """Draws the time to the target loss against the number of devices, both logarithmic.
+    """Draws the time to the target loss against the number of devices, both logarithmic; each panel is of one machine.
 
-    Infinite medians are missing from their line. A strip above the axes shows the number of successful runs if some missed the
-    target. The dashed line is T₁ / n, with the first finite median on one device for T₁. Each panel is of one machine.
+    A strip above the axes shows the number of successful runs if some missed the target. The dashed line is T₁ / n, with the
+    first finite median on one device for T₁.
 
     Source: Fig. 2 of the paper.
     """
@@ -91,10 +91,7 @@ def time_to_target(
 
 
 def throughput(series: Sequence[Measured], *, title: str) -> Figure:
-    """Draws the throughput against the number of devices. Dashed lines are n times the value on one device.
-
-    Values are samples per second.
-    """
+    """Draws samples per second against devices. Dashed lines are n times the value on one device."""
     figure = canvas.blank(4.0, title)
     axes = figure.subplots()
     canvas.dress(axes, "devices", "samples per second")
@@ -103,10 +100,9 @@ def throughput(series: Sequence[Measured], *, title: str) -> Figure:
 
 
 def _plot(axes: Axes, lines: Sequence[Measured], power: int, label: str, within: Sequence[Measured] = ()) -> list[Line2D]:
-    """Draws lines with markers and intervals on logarithmic axes. Returns the legend's handles.
+    """Ideals are the values on one device times `n**power`: of the first line that has one for -1, of all for 1.
 
-    Ideals are the values on one device times `n**power`: of the first line that has one for -1, of all for 1. `within` are
-    the lines that set the extent of the vertical axis, by default all.
+    `within` are the lines that set the extent of the vertical axis.
     """
     ends = np.array([min(line.at[0] for line in lines), max(line.at[-1] for line in lines)], float)
     axes.set_xlim(ends[0] / 1.35, ends[1] * 1.35)
@@ -127,7 +123,7 @@ def _plot(axes: Axes, lines: Sequence[Measured], power: int, label: str, within:
     else:
         axes.set_yticks([])
 
-    # Offset between neighbouring lines in octaves, so their intervals do not overlap.
+    # Between neighbouring lines, in octaves, so their intervals do not overlap.
     dodge = min(0.1, 0.5 / len(lines))
     handles = []
     for i, (line, (colour, marker)) in enumerate(zip(lines, cycle(STYLES), strict=False)):
@@ -139,7 +135,7 @@ def _plot(axes: Axes, lines: Sequence[Measured], power: int, label: str, within:
                 top = min(high, axes.get_ylim()[1])
                 style = {"color": colour, "lw": 1, "ls": "-", "ms": 5, "alpha": 0.8, "zorder": 2, "clip_on": False}
                 axes.plot([at, at], [low, top], **style)
-                # An infinite end is marker 6, a caret that points up, at the end of the axes.
+                # 6 is a caret that points up.
                 for end, cap in ((low, "_"), (top, 6 if math.isinf(high) else "_")):
                     axes.plot([at], [end], marker=cap, **style)
     dashed = {"lw": 0.9, "ls": (0, (4, 3)), "label": label}

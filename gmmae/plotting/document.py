@@ -1,7 +1,7 @@
 r"""A page as a Markdown string, written as GitHub's Markdown and as a self-contained HTML file.
 
-A page is text like "\n\n".join([paragraph, tables.table(...), figure(...), folded(...)]). Markdown's marks and HTML in it
-count, so everything that a user has named goes through `gmmae.plotting.tables.literal`, and not between backticks.
+Markdown's marks and HTML in it count, so everything that a user has named goes through `gmmae.plotting.tables.literal`, and not
+between backticks.
 """
 
 import base64
@@ -18,14 +18,11 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 
 SVG_LIMIT_BYTES = 500_000
-"""Maximum size of an SVG in the HTML file. A larger one is replaced by its PNG, which limits plots of many points."""
+"""Largest SVG in the HTML file; beyond, as for plots of many points, its PNG replaces it."""
 
 
 def figure(name: str, caption: str, png: Path, svg: Path, folder: Path) -> str:
-    """Returns the Markdown of a drawing: its PNG, which links to its SVG, and the caption as a paragraph.
-
-    The name is shown literally, the caption is Markdown, and the links are relative to the folder.
-    """
+    """The Markdown of a drawing: its PNG, which links to its SVG, and below it the caption, in Markdown."""
     for path in (png, svg):
         if not path.is_file():
             raise InputError(f"a report needs the files of its figures; {str(path)!r} is missing: draw the figures first")
@@ -34,21 +31,21 @@ def figure(name: str, caption: str, png: Path, svg: Path, folder: Path) -> str:
 
 
 def folded(title: str, text: str) -> str:
-    """Returns a section that is folded under its title until the reader opens it. The title is shown literally."""
+    """A section that is folded under its title, shown literally, until the reader opens it."""
     return f"<details>\n<summary><h2>{escape(' '.join(title.split()))}</h2></summary>\n\n{text}\n\n</details>"
 
 
 def write(title: str, text: str, markdown: Path, html: Path) -> None:
     """Writes a page as Markdown, and as an HTML file without scripts or external references.
 
-    The HTML file holds its figures, and lists the headings of level 2 and the folds behind the title and the first block.
-    Paths of figures are relative to the folder of `markdown`.
+    The HTML file holds its figures, and lists the headings of level 2 and the folds behind the first block. Figures lie
+    relative to the folder of `markdown`.
     """
     text = f"# {literal(title)}\n\n{text}\n"
     write_text(markdown, text)
 
     def embedded(link: re.Match[str]) -> str:
-        """Returns the image with its bytes, without the link. In an `img` an SVG can neither run a script nor load anything."""
+        """In an `img` an SVG can neither run a script nor load anything."""
         svg, png = (markdown.parent / unquote(unescape(link[place])) for place in (1, 2))
         path, kind = (svg, "svg+xml") if svg.stat().st_size <= SVG_LIMIT_BYTES else (png, "png")
         return f'<img src="data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode("ascii")}"{link[3]}>'
@@ -56,7 +53,7 @@ def write(title: str, text: str, markdown: Path, html: Path) -> None:
     titles: list[str] = []
 
     def anchored(heading: re.Match[str]) -> str:
-        """Adds a target behind a heading: a link opens the fold around its target."""
+        """A target behind a heading, because a link opens the fold around its target."""
         titles.append(heading[2])
         return f'{heading[0]}\n<div id="section-{len(titles)}"></div>'
 
@@ -67,7 +64,7 @@ def write(title: str, text: str, markdown: Path, html: Path) -> None:
     body = re.sub("(<summary>)?<h2>(.*?)</h2>(?(1)</summary>)", anchored, body)
     links = "".join(f'<li><a href="#section-{place}">{title}</a></li>\n' for place, title in enumerate(titles, start=1))
     contents = f'<nav aria-label="Contents">\n<ul>\n{links}</ul>\n</nav>\n' if titles else ""
-    # The first block, which says the most, stands above the contents.
+    # The first block says the most.
     body = re.sub(r"</h1>\n(<(p|ul)>.*?</\2>\n)?", lambda start: start[0] + contents, body, count=1, flags=re.DOTALL)
     write_text(html, _PAGE.format(title=escape(title), style=_STYLE, body=body))
 

@@ -17,28 +17,30 @@ from gmmae.plotting import canvas
 from gmmae.plotting.canvas import BLUE, GREY, VERMILION
 from gmmae.plotting.comparison import STYLES
 
+Epochs = Float[np.ndarray, " epochs"]
+
 
 class LossCurve(NamedTuple):
     """The losses of a run against time.
 
     Attributes:
-      label: label of the run, such as "8 devices".
+      label: such as "8 devices".
       time_s: increasing times at the end of each epoch.
-      train_loss: training loss of each epoch; NaN and infinity are allowed.
-      val_loss: validation loss of each epoch; NaN and infinity are allowed.
+      train_loss: of each epoch; NaN and infinity are allowed.
+      val_loss: likewise.
     """
 
     label: str
-    time_s: Float[np.ndarray, " epochs"]
-    train_loss: Float[np.ndarray, " epochs"]
-    val_loss: Float[np.ndarray, " epochs"]
+    time_s: Epochs
+    train_loss: Epochs
+    val_loss: Epochs
 
 
 def losses(
     epoch: Int[np.ndarray, " epochs"],
-    train_loss: Float[np.ndarray, " epochs"],
-    val_loss: Float[np.ndarray, " epochs"],
-    learning_rate: Float[np.ndarray, " epochs"],
+    train_loss: Epochs,
+    val_loss: Epochs,
+    learning_rate: Epochs,
     path: str | os.PathLike[str],
     *,
     target: float | None = None,
@@ -64,10 +66,7 @@ def losses(
 
 
 def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float | None, x_label: str = "time (s)") -> Figure:
-    """Draws the losses of several runs over time, in the colours that strategies have in other figures.
-
-    Time is logarithmic, so a fast run gets as much room as a slow one. A circle marks the first validation loss at or below the
-    target. A cross marks the last finite loss of a run that later has non-finite ones, and the legend names the run.
+    """Draws the losses of several runs over logarithmic time, with the marks of `losses`; the legend names runs with a cross.
 
     Source: Fig. 4 and 5 of the paper.
     """
@@ -87,10 +86,7 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
 
 
 def _draw(axes: Axes, curves: Sequence[LossCurve], colours: Sequence[tuple[Any, Any]], target: float | None) -> list[Line2D]:
-    """Draws the curves in their colours for training and validation, the target, and marks. Returns the legend's handles.
-
-    The vertical axis is logarithmic if all finite losses and the target are positive.
-    """
+    """The vertical axis is logarithmic if all finite losses and the target are positive."""
     marks = {}
     for curve, both in zip(curves, colours, strict=True):
         _, time_s, train_loss, val_loss = curve

@@ -20,19 +20,19 @@ from gmmae.plotting.canvas import DPI, GREY, ORANGE, VERMILION, power_of_ten
 
 SURFACE = LinearSegmentedColormap.from_list("surface", ["#1b2333", "#4f6d8c", "#b9cfda", "#fbfaf2"])
 
-# Inches, in reconstructions(). A cell is CELL wide and high. For three axes its insets extend below it by INSET - OVERLAP.
+# Inches. For three axes the insets of a cell extend below it by INSET - OVERLAP.
 CELL, INSET, OVERLAP, GAP, MARGIN, HEADING, TITLE_LINE, FOOTING = 1.6, 0.56, 0.1, 0.14, 0.12, 0.46, 0.22, 0.78
 
 
 class Snapshot(NamedTuple):
-    """A model's reconstructions of some nodules at one epoch, for n axes and K components.
+    """A model's reconstructions of the nodules at one epoch, for n axes and K components.
 
     Attributes:
       epoch: number of trained epochs.
-      val_loss: validation loss at that epoch; may be NaN.
-      density: M (Eq. 5) at the voxel centres of [-1, 1]^n, with array axes z, y, x (the last n of them).
+      val_loss: may be NaN.
+      density: M (Eq. 5) at the voxel centres of [-1, 1]^n, array axes z, y, x (the last n of them).
       weights: α of each component.
-      means: μ in world coordinates on [-1, 1]. The last axis is x, y, z (the first n of them).
+      means: μ on [-1, 1], world axes x, y, z (the first n of them).
     """
 
     epoch: int
@@ -49,14 +49,11 @@ def reconstructions(
     *,
     title: str = "",
 ) -> Path:
-    """Draws (a) nodules in rows, and (b) their reconstructions at several epochs.
+    """Draws (a) nodules in rows, and (b) their reconstructions at several epochs, from densities over [-1, 1]^n.
 
-    For three axes a cell shows a shaded surface. Its level follows from the row's input (`surfaces.iso_level`). Insets show
-    the central slice of the input on the left and of the density on the right. For fewer axes a cell shows the image, or the
-    signal as a strip, and the components' means. The input determines the grey scale of its row.
-
-    Inputs are finite densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y, x. Snapshots of the same nodules are in
-    the order of the columns.
+    For three axes a cell shows a shaded surface at the row's `surfaces.iso_level`, with insets of the central slice of the
+    input on the left and of the density on the right. For fewer axes it shows the image, or the signal as a strip, and the
+    components' means, in the row's grey scale.
 
     Source: Fig. 1 of the paper.
     """
@@ -78,7 +75,7 @@ def reconstructions(
             axes = _axes(figure, (left, bottom, CELL, CELL))
             _image(axes, nodule if density is None else density, nodule)
             if snapshot and np.isfinite(snapshot.means[row]).all() and np.isfinite(snapshot.weights[row]).all():
-                x, y = np.pad(snapshot.means[row], ((0, 0), (0, 2 - ndim))).T  # a signal's strip has its middle at 0
+                x, y = np.pad(snapshot.means[row], ((0, 0), (0, 2 - ndim))).T  # a signal has its middle at 0
                 axes.scatter(x, y, s=400 * snapshot.weights[row], color=ORANGE, alpha=0.8, linewidths=0)
 
     inches = {"transform": figure.dpi_scale_trans, "ha": "center"}
@@ -88,7 +85,6 @@ def reconstructions(
             figure.text(left + CELL / 2, top + above, line, fontsize=9, **inches)
     figure.text(width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11, **inches)
 
-    # Below the cells: the arrow of training, (a) and (b), and the key.
     start, end = lefts[1], lefts[-1] + CELL
     style = {"arrowstyle": "-|>", "mutation_scale": 10, "color": GREY, "lw": 1, "shrinkA": 0, "shrinkB": 0}
     figure.add_artist(FancyArrowPatch((start, 0.52), (end, 0.52), transform=figure.dpi_scale_trans, **style))
@@ -106,7 +102,6 @@ def reconstructions(
 def _volume(
     figure: Figure, corner: tuple[float, float], nodule: np.ndarray, density: np.ndarray | None, *, labelled: bool
 ) -> None:
-    """Draws the shaded surface of a nodule, or of its density with two central slices below."""
     left, bottom = corner
     axes = _axes(figure, (left, bottom + INSET - OVERLAP, CELL, CELL))
     half, shown = surfaces.HALF_WIDTH, nodule if density is None else density
@@ -128,7 +123,6 @@ def _volume(
 
 
 def _image(axes: Axes, image: np.ndarray, scale: np.ndarray) -> None:
-    """Draws a slice in radiological view, y downwards, or a signal as a strip, with the grey scale of `scale`."""
     axes.set(xlim=(-1, 1), ylim=(1, -1))
     if image.ndim == 1:
         image = np.tile(image, (-(-len(image) // 4), 1))
@@ -145,7 +139,6 @@ def _say_nan(axes: Axes) -> None:
 
 
 def _axes(figure: Figure, place: tuple[float, float, float, float], frame: str | None = None) -> Axes:
-    """Creates bare axes at a place in inches: left, bottom, width and height."""
     left, bottom, width, height = np.array(place) / np.tile(figure.get_size_inches(), 2)
     axes = figure.add_axes((left, bottom, width, height), xticks=[], yticks=[], facecolor="none")
     axes.spines[:].set(visible=frame is not None, color=frame, linewidth=0.6)

@@ -1,4 +1,4 @@
-"""Pictures of the data: a sheet of nodules, slices of one, predicted masks, and scans before and after insertions."""
+"""Pictures of the data: nodules, their slices, predicted masks, and scans before and after insertions."""
 
 import math
 import os
@@ -16,28 +16,27 @@ from matplotlib.patches import Rectangle
 from gmmae.plotting import canvas
 from gmmae.plotting.canvas import ORANGE, SKY
 
+Volumes = Real[np.ndarray, "samples *volume"]
 TITLES = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
 MAX_SHOWN = 400
-"""Maximum number of nodules on a sheet."""
+"""Most nodules on a sheet."""
 PLANES = ("axial", "coronal", "sagittal")
-"""Names of the slices across z, y and x."""
+"""Slices across z, y and x."""
 WINDOW_HU = (-1000.0, 400.0)
-"""Window of pictures of insertions."""
 INCHES = 1.55
 """Edge of a slice in pictures of insertions."""
 
 
 def contact_sheet(
     path: str | os.PathLike[str],
-    values: Real[np.ndarray, "samples *volume"],
+    values: Volumes,
     filled: Float[np.ndarray, " samples"],
     window: tuple[float, float],
     unit: str = "HU",
 ) -> Path:
     """Draws the nodules row by row: central axial slices, images, or signals as strips.
 
-    Of more than `MAX_SHOWN`, evenly spaced ones are shown. `filled` is the share of each nodule outside its scan: such
-    cells have an orange frame, whose width grows with the share.
+    Of more than `MAX_SHOWN`, evenly spaced ones are shown. An orange frame grows with `filled`, the share outside the scan.
     """
     shown = np.linspace(0, len(values) - 1, min(MAX_SHOWN, len(values))).round().astype(int)
     images = [next(iter(_sections(volume).values())) for volume in values[shown]]
@@ -74,8 +73,7 @@ def nodule_slices(
 ) -> Path:
     """Draws the three central slices of a nodule, its image, or its signal as a strip, in mm from its centre.
 
-    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others. A mask is
-    orange, and `edge_mm` the longest edge.
+    It is the radiological view from the feet: y runs down in an axial slice, z runs up in the others.
     """
     figure = Figure(figsize=(7.2, 2.9))
     masks = {} if mask is None else _sections(mask)
@@ -97,12 +95,12 @@ def nodule_slices(
 
 def described_volumes(
     path: str | os.PathLike[str],
-    volumes: Real[np.ndarray, "samples *volume"],
-    reconstructions: Real[np.ndarray, "samples *volume"],
+    volumes: Volumes,
+    reconstructions: Volumes,
     names: Sequence[str],
     window: tuple[float, float],
 ) -> Path:
-    """Draws a row for each volume: its central slices, and beside each the one of its mixture. Signals are strips."""
+    """Rows of a volume's central slices, each beside the one of its mixture. Signals are strips."""
     columns = 2 * len(_sections(volumes[0]))
     cell, below, above = 1.04, 0.2, 0.16  # inches
     height = len(volumes) * (cell + below + above)
@@ -135,10 +133,7 @@ def segmentations(
     title: str = "",
     labels: Sequence[str] = (),
 ) -> Path:
-    """Draws a row for each sample: the image, the true mask (orange), and columns of predictions (blue) with the true outline.
-
-    Images have values from -1 to 1. Pixels outside of the volume are black.
-    """
+    """Draws rows of the image (-1 to 1), the true mask (orange), and predictions (blue) with the true outline."""
     headings = ["image", "truth", *(prediction.heading for prediction in predictions)]
     rows, columns = len(images), len(headings)
     figure = Figure(figsize=(1.15 * columns + 0.1, 1.15 * rows + 0.65), dpi=canvas.DPI, layout="constrained")
@@ -158,7 +153,7 @@ def segmentations(
 
 
 class InsertionView(NamedTuple):
-    """A nodule's surroundings before and after its insertion, its voxels, its centre's index, and the spacing (z, y, x)."""
+    """A nodule's surroundings before and after, its voxels, its centre's index, and the spacing (z, y, x)."""
 
     title: str
     before: Real[np.ndarray, "z y x"]
@@ -169,7 +164,7 @@ class InsertionView(NamedTuple):
 
 
 def draw_insertions(path: str | os.PathLike[str], views: Sequence[InsertionView]) -> Path:
-    """Draws a row for each nodule: axial, coronal and sagittal slices, each before and after, and with its outline."""
+    """Rows of axial, coronal and sagittal slices, each before and after, and with the nodule's outline."""
     figure = Figure(figsize=(9 * INCHES + 0.1, len(views) * (INCHES + 0.22) + 0.25))
     margins = {"left": 0.005, "right": 0.995, "bottom": 0.005, "top": 1 - 0.4 / figure.get_figheight()}
     figure.subplots_adjust(**margins, wspace=0.03, hspace=0.16)
@@ -192,7 +187,6 @@ def draw_insertions(path: str | os.PathLike[str], views: Sequence[InsertionView]
 
 
 def _sections(values: Shaped[np.ndarray, "*volume"]) -> dict[str, Shaped[np.ndarray, "up right"]]:
-    """Returns the central slices of a volume by plane; or an image itself, or a signal as a strip."""
     if values.ndim == 3:
         return {plane: values.take(values.shape[axis] // 2, axis) for axis, plane in enumerate(PLANES)}
     return {"image": values} if values.ndim == 2 else {"signal": np.tile(values, (math.ceil(len(values) / 4), 1))}
@@ -206,7 +200,7 @@ def _show(
     axial: bool = True,
     extent: tuple[float, float, float, float] | None = None,
 ) -> AxesImage:
-    """Draws an image in grey, and masks as outlines of a colour each. The first row of an axial one is on top."""
+    """The first row of an axial image is on top."""
     origin = "upper" if axial else "lower"
     for colour, mask in (outlines or {}).items():
         if mask.any() and not mask.all():

@@ -1,8 +1,8 @@
 """Shaded pictures of iso-surfaces, by parallel rays through a volume.
 
-The camera looks at the domain [-1, 1]^3 from the front (from negative y), rotated by `AZIMUTH` and raised by `ELEVATION`. The z
-axis points up. Volumes have array axes z, y, x, and the camera has world coordinates x, y, z. Voxels are cubes, so the longest
-edge spans [-1, 1], and shorter edges span less.
+The camera looks at the domain [-1, 1]^3 from the front (from negative y), rotated by `AZIMUTH` and raised by `ELEVATION`; z
+points up. Volumes have array axes z, y, x, and the camera has world coordinates x, y, z. Voxels are cubes, and the longest edge
+spans [-1, 1].
 """
 
 import itertools
@@ -14,16 +14,16 @@ from scipy import ndimage
 
 AZIMUTH = math.radians(30)
 ELEVATION = math.radians(25)
-HALF_WIDTH = 1.52  # world units from the picture's centre to its border, just enough for the domain's cube
-FINE = 48  # minimum number of samples along the longest axis of the interpolated volume
-STEP = 0.6  # step of a ray in interpolated samples; longer ones make sharp edges ragged
-PAD = 3  # empty interpolated samples around the domain, which close surfaces at its border
+HALF_WIDTH = 1.52  # world units from the picture's centre
+FINE = 48  # fewest interpolated samples along the longest axis
+STEP = 0.6  # of a ray, in interpolated samples; longer ones make sharp edges ragged
+PAD = 3  # empty samples around the domain, which close surfaces at its border
 
-_LIGHT = np.array([-0.45, 0.55, -0.70])  # of length 1, towards the lamp, in camera coordinates: right, up, away from the viewer
+_LIGHT = np.array([-0.45, 0.55, -0.70])  # of length 1, towards the lamp: right, up, away from the viewer
 
 
 def camera() -> Float64[np.ndarray, "3 3"]:
-    """Returns the world directions (x, y, z) of right, up and away from the viewer, as columns."""
+    """The world directions (x, y, z) of right, up and away from the viewer, as columns."""
     sin_a, cos_a = math.sin(AZIMUTH), math.cos(AZIMUTH)
     sin_e, cos_e = math.sin(ELEVATION), math.cos(ELEVATION)
     return np.array(
@@ -36,10 +36,10 @@ def camera() -> Float64[np.ndarray, "3 3"]:
 
 
 def iso_level(volume: Float[np.ndarray, "..."]) -> float:
-    """Returns the level that best separates a volume into two classes, such as air and tissue.
+    """The level that best separates a volume into two classes, such as air and tissue.
 
     It maximises the variance between the classes, `w₀ w₁ (m₀ - m₁)²` (Otsu, IEEE Trans. SMC 9, 1979), and is half-way between
-    the two values that it divides. The level of a constant volume is its value.
+    the two values that it divides.
     """
     values = np.sort(volume, axis=None).astype(float)
     below, sums = np.arange(1, len(values)), np.cumsum(values)
@@ -50,27 +50,20 @@ def iso_level(volume: Float[np.ndarray, "..."]) -> float:
 
 
 def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256) -> Float32[np.ndarray, "pixels pixels"]:
-    """Brightness of the surface `volume = level` under parallel projection; NaN where no surface is seen.
+    """Brightness, 0 to 1, of the surface `volume = level` under parallel projection; NaN where no surface is seen.
 
-    A ray stops where the volume first rises above the level. Brightness is a constant, plus Lambert's cosine between lamp
-    and normal (the volume's gradient there), times a depth cue that darkens what lies far from the viewer.
-
-    Args:
-      volume: finite samples at the voxel centres of the domain, array axes z, y, x.
-      level: of the surface, in the volume's unit; must be at least 0, because outside the domain the volume counts as 0.
-      pixels: of the picture along each side, which spans 2 × `HALF_WIDTH` world units.
-
-    Returns:
-      Brightness between 0 and 1, row 0 on top.
+    A ray stops where the volume first rises above the level. Brightness is a constant, plus Lambert's cosine between lamp and
+    normal (the volume's gradient there), times a depth cue. Row 0 is on top. The level is at least 0, because outside the
+    domain the volume counts as 0.
     """
-    # Cubic splines interpolate the samples on a finer grid of the same domain. A matrix for each axis does it in a tenth of the
-    # time that `ndimage.zoom` takes for the volume.
+    # Cubic splines on a finer grid of the same domain. A matrix for each axis takes a tenth of the time of
+    # `ndimage.zoom`.
     factor, fine = math.ceil(FINE / max(volume.shape)), volume.astype(np.float32)
     for axis, size in enumerate(volume.shape):
         splines = np.asarray(ndimage.zoom(np.eye(size, dtype=np.float32), (factor, 1), mode="reflect", grid_mode=True))
         fine = np.moveaxis(np.tensordot(splines, fine, (1, axis)), 0, axis)
     empty = min(0.0, float(fine.min()))
-    per_unit = max(fine.shape) / 2  # interpolated samples per world unit
+    per_unit = max(fine.shape) / 2  # samples per world unit
     fine = np.pad(fine, PAD, constant_values=empty)
 
     pixel = 2 * HALF_WIDTH / pixels
@@ -78,11 +71,11 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
     basis = camera()[::-1]  # rows z, y, x: from camera coordinates to array axes
     transform = basis[:, [1, 0, 2]] * [-pixel * per_unit, pixel * per_unit, STEP]  # steps of row, column, depth
     extent = np.array([pixels, pixels, depths])
-    origin = (np.array(fine.shape) - 1) / 2 - transform @ (extent - 1) / 2  # first sample of the ray at the picture's corner
+    origin = (np.array(fine.shape) - 1) / 2 - transform @ (extent - 1) / 2  # of the ray at the picture's corner
     brightness = np.full((pixels, pixels), np.nan, np.float32)
 
-    # The rays are followed in the box of rows, columns and depths around the samples above the level. A sample counts for
-    # places less than one sample away along each axis, and a ray begins one step before.
+    # Rays are followed in the box around the samples above the level. A sample counts for places less than one sample
+    # away along each axis, and a ray begins one step before.
     inverse = np.linalg.inv(transform)
     seen = inverse @ (np.argwhere(fine > level) - origin).T
     if not seen.size:
@@ -110,9 +103,9 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
 
 
 def domain_edges(shape: tuple[int, int, int]) -> Float64[np.ndarray, "edges ends 2"]:
-    """Returns the nine edges of a volume's box (z, y, x) behind its content, as (right, up) in world units.
+    """The nine edges of a volume's box (z, y, x), as (right, up) in world units.
 
-    The three edges at the corner nearest to the viewer are left out, so the edges can be drawn before the surface.
+    Those at the corner nearest to the viewer are left out, so the edges can be drawn before the surface.
     """
     corners = np.array(list(itertools.product([-1.0, 1.0], repeat=3)))
     seen = corners * shape[::-1] / max(shape) @ camera()

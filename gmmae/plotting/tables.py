@@ -1,4 +1,4 @@
-"""Tables of text cells as Markdown and for a terminal, and formats of numbers for their cells."""
+"""Tables of text cells as Markdown and for a terminal, and formats of their numbers."""
 
 import math
 import re
@@ -8,9 +8,9 @@ Row = Sequence[str]
 
 
 def literal(text: str) -> str:
-    r"""Escapes text for Markdown, so that it is shown as it is: within a line, at its beginning, and in a cell.
+    r"""Escapes text for Markdown, so that it is shown as it is within a line, at its beginning, and in a cell.
 
-    White space becomes single spaces. Code between backticks shows the backslashes, so it must not hold escaped text.
+    Code between backticks would show the backslashes.
 
     >>> print(literal("a|b <c> time_s"), literal("1. Infinite times"), literal("-0.5"))
     a\|b \<c\> time\_s 1\. Infinite times -0.5
@@ -20,9 +20,7 @@ def literal(text: str) -> str:
 
 
 def table(columns: Row, rows: Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> str:
-    """Returns a table as GitHub's Markdown: the title in bold, the table, and the notes as paragraphs, all shown literally.
-
-    Columns of numbers are aligned to the right.
+    """A table as GitHub's Markdown: the title in bold, the table, and the notes as paragraphs, all shown literally.
 
     >>> print(table(("scaling", "GPUs"), [("strong", "8")], "Two"))
     **Two**
@@ -38,7 +36,7 @@ def table(columns: Row, rows: Sequence[Row], title: str = "", notes: Sequence[st
 
 
 def text_table(columns: Row, rows: Sequence[Row]) -> str:
-    """Returns a table for a terminal, of any width. Columns of numbers are aligned to the right.
+    """A table for a terminal, of any width. Columns of numbers are aligned to the right.
 
     >>> print(text_table(("scaling", "GPUs"), [("strong", "8")]))
     scaling  GPUs
@@ -57,12 +55,11 @@ _NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)[^:;]*$|
 
 
 def _numeric(columns: Row, rows: Sequence[Row]) -> list[bool]:
-    """Tells for each column whether all its cells begin like a number or are empty."""
     return [all(map(_NUMBER.match, cells)) for _, *cells in zip(columns, *rows, strict=True)]
 
 
 def percent(value: int | float) -> str:
-    """Formats a percentage with two decimals, without the sign, as in the paper's tables.
+    """Formats a percentage with two decimals, without the sign.
 
     >>> percent(105.171), percent(math.nan), percent(math.inf)
     ('105.17', 'NaN', '∞')
@@ -84,7 +81,7 @@ ratio = percent
 
 
 def _significant(value: int | float, digits: int) -> str:
-    """Rounds to significant digits; numbers outside 0.0001 to a million have an exponent."""
+    """Numbers outside 0.0001 to a million have an exponent."""
     if not math.isfinite(value):
         return _no_number(value)
     scientific = f"{value:.{digits - 1}e}"

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
+from gmmae.data.extraction import annotations
 from gmmae.data.settings import DataConfig
 from tests import volume_folders
 
-COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm")
+COLUMNS = ("seriesuid", *annotations.COLUMNS)
 
 
 class Scan(NamedTuple):
@@ -19,6 +20,14 @@ class Scan(NamedTuple):
     voxels: np.ndarray
     matrix: np.ndarray
     origin: np.ndarray
+
+    def write(self, path: Path, compressed: bool = False) -> Path:
+        """Writes it with SimpleITK, as any suffix it knows."""
+        spacing = np.linalg.norm(self.matrix, axis=0)
+        image = volume_folders.image(self.voxels, self.origin, spacing, (self.matrix / spacing).ravel())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sitk.WriteImage(image, str(path), compressed)
+        return path
 
 
 @pytest.fixture
@@ -38,30 +47,7 @@ def blob_scan() -> Callable[..., Scan]:
 
 
 @pytest.fixture
-def write_scan() -> Callable[..., Path]:
-    """Writes a `Scan` with SimpleITK, as any suffix it knows."""
-
-    def write(path: Path, scan: Scan, compressed: bool = False) -> Path:
-        spacing = np.linalg.norm(scan.matrix, axis=0)
-        image = volume_folders.image(scan.voxels, scan.origin, spacing, (scan.matrix / spacing).ravel())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sitk.WriteImage(image, str(path), compressed)
-        return path
-
-    return write
-
-
-@pytest.fixture
-def write_csv() -> Callable[..., Path]:
-    def write(path: Path, rows, columns=COLUMNS) -> Path:
-        volume_folders.write_rows(path, rows, columns)
-        return path
-
-    return write
-
-
-@pytest.fixture
-def luna_folder(tmp_path, blob_scan, write_scan, write_csv) -> Callable[..., DataConfig]:
+def luna_folder(tmp_path, blob_scan) -> Callable[..., DataConfig]:
     """A LUNA16 folder of sound scans `a`, `b`, …, one blob each at (10, -20, 30) mm, and the configuration that reads it."""
 
     def make(scans: str = "ab", rows=None, compressed: bool = False, **options) -> DataConfig:
@@ -69,9 +55,10 @@ def luna_folder(tmp_path, blob_scan, write_scan, write_csv) -> Callable[..., Dat
         for i, uid in enumerate(scans):
             scan = blob_scan((10, -20, 30), np.eye(3), (0.7, 0.7, 1.25))
             scan = scan._replace(voxels=scan.voxels - i)  # equal scans would be one group
-            write_scan(root / f"subset{i % 2}" / f"{uid}.mhd", scan, compressed)
+            scan.write(root / f"subset{i % 2}" / f"{uid}.mhd", compressed)
         root.mkdir(exist_ok=True)
-        write_csv(root / "annotations.csv", [(uid, 10, -20, 30, 8) for uid in scans] if rows is None else rows)
+        rows = [(uid, 10, -20, 30, 8) for uid in scans] if rows is None else rows
+        volume_folders.write_rows(root / "annotations.csv", rows, COLUMNS)
         options = {"cache": str(tmp_path / "cache"), "workers": 1, "scan_time_limit_s": None, **options}
         return DataConfig(source="luna16", root=str(root), **options)
 

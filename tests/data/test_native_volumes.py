@@ -8,7 +8,7 @@ from gmmae.data.native_volumes import read
 from gmmae.data.patches import NODULE, OUTSIDE, boxes, slices
 from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.volumes import native_nodules
-from gmmae.data.volumes import DataError, NativeNodule
+from gmmae.data.volumes import NativeNodule
 from tests import volume_folders as folders
 
 GRID = folders.Grid((4, 6, 5), (0.8, 0.5, 2.0), (10.0, 20.0, 30.0))
@@ -36,17 +36,6 @@ def test_a_volume_is_read_on_its_own_grid_and_in_axial_slices_however_it_is_stor
     np.testing.assert_array_equal(scanned.mask, MASK)
     np.testing.assert_allclose(scanned.centre, (1.25, 2.5, 1.5), atol=1e-5)  # the file's geometry is in float32
     np.testing.assert_allclose(scanned.spacing_mm, GRID.spacing[::-1], rtol=1e-6)
-
-
-def test_what_cannot_be_segmented_is_refused(root):
-    (root / "masks" / "a.nii.gz").unlink()
-    with pytest.raises(DataError, match=r"^a.nii.gz \(nodules.csv line 2\): .*mask.* add a.nii.gz to masks/"):
-        read(DataConfig(source="cubes", root=str(root)))
-    folders.write_image(root / "masks" / "a.nii.gz", 0 * MASK, GRID)
-    with pytest.raises(DataError, match=r"line 2\): the mask .*no voxel"):
-        read(DataConfig(source="cubes", root=str(root)))
-    with pytest.raises(DataError, match=r"must be a folder of volumes with masks .*all\.npz"):
-        read(DataConfig(source="cubes", root="all.npz"))
 
 
 def volume(shape=(4, 9, 9), **changes):

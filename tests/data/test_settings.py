@@ -23,19 +23,10 @@ def test_the_size_is_one_number_or_one_for_each_axis(ndim, size, volume_shape):
         assert config == DataConfig(ndim=ndim, shape=(size,)) == DataConfig(ndim=ndim, shape=(size,) * ndim)
 
 
-@pytest.mark.parametrize(
-    ("size", "rule"),
-    [
-        ((16, 24), "one number, or one for each of data.ndim = 3 axes"),
-        ((16, 16), "one number, or one for each of data.ndim = 3 axes"),
-        ((16, 24, 3), "at least 4"),
-        ((), "at least 4"),
-    ],
-)
-def test_a_size_that_fits_no_volume_is_refused(size, rule):
-    with pytest.raises(ConfigError) as caught:
+@pytest.mark.parametrize("size", [(16, 24), (16, 16)])
+def test_a_size_that_fits_no_volume_is_refused(size):
+    with pytest.raises(ConfigError, match=r"one number, or one for each of data.ndim = 3 axes; got "):
         DataConfig(shape=size)
-    assert f"{rule}; got {size!r}" in str(caught.value)
 
 
 def test_cubes_with_a_window_of_their_own_are_no_hu():

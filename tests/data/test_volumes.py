@@ -6,8 +6,8 @@ from gmmae.data.volumes import DataError, central_section, from_density, masses,
 WINDOW = (-1000.0, 400.0)
 
 
-def cubes(ndim, samples=3, size=8):
-    return np.random.default_rng(ndim).integers(-1200, 700, (samples, *[size] * ndim)).astype(np.int16)
+def cubes(ndim):
+    return np.random.default_rng(ndim).integers(-1200, 700, (3, *[8] * ndim)).astype(np.int16)
 
 
 @pytest.mark.parametrize("shape", [(8,), (4, 6), (4, 8, 5)], ids=str)

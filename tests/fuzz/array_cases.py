@@ -151,7 +151,6 @@ CASES = [
         root="{folder}/ALL.NPZ",
     ),
     *table("real", "real", "judge real", refused(NAME), {"an .npz cut": stored(NAME, halved)}),
-    *table("real", "real", "judge real", reads(), {"as it is": unchanged}),
 ]
 
 BYTES = partial(np.zeros, dtype=np.uint8)

@@ -4,7 +4,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from tests.fuzz.cases import Expect, either, itself, left_out, reads, refused, table
+from tests.fuzz.cases import Expect, itself, left_out, reads, refused, table
 from tests.fuzz.changes import (
     APPLE_DOUBLE,
     both,
@@ -183,7 +183,4 @@ CASES = [
     *LISTS,
     *OUTS,
     *table("cubes", "--out", "prepare", reads(), {"odd": unchanged}, options={"out": "{folder}/../a new [folder] ü"}),
-    *table(
-        "cubes", "the path", "prepare, describe", either("data.npz"), {"an .npz that is a folder": unchanged}, place="data.npz"
-    ),
 ]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.extraction.folders import COLUMNS
+from gmmae.data.extraction.annotations import COLUMNS
 from gmmae.data.volumes import Nodules, make_table
 from gmmae.generation.insertion.noise import draw
 from tests.volume_folders import Grid, write_image, write_rows
@@ -40,10 +40,10 @@ def write_annotations(root: Path, rows, *more: str) -> None:
     write_rows(root / "annotations.csv", rows, ("seriesuid", *COLUMNS, *more))
 
 
-def tissue_balls(count=6, diameter_mm=8.0, size=16, wall=False) -> Nodules:
+def tissue_balls(count=6, diameter_mm=8.0, wall=False) -> Nodules:
     """Returns equal balls in cubes of 1.25 diameters, off their cubes' centres; with a wall beside them if asked for."""
     edge = 1.25 * diameter_mm
-    z, y, x = np.moveaxis((np.indices((size,) * 3) - (size - 1) / 2) * edge / size, 0, 0)
+    z, y, x = np.moveaxis((np.indices((16, 16, 16)) - 7.5) * edge / 16, 0, 0)
     mask = np.sqrt((z - 0.3) ** 2 + (y + 0.2) ** 2 + x**2) < 0.42 * diameter_mm
     values = np.where(mask, 20, -800)
     if wall:

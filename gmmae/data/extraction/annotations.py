@@ -14,14 +14,15 @@ from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError, letters
 
 FILES = ("file", "image", "image_path", "path")
-"""Columns that name the volume; the first one that is there does."""
+"""Columns that name the volume, by precedence."""
 DIAMETERS = ("diameter_mm", "size_mm", "diameter")
 PATIENTS = ("patient", "PatientID", "subject", "subject_id", "participant_id", "case_id", "MRN", "case", "group")
 """Columns that name the patient; the first one that a row fills does."""
 SCANS = ("scan", "seriesuid")
-"""Columns that name only the scan."""
 GROUP = "data.group_column"
 COORDINATES = ("coordX", "coordY", "coordZ")
+COLUMNS = (*COORDINATES, "diameter_mm")
+"""Columns of a CSV of scans, beside `seriesuid`."""
 SPACINGS = ("spacingX", "spacingY", "spacingZ")
 MAX_NAME_BYTES = 255
 
@@ -29,14 +30,13 @@ MAX_NAME_BYTES = 255
 class Fault(NamedTuple):
     """A part of the data that cannot be used.
 
-    It is a row of the CSV, a duplicate (a dropped row, equal to another), a scan that is missing or unreadable, one nodule of a
-    sound scan, or two scans of one name, which are ambiguous.
+    A duplicate is a dropped row, equal to another. Ambiguous scans have one name.
     """
 
     kind: Literal["row", "duplicate", "missing", "unreadable", "nodule", "ambiguous"]
-    place: str  # the file, and the row if it is a CSV
-    text: str  # the reason
-    lost: int  # nodules that are missing because of it
+    place: str  # the file and perhaps its row
+    text: str
+    lost: int  # nodules that it costs
 
     def line(self) -> str:
         """The fault in one line."""
@@ -47,7 +47,7 @@ SKIP = "set data.on_error = skip to leave such nodules out"
 
 
 def refuse(faults: Sequence[Fault], way_out: str = SKIP) -> None:
-    """Raises DataError with the first fault, if there is one. `way_out` is the user's alternative to a fix."""
+    """Raises DataError with the first fault, if any. `way_out` is the user's alternative to a fix."""
     if faults:
         more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""
         raise DataError(f"{faults[0].line()}{more}: fix it, or {way_out}")
@@ -57,40 +57,36 @@ class Item(NamedTuple):
     """One nodule, as a CSV or an array lists it."""
 
     name: str = ""  # unique in the data set
-    place: str = ""  # the CSV and its line, or the array and its index
-    group: str = ""  # no split divides it; empty for a volume of a file of several that names none
-    category: str = ""  # empty where not known
-    centre_mm: tuple[float, ...] | None = None  # world x, y, z, or as many as are known; None: the middle of the volume
-    diameter_mm: float | None = None  # None where not known
-    spacing_mm: tuple[float, ...] | None = None  # of an array without geometry, along x, y, z, or as many as are known
-    part: int | None = None  # index of the volume in a file of several
-    mask: Path | None = None  # a file with the nodule's voxels
+    place: str = ""  # the CSV and line, or array and index
+    group: str = ""  # no split divides it
+    category: str = ""
+    centre_mm: tuple[float, ...] | None = None  # world x, y, z, or fewer; None: the volume's middle
+    diameter_mm: float | None = None
+    spacing_mm: tuple[float, ...] | None = None  # of an array, along x, y, z, or fewer
+    part: int | None = None  # of a file of several
+    mask: Path | None = None
     patient: str = ""  # `patient_key` of the patient
-    series: str = ""  # UID of the scan; empty where not given
-    array: str = "volumes"  # of a file of several volumes
-    split: str = ""  # train, validation or test, where the data are divided already
-    file: str = ""  # as the CSV names the volume: a seriesuid, or a file
-    number: int = 0  # the line in the CSV; the header is line 1
-    cells: tuple[str, ...] = ()  # of all columns of the user
+    series: str = ""  # UID of the scan
+    array: str = "volumes"
+    split: str = ""  # where the data are divided already
+    file: str = ""  # a seriesuid or a file
+    number: int = 0  # the line in the CSV
+    cells: tuple[str, ...] = ()
 
 
 class Table(NamedTuple):
-    """The usable rows of a CSV, and a fault for each of the others."""
+    """The usable rows of a CSV, and the faults of others."""
 
     rows: list[Item]
     faults: list[Fault]
-    columns: tuple[str, ...] = ()  # of the CSV, as this program calls them where it knows them
-    lines: tuple[dict[str, str], ...] = ()  # the cells of each row by these columns, whether it can be used or not
-    header: tuple[str, ...] = ()  # the columns, as the user calls them
-    used: Mapping[str, str] = {}  # the user's columns by this program's names for them
+    columns: tuple[str, ...] = ()  # by this program's names where it has one
+    lines: tuple[dict[str, str], ...] = ()  # of each row, by these columns, whether usable or not
+    header: tuple[str, ...] = ()  # by the user's names
+    used: Mapping[str, str] = {}  # the user's names by this program's
 
 
 def find_csv(config: DataConfig) -> Path:
-    """Returns the CSV that is named; otherwise the one with the usual name, or the only one in the folder.
-
-    Raises:
-      DataError: the folder has several, and none has the usual name.
-    """
+    """The CSV that is named, has the usual name, or is the only one in the folder."""
     root, usual = config.folder, ANNOTATIONS if config.source == "luna16" else NODULES
     others = sorted(path.name for path in root.glob("[!.]*.csv") if path.name != "donors.csv")  # which `generate` writes
     if config.csv != "auto" or (root / usual).is_file() or not others:
@@ -100,12 +96,8 @@ def find_csv(config: DataConfig) -> Path:
     return root / others[0]
 
 
-def read_table(path: Path, config: DataConfig, file_column: str, required: tuple[str, ...] = ()) -> Table:
-    """Returns the nodules of a CSV, still without names. `file_column` names the scan; others may be required too.
-
-    Raises:
-      DataError: the file is missing, no CSV, or lacks a column.
-    """
+def read_table(path: Path, config: DataConfig, file_column: str) -> Table:
+    """The nodules of a CSV, still without names, whose `file_column` names the scan."""
     if not path.is_file():
         visible = sorted(other.name for other in path.parent.glob("[!.]*"))[:8]
         what = "is no file" if path.exists() else "is not there"
@@ -127,7 +119,7 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: must be a CSV in UTF-8; {error}: save it again in that form") from error
     header = tuple(records[0][1]) if records else ()
-    table = table_of(path, header, records[1:], config, file_column, required)
+    table = table_of(path, header, records[1:], config, file_column)
     if not table.lines:
         raise DataError(f"{path}: must list a nodule; it has a header alone")
     return table
@@ -139,15 +131,11 @@ def table_of(
     records: Iterable[tuple[int, Sequence[str]]],
     config: DataConfig,
     file_column: str,
-    required: tuple[str, ...] = (),
     form: str = "line {}",
 ) -> Table:
-    """Returns the nodules of the records of a CSV: the numbers of lines, which `form` shows in messages, and their cells.
-
-    Raises:
-      DataError: a column is missing, or is there twice.
-    """
-    used = _recognised(path, header, config, file_column, required)
+    """The nodules of a CSV's records: line numbers, which `form` shows in messages, and cells."""
+    required = (file_column, *(COLUMNS if file_column == "seriesuid" else ()))
+    used = _recognised(path, header, config, required)
     ours = {column: name for name, column in used.items()}
     columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
     rows, faults = dict[object, Item](), list[Fault]()
@@ -161,7 +149,7 @@ def table_of(
                     f"a row must have at most the {len(header)} cells of the header; got {len(values)}: is a comma in a number "
                     "or name?"
                 )
-            if empty := [used[name] for name in (file_column, *required) if not of_column[used[name]]]:
+            if empty := [used[name] for name in required if not of_column[used[name]]]:
                 raise DataError(f"{', '.join(empty)} must not be empty")
             row = _item({name: of_column[column] for name, column in used.items()}, config, file_column)
         except DataError as error:
@@ -179,10 +167,9 @@ def table_of(
     return Table([*rows.values()], faults, tuple(columns), tuple(lines), tuple(filter(None, header)), used)
 
 
-def _recognised(
-    path: Path, header: Sequence[str], config: DataConfig, file_column: str, required: tuple[str, ...]
-) -> dict[str, str]:
-    """Returns the columns of a header by this program's names for them. Case and signs of their names do not count."""
+def _recognised(path: Path, header: Sequence[str], config: DataConfig, required: tuple[str, ...]) -> dict[str, str]:
+    """The header's columns by this program's names, whatever their case and signs."""
+    file_column = required[0]
     spellings = {name: (name,) for name in (*COORDINATES, *SPACINGS, *PATIENTS, *SCANS, "mask", "category")}
     spellings |= {"diameter_mm": DIAMETERS, file_column: FILES if file_column == "file" else (file_column,)}
     options = {file_column: config.file_column, "diameter_mm": config.diameter_column, GROUP: config.group_column}
@@ -197,7 +184,7 @@ def _recognised(
     same = [letters(name) if letters(name) in map(letters, used.values()) else name for name in header]
     if twice := [name for name, key in zip(header, same, strict=True) if name and same.count(key) > 1]:
         raise DataError(f"{path}: columns must have different names; {' and '.join(twice)} are one: rename one of them")
-    if missing := [name for name in (file_column, *required, *named) if name not in used]:
+    if missing := [name for name in (*required, *named) if name not in used]:
         names = dict.fromkeys(named.get(name, (name,))[0] for name in missing)
         hint = ": separate cells by commas" if len(header) == 1 and {";", "\t"} & set(header[0]) else ""
         raise DataError(f"{path}: must have the column {', '.join(names)}; it has {', '.join(header) or 'none'}{hint}")
@@ -205,7 +192,6 @@ def _recognised(
 
 
 def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
-    """Returns the nodule of a row, from its cells by this program's names for their columns."""
     for column in (file_column, "mask"):
         name = cells.get(column, "")
         parts = name.replace("\\", "/").split("/")
@@ -234,7 +220,6 @@ def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
 
 
 def _numbers(cells: dict[str, str], columns: tuple[str, ...], least: int) -> tuple[float, ...] | None:
-    """Returns the numbers of columns, of the first `least` or more; None where there is none."""
     texts = [cells.get(column, "") for column in columns]
     for column, text in zip(columns, texts, strict=True):
         if text and not math.isfinite(as_number(text)):
@@ -248,7 +233,7 @@ def _numbers(cells: dict[str, str], columns: tuple[str, ...], least: int) -> tup
 
 
 def patient_key(text: str) -> str:
-    """Returns what all spellings of a patient share; empty where none is named.
+    """What all spellings of a patient share; empty where none is named.
 
     >>> patient_key(" P3 "), patient_key("12.0"), patient_key("nan")
     ('p3', '12', '')

@@ -1,7 +1,6 @@
 """Arrays in files: mapped into memory, decompressed, or in `.npy` and `.npz`, which are never unpickled.
 
-The length of a file is compared with its header, and checksums with the data. A header that promises less would give a part of
-the volume.
+Lengths and checksums are compared, because a header that promises less would give a part of the volume.
 """
 
 import errno
@@ -20,21 +19,17 @@ from jaxtyping import Shaped, UInt8
 from gmmae.data.volumes import DataError
 
 VOLUMES_ARRAY, MEDMNIST_ARRAY = "volumes", "train_images"
-"""Arrays of an .npz by which its form is known."""
+"""Arrays by which the form of an .npz is known."""
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 CHUNK_BYTES = 2**20
 GZIP = b"\x1f\x8b"
-"""The first bytes of a part of a gzip file."""
 
 
 def content(path: Path, begin: int, compressed: bool) -> UInt8[np.ndarray, " bytes"]:
-    """Returns the bytes of a file from one on: decompressed, or mapped, so that only the parts that are used are read.
+    """The bytes of a file from one on: decompressed, or mapped, so that only the parts that are used are read.
 
     Compressed data are zlib, or gzip of one part or several; what comes behind them is not read.
-
-    Raises:
-      DataError: they are damaged or truncated.
     """
     if not compressed:
         return np.memmap(path, np.uint8, "r", begin) if path.stat().st_size > begin else np.empty(0, np.uint8)
@@ -58,7 +53,7 @@ def content(path: Path, begin: int, compressed: bool) -> UInt8[np.ndarray, " byt
 
 
 def require_length(path: Path, promised: int, actual: int) -> None:
-    """Raises DataError for a file with more or fewer bytes than its header promises."""
+    """Raises DataError if a file's bytes are not as many as its header promises."""
     if actual != promised:
         kind = f"truncated {_kind(path)}:" if actual < promised else _kind(path)
         raise DataError(f"{kind} must hold the {promised} bytes that the header promises; {path.name} has {actual}")
@@ -87,20 +82,20 @@ def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
 
 
 def array_names(path: Path) -> tuple[str, ...]:
-    """Returns the names of the arrays in a `.npz`."""
+    """The names of the arrays in a `.npz`."""
     with _faults(path), zipfile.ZipFile(path) as archive:
         return tuple(name.removesuffix(".npy") for name in archive.namelist())
 
 
 def array_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Returns shape and type of an array in a `.npz`."""
+    """Shape and type of an array in a `.npz`."""
     with _member(path, key) as file:
         shape, _, kind = _header(file)
         return shape, kind
 
 
 def member(path: Path, key: str) -> Shaped[np.ndarray, "..."]:
-    """Reads an array of a `.npz`. Its length and checksum are compared."""
+    """Reads an array of a `.npz`, and compares its length and checksum."""
     with _member(path, key) as file:
         shape, order, kind = _header(file)
         data = file.read()
@@ -130,7 +125,7 @@ def _faults(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        # Decoders raise OSError too, without a number, and a broken archive leads to places that cannot be (EINVAL).
+        # Decoders raise OSError without a number, and broken archives EINVAL.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise DataError(f"{path.name} cannot be read as arrays: {error}") from error

@@ -1,8 +1,8 @@
-"""CT series in a folder of DICOM files. It reads headers first, and the voxels of slices only where they are needed.
+"""CT series in a folder of DICOM files.
 
-pydicom reads the headers. GDCM, a part of SimpleITK, reads the voxels: it applies RescaleSlope and RescaleIntercept, and knows
-compressed slices without further packages. A series is divided into stacks of evenly spaced slices: a missing slice ends a
-stack, so no voxel is ever made up. World coordinates are x, y, z in mm, LPS as in DICOM and ITK; arrays are z, y, x.
+pydicom reads the headers, and GDCM, a part of SimpleITK, the voxels where they are needed: it applies RescaleSlope and
+RescaleIntercept, and knows compressed slices. A missing slice ends a stack, so no voxel is ever made up. World coordinates are
+x, y, z in mm, LPS; arrays are z, y, x.
 """
 
 import itertools
@@ -34,16 +34,14 @@ TAGS = [
     "Columns",
     "BitsAllocated",
 ]
-"""What is read of a header."""
 MAX_GAP_ERROR = 0.1
-"""Largest difference between a gap and the series' usual one, as a share of that. Positions in headers are rounded."""
+"""Relative, from the usual gap: positions in headers are rounded."""
 MAX_SHIFT_PIXELS = 0.5
-"""Largest shift of a slice within its plane."""
 SAME_SHAPE = 1e-3
-"""Largest difference of a slice from its series' median in size, spacing, mm, and direction. A localizer may be among them."""
+"""Largest difference of a slice from its series' median; a localizer differs more."""
 
 LeftOut = list[tuple[str, str, str]]
-"""What is left out: its kind, in the plural; where it is; and why."""
+"""What is left out (in the plural), where it is, and why."""
 
 
 class Slice(NamedTuple):
@@ -51,11 +49,11 @@ class Slice(NamedTuple):
 
     path: Path
     uid: str  # SOPInstanceUID
-    patient: str  # PatientID; empty where not given
-    size: tuple[int, int]  # pixels along x, y
-    spacing_mm: tuple[float, float]  # of pixels along x, y
+    patient: str  # PatientID
+    size: tuple[int, int]  # along x, y
+    spacing_mm: tuple[float, float]  # along x, y
     origin_mm: Point  # centre of the first pixel
-    direction: tuple[float, ...]  # the unit vectors of rows, columns and normal, as the columns of a matrix
+    direction: tuple[float, ...]  # its columns: unit vectors of rows, columns and normal
 
     @property
     def height_mm(self) -> float:
@@ -70,17 +68,13 @@ class Stack(NamedTuple):
     spacing_mm: Point  # along x, y, z
 
     def point_mm(self, zyx: Real[np.ndarray, "3"]) -> Point:
-        """Returns the world point of an index."""
+        """The world point of an index."""
         first = self.slices[0]
         return tuple((first.origin_mm + np.reshape(first.direction, (3, 3)) @ (zyx[::-1] * self.spacing_mm)).tolist())
 
 
 def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, list[Slice]]:
-    """Reads the headers of those files that are DICOM. Returns the slices of each CT series by its SeriesInstanceUID.
-
-    Raises:
-      InputError: the disk failed, or a file may not be read.
-    """
+    """The slices of each CT series by its SeriesInstanceUID."""
     series: dict[str, list[Slice]] = defaultdict(list)
     for path in progress(paths, len(paths), "files", say):
         with reading(path):
@@ -92,7 +86,7 @@ def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, lis
                 continue
             except OSError:
                 raise
-            except Exception as error:  # pydicom has no common error for damaged headers
+            except Exception as error:  # pydicom has no common error
                 left_out.append(("DICOM files without a CT slice", str(path), error_line(error)))
     return series
 
@@ -112,7 +106,7 @@ def _slice(path: Path, header: pydicom.Dataset) -> Slice:
 
 
 def stacks(slices: list[Slice]) -> tuple[list[Stack], list[str]]:
-    """Returns the stacks of a series, and what was left out or is missing, in words.
+    """The stacks of a series, and what was left out or is missing, in words.
 
     Raises:
       DataError: the slices make no volume, or two at one place differ.
@@ -179,7 +173,7 @@ def read_region(stack: Stack, low: Int[np.ndarray, "3"], high: Int[np.ndarray, "
 
     Raises:
       DataError: voxels cannot be read, or cannot be HU.
-      InputError: the disk failed, or a file may not be read.
+      InputError: the disk failed.
     """
     rows, columns = slice(low[1], high[1]), slice(low[2], high[2])
     voxels = np.stack([_pixels(item)[rows, columns] for item in stack.slices[low[0] : high[0]]])

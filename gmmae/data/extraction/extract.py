@@ -1,10 +1,8 @@
 """The work of one worker process: it cuts all nodules of one scan. Neither this module nor its imports import jax.
 
-World coordinates are x, y, z in mm, LPS as in ITK. Arrays are z, y, x. A cube is aligned with the world's axes, for any
-direction matrix of the scan, and centred on a world point. Along an axis of S voxels, voxel i lies at
-`centre + (i - (S - 1) / 2) · edge / S` of the longest axis. So voxels are cubic, also where the edges differ.
-
-The "cube" of an array of fewer axes has its number of axes (`gmmae.data.extraction.scan.Scan.axes`).
+World coordinates are x, y, z in mm, LPS; arrays are z, y, x. A cube is aligned with the world's axes, for any direction matrix
+of the scan. Along an axis of S voxels, voxel i lies at `centre + (i - (S - 1) / 2) · edge / S` of the longest axis, so voxels
+are cubic, also where the edges differ.
 """
 
 from collections.abc import Iterator
@@ -22,17 +20,16 @@ from gmmae.data.settings import CROP_PATTERN, DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
 
 MAX_REGION_VOXELS = 2**26
-"""Largest number of scan voxels around one cube. A larger one means a diameter or a spacing in a wrong unit."""
+"""More scan voxels around one cube mean a diameter or a spacing in a wrong unit."""
 
 Shape = tuple[int, ...]
-"""Voxels of a cube along each of its volume's axes, in array order."""
+"""Voxels of a cube along its volume's axes, which may be fewer than 3."""
 
 
 def extract(task: Task, config: DataConfig) -> Reading | str:
     """Cuts all nodules of one scan. A broken file or nodule becomes a fault.
 
-    A system error (disk, network, memory) is transient and no fault of the scan, so only its reason is returned. So is any
-    result of files that have changed since they were listed.
+    Of a transient error (disk, network, memory, files changed since they were listed) the reason is returned.
     """
     cubes, faults = list[Cube](), list[Fault]()
     try:
@@ -52,9 +49,7 @@ def extract(task: Task, config: DataConfig) -> Reading | str:
 
 
 def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None]]:
-    """Yields the nodules of a task, their scans of at least so many axes, and their masks for `scan.read_mask`.
-
-    A scan is read once for all.
+    """Yields nodules, their scans, read once, and their masks for `read_mask`.
 
     Raises:
       DataError: the volume cannot be used, and so no nodule of it.
@@ -76,18 +71,13 @@ def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path |
 
 
 def centre_mm(item: Item, scan: Scan) -> Point:
-    """Returns the world point of a nodule, by default the middle of its scan.
-
-    Raises:
-      DataError: its coordinates are too few for the scan's axes.
-    """
+    """The world point of a nodule, by default the middle of its scan."""
     if item.centre_mm is None:
         return scan.frame.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in scan.size])
     return _three(item.centre_mm, scan, 0.0, "coordX, coordY, coordZ")
 
 
 def _three(known: tuple[float, ...], scan: Scan, rest: float, columns: str) -> Point:
-    """Returns three numbers: the known ones for the scan's axes, and `rest` for the other axes."""
     if len(known) < scan.axes:
         raise DataError(f"{columns} must be given for each of the volume's {scan.axes} axes; got {len(known)} of them")
     x, y, z = (*known[: scan.axes], rest, rest, rest)[:3]
@@ -111,11 +101,7 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
 
 
 def edge_mm(edge: str, diameter_mm: float | None, scan: Scan, shape: Shape) -> float:
-    """Returns the longest edge of a cube in mm, from `data.crop`: "1.25x" the diameter, "20mm", or "whole" (the volume).
-
-    Raises:
-      DataError: the edge is a multiple of a diameter that is not known.
-    """
+    """A cube's longest edge, from `data.crop`: "1.25x" the diameter, "20mm", or "whole" (the volume)."""
     match = CROP_PATTERN.fullmatch(edge)
     assert match is not None, "checked by DataConfig"
     if edge == "whole":
@@ -134,34 +120,31 @@ def cut(
     """Resamples a cube by trilinear interpolation. Returns it and the share of its voxels that lie outside the scan.
 
     Args:
-      scan: the scan; only the voxels around the cube are read.
+      scan: only its voxels around the cube are read.
       centre_mm: of the cube in the world.
-      edge_mm: from outer face to outer face along the longest edge, mm.
-      shape: voxels along each axis of the cube.
+      edge_mm: from outer face to outer face along the longest edge.
+      shape: voxels along each axis.
       outside: the value outside of the scan; None: that of the nearest voxel.
-      hu: whether voxels are HU, which are checked and rounded (int16). Others are not rounded (float32).
-
-    Raises:
-      DataError: the point lies outside the scan, the cube covers too many voxels, or as `scan.region`.
+      hu: whether voxels are checked and rounded HU (int16), or stay float32.
     """
     index_of(scan, centre_mm)
     values, inside = _sample(scan, centre_mm, edge_mm, shape, hu)
-    values = _stored(values, hu)
+    values = stored(values, hu)
     if outside is not None:
         values[~inside] = outside
     return values, float(1 - inside.mean())
 
 
 def cut_mask(mask: Scan, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt8[np.ndarray, "*volume"]:
-    """Cuts a mask as `cut` does: 1 where the interpolated mask is at least one half, 0 beyond the mask's own grid."""
+    """Cuts a mask as `cut` does: 1 where it is interpolated to at least one half, 0 beyond its own grid."""
     values, inside = _sample(mask, centre_mm, edge_mm, shape, hu=None)
     return ((values >= 0.5) & inside).astype(np.uint8)
 
 
 def _averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]:
-    """Returns a whole volume with fewer voxels. Each is the mean of the part of the volume that it covers.
+    """A whole volume with fewer voxels, each the mean of the part that it covers.
 
-    So nothing is aliased, and the sum over the volume is kept, in units of its own voxels.
+    So nothing is aliased, and the sum over the volume is kept.
     """
     values = region(scan, hu).astype(np.float64)
     for axis, count in enumerate(_in_three_axes(shape)):
@@ -169,10 +152,11 @@ def _averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]
         starts, ends = np.arange(count)[:, None] * size / count, np.arange(1, count + 1)[:, None] * size / count
         covered = np.clip(np.minimum(ends, np.arange(1, size + 1)) - np.maximum(starts, np.arange(size)), 0, None)
         values = np.moveaxis(np.tensordot(covered * count / size, values, (1, axis)), 0, axis)
-    return _stored(values.reshape(shape), hu)
+    return stored(values.reshape(shape), hu)
 
 
-def _stored(values: Float[np.ndarray, "*volume"], hu: bool) -> Real[np.ndarray, "*volume"]:
+def stored(values: Real[np.ndarray, "*volume"], hu: bool) -> Real[np.ndarray, "*volume"]:
+    """Values as `Nodules` has them."""
     return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
 
 
@@ -180,24 +164,21 @@ def _in_three_axes(shape: Shape) -> Shape:
     return (1,) * (3 - len(shape)) + shape
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what comes of it is refused
+@np.errstate(over="ignore", invalid="ignore")  # an overflow is refused below
 def _sample(
     scan: Scan, centre_mm: Point, edge_mm: float, shape: Shape, hu: bool | None
 ) -> tuple[Float[np.ndarray, "*volume"], Bool[np.ndarray, "*volume"]]:
-    """Returns the interpolated values at the cube's voxels, and whether each voxel lies inside the scan.
-
-    `hu` is as in `cut`, and None for a mask.
-    """
+    """`hu` is None for a mask."""
     spacing, sizes = edge_mm / max(shape), _in_three_axes(shape)
     offsets = [(np.arange(n) - (n - 1) / 2) * edge_mm / max(shape) for n in sizes]
-    points = np.stack(np.meshgrid(*offsets, indexing="ij")[::-1], -1)  # x, y, z, as seen from the centre
-    # The map from points to indices is affine: the middle and three more points give it all.
+    points = np.stack(np.meshgrid(*offsets, indexing="ij")[::-1], -1)  # x, y, z from the centre
+    # The map from points to indices is affine, so four points give it.
     corners = (np.array(centre_mm) + np.eye(4, 3, -1)).tolist()
     middle, *ends = np.array([scan.frame.TransformPhysicalPointToContinuousIndex(corner) for corner in corners])
     indices = middle + points @ (np.stack(ends) - middle)
     first, last = np.floor(indices.min((0, 1, 2))), np.ceil(indices.max((0, 1, 2)))
     covered = float(np.prod(last - first + 1))
-    if not covered <= MAX_REGION_VOXELS:  # an edge that is NaN or infinite is refused too
+    if not covered <= MAX_REGION_VOXELS:  # also for an edge of NaN
         raise DataError(
             f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
             "are diameter, data.crop and spacing in mm?"
@@ -205,7 +186,7 @@ def _sample(
     first, last, end = first.astype(int), last.astype(int), np.array(scan.size) - 1
     inner = np.clip([first, last], 0, end)
     part = mask_region(scan, *inner).astype(np.float32) if hu is None else region(scan, hu, *inner)
-    # The outermost voxels are repeated out to the cube, so that interpolation beyond the scan continues its faces.
+    # Interpolation beyond the scan continues its outermost voxels.
     lower, upper = np.maximum(-first, 0), np.maximum(last - end, 0)
     image = as_image(np.pad(part, np.stack([lower, upper], 1)[::-1], "edge"), scan, (inner[0] - lower).tolist())
     origin = [c - (n - 1) / 2 * spacing for c, n in zip(centre_mm, sizes[::-1], strict=True)]

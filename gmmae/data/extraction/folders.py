@@ -3,18 +3,17 @@
 `luna16`: `.mhd` scans with `.raw` or `.zraw` at `subset*/seriesuid.mhd` or `seriesuid.mhd`, and a CSV of nodules in world mm
 with the columns `seriesuid, coordX, coordY, coordZ, diameter_mm` (Setio et al. 2017, https://luna16.grand-challenge.org/Data/).
 
-`cubes`: volumes that are cut already, in a folder or its `images/`, and a CSV with the column `file`. Optional are:
+`cubes`: volumes that are cut already, in a folder or its `images/`, and a CSV with the column `file` and, optionally:
 
-- `coordX, coordY, coordZ`: the nodule's centre, world mm; by default the middle of the volume.
+- `coordX, coordY, coordZ`: the nodule's centre, world mm; by default the volume's middle.
 - `diameter_mm`, `category`, and `patient` or another group.
 - `mask`: a file; by default the one in `masks/` with the volume's name.
-- `spacingX, spacingY, spacingZ`: mm, for arrays, which have no geometry; by default 1.
+- `spacingX, spacingY, spacingZ`: mm, for arrays; by default 1.
 
-Or one file of `volumes [N, z, y, x]`. Optional are `masks`, `patient [N]` or `groups [N]`, `categories [N]`, `names [N]`,
+Or one file of `volumes [N, z, y, x]`, with optional `masks`, `patient [N]` or `groups [N]`, `categories [N]`, `names [N]`,
 `diameter_mm [N]` and `spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
 
-With data.ndim 2 or 1, arrays `[y, x]` or `[x]` are valid too, and need no coordinates and spacings of the missing axes. An
-array of data.shape voxels along each axis, without a spacing, stays as it is.
+With data.ndim 2 or 1, arrays `[y, x]` or `[x]` are valid too. An array of data.shape, without a spacing, stays as it is.
 """
 
 import os
@@ -27,27 +26,22 @@ from zipfile import is_zipfile
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import COORDINATES, SPACINGS, Fault, Item, find_csv, read_table, table_of
+from gmmae.data.extraction.annotations import SPACINGS, Fault, Item, find_csv, read_table, table_of
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, member
 from gmmae.data.extraction.tasks import ENDINGS, Plan, Task, relative, task
 from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError
 
 Source = Literal["synthetic", "luna16", "cubes", "medmnist"]
-COLUMNS = (*COORDINATES, "diameter_mm")
 ARRAYS = {
     **{name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")},
     **{"groups": "group", "categories": "category"},
 }
-"""The arrays of an `.npz` of volumes, and what columns are called that say the same."""
+"""The arrays of an `.npz` of volumes, and their names as columns."""
 
 
 def plan_luna16(config: DataConfig) -> Plan:
-    """Lists the tasks of a LUNA16 folder. It opens only the headers of scans.
-
-    Raises:
-      DataError: no such folder, no scans, or a CSV that cannot be used.
-    """
+    """Lists the tasks of a LUNA16 folder."""
     root = config.folder
     if not config.root or not root.is_dir():
         raise DataError(
@@ -56,11 +50,11 @@ def plan_luna16(config: DataConfig) -> Plan:
     scans, faults = find_scans(root)
     if not scans:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
-    return _plan_folder(config, "seriesuid", COLUMNS, scans.get, faults)
+    return _plan_folder(config, "seriesuid", scans.get, faults)
 
 
 def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
-    """Returns the headers of a folder's scans by their series UID, and a fault for each second scan of one UID."""
+    """The headers of a folder's scans by series UID, and a fault for each second scan of one UID."""
     scans, faults = dict[str, Path](), list[Fault]()
     for path in sorted([*root.glob("[!.]*.mhd"), *root.glob("subset*/[!.]*.mhd")]):  # macOS leaves a `._name` beside files
         first = scans.setdefault(path.stem, path)
@@ -71,11 +65,7 @@ def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
 
 
 def plan_cubes(config: DataConfig) -> Plan:
-    """Lists the tasks of a folder of volumes, or of one `.npz`.
-
-    Raises:
-      DataError: no such folder or file, a CSV that cannot be used, or arrays that do not belong together.
-    """
+    """Lists the tasks of a folder of volumes, or of one `.npz`."""
     root = config.folder
     if root.suffix == ".npz" and root.is_file():
         return _plan_arrays(root, config)
@@ -87,15 +77,12 @@ def plan_cubes(config: DataConfig) -> Plan:
     def find(name: str) -> Path | None:
         return next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
 
-    return _plan_folder(config, "file", (), find, [])
+    return _plan_folder(config, "file", find, [])
 
 
-def _plan_folder(
-    config: DataConfig, column: str, required: tuple[str, ...], find: Callable[[str], Path | None], faults: list[Fault]
-) -> Plan:
-    """Returns the plan of a folder whose CSV names volumes in a column; `find` returns their files."""
+def _plan_folder(config: DataConfig, column: str, find: Callable[[str], Path | None], faults: list[Fault]) -> Plan:
     root, csv, tasks = config.folder, find_csv(config), list[Task]()
-    table, scans = read_table(csv, config, column, required), column == "seriesuid"
+    table, scans = read_table(csv, config, column), column == "seriesuid"
     faults = [*table.faults, *faults]
     for name, group in groupby(sorted(table.rows, key=lambda row: row.file), lambda row: row.file):
         rows, path, items = list(group), find(name), list[Item]()
@@ -119,7 +106,7 @@ def _plan_folder(
 
 
 def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Source:
-    """Returns the source that reads a file or a folder, where it can be told; `csv` as in `data.csv`."""
+    """The source that reads a file or a folder, where it can be told; `csv` as in `data.csv`."""
     names = array_names(root) if root.suffix == ".npz" and is_zipfile(root) else ()
     if MEDMNIST_ARRAY in names:
         return "medmnist"
@@ -132,10 +119,7 @@ def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Sourc
 def plan_files(files: Sequence[Path]) -> Plan:
     """Lists the tasks of single files, each with one nodule in its middle.
 
-    The nodule has the name of its file. Where several files have one name, it includes the folders below the common one.
-
-    Raises:
-      DataError: a file is missing, repeated, or has no ending of a volume.
+    Names of several files with one name include the folders below the common one.
     """
     tasks, places = list[Task](), [Path(os.path.abspath(path)) for path in files]
     common = Path(os.path.commonpath([place.parent for place in places])) if places else Path()
@@ -153,7 +137,6 @@ def plan_files(files: Sequence[Path]) -> Plan:
 
 
 def _plan_arrays(root: Path, config: DataConfig) -> Plan:
-    """Lists the volumes of one `.npz`. Its arrays with a value for each volume are read as the columns of a CSV."""
     shape, _ = array_header(root, VOLUMES_ARRAY)
     samples, axes = (*shape, 0)[0], len(shape) - 1
     if samples < 1 or not config.ndim <= axes <= 3:

@@ -1,8 +1,7 @@
-"""Headers of volume files, read and checked without ITK, and the checks of numbers in files.
+"""Headers of volume files, read and checked without SimpleITK, and the checks of numbers in files.
 
-ITK silently repairs some faults: a spacing of 0 or NaN in NIfTI becomes 1 mm, as does a missing one in MetaImage. An origin in
-MetaImage that is no number becomes 0. ITK also ignores the rescaling of a MetaImage header. Such headers are refused here,
-before ITK reads them. Nothing here imports SimpleITK.
+ITK silently repairs some faults: a spacing of 0 or NaN in NIfTI becomes 1 mm, as does a missing one in MetaImage, whose origin
+becomes 0 if it is no number, and whose rescaling is ignored. Such headers are refused here.
 """
 
 import math
@@ -20,23 +19,22 @@ from gmmae.data.volumes import DataError
 
 SUFFIXES = (".mhd", ".mha", ".nii", ".nii.gz", ".nrrd")
 SPACING_MM = (0.05, 20.0)
-"""Range of plausible distances between voxels."""
 SPACING_TOLERANCE = 0.01
-"""Largest relative difference between the two spacings that a NIfTI header gives."""
+"""Relative, between the two spacings in a NIfTI header."""
 FORM_TOLERANCE_MM = 0.5
-"""Largest distance between a voxel's places by the two matrices of a NIfTI header."""
+"""Largest distance between a voxel's places by the two matrices."""
 
 META_NUMBERS = (
     *((3, (name,)) for name in ("DimSize", "ElementSpacing", "ElementSize")),
     (3, ("Offset", "Position", "Origin")),
     (9, ("TransformMatrix", "Rotation", "Orientation")),
 )
-"""How many numbers a field of a MetaImage has, and its names. Readers choose differently among these, so they must agree."""
+"""Count and names of a MetaImage's fields; readers choose differently among the names, so they must agree."""
 META_FIXED = {"ElementToIntensityFunctionSlope": "1", "ElementToIntensityFunctionOffset": "0", "BinaryData": "True"}
-"""Fields of a MetaImage that may have one value only, where they are there."""
+"""Fields of a MetaImage that may only have this value."""
 
 NIFTI_TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}
-"""Types of voxels by their code in a NIfTI header. Others have several components."""
+"""Types of voxels by their codes; others have several components."""
 NIFTI_FIELDS = {
     "dim": ("8i2", 40),
     "datatype": ("i2", 70),
@@ -49,24 +47,24 @@ NIFTI_FIELDS = {
     "sform": ("(3,4)f4", 280),
     "magic": ("S4", 344),
 }
-"""The fields of a NIfTI header that are read: their types, and their first bytes."""
+"""Types and first bytes of a NIfTI header's fields."""
 FIRST_VOXEL = 352
-"""First byte that voxels of a NIfTI file may have."""
+"""Least first byte of a NIfTI file's voxels."""
 
 
 class Stored(NamedTuple):
     """The voxels of a volume as they are stored."""
 
-    path: Path  # the file that holds them
+    path: Path
     content: UInt8[np.ndarray, " bytes"]
     order: Literal["<", ">"]  # of bytes
-    from_end: bool = False  # they are the last bytes of the content
-    kind: str = ""  # their type, where ITK does not say it
+    from_end: bool = False  # whether they end the content
+    kind: str = ""  # type, where ITK does not say it
     scaling: tuple[float, float] = (1.0, 0.0)  # slope and intercept
 
 
 def read_stored(path: Path) -> Stored:
-    """Reads a volume file, and checks its header for faults that ITK would repair.
+    """Reads a volume file, and refuses faults in its header that ITK would repair.
 
     Raises:
       DataError: the header must not be trusted, or compressed voxels are damaged.
@@ -84,7 +82,7 @@ def read_stored(path: Path) -> Stored:
 
 
 def data_file(path: Path) -> Path:
-    """Returns the file with the voxels: the one that a `.mhd` header names, otherwise the file itself."""
+    """The file with the voxels, perhaps another one that a `.mhd` header names."""
     names_another = path.suffix in (".mhd", ".mha") and path.is_file()
     name = _fields(path, "=")[0].get("ElementDataFile", "LOCAL") if names_another else "LOCAL"
     return path if name.upper() == "LOCAL" else Path(os.path.normpath(path.parent / name))
@@ -125,7 +123,7 @@ def _read_meta(path: Path) -> Stored:
 
 
 def _behind(path: Path, end: int, skipped: str, big_endian: bool, compressed: bool) -> Stored:
-    """Returns the voxels behind a header and some more bytes; -1 stands for all bytes before the voxels."""
+    """The voxels behind a header and some more bytes, or -1 for all that come before them."""
     begin = end + int(skipped) if skipped.isdigit() else 0
     return Stored(path, content(path, begin, compressed), ">" if big_endian else "<", skipped == "-1")
 
@@ -162,7 +160,7 @@ def _read_nifti(path: Path) -> Stored:
     }
     _check_nifti(header)
     slope, intercept = header["scaling"]
-    if all(value == 0 or math.isnan(value) for value in (slope, intercept)):  # which all readers take for no scaling
+    if all(value == 0 or math.isnan(value) for value in (slope, intercept)):  # for all readers no scaling
         slope, intercept = 1.0, 0.0
     if slope == 0 or not np.isfinite([slope, intercept]).all():
         raise DataError(
@@ -209,9 +207,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def as_number(text: str) -> float:
-    """Returns the number in a text, or NaN where it holds none.
-
-    Python also reads `1_0` as a number. No other reader does.
+    """The number in a text, or NaN. Python also reads `1_0` as one, unlike any other reader.
 
     >>> as_number(" 5.1e0 "), as_number("1_0"), as_number("six")
     (5.1, nan, nan)
@@ -229,7 +225,7 @@ def require_diameter(diameter_mm: float | None) -> None:
 
 
 def require_spacing(spacing: Iterable[float], name: str = "the spacing") -> None:
-    """Raises DataError, which begins with `name`, for distances between voxels that are implausible in mm."""
+    """Raises DataError, which begins with `name`, for implausible distances between voxels."""
     lengths = tuple(spacing)
     least, most = SPACING_MM
     if not all(least <= mm <= most for mm in lengths):
@@ -237,5 +233,5 @@ def require_spacing(spacing: Iterable[float], name: str = "the spacing") -> None
 
 
 def listed(numbers: Iterable[int | float]) -> str:
-    """Returns numbers as text for a message."""
+    """Numbers as text for a message."""
     return " ".join(f"{number:g}" for number in numbers)

@@ -1,8 +1,7 @@
 """The files of MedMNIST v2 with three dimensions, such as `nodulemnist3d.npz`, in 28³ or 64³ voxels.
 
 A file has `train_images`, `val_images` and `test_images` `[N, z, y, x]` of bytes, and for each the labels `[N, 1]`. The
-division into training, validation and test is MedMNIST's own. Classes have the names of the package `medmnist`, where the name
-of the file tells which data set it is; otherwise they have their numbers.
+division is MedMNIST's own. Classes have names if the name of the file tells which data set it is.
 
 Source: Yang et al., Scientific Data 10:41, 2023. Names and checksums are those of `medmnist/info.py`, version 3.0.2.
 """
@@ -22,15 +21,14 @@ from gmmae.data.splits import SPLITS
 from gmmae.data.volumes import DataError
 
 RECORD = "https://zenodo.org/records/10519652"
-"""Record of all files."""
 WAY_OUT = f"get it again from {RECORD}"
 
 
 class Dataset(NamedTuple):
     """A data set of MedMNIST."""
 
-    labels: tuple[str, ...]  # names of the classes, in the order of their numbers
-    md5: tuple[str, ...]  # checksums of the files of 28³ and of 64³ voxels
+    labels: tuple[str, ...]  # names of the classes
+    md5: tuple[str, ...]  # of the files of 28³ and of 64³ voxels
 
 
 def _dataset(labels: str, *md5: str) -> Dataset:
@@ -55,11 +53,11 @@ DATASETS = {
         "inhibitory synapse, excitatory synapse", "1235b78a3cd6280881dd7850a78eadb6", "43bd14ebf3af9d3dd072446fedc14d5e"
     ),
 }
-"""The data sets of three dimensions, by the names of their files."""
+"""By the names of their files."""
 
 
 def dataset_name(path: Path) -> str:
-    """Returns the data set that a file's name tells, or an empty text.
+    """The data set that a file's name tells, or an empty text.
 
     >>> dataset_name(Path("nodulemnist3d_64.npz")), dataset_name(Path("mine.npz"))
     ('nodulemnist3d', '')
@@ -69,11 +67,7 @@ def dataset_name(path: Path) -> str:
 
 
 def plan(config: DataConfig) -> Plan:
-    """Lists the tasks of a file: the images of training, validation and test.
-
-    Raises:
-      DataError: no such file, or arrays that are not those of MedMNIST with three dimensions.
-    """
+    """Lists the images of training, validation and test."""
     root = config.folder
     if root.suffix != ".npz" or not root.is_file():
         raise DataError(
@@ -92,7 +86,6 @@ def plan(config: DataConfig) -> Plan:
 
 
 def _part(root: Path, split: str, part: str) -> list[Item]:
-    """Checks the arrays of training, validation or test, and returns the volumes."""
     array = f"{part}_images"
     (images, dtype), (labels, kind) = array_header(root, array), array_header(root, f"{part}_labels")
     n = images[:1]

@@ -1,13 +1,13 @@
 """Loads the `Nodules` of a folder of scans or volumes. They are extracted once and kept in the cache.
 
-The cache is a folder with an entry for each set of files and options, named by a hash of both:
+The cache has an entry for each set of files and options, named by a hash of both:
 
 - `KEY/nodules.npz` has the cubes. `KEY/summary.json` is written after it, with its hash. An entry whose hash does not fit is
-  not there, and is made again. A file is replaced whole, so what a reader has begun to read stays as it was.
+  made again. Files are replaced whole, so what a reader has begun to read stays as it was.
 - `KEY.lock` lets one process at a time make an entry. The others wait.
-- `.parts/` has the cubes of each scan of an extraction that is not finished, named by a hash of what they depend on. So another
-  CSV, or a fixed scan, costs only the scans that it changes. They are removed when an entry has them.
-- What a killed process has left is removed by an extraction a month later.
+- `.parts/` has the cubes of each scan of an unfinished extraction, named by a hash of what they depend on, so another CSV or a
+  fixed scan costs only the scans that it changes.
+- An extraction removes what a process that was killed has left a month before.
 """
 
 import hashlib
@@ -16,7 +16,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,25 +36,21 @@ from gmmae.system.compilation_cache import user_cache
 from gmmae.system.files import stoppable, whole_file, write_text, writing
 
 VERSION = 8
-"""Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
+"""It grows when the same files and options would give other cubes, or an entry another meaning."""
 
-7: the arrays of an entry are the columns of one table.
-"""
-
-SOURCES: dict[str, Callable[[DataConfig], Plan]] = {
+SOURCES = {
     "luna16": folders.plan_luna16,
     "cubes": folders.plan_cubes,
     "medmnist": medmnist.plan,
 }
 IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", *COLUMNS)
-"""Fields of the configuration on which the cubes depend, besides the files."""
+"""Options on which the cubes depend."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 STALE_AFTER_S = 30 * 24 * 3600.0
-"""Age after which the remains of a killed process are removed."""
 
 
 class Prepared(NamedTuple):
-    """An entry of the cache: its folder, the summary of its extraction, and whether it was in the cache before."""
+    """An entry, its summary, and whether it was in the cache before."""
 
     folder: Path
     summary: dict[str, Any]
@@ -68,13 +63,11 @@ def say_on_stderr(line: str) -> None:
 
 
 def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
-    """Loads the nodules of a configuration from the cache, and extracts them first where it lacks them.
-
-    It reports skipped faults, also when the cubes come from the cache.
+    """Loads the nodules of a configuration from the cache, extracts missing ones, and reports skipped faults.
 
     Raises:
       DataError: no nodule is usable, or there is a fault and `data.on_error` is "refuse".
-      TransientError: a scan failed for a transient reason. The parts of the other scans are kept, without an entry.
+      TransientError: a scan failed for a transient reason. The parts of the other scans are kept.
     """
     prepared = prepare(config, say)
     summary = prepared.summary
@@ -90,7 +83,7 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
 
 
 def load_prepared(prepared: Prepared) -> Nodules:
-    """Loads the nodules of a cache entry."""
+    """Loads a cache entry."""
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         table = dict(arrays)
     values, masks, masked = (table.pop(name) for name in ("values", "mask", "masked"))
@@ -98,16 +91,11 @@ def load_prepared(prepared: Prepared) -> Nodules:
 
 
 def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False, plan: Plan | None = None) -> Prepared:
-    """Returns the cache entry of these data, and makes it first where the cache lacks it.
+    """Returns the cache entry of these data, and makes it first where the cache lacks it; errors are those of `load`.
 
     `refresh` makes it and its parts again. A plan replaces the tasks of `data.root`.
-
-    Raises:
-      DataError: as `load`.
-      InputError: the cache cannot be written.
-      StorageError: its disk is full, or failed.
     """
-    if config.source == "medmnist":  # a damaged array is a whole part of the division
+    if config.source == "medmnist":  # a damaged array is a whole part
         config = replace(config, on_error="refuse")
     if config.source not in SOURCES:
         raise DataError(f"data.source must be one of {', '.join(SOURCES)} to be prepared; got {config.source}")
@@ -132,7 +120,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
             (cache / PARTS).mkdir(parents=True, exist_ok=True)
             lock = cache / f"{entry.name}.lock"
             with locks.held(lock, lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
-                # Without its summary an entry is not there, so that an interrupted call goes on without the option.
+                # Without a summary there is no entry, so an interrupted call goes on without the option.
                 for path in (entry / SUMMARY, *(cache / PARTS).iterdir()) if refresh else ():
                     path.unlink(missing_ok=True)
                 summary = from_cache = _whole(entry)
@@ -143,7 +131,6 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
 
 
 def _whole(entry: Path) -> dict[str, Any] | None:
-    """Returns the summary of an entry that has its arrays with their original bytes, or None."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         summary = json.loads((entry / SUMMARY).read_text())
         if summary["arrays_sha256"] == sha256(entry / ARRAYS):
@@ -152,14 +139,13 @@ def _whole(entry: Path) -> dict[str, Any] | None:
 
 
 def _key(inputs: object, root: Path) -> str:
-    """Returns twenty hexadecimal digits of the SHA-256 of any JSON value. Paths count relative to the root."""
     text = json.dumps(inputs, sort_keys=True, default=lambda path: relative(root, path))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], root: Path, say: Say) -> dict[str, Any]:
-    """Reads the scans of a plan and writes their entry; returns its summary. The caller holds the entry's lock."""
-    # SimpleITK and pebble are only needed here, and cost half a second to import.
+    """The caller holds the entry's lock."""
+    # It imports SimpleITK and pebble, for half a second.
     from gmmae.data.extraction import readings as extraction
 
     start, parts = time.perf_counter(), entry.parent / PARTS
@@ -168,7 +154,7 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
         items = [item._replace(name="", place="", number=0) for item in task.items]
         kept[task] = parts / f"{_key([VERSION, options, items, task.stamps], root)}.npz"
     readings = extraction.read(config, plan, kept, say)
-    # Workers finish in any order; the result must not depend on it.
+    # Workers finish in any order.
     cubes = sorted((cube for reading in readings for cube in reading.cubes), key=lambda cube: cube.item.name)
     faults = sorted(
         [*plan.faults, *(fault for reading in readings for fault in reading.faults)],

@@ -11,13 +11,13 @@ from rich.progress import track
 LINE_EVERY_S = 10.0
 
 Say = Callable[[str], None]
-"""A function that takes a line for the user."""
+"""Takes a line for the user."""
 
 T = TypeVar("T")
 
 
 def progress(items: Iterable[T], total: int, what: str, say: Say) -> Iterator[T]:
-    """Yields `total` items, and shows how many of them the caller is done with."""
+    """Yields the items, and shows how many of them are done."""
     if sys.stderr.isatty():
         yield from track(items, f"reading {what}", total, console=Console(stderr=True), transient=True)
         return

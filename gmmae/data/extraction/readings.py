@@ -1,10 +1,8 @@
 """Reads all scans of a plan by worker processes, and repeats readings that fail for transient reasons.
 
-A killed process, a time-out, or an error of the disk or the network says nothing about the scan. So the scan is read again,
-alone, because other scans may have taken the memory. A scan that fails every time ends the extraction. Without this, a cache
-entry would lack its nodules because of a transient error.
-
-The result of each scan is kept in a file until the extraction is finished, so no scan is read twice after an interruption.
+A killed process, a time-out, or an error of the disk or the network says nothing about the scan. So it is read again, alone,
+because other scans may have taken the memory. A scan that fails every time ends the extraction, because the cache entry would
+lack its nodules.
 """
 
 import ctypes
@@ -36,17 +34,16 @@ from gmmae.system.environment import cores
 from gmmae.system.files import whole_file
 
 PAUSES_S = (1.0, 5.0)
-"""Seconds before each repetition."""
 MAX_FAILURES_IN_A_ROW = 8
-"""Failures one after the other with which the extraction ends. With more workers than this, their number counts."""
+"""The extraction ends after so many, or after as many as there are workers, if more."""
 
 
 def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) -> list[Reading]:
-    """Reads all scans of a plan; `kept` names the file of each scan's result.
+    """Reads all scans of a plan; `kept` names the file of each scan's result, so that none is read twice.
 
     Raises:
       DataError: a scan is broken and `data.on_error` is "refuse".
-      TransientError: scans failed at every attempt, or too many failed one after the other.
+      TransientError: scans failed at every attempt, or too many in a row.
     """
     readings = [reading for task in plan.tasks if (reading := _load(kept[task], task))]
     done = {reading.task for reading in readings}
@@ -65,7 +62,7 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
 
 
 def cube_arrays(cubes: Sequence[Cube]) -> dict[str, np.ndarray]:
-    """Returns the fields of cubes, but the item, as arrays. Beside images, only the central slice of a volume is usable."""
+    """The fields of cubes, but the item. Beside images, volumes count by their central slice."""
     axes = min(cube.values.ndim for cube in cubes)
     columns = zip(*(cube[1:] for cube in cubes), strict=True)
     sections = ([central_section(np.array([field]), axes) for field in column] for column in columns)
@@ -80,7 +77,6 @@ def _load(path: Path, task: Task) -> Reading | None:
 
 
 def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[Reading, None, None]:
-    """Yields the reading of each task in the order in which they finish. Repeated ones come last."""
     workers = cores() if config.workers == "auto" else config.workers
     if workers == 1 and config.scan_time_limit_s is None:
         workers = 0  # only another process can be killed
@@ -112,7 +108,7 @@ def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[R
 
 
 def _extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Generator[tuple[Task, Reading | str], None, None]:
-    """Yields all tasks with their results, in the order in which they finish. 0 workers: this process, without a time limit."""
+    """0 workers: this process, without a time limit."""
     if workers == 0:
         yield from ((task, extract(task, config)) for task in tasks)
         return
@@ -121,11 +117,12 @@ def _extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Gen
     try:
         while pool.active:
             for task in islice(waiting, 2 * workers - len(running)):
-                limit_s = (config.scan_time_limit_s or 0.0) * task.volumes
+                volumes = 1 if task.items[0].part is None else len(task.items)
+                limit_s = (config.scan_time_limit_s or 0.0) * volumes
                 running[pool.schedule(extract, (task, config), timeout=limit_s)] = task
             if not running:
                 return
-            # A pool that breaks may leave some without an answer.
+            # A broken pool may leave some without an answer.
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
                 try:
                     answer = future.result()
@@ -167,8 +164,8 @@ class _Context(SpawnContext):
 
 
 def _begin() -> None:
-    # PR_SET_PDEATHSIG: the kernel kills it with its parent, even in a decoder that hangs.
+    # PR_SET_PDEATHSIG: the kernel kills it with its parent, even in a hanging decoder.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    # What native libraries print would get between the lines of the command.
+    # Native libraries print between the command's lines.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)

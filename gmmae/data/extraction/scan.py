@@ -1,10 +1,8 @@
 """Scans: the voxels of a volume and their positions in the world, and the checks of both.
 
-World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. An array `[y, x]` is a volume of one slice, and
-`[x]` one of a single line; `Scan.axes` says so.
-
-A file is read once: what is checked is what is used. ITK reads headers only. From a damaged `.zraw` it gave wrong voxels
-without an error, and 0 for NaN in NIfTI.
+World coordinates are x, y, z in mm, LPS; arrays are z, y, x. An array `[y, x]` is a volume of one slice, and `[x]` one of a
+single line. A file is read once: what is checked is what is used. ITK reads headers only: from a damaged `.zraw` it gave wrong
+voxels without an error, and 0 for NaN in NIfTI.
 """
 
 import math
@@ -23,25 +21,26 @@ from gmmae.data.extraction.headers import SUFFIXES, listed, read_stored, require
 from gmmae.data.volumes import DataError, Point
 
 MAX_DIRECTION_ERROR = 0.01
-"""Largest difference between the identity and a direction matrix times its transpose. Headers are rounded."""
+"""Largest error of a direction matrix times its transpose: headers are rounded."""
 MAX_ORIGIN_MM = 1e6
-"""Largest distance of a scan's first voxel from the world's origin along an axis. Beyond, places lose their digits."""
+"""Beyond, places lose their digits."""
 MAX_GRID_DISTANCE = 0.1
-"""Largest distance of a nodule's centre from its mask, in voxels. Headers are rounded."""
+"""How far a nodule's centre may be from its mask, in voxels: headers are rounded."""
 Volume = Real[np.ndarray, "z y x"]
+Index = Integer[np.ndarray, " 3"]
 HU_RANGE = (-32768, 32767)
 MIN_LARGEST_HU = 10
-"""Smallest plausible magnitude of the largest HU of a region. The noise of CT is larger."""
+"""The noise of CT has larger magnitudes."""
 MAX_LABELS_NAMED = 5
 
 
 class Scan(NamedTuple):
-    """A volume. Its voxels are not checked: `region` does that where they are used."""
+    """A volume, whose voxels `region` checks where they are used."""
 
     voxels: Volume  # in memory, or mapped from a file
-    frame: sitk.Image  # one voxel that carries origin, spacing and direction
-    axes: int = 3  # or 2 for an array `[y, x]`, or 1 for `[x]`
-    bare: bool = False  # an array, which has no place in the world: it begins at the origin
+    frame: sitk.Image  # one voxel, with the geometry
+    axes: int = 3  # 2 for an array `[y, x]`, 1 for `[x]`
+    bare: bool = False  # an array, which has no place in the world
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -50,26 +49,23 @@ class Scan(NamedTuple):
 
     @property
     def spacing_mm(self) -> Point:
-        """Distances between voxels along x, y, z."""
+        """Along x, y, z."""
         return self.frame.GetSpacing()
 
 
 def read(path: Path, key: str = "volume") -> Scan:
-    """Reads a volume file, with its axes in the order and direction of the world's: x, y, z in LPS.
-
-    `key` names one of several arrays in a `.npz`.
+    """Reads a volume file, or an array `key` of a `.npz`, its axes turned to the world's: x, y, z in LPS.
 
     Raises:
-      DataError: the file, or the data file its header names, is missing, truncated, damaged or no scalar volume.
-      OSError: the system failed, not the file.
-      MemoryError: likewise.
+      DataError: the file, or the data file its header names, is missing, damaged or no scalar volume.
+      OSError, MemoryError: the system failed, not the file.
     """
     if path.name.endswith(ARRAY_SUFFIXES):
         return of_array(open_array(path, key))
     stored = as_stored(path)
     frame = sitk.DICOMOrient(stored.frame)
     ours, theirs = (np.array(one.GetDirection()).reshape(3, 3) for one in (frame, stored.frame))
-    along = theirs.T @ ours  # ±1 where a stored axis is one of the turned axes, about 0 elsewhere
+    along = theirs.T @ ours  # ±1 where a stored axis is a turned one, else about 0
     order = np.abs(along).argmax(0)
     backwards = along.sum(0) < 0
     voxels = stored.voxels.transpose(2 - order[::-1])
@@ -80,7 +76,7 @@ def read(path: Path, key: str = "volume") -> Scan:
 
 
 def as_stored(path: Path) -> Scan:
-    """Reads a volume file, its axes as they are stored. Errors are those of `read`."""
+    """Reads a volume file as `read`, its axes as they are stored."""
     stored = read_stored(path)
     header = sitk.ImageFileReader()
     header.SetFileName(str(path))
@@ -103,40 +99,32 @@ def as_stored(path: Path) -> Scan:
     if stored.scaling != (1, 0):
         slope, intercept = map(np.float64, stored.scaling)
         scaled = np.empty(size, kind)
-        for part, whole in zip(scaled, voxels, strict=True):  # slice by slice, because it is done in double precision
+        for part, whole in zip(scaled, voxels, strict=True):  # slice by slice, because it takes double precision
             part[...] = whole * slope + intercept
         voxels = scaled
     return Scan(voxels, frame)
 
 
 def read_scan(path: Path) -> tuple[Scan, Volume]:
-    """Reads a whole scan in HU, its axes as they are stored.
-
-    Raises:
-      DataError, OSError: as `read` and `region`.
-    """
+    """Reads a whole scan in HU, its axes as they are stored."""
     scan = as_stored(path)
     return scan, np.require(region(scan, hu=True), requirements="W")
 
 
 def shape(path: Path) -> tuple[int, ...]:
-    """Returns the number of voxels of a volume, or of each in a file of several, along z, y, x. Errors are those of `read`."""
+    """The voxels along z, y, x of a volume, or of each in a file of several."""
     several = path.suffix == ".npz" and VOLUMES_ARRAY in array_names(path)
     return array_header(path, VOLUMES_ARRAY)[0][1:] if several else read(path).voxels.shape
 
 
-def of_array(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point = (1.0, 1.0, 1.0)) -> Scan:
-    """Returns an array or memory map as a scan. Its first voxel is at the world's origin.
-
-    Raises:
-      DataError: the array has no axes or more than 3, or no numbers.
-    """
+def of_array(voxels: Shaped[np.ndarray, "..."]) -> Scan:
+    """An array or memory map as a scan, whose first voxel is at the world's origin."""
     if not 1 <= voxels.ndim <= 3 or min(voxels.shape) < 1 or voxels.dtype.kind not in "biuf":
         what = f"{voxels.dtype} of the shape {voxels.shape}"
         raise DataError(f"a volume must be numbers along the axes z, y, x, or the last of them; this one is {what}")
     kind = {"?": "f4", "e": "f4", "g": "f8"}.get(voxels.dtype.char, voxels.dtype)  # ITK does not know these
     size = (1,) * (3 - voxels.ndim) + voxels.shape
-    return Scan(voxels.astype(kind, copy=False).reshape(size), make_frame(spacing_mm), voxels.ndim, bare=True)
+    return Scan(voxels.astype(kind, copy=False).reshape(size), make_frame((1.0,) * 3), voxels.ndim, bare=True)
 
 
 def make_frame(
@@ -144,11 +132,7 @@ def make_frame(
     origin_mm: tuple[float, ...] = (0.0, 0.0, 0.0),
     direction: tuple[float, ...] = tuple(np.eye(3).ravel().tolist()),
 ) -> sitk.Image:
-    """Returns an image of one voxel with the geometry of a scan. It transforms between points and indices.
-
-    Raises:
-      DataError: the geometry is none.
-    """
+    """An image of one voxel with a scan's geometry, which transforms between points and indices."""
     if not np.isfinite([*spacing_mm, *origin_mm, *direction]).all():
         raise DataError("spacing, origin and direction in the header must be finite numbers")
     if max(map(abs, origin_mm)) > MAX_ORIGIN_MM:
@@ -165,7 +149,7 @@ def make_frame(
 
 
 def index_of(scan: Scan, point_mm: Point, tolerance: float = 0.0) -> Float[np.ndarray, " 3"]:
-    """Returns the continuous index (x, y, z) of a world point.
+    """The continuous index (x, y, z) of a world point.
 
     Raises:
       DataError: the point lies outside the scan, by more voxels than the tolerance.
@@ -178,13 +162,11 @@ def index_of(scan: Scan, point_mm: Point, tolerance: float = 0.0) -> Float[np.nd
     return index
 
 
-def region(
-    scan: Scan, hu: bool, first: Integer[np.ndarray, " 3"] | None = None, last: Integer[np.ndarray, " 3"] | None = None
-) -> Volume:
-    """Reads the voxels from a first index to a last, both x, y, z, and checks them; with `hu` also that they can be HU.
+def region(scan: Scan, hu: bool, first: Index | None = None, last: Index | None = None) -> Volume:
+    """Reads the voxels from a first index to a last, both x, y, z.
 
     Raises:
-      DataError: voxels are not finite, or cannot be HU, or 32 bits cannot hold them.
+      DataError: voxels are not finite, 32 bits cannot hold them, or, with `hu`, they cannot be HU.
     """
     part = scan.voxels
     if first is not None and last is not None:
@@ -210,12 +192,8 @@ def region(
     return values
 
 
-def mask_region(mask: Scan, *ends: Integer[np.ndarray, " 3"]) -> Bool[np.ndarray, "z y x"]:
-    """Reads a region of a mask, which is true in the nodule. `ends` are those of `region`.
-
-    Raises:
-      DataError: voxels are not finite, or have several values besides 0.
-    """
+def mask_region(mask: Scan, *ends: Index) -> Bool[np.ndarray, "z y x"]:
+    """Reads a region of a mask: 0, and one other value in the nodule. `ends` are those of `region`."""
     try:
         values = region(mask, False, *ends)
     except DataError as error:
@@ -229,10 +207,10 @@ def mask_region(mask: Scan, *ends: Integer[np.ndarray, " 3"]) -> Bool[np.ndarray
 
 
 def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: Point | None = None) -> Scan:
-    """Reads the mask of a nodule from a file or an array. An array has the grid of its scan, which is an array too.
+    """Reads the mask of a nodule from a file, or from an array on the grid of its scan.
 
     Raises:
-      DataError: it cannot be used, has other axes, does not overlap the scan, or does not hold the nodule's centre.
+      DataError: it cannot be used, does not overlap the scan, or does not hold the nodule's centre.
       OSError: the system failed, not the file.
     """
     try:
@@ -246,7 +224,7 @@ def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: P
             mask = mask._replace(frame=scan.frame)
         if mask.axes != scan.axes:
             raise DataError(f"must have the {scan.axes} axes of its volume; it has {mask.axes}")
-        # The box around its corners, along the scan's axes, must reach into the scan.
+        # The box around its corners must reach into the scan.
         ends = product(*((-0.5, n - 0.5) for n in mask.size))
         corners = [mask.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
         indices = np.array([scan.frame.TransformPhysicalPointToContinuousIndex(corner) for corner in corners])
@@ -262,18 +240,14 @@ def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: P
 
 
 def mask_on_grid(mask: Scan, scan: Scan) -> UInt8[np.ndarray, "z y x"]:
-    """Returns a mask on a scan's grid: the mask's nearest voxel in the world, and 0 outside of the mask.
-
-    Raises:
-      DataError: as `mask_region`.
-    """
+    """A mask on a scan's grid: the mask's nearest voxel in the world, and 0 outside of the mask."""
     image, frame = as_image(mask_region(mask).astype(np.uint8), mask), scan.frame
     grid = (frame.GetOrigin(), frame.GetSpacing(), frame.GetDirection())
     return sitk.GetArrayFromImage(sitk.Resample(image, scan.size, sitk.Transform(), sitk.sitkNearestNeighbor, *grid))
 
 
 def as_image(values: Volume, scan: Scan, first: Sequence[int] = (0, 0, 0)) -> sitk.Image:
-    """Returns a part of a scan that begins at an index x, y, z, as an image with its geometry."""
+    """A part of a scan that begins at an index x, y, z, as an image."""
     image = sitk.GetImageFromArray(values)
     image.SetSpacing(scan.spacing_mm)
     image.SetOrigin(scan.frame.TransformIndexToPhysicalPoint(first))

@@ -1,4 +1,4 @@
-"""The counts and statistics of an extraction, as a dictionary for `summary.json` and as printed lines."""
+"""The counts and statistics of an extraction, for `summary.json` and as printed lines."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from gmmae.data.groups import Groups
 from gmmae.data.splits import SPLITS
 
 MAX_FAULT_LINES = 20
-"""Largest number of printed faults; summary.json has all."""
+"""summary.json has all faults."""
 
 
 def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarray], hu: bool, groups: Groups) -> dict[str, Any]:
-    """Returns counts and statistics. `annotations = nodules + duplicates + lost` always holds."""
+    """Counts and statistics. `annotations = nodules + duplicates + lost` always holds."""
     kinds = Counter(fault.kind for fault in faults)
     values, masked, filled, diameter_mm = (table[name] for name in ("values", "masked", "filled", "diameter_mm"))
     low = np.percentile(values.reshape(len(values), -1), 1, axis=1)
@@ -60,7 +60,7 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
 
 
 def lines(summary: dict[str, Any]) -> list[str]:
-    """Returns the summary as printed lines, faults last."""
+    """The summary as printed lines, faults last."""
     diameter, filled, values = summary["diameter_mm"], summary["filled_share"], summary["values"]
     low, median, high = (format(values[name], ".0f" if summary["unit"] else ".4g") for name in ("p1", "p50", "p99"))
     kinds = ", ".join(f"{count} {name or 'without category'}" for name, count in summary["categories"].items())
@@ -90,7 +90,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
 
 
 def cautions(summary: dict[str, Any]) -> list[str]:
-    """Returns the grouping's lines, and one on nodules with hardly a voxel below 0 HU, as of a scan with an offset of 1,024."""
+    """The grouping's lines, and one on nodules hardly below 0 HU, as with an offset of 1,024."""
     text = list(summary["grouping"])
     if offset := summary["offset"]:
         text.append(
@@ -101,7 +101,7 @@ def cautions(summary: dict[str, Any]) -> list[str]:
 
 
 def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
-    """Returns at most `MAX_FAULT_LINES` faults as printed lines; `place` is the file with all."""
+    """At most `MAX_FAULT_LINES` faults as printed lines; `place` has all."""
     faults = [Fault(**fault).line() for fault in summary["faults"]]
     if len(faults) > MAX_FAULT_LINES:
         faults[MAX_FAULT_LINES:] = [f"and {len(faults) - MAX_FAULT_LINES} more, in {place}"]

@@ -1,7 +1,4 @@
-"""The tasks of an extraction, one for each scan, and their results.
-
-A source (`folders`, `medmnist`) lists the tasks, and `extract` carries them out.
-"""
+"""The tasks of an extraction, one for each scan, and their results."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,16 +15,14 @@ from gmmae.data.extraction.headers import SUFFIXES, data_file
 from gmmae.data.volumes import Point
 
 ENDINGS = (*ARRAY_SUFFIXES, *SUFFIXES)
-"""Endings of the files of volumes."""
 SAMPLE_BYTES = 2**16
-"""Bytes of each part of a file that stand for its content."""
+"""Bytes of each part that stand for a file's content."""
 
 
 class Stamp(NamedTuple):
     """A file as it was found: its size, and its time of change in ns; both -1 where there is none.
 
-    `sample` is a hash of its size, its first bytes and those in its middle: `rsync -t` can replace a scan by another one of the
-    same size and time.
+    `sample` is a hash of its size, first bytes and middle: `rsync -t` can replace a scan by another of the same size and time.
     """
 
     path: Path
@@ -37,17 +32,12 @@ class Stamp(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A scan, its name in messages, the nodules to cut from it, and all files that are read for them."""
+    """A scan, its name in messages, the nodules to cut from it, and all files that are read."""
 
     file: Path
     label: str
     items: tuple[Item, ...]
     stamps: tuple[Stamp, ...]
-
-    @property
-    def volumes(self) -> int:
-        """Number of volumes: 1 for a scan, or the parts of a file of several."""
-        return 1 if self.items[0].part is None else len(self.items)
 
 
 class Cube(NamedTuple):
@@ -56,10 +46,10 @@ class Cube(NamedTuple):
     item: Item
     values: Real[np.ndarray, "*volume"]
     mask: UInt8[np.ndarray, "*volume"]  # 1 in the nodule
-    masked: bool  # whether a mask is known
-    centre_mm: Point  # world point in the middle of the cube
+    masked: bool
+    centre_mm: Point  # of the cube
     edge_mm: float  # the longest edge
-    filled: float  # share of the voxels that lie outside the scan
+    filled: float  # share of the voxels outside the scan
 
 
 class Reading(NamedTuple):
@@ -68,34 +58,34 @@ class Reading(NamedTuple):
     task: Task
     cubes: list[Cube]
     faults: Sequence[Fault] = ()
-    failures: Sequence[str] = ()  # the reasons why earlier attempts failed
+    failures: Sequence[str] = ()  # reasons of earlier attempts
 
 
 class Plan(NamedTuple):
     """The tasks of a source."""
 
-    tasks: tuple[Task, ...]  # scans to read
+    tasks: tuple[Task, ...]
     faults: list[Fault]  # rows and scans that cannot be read
-    annotations: int  # rows or volumes listed, duplicates and faulty ones included
-    way_out: str = SKIP  # the user's alternative to a fix, where a fault ends the extraction
+    annotations: int  # listed, duplicates and faulty ones included
+    way_out: str = SKIP  # the user's alternative to a fix
     header: tuple[str, ...] = ()  # the user's columns
-    used: Mapping[str, str] = {}  # those that are used, by this program's names for them
-    unread: Sequence[str] = ()  # arrays of an `.npz` that are no column, because they have another shape
+    used: Mapping[str, str] = {}  # those that are used, by this program's names
+    unread: Sequence[str] = ()  # arrays of an `.npz` that are no column
 
 
 def task(file: Path, label: str, items: list[Item]) -> Task:
-    """Returns a task with the stamps of its files as they are now."""
+    """A task with the stamps of its files as they are now."""
     masks = [item.mask for item in items if item.mask is not None]
     return Task(file, label, tuple(items), stamps(path for named in (file, *masks) for path in (named, data_file(named))))
 
 
 def place_of(task: Task, item: Item) -> str:
-    """Returns the name of a nodule in messages: its volume, and the line that lists it."""
+    """A nodule in messages: volume and line."""
     return task.label if item.place == task.label else f"{task.label} ({item.place})"
 
 
 def stamps(paths: Iterable[Path]) -> tuple[Stamp, ...]:
-    """Returns the stamps of the files, each once, in order."""
+    """The stamps of the files, each once, in order."""
     return tuple(_stamp(path) for path in sorted(set(paths)))
 
 
@@ -114,11 +104,11 @@ def _stamp(path: Path) -> Stamp:
 
 
 def relative(root: Path, path: Path) -> str:
-    """Returns a path below the root relative to it, and another one as it is."""
+    """A path relative to the root; one outside of it as it is."""
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 
 def sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file's bytes, in hexadecimal."""
+    """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

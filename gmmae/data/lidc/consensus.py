@@ -1,11 +1,8 @@
 """Nodules on which several readers agree, from their outlines.
 
-LIDC-IDRI's convention: an outline lies just outside of what it surrounds. So the pixels of an outline are no part of the
-nodule, and the pixels of a hole's outline are no part of the hole. A hole is cut out of the nodule.
-
-Outlines of different readers belong to one nodule if their nearest voxels are at most a slice apart. Pairs are joined in the
-order of their overlap, and no nodule gets two outlines of one reader. The consensus holds the voxels that at least a share of
-those readers have inside, usually half. Its scores are the readers' medians.
+LIDC-IDRI's convention: an outline lies just outside of what it surrounds, so its pixels are no part of the nodule, or of the
+hole. Outlines of different readers belong to one nodule if their nearest voxels are at most a slice apart. Pairs are joined in
+the order of their overlap, and no nodule gets two outlines of one reader. Scores are the readers' medians.
 
 Source: LIDC-IDRI, Armato et al. 2011, doi 10.1118/1.3528204.
 """
@@ -23,28 +20,30 @@ from gmmae.data.extraction.dicom import Stack
 from gmmae.data.lidc.messages import SCORES, ReadNodule
 from gmmae.data.volumes import DataError, Point
 
+Voxels = Int[np.ndarray, "voxels 3"]
+
 
 class Drawn(NamedTuple):
     """A reader's nodule on the grid of its stack."""
 
     nodule: ReadNodule
     stack: Stack
-    voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x of the nodule
-    reach: Int[np.ndarray, "voxels 3"]  # these and the pixels of the outlines, by which readers mean the same nodule
+    voxels: Voxels  # indices z, y, x
+    reach: Voxels  # with the outlines' pixels; by it readers mean the same nodule
 
 
 def draw(nodule: ReadNodule, stacks: list[Stack]) -> Drawn:
     """Draws a reader's outlines on the slices of a series.
 
     Raises:
-      DataError: an outline lies outside the image or on no slice, a slice between them is missing, or they enclose nothing.
+      DataError: an outline is not in the image of one slice, a slice is missing, or nothing is enclosed.
     """
     slices = [(stack, k, item) for stack in stacks for k, item in enumerate(stack.slices)]
     places: list[tuple[Stack, int]] = []
     for uid, z_mm, _, _ in nodule.outlines:
-        found = [(stack, k) for stack, k, item in slices if uid and item.uid == uid]
-        if not found:
-            found = [(stack, k) for stack, k, item in slices if abs(item.origin_mm[2] - z_mm) < 0.25 * stack.spacing_mm[2]]
+        found = [(stack, k) for stack, k, item in slices if uid and item.uid == uid] or [
+            (stack, k) for stack, k, item in slices if abs(item.origin_mm[2] - z_mm) < 0.25 * stack.spacing_mm[2]
+        ]
         if len(found) != 1:
             raise DataError(f"each outline must be on one slice of the series; there are {len(found)} at z = {z_mm:g} mm")
         places += found
@@ -58,7 +57,7 @@ def draw(nodule: ReadNodule, stacks: list[Stack]) -> Drawn:
     if low.min() < 0 or (high[1:] >= (height, width)).any():
         raise DataError(f"an outline must lie in the image of {width} × {height} pixels; it does not")
     mask, reach = np.zeros((2, *(high - low + 1)), bool)
-    # Holes come last, so that a hole is cut for any order of the file.
+    # Holes come last, whatever the file's order.
     for i in sorted(range(len(lines)), key=lambda i: not nodule.outlines[i].inclusion):
         k = places[i][1] - low[0]
         inside, line = enclosed(lines[i] - low[:0:-1], mask.shape[1:])
@@ -75,7 +74,7 @@ def draw(nodule: ReadNodule, stacks: list[Stack]) -> Drawn:
 def enclosed(
     points: Int[np.ndarray, "points 2"], shape: tuple[int, ...]
 ) -> tuple[Bool[np.ndarray, "y x"], Bool[np.ndarray, "y x"]]:
-    """Returns the pixels inside a closed line, and those on it. Points that are no neighbours are joined by straight lines.
+    """The pixels inside a closed polygon, and those on it.
 
     >>> inside, line = enclosed(np.array([[0, 0], [3, 0], [3, 2], [0, 2]]), (3, 4))
     >>> inside.astype(int).tolist(), int(line.sum())
@@ -93,14 +92,14 @@ class Consensus(NamedTuple):
     """A nodule as its readers agree on it."""
 
     stack: Stack
-    voxels: Int[np.ndarray, "voxels 3"]  # indices z, y, x of the nodule, in order
+    voxels: Voxels  # indices z, y, x, in order
     centre_mm: Point  # centre of mass in the world
     diameter_mm: float  # of the ball with the nodule's volume
-    scores: dict[str, float]  # medians by the names in `SCORES`; those that no reader gave are missing
+    scores: dict[str, float]  # medians of those that a reader gave
 
 
 def match(drawn: list[Drawn]) -> list[list[Drawn]]:
-    """Returns the readers' outlines by nodule, in the order of each nodule's first outline."""
+    """The readers' outlines by nodule, in the order of each one's first outline."""
     pairs: list[tuple[float, float, int, int]] = []
     for (i, one), (j, other) in itertools.combinations(enumerate(drawn), 2):
         if one.nodule.reader == other.nodule.reader or one.stack is not other.stack:
@@ -111,7 +110,7 @@ def match(drawn: list[Drawn]) -> list[list[Drawn]]:
         if distances.min() <= slice_mm:
             dice = 2 * np.sum(distances == 0) / (len(one.reach) + len(other.reach))
             pairs.append((-dice, distances.min(), i, j))
-    groups = [[i] for i in range(len(drawn))]  # the group of each outline; its members share one list
+    groups = [[i] for i in range(len(drawn))]  # of each outline; members share one list
     for _, _, i, j in sorted(pairs):
         joined = sorted(groups[i] + groups[j])
         if groups[i] is not groups[j] and len({drawn[k].nodule.reader for k in joined}) == len(joined):
@@ -121,11 +120,7 @@ def match(drawn: list[Drawn]) -> list[list[Drawn]]:
 
 
 def consensus(group: list[Drawn], share: float) -> Consensus:
-    """Returns the voxels that a share of the readers of a group of outlines have inside; 0 means any reader.
-
-    Raises:
-      DataError: no voxel is inside for that share of the readers.
-    """
+    """The voxels that a share of a group's readers have inside, 0 for any reader; DataError if there is none."""
     voxels, votes = np.unique(np.concatenate([item.voxels for item in group]), axis=0, return_counts=True)
     needed = max(math.ceil(share * len(group) - 1e-9), 1)
     voxels = voxels[votes >= needed]
@@ -140,7 +135,7 @@ def consensus(group: list[Drawn], share: float) -> Consensus:
 
 
 def category(texture: float | None) -> str:
-    """Returns the category of a texture score: 1 and 2 ground-glass, 3 and 4 part-solid, 5 solid.
+    """The category of a texture score: 1 and 2 ground-glass, 3 and 4 part-solid, 5 solid.
 
     >>> category(1.5), category(2.5), category(4), category(4.5), category(None)
     ('ground-glass', 'part-solid', 'part-solid', 'solid', '')

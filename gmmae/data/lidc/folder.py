@@ -1,4 +1,4 @@
-"""Cuts the nodules of a folder of LIDC-IDRI into a folder of cubes, as the source `cubes` reads it."""
+"""Cuts the nodules of a folder of LIDC-IDRI into a folder for the source `cubes`."""
 
 import math
 import re
@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import SimpleITK as sitk
 
-from gmmae.data.extraction.annotations import COORDINATES, Table, read_table
+from gmmae.data.extraction.annotations import COLUMNS, COORDINATES, Table, read_table
 from gmmae.data.extraction.dicom import LeftOut, Slice, find_series, read_region, reading, stacks
-from gmmae.data.extraction.folders import COLUMNS
 from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.lidc.consensus import Consensus, Drawn, category, consensus, draw, match
 from gmmae.data.lidc.messages import SCORES, Message, read_message
@@ -25,28 +24,22 @@ from gmmae.system.files import csv_text, whole_folder, write_text
 LEFT_OUT = "left_out.csv"
 SCORE_COLUMNS = {name: re.sub(r"([A-Z])", r"_\1", name).lower() for name in SCORES}
 HEADER = ("file", "patient", "seriesuid", *COLUMNS, "category", "readers", *SCORE_COLUMNS.values(), "annotated")
-"""Columns of `nodules.csv`. `annotated` says whether centre and diameter are those of the CSV of annotations."""
+"""`annotated`: whether centre and diameter are those of the CSV of annotations."""
 
 
 def cut_folder(
     root: Path, out: Path, annotations: Path | None, min_readers: int, agreement: float, margin_mm: float, say: Say
 ) -> list[str]:
-    """Writes the nodules of all CT series in a folder that have readings.
-
-    The folder `out` is there whole or not at all. An earlier result is replaced.
+    """Writes the nodules of all CT series with readings; `out` is there whole or not at all, in place of an earlier result.
 
     Args:
-      root: folder with DICOM files and XML files, in any folders below it.
-      out: folder to write: `images/`, `masks/`, `nodules.csv` and `left_out.csv`.
-      annotations: CSV shaped like LUNA16's `annotations.csv`; None: centres and diameters are those of the masks.
+      root: folder with DICOM and XML files at any depth.
+      out: gets `images/`, `masks/`, `nodules.csv` and `left_out.csv`.
+      annotations: CSV shaped like LUNA16's; None: centres and diameters are those of the masks.
       min_readers: fewest readers who outlined a nodule.
-      agreement: share of its readers who must have a voxel of the mask inside; 0 means any reader.
-      margin_mm: around the box of the nodule's mask.
+      agreement: share of them who must have a voxel of the mask inside; 0 means any.
+      margin_mm: around the box of the mask.
       say: takes lines on the progress; those on what was found and left out are returned.
-
-    Raises:
-      DataError: there is no nodule that can be used.
-      InputError: `out` cannot be written.
     """
     found: Counter[str] = Counter()
     left_out: LeftOut = []
@@ -54,7 +47,7 @@ def cut_folder(
     if annotations is not None:
         if not annotations.is_file():
             raise DataError(f"--annotations must be a CSV with the columns seriesuid, {', '.join(COLUMNS)}; got {annotations}")
-        table = read_table(annotations, DataConfig(), "seriesuid", COLUMNS)
+        table = read_table(annotations, DataConfig(), "seriesuid")
         left_out += [("rows of annotations with a fault", fault.place, fault.text) for fault in table.faults]
     both = _series(root, found, left_out, say)
     rows: list[dict[str, Any]] = []
@@ -106,7 +99,7 @@ def _listing(left_out: LeftOut, what: str, where: str) -> Iterator[None]:
 
 
 def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dict[tuple[str, str], tuple[list[Slice], Message]]:
-    """Returns slices and readings of the series that have both, by patient and UID: their order is not that of paths."""
+    """By patient and UID, so the order of paths does not matter."""
     files = sorted(filter(Path.is_file, root.rglob("*")))
     messages: dict[str, list[Message]] = defaultdict(list)
     for path in files:
@@ -145,7 +138,7 @@ def _groups(where: str, slices: list[Slice], message: Message, found: Counter[st
 
 
 def _annotate(rows: list[dict[str, Any]], table: Table, left_out: LeftOut) -> None:
-    """Replaces centres and diameters by given ones. The nearest pairs are matched first, within the larger of both radii."""
+    """The nearest pairs are matched first, within the larger radius."""
     left = dict(enumerate(table.rows))
     pairs = [
         (math.dist([row[column] for column in COORDINATES], line.centre_mm or ()), i, k)
@@ -163,7 +156,6 @@ def _annotate(rows: list[dict[str, Any]], table: Table, left_out: LeftOut) -> No
 
 
 def _write(place: Path, name: str, nodule: Consensus, margin_mm: float) -> None:
-    """Writes image and mask. The margin ends where the stack ends."""
     stack = nodule.stack
     margin = np.ceil(margin_mm / np.array(stack.spacing_mm[::-1])).astype(int)
     low = np.maximum(nodule.voxels.min(0) - margin, 0)

@@ -1,9 +1,8 @@
 """The XML files in which LIDC-IDRI keeps the outlines of its readers.
 
 A `LidcReadMessage` names a CT series, and has a `readingSession` for each reader. A session has an `unblindedReadNodule` for
-each nodule: its outline on each slice as `roi`, and, if it is 3 mm or larger, its `characteristics`. A message on chest X-rays
-names no CT series. Namespaces (`http://www.nih.gov`, `http://www.nih.gov/idri`, none) and capitals differ between files, and
-are ignored.
+each nodule: its outline on each slice as `roi`, and, from 3 mm on, its `characteristics`. Namespaces and capitals differ
+between files, and are ignored.
 
 Source: LIDC-IDRI, Armato et al. 2011, doi 10.1118/1.3528204.
 """
@@ -26,25 +25,25 @@ SCORES = (
     "texture",
     "malignancy",
 )
-"""The readers' scores: 1 to 5, calcification 1 to 6, internal structure 1 to 4."""
+"""1 to 5, but calcification 1 to 6 and internal structure 1 to 4."""
 
 
 class Outline(NamedTuple):
-    """A closed line on one slice, just outside the nodule or, where `inclusion` is false, just outside a hole in it."""
+    """A closed line on one slice, just outside the nodule or, without `inclusion`, just outside a hole in it."""
 
-    uid: str  # SOPInstanceUID of the slice; empty where not given
-    z_mm: float  # world z of the slice; NaN where not given
+    uid: str  # SOPInstanceUID of the slice, or empty
+    z_mm: float  # world z of the slice, or NaN
     inclusion: bool
-    points: tuple[tuple[int, int], ...]  # pixels of the line, x and y from 0, in order
+    points: tuple[tuple[int, int], ...]  # pixels x, y from 0, in order
 
 
 class ReadNodule(NamedTuple):
-    """A nodule as one reader drew it. Those below 3 mm have outlines of a single point."""
+    """A nodule as one reader drew it. Below 3 mm its outline is a single point."""
 
-    reader: int  # number of the session, from 0; readers have no other name
+    reader: int  # number of the session
     name: str
     outlines: tuple[Outline, ...]
-    scores: dict[str, int]  # by the names in `SCORES`; those that the reader left out are missing
+    scores: dict[str, int]  # those that the reader gave
 
 
 class Message(NamedTuple):
@@ -53,7 +52,7 @@ class Message(NamedTuple):
     series: str  # SeriesInstanceUID
     readers: int
     nodules: list[ReadNodule]  # of all readers
-    faults: list[str]  # a line for each nodule that is unreadable
+    faults: list[str]  # a line for each unreadable nodule
 
 
 def read_message(path: Path) -> Message:
@@ -61,7 +60,6 @@ def read_message(path: Path) -> Message:
 
     Raises:
       DataError: it is no XML, of another kind, or names no CT series.
-      OSError: it cannot be read.
     """
     try:
         root = ElementTree.fromstring(path.read_bytes())
@@ -89,7 +87,6 @@ def read_message(path: Path) -> Message:
 
 
 def _outline(roi: ElementTree.Element) -> Outline:
-    """Reads an outline. Raises ValueError for what is no number, too."""
     uid, z_mm = (roi.findtext(tag, "").strip() for tag in ("imagesop_uid", "imagezposition"))
     if not uid and not z_mm:
         raise ValueError("an outline must name its slice, by imageZposition or imageSOP_UID")

@@ -1,7 +1,7 @@
 """Renders phantoms as CT shows them: nodules, vessels and chest wall in lung tissue, in any field of view.
 
-Partial volume comes from the signed distance to each surface, divided by the width of the scanner's point-spread function
-there, without supersampling. All vectors are in array order, z, y, x, in mm from the nodule's centre.
+Partial volume comes from the signed distance to each surface, over the width of the scanner's point-spread function there. All
+vectors are in array order, z, y, x, in mm from the nodule's centre.
 """
 
 import math
@@ -19,21 +19,21 @@ Axes = tuple[np.ndarray, ...]
 
 
 class Field(NamedTuple):
-    """Voxel positions: offsets from the nodule's centre, mm, and the blur's standard deviations along z, y, x, mm."""
+    """Offsets of the voxels from the nodule's centre, and the blur's standard deviations along z, y, x, mm."""
 
     axes: Axes
     blur_mm: Vector
 
 
 def blur_of(spacing_mm: Vector) -> Vector:
-    """Returns the blur of a scan, mm, of three parts: a Gaussian of 0.5 mm, one voxel's box, one linear interpolation."""
+    """The blur of a scan, mm, of three parts: a Gaussian of 0.5 mm, one voxel's box, one linear interpolation."""
     return np.sqrt(0.25 + np.square(spacing_mm) / 6)
 
 
 def interpolate(lattice: Float64[np.ndarray, "c b a"], *places: np.ndarray) -> Grid:
-    """Interpolates a lattice trilinearly at places that broadcast to a grid, in lattice steps. Its edges continue outside.
+    """Interpolates a lattice trilinearly at places that broadcast to a grid; its edges continue outside.
 
-    One axis after the other takes a quarter of the time of `scipy.ndimage.map_coordinates`.
+    One axis after the other is four times as fast as `scipy.ndimage.map_coordinates`.
     """
     for axis, place in enumerate(places):
         place = np.clip(place, 0, lattice.shape[axis] - 1)
@@ -49,7 +49,7 @@ def _dot(vector: Vector, axes: Axes) -> Grid:
 
 
 def _cover(distance_mm: Grid, blur_mm: Grid | float) -> Grid:
-    """Returns the share of each voxel inside a surface from its signed distance, by a smoothstep with a Gaussian's slope."""
+    """A smoothstep with a Gaussian's slope."""
     t = np.clip(0.5 - distance_mm / (1.5 * math.sqrt(2 * math.pi) * blur_mm), 0, 1)
     return t * t * (3 - 2 * t)
 
@@ -60,34 +60,31 @@ def _brighten(hu: Grid, cover: Grid, value: Grid | float) -> Grid:
 
 
 def paint_tube(tube: Tube, field: Field, hu: Grid) -> Grid:
-    """Returns `hu` with a vessel. The distance to its axis is taken at the nearest point of the straight axis."""
+    """Adds a vessel to `hu`, with the distance at the nearest point of the straight axis."""
     axes, blur_mm = field
     t = np.clip(_dot(tube.along, axes) - tube.along @ tube.start_mm, 0, tube.length_mm)
     parts = zip(axes, tube.start_mm, tube.along, tube.bend, strict=True)
     squared = sum(np.square(axis - (start + t * (along + t * bend))) for axis, start, along, bend in parts)
     radius = tube.radius_mm * (1 - (1 - tube.taper) / tube.length_mm * t)
-    # Across its axis a thin tube keeps the share of a disc that a Gaussian of this variance leaves at the centre.
+    # A thin tube keeps the share of a disc that a Gaussian of this variance leaves at the centre.
     variance = float(np.square(blur_mm) @ (1 - np.square(tube.along))) / 2
     kept = 1 - math.exp(-(tube.radius_mm**2) / (2 * variance))
     return _brighten(hu, kept * _cover(np.sqrt(squared) - radius, math.sqrt(variance)), tube.hu)
 
 
 def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.ndarray, "z y x"]]:
-    """Paints a phantom into lung tissue, as a scanner with the field's blur shows it, without noise.
+    """Paints a phantom into lung tissue, with the field's blur and without noise: HU, not rounded, and the nodule's voxels.
 
     A ball of radius R under a Gaussian blur of standard deviation s keeps `erf(R/√2s) - √(2/π) (R/s) exp(-R²/2s²)` of its
-    contrast (its recovery coefficient: Kessler, Ellis, Eden, J. Comput. Assist. Tomogr. 8, 1984); R and s are
-    geometric means here.
-
-    Returns:
-      HU, not rounded, and the nodule's voxels (those on the lung's side of the phantom's wall).
+    contrast (its recovery coefficient: Kessler, Ellis, Eden, J. Comput. Assist. Tomogr. 8, 1984); R and s are geometric means
+    here.
     """
     (z, y, x), blur_mm = field
-    axes = z, y, x + 1e-6  # the very centre has no direction: look a nanometre aside
+    axes = z, y, x + 1e-6  # the centre has no direction: look a nanometre aside
     squares = tuple(map(np.square, axes))
     norm = np.sqrt(sum(squares))
     relief = interpolate(phantom.relief, *(3.5 + axis * (4 / phantom.diameter_mm) for axis in field.axes))
-    # The distance of the surface from the centre along each voxel's ray is that of an ellipsoid, raised.
+    # The surface's distance from the centre along each voxel's ray: an ellipsoid's, raised.
     rise = 1 + phantom.roughness * relief
     for bumps, squarings in ((phantom.lobes, 2), (phantom.spicules, 5)):  # cos⁴ is a lobe, cos³² a spicule
         for bump in bumps:

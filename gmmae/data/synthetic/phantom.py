@@ -1,7 +1,7 @@
 """The parameters of one synthetic lung nodule with its vessels and chest wall, and their random distributions.
 
-A phantom is analytic: its parameters do not refer to a grid, and `gmmae.data.synthetic.painting` renders it in any
-field of view. All vectors are in array order, z, y, x, in mm from the nodule's centre.
+A phantom refers to no grid; `gmmae.data.synthetic.painting` renders it. All vectors are in array order, z, y, x, in mm from the
+nodule's centre.
 """
 
 import math
@@ -14,7 +14,7 @@ Vector = Float64[np.ndarray, "3"]
 Range = tuple[float, float]
 
 DIAMETER_MM = (3.0, 30.0)
-"""The smallest and largest nodules of LUNA16, between which log-normal diameters are clipped."""
+"""The smallest and largest nodules of LUNA16, between which diameters are clipped."""
 
 
 class Kind(NamedTuple):
@@ -60,8 +60,8 @@ class Wall(NamedTuple):
 class Phantom(NamedTuple):
     """A nodule: an ellipsoid (`axes`: principal directions over semi-axes, 1/mm), roughened and raised in some directions.
 
-    `lobes` and `spicules` are unit directions times positive heights, relative to the radius. `relief` is noise on a lattice
-    of a quarter diameter. It roughens the surface by `roughness` and varies the inside by `texture_hu`.
+    `lobes` and `spicules` are unit directions times heights, relative to the radius. `relief`, noise on a lattice of a quarter
+    diameter, roughens the surface by `roughness` and varies the inside by `texture_hu`.
     """
 
     category: str
@@ -81,53 +81,26 @@ class Phantom(NamedTuple):
 
 
 def random_directions(rng: np.random.Generator, count: int) -> Float64[np.ndarray, "count 3"]:
-    """Returns unit vectors, uniform on the sphere."""
+    """Unit vectors, uniform on the sphere."""
     vectors = rng.standard_normal((count, 3))
     return vectors / np.sqrt(np.square(vectors).sum(1, keepdims=True))
 
 
 def random_tube(rng: np.random.Generator, start_mm: Vector, along: Vector, length_mm: float, radius_mm: float) -> Tube:
-    """Returns a vessel that leaves `start_mm` in direction `along` (a unit vector) and bends to a random side."""
+    """A vessel that leaves `start_mm` along a unit vector and bends to a random side."""
     side = np.cross(along, random_directions(rng, 1)[0])
     bend, taper, hu = rng.uniform((0, 0.2, -60), (0.6, 0.9, 60))
     return Tube(start_mm, along, side * (bend / length_mm), length_mm, radius_mm, taper, hu)
 
 
-def _draw_tubes(rng: np.random.Generator, diameter_mm: float) -> tuple[Tube, ...]:
-    """Returns up to two vessels that feed the nodule, and others that pass by, more of them for larger nodules."""
-    feeding = rng.choice(3, p=(0.5, 0.33, 0.17))
-    tubes = []
-    for index in range(feeding + min(rng.poisson(0.8 + diameter_mm / 7), 6)):
-        along, away = random_directions(rng, 2)
-        radius_mm = min(rng.lognormal(-0.1, 0.45), 0.22 * diameter_mm)
-        length_mm = rng.uniform(0.8, 1.6) * diameter_mm
-        start_mm = along * 0.2 * diameter_mm
-        if index >= feeding:
-            start_mm = away * rng.uniform(0.55, 0.95) * diameter_mm - along * length_mm / 2
-        tubes.append(random_tube(rng, start_mm, along, length_mm, radius_mm))
-    return tuple(tubes)
-
-
-def _draw_wall(rng: np.random.Generator, category: str, diameter_mm: float) -> Wall | None:
-    """Returns a wall that cuts into the nodule for juxta-pleural ones, one beyond it for a few others, or None."""
-    near, present, curvature, hu = rng.uniform(size=4)
-    if category == "juxta-pleural":
-        distance = 0.1 + 0.3 * near
-    elif present < 0.2:
-        distance = 0.45 + 0.2 * near
-    else:
-        return None
-    return Wall(random_directions(rng, 1)[0], distance * diameter_mm, (curvature - 0.3) / (2 * diameter_mm), 10 + 60 * hu)
-
-
 def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_mm: float = DIAMETER_MM[1]) -> Phantom:
-    """Returns a random nodule with its vessels and wall.
+    """A random nodule with its vessels and wall, of a category or of one drawn by its share.
 
-    Diameters are log-normal with LUNA16's median of 7 mm, clipped to `DIAMETER_MM`. One in twelve solid nodules is
-    calcified, one in three nodules that are not ground-glass is spiculated. Without a category one is drawn by its share.
+    Diameters are log-normal with LUNA16's median of 7 mm, clipped to `DIAMETER_MM`. One in twelve solid nodules is calcified,
+    one in three nodules that are not ground-glass is spiculated.
     """
     drawn = str(rng.choice(list(CATEGORIES), p=[kind.share for kind in CATEGORIES.values()]))
-    name = category or drawn  # drawn in any case, so that the rest does not depend on who chose
+    name = category or drawn  # drawn in any case, for the draws that follow
     kind = CATEGORIES[name]
     diameter_mm = float(np.clip(rng.lognormal(1.97, 0.5), DIAMETER_MM[0], min(largest_mm, DIAMETER_MM[1])))
     first, second = random_directions(rng, 2)
@@ -141,19 +114,35 @@ def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_
     calcified, calcium_hu, extent = rng.uniform((0, 200, 0.5), (1, 1300, 1.1))
     if name == "solid" and calcified < 1 / 12:
         core_hu, core_radius = calcium_hu, extent
+    relief, roughness = rng.standard_normal((8, 8, 8)), rng.uniform(0.04, 0.16)
+    core_mm = random_directions(rng, 1)[0] * rng.uniform(0, 0.12) * diameter_mm
+    feeding, tubes, wall = rng.choice(3, p=(0.5, 0.33, 0.17)), list[Tube](), None
+    for index in range(feeding + min(rng.poisson(0.8 + diameter_mm / 7), 6)):
+        along, away = random_directions(rng, 2)
+        radius_mm = min(rng.lognormal(-0.1, 0.45), 0.22 * diameter_mm)
+        length_mm = rng.uniform(0.8, 1.6) * diameter_mm
+        start_mm = along * 0.2 * diameter_mm
+        if index >= feeding:
+            start_mm = away * rng.uniform(0.55, 0.95) * diameter_mm - along * length_mm / 2
+        tubes.append(random_tube(rng, start_mm, along, length_mm, radius_mm))
+    near, present, curvature, hu = rng.uniform(size=4)
+    attached = name == "juxta-pleural"
+    if attached or present < 0.2:
+        distance_mm = (0.1 + 0.3 * near if attached else 0.45 + 0.2 * near) * diameter_mm
+        wall = Wall(random_directions(rng, 1)[0], distance_mm, (curvature - 0.3) / (2 * diameter_mm), 10 + 60 * hu)
     return Phantom(
         name,
         diameter_mm,
         np.stack([first, second, np.cross(first, second)]) / semi_axes[:, None],
         lobes,
         spicules if spiculated else spicules[:0],
-        rng.standard_normal((8, 8, 8)),
-        rng.uniform(0.04, 0.16),
+        relief,
+        roughness,
         shell_hu,
         kind.texture_hu,
         core_hu,
-        random_directions(rng, 1)[0] * rng.uniform(0, 0.12) * diameter_mm,
+        core_mm,
         core_radius,
-        _draw_tubes(rng, diameter_mm),
-        _draw_wall(rng, name, diameter_mm),
+        tuple(tubes),
+        wall,
     )

@@ -1,7 +1,6 @@
 """A folder of synthetic chest CT scans in the shape of LUNA16's, with annotations that are exact.
 
-Scans are painted along their own axes, and SimpleITK takes the nodules' indices to world coordinates. The chest is two
-ellipsoidal lungs in an elliptic cylinder of soft tissue; nodules and vessels are painted in small regions only.
+The chest is two ellipsoidal lungs in an elliptic cylinder of soft tissue, painted along the scan's own axes.
 """
 
 import csv
@@ -15,7 +14,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Int16
 
-from gmmae.data.extraction.folders import COLUMNS
+from gmmae.data.extraction.annotations import COLUMNS
 from gmmae.data.settings import AIR_HU, ANNOTATIONS
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, paint, paint_tube
 from gmmae.data.synthetic.phantom import Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
@@ -46,12 +45,12 @@ class Frame(NamedTuple):
 
     @property
     def edges_mm(self) -> Vector:
-        """Lengths of the scan, mm, z, y, x."""
+        """Along z, y, x."""
         return np.array(self.shape) * self.spacing_mm
 
     @property
     def lung_mm(self) -> Vector:
-        """Semi-axes of a lung, mm, z, y, x."""
+        """Semi-axes of a lung along z, y, x."""
         return LUNG * self.edges_mm
 
     def __str__(self) -> str:
@@ -61,7 +60,6 @@ class Frame(NamedTuple):
 def _paint(
     volume: Volume, frame: Frame, centre_mm: Vector, reach_mm: np.ndarray, painter: Callable[[Field, Grid], Grid]
 ) -> None:
-    """Paints the voxels between two offsets from a centre. Their positions are relative to it."""
     low, high = (centre_mm + reach_mm) / frame.spacing_mm
     region = tuple(slice(max(math.floor(a), 0), max(math.ceil(b) + 1, 0)) for a, b in zip(low, high, strict=True))
     each = zip(frame.shape, region, frame.spacing_mm, centre_mm, strict=True)
@@ -78,7 +76,7 @@ def _paint_tube(volume: Volume, frame: Frame, centre_mm: Vector, tube: Tube) -> 
 
 
 def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
-    """Returns air, body and empty lungs without noise. Lungs get denser towards the back, as in a patient who lies on it."""
+    """Air, body and empty lungs, denser towards the back, as in a patient who lies on it."""
     z, y, x = np.ix_(*((np.arange(n) + 0.5) / n for n in frame.shape))
     outer = np.where(np.square((y - 0.5) / BODY[0]) + np.square((x - 0.5) / BODY[1]) < 1, SOFT_TISSUE_HU, AIR_HU)
     sides = (np.square((x - centre[2]) / LUNG[2]) for centre in LUNG_CENTRES)
@@ -92,22 +90,8 @@ def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
     return volume
 
 
-def _add_noise(rng: np.random.Generator, volume: Volume) -> None:
-    """Adds noise of 15 to 35 HU, correlated over two pixels. Each slice gets a shifted copy of one of a few tiles."""
-    tiles = rng.standard_normal((4, NOISE_EDGE, NOISE_EDGE))
-    tiles = (tiles + np.roll(tiles, 1, 1) + np.roll(tiles, 1, 2) + np.roll(tiles, (1, 1), (1, 2))) / 2
-    tiles = np.rint(tiles * rng.uniform(15, 35)).astype(np.int16)
-    for plane in volume:
-        tile, shift = tiles[rng.integers(4)], rng.integers(NOISE_EDGE, size=2)
-        plane += tile[np.ix_(*((np.arange(n) - start) % NOISE_EDGE for n, start in zip(plane.shape, shift, strict=True)))]
-    np.clip(volume, -1024, 3071, out=volume)
-
-
 def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Phantom, Vector]]:
-    """Returns nodules that do not touch, and their centres in a lung. Each has a hundred tries for its position.
-
-    Juxta-pleural nodules lie a quarter diameter from the lung's surface, off apex and base.
-    """
+    """Places nodules that do not touch; juxta-pleural ones a quarter diameter from the lung's surface, off apex and base."""
     semi_mm, least_mm = frame.lung_mm, float(frame.lung_mm.min())
     placed: list[tuple[Phantom, Vector]] = []
     for _ in range(count):
@@ -135,10 +119,7 @@ def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Pha
 
 
 def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[Volume, list[tuple[Phantom, Vector]]]:
-    """Returns one chest scan with `count` nodules.
-
-    Returns:
-      HU, axes z, y, x; and each nodule with its centre, mm from the centre of voxel (0, 0, 0) along z, y, x.
+    """One chest scan with `count` nodules: HU, and each nodule with its centre, z, y, x in mm from that of the first voxel.
 
     Raises:
       DataError: the nodules do not fit.
@@ -155,7 +136,14 @@ def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[
         _paint(volume, frame, centre_mm, np.stack([-reach, reach]), lambda field, hu, alone=alone: paint(alone, field, hu)[0])
         for tube in phantom.tubes:
             _paint_tube(volume, frame, centre_mm, tube)
-    _add_noise(rng, volume)
+    # Slices get shifted copies of a few tiles of noise, correlated over two pixels.
+    tiles = rng.standard_normal((4, NOISE_EDGE, NOISE_EDGE))
+    tiles = (tiles + np.roll(tiles, 1, 1) + np.roll(tiles, 1, 2) + np.roll(tiles, (1, 1), (1, 2))) / 2
+    tiles = np.rint(tiles * rng.uniform(15, 35)).astype(np.int16)
+    for plane in volume:
+        tile, shift = tiles[rng.integers(4)], rng.integers(NOISE_EDGE, size=2)
+        plane += tile[np.ix_(*((np.arange(n) - start) % NOISE_EDGE for n, start in zip(plane.shape, shift, strict=True)))]
+    np.clip(volume, -1024, 3071, out=volume)
     return volume, nodules
 
 
@@ -165,13 +153,8 @@ def write_luna16_folder(
     """Writes scans as `subset0/<seriesuid>.mhd` with `.raw` or `.zraw` beside them, and `annotations.csv`.
 
     Scan i goes to subset i modulo 10, and depends on `seed`, i and the frame only. Annotations are the exact centres and the
-    diameters that the nodules were drawn with. Scans without nodules have no row. LUNA16's own CSV has no categories.
-
-    The number of nodules of a scan is drawn uniformly between the two. Returns the number of all.
-
-    Raises:
-      DataError: the frame is too small, or nodules do not fit into a scan.
-      InputError: the folder is not empty, or cannot be written.
+    diameters that the nodules were drawn with, and have a column `category`, unlike LUNA16's. The number of nodules of a scan
+    is uniform between the two. Returns the number of all.
 
     Source: LUNA16's layout, Setio et al. 2017, doi 10.1016/j.media.2017.06.015.
     """
@@ -184,7 +167,7 @@ def write_luna16_folder(
     with whole_folder(Path(root), "FOLDER") as place:
         for index in range(scans):
             rng = np.random.default_rng([seed, index])
-            seriesuid = f"2.25.{int.from_bytes(rng.bytes(15))}"  # DICOM's root for UIDs made of random bits
+            seriesuid = f"2.25.{int.from_bytes(rng.bytes(15))}"  # DICOM's root for random UIDs
             origin = rng.uniform((-250, -250, -400), (-150, -150, -100))
             volume, nodules = synthetic_scan(rng, frame, int(rng.integers(*nodules_per_scan, endpoint=True)))
             image = sitk.GetImageFromArray(volume)

@@ -24,14 +24,13 @@ def _draw_scanner(phantom: Phantom, rng: np.random.Generator) -> Scanner:
 
 
 def _noise(rng: np.random.Generator, places: list[np.ndarray], step_mm: Vector) -> Grid:
-    """Returns white noise on a lattice of `step_mm`, linearly interpolated, like a scan's noise after resampling."""
+    """White noise on a lattice of `step_mm`, linearly interpolated, as by resampling."""
     phase = rng.uniform(size=3)
     positions = [(mm - mm[0]) / step + start for mm, step, start in zip(places, step_mm, phase, strict=True)]
     return interpolate(rng.standard_normal([int(position[-1]) + 2 for position in positions]), *np.ix_(*positions))
 
 
 def _render(phantom: Phantom, scanner: Scanner, shape: Shape, voxel_mm: Vector, rng: np.random.Generator) -> tuple[Grid, Mask]:
-    """Returns HU, not rounded, and the nodule's voxels."""
     spacing_mm, (noise_hu, lung_hu, texture_hu), shift_mm = scanner
     steps = zip(shape, voxel_mm, shift_mm, strict=True)
     places = [(np.arange(n) - (n - 1) / 2) * step + shift for n, step, shift in steps]
@@ -46,23 +45,20 @@ def _as_int16(hu: Grid) -> Int16[np.ndarray, "z y x"]:
 
 
 def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tuple[Grid, Mask]:
-    """Renders a phantom with parenchyma and noise in a box of cubic voxels, whose edge is `EDGE_DIAMETERS` × its diameter.
+    """A phantom with parenchyma and noise in a box of cubic voxels, whose edge is `EDGE_DIAMETERS` × its diameter.
 
-    The cube's centre misses the nodule's by 5 % of the diameter (a standard deviation along each axis), as a reader's does.
-    The scan has pixels of 0.55 to 0.85 mm, slices of 0.6 to 2.5 mm and noise of 12 to 45 HU.
-
-    Returns:
-      HU, not rounded, and the nodule's voxels.
+    The centre misses the nodule's by 5 % of the diameter (a standard deviation along each axis), as a reader's does. The scan
+    has pixels of 0.55 to 0.85 mm, slices of 0.6 to 2.5 mm and noise of 12 to 45 HU. HU are not rounded.
     """
     voxel_mm = np.full(3, EDGE_DIAMETERS * phantom.diameter_mm / max(shape))
     return _render(phantom, _draw_scanner(phantom, rng), shape, voxel_mm, rng)
 
 
 def native_nodules(samples: int, edge: int, seed: int) -> tuple[NativeNodule, ...]:
-    """Returns volumes around random nodules on the grids of their scans, of `edge` pixels, and tight along z.
+    """Volumes around random nodules on the grids of their scans, of `edge` pixels, and tight along z.
 
-    The nodule of volume i and its scanner depend on `seed` and i only. The annotated centre has a reader's error. A nodule that
-    lies between two slices is rendered again, with a slice through its middle.
+    Volume i depends on `seed` and i only. The annotated centre has a reader's error. A nodule between two slices is rendered
+    again, with a slice through its middle.
     """
     nodules = []
     for index in range(samples):
@@ -81,14 +77,10 @@ def native_nodules(samples: int, edge: int, seed: int) -> tuple[NativeNodule, ..
 
 
 def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
-    """Makes cubes around random nodules, with masks. Sample i depends on `shape`, `seed` and i only, and is its own group.
+    """Cubes of 1.25 diameters around random nodules, with masks and diameters, each its own group.
 
-    Values are rounded to whole HU at the end, so that the last bits of a machine's arithmetic do not show. The nodule
-    behind sample i is the same for each `shape`.
-
-    Returns:
-      Cubes in HU with a longest edge of 1.25 × diameter, names `synthetic-000000` and so on, categories in the proportions of
-      `gmmae.data.synthetic.phantom.CATEGORIES`, masks, and diameters.
+    Sample i depends on `shape`, `seed` and i only, and its nodule is the same for each `shape`. Values are rounded to whole HU,
+    so that the last bits of a machine's arithmetic do not show.
 
     >>> synthetic_nodules(samples=2, shape=(16, 16, 16), seed=0).values.shape
     (2, 16, 16, 16)

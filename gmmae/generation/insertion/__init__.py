@@ -1,1 +1,1 @@
-"""Insertion of nodules into whole chest scans, with the annotations that training a detector needs."""
+"""Insertion of nodules into whole chest scans, with the annotations for training a detector."""

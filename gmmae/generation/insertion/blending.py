@@ -10,13 +10,14 @@ SCREENING_MM = 0.5
 """Depth below a nodule's surface to which Poisson blending changes its own values."""
 
 KEPT_HU = (100.0, 300.0)
-"""Excess of the host's density over the nodule's. Below the first value nothing of the host is kept, above the second all.
+"""Excess of the host's density over the nodule's, from which something and everything of it is kept.
 
-This keeps vessels in ground glass, and the chest wall beside a nodule at the pleura."""
+This keeps vessels in ground glass, and the chest wall beside a nodule at the pleura.
+"""
 
 
 def dense(host: Volume, nodule: Volume) -> Volume:
-    """Returns the share of the host that is kept in each voxel, because it is denser than the nodule."""
+    """The share of the host that is kept in each voxel, because it is denser than the nodule."""
     low, high = KEPT_HU
     return smooth_step((ndimage.uniform_filter(host, 3, axes=(1, 2), mode="nearest") - nodule - low) / (high - low))
 
@@ -27,14 +28,7 @@ def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, s
     In the support the change `δ = u − h` of the host minimises `Σ |∇δ − w ∇(v − h)|² + Σ (δ − (v − h))² / s²`, where v is the
     nodule, w falls from 1 at its surface to 0 at the band's end, and the second sum runs over the nodule's inside. So the
     nodule keeps its own HU except in a rim of a few s. Plain Poisson blending (w = 1) leaves dark halos if dense tissue ends at
-    the band.
-
-    Args:
-      host: HU of the scan. The band ends at least a voxel before the array does.
-      nodule: HU of the nodule on the same voxels.
-      distance_mm: distance from the nodule's surface, negative inside.
-      band_mm: width of the band.
-      spacing_mm: spacing of the voxels along z, y, x.
+    the band. The arrays, HU and distances from the nodule's surface (negative inside), go at least a voxel beyond the band.
 
     Source: Pérez, Gangnet, Blake, ACM Trans. Graph. 22, 2003; screened as in Bhat et al., ECCV 2008.
     """
@@ -55,6 +49,6 @@ def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, s
 
 
 def smooth_step(t: Volume) -> Volume:
-    """Returns 0 up to t = 0, 1 from t = 1 on, and a smooth passage between them."""
+    """0 up to t = 0, 1 from t = 1 on, and a smooth passage between them."""
     t = np.clip(t, 0, 1)
     return t * t * (3 - 2 * t)

@@ -13,30 +13,31 @@ from gmmae.generation.distance import signed_distance
 from gmmae.generation.insertion.geometry import Vector, Volume, spacing_mm, to_world
 
 BAND_MM = (2.0, 4.0)
-"""Least and greatest width of the band in which a nodule is blended, otherwise the distance of slices."""
+"""Least and greatest width of the blended band, otherwise the distance of slices."""
 
 DOME_SLOPE = 3.0
-"""Increase of the surface distance beyond a cube's face, in mm per mm. It closes a cut nodule with a dome, about a ball's cap.
+"""The surface distance grows by this beyond a cube's face, which closes a cut nodule with about a ball's cap.
 
-Cubes of 1.25 diameters cut 96 % of 770 nodules a little."""
+Cubes of 1.25 diameters cut 96 % of 770 nodules a little.
+"""
 
 SOLID_HU = -300.0
 MIN_ATTACHED_SHARE = 0.1
-"""Minimum share of solid tissue on a cube's border, outside the nodule, for a nodule at the pleura or on a large vessel."""
+"""Share of solid tissue on the cube's border, outside the nodule, of one at the pleura or on a large vessel."""
 
 MAX_SAMPLES = 8
-"""Maximum number of a cube's samples in a scan's voxel along each axis."""
+"""Samples of a cube in a scan's voxel along each axis."""
 
 Turn = Float[np.ndarray, "3 3"]
 
 TURNS = np.stack(
     [np.diag(signs) @ np.eye(3)[list(order)] for order in ((0, 1, 2), (0, 2, 1)) for signs in product((1, -1), repeat=3)]
 )
-"""The 16 symmetries of a cube that keep its slices, as matrices for directions along z, y, x. The first is the identity."""
+"""The 16 symmetries of a cube that keep its slices, as matrices along z, y, x. The first is the identity."""
 
 
 def turn_name(turn: Turn) -> str:
-    """Returns the direction in the cube that each axis of the turned cube follows.
+    """The direction in the cube that each axis of the turned cube follows.
 
     >>> turn_name(TURNS[0]), turn_name(TURNS[-1])
     ('+z+y+x', '-z-x-y')
@@ -48,14 +49,14 @@ class Nodule(NamedTuple):
     """A nodule to insert, in a cube along the world's z, y, x, extended beyond its faces."""
 
     hu: Volume
-    distance_mm: Volume  # distance from the nodule's surface, negative inside
+    distance_mm: Volume  # from the nodule's surface, negative inside
     voxel_mm: float
     diameter_mm: float
-    wall: Vector | None  # direction (z, y, x) of solid tissue at the cube's border; None for a nodule free in the lung
+    wall: Vector | None  # direction (z, y, x) of solid tissue at the cube's border; None in the lung
 
 
 def as_nodule(nodules: Nodules, index: int) -> Nodule:
-    """Returns one of the nodules, padded. Without an annotated diameter it has that of a ball of equal volume."""
+    """A padded nodule. Without an annotated diameter it has that of a ball of equal volume."""
     assert nodules.masks is not None
     values, inside = nodules.values[index], nodules.masks[index] > 0
     diameter_mm, voxel_mm = float(nodules.diameter_mm[index]), float(nodules.edge_mm[index]) / max(values.shape)
@@ -67,7 +68,7 @@ def as_nodule(nodules: Nodules, index: int) -> Nodule:
         direction = (np.argwhere(solid) - (np.array(values.shape) - 1) / 2).mean(0)
         wall = direction / max(float(np.linalg.norm(direction)), 1e-9)
     pad = int(np.ceil((BAND_MM[1] + 2.0) / voxel_mm))
-    # A mask may fill its cube. Beyond the cube's faces domes close the nodule.
+    # Beyond the cube's faces domes close the nodule.
     distance_mm = np.maximum(-signed_distance(inside, voxel_mm), -0.5 * voxel_mm * max(inside.shape))
     extended = np.pad(distance_mm, pad, mode="edge")
     beyond_mm = ndimage.distance_transform_edt(np.pad(np.zeros(inside.shape), pad, constant_values=1), [voxel_mm] * 3)
@@ -76,18 +77,17 @@ def as_nodule(nodules: Nodules, index: int) -> Nodule:
 
 
 def band_mm(frame: sitk.Image) -> float:
-    """Returns the width of the band in which a scan's nodules are blended."""
+    """The width of the band in a scan."""
     return float(np.clip(max(frame.GetSpacing()), *BAND_MM))
 
 
 def resample(
     nodule: Nodule, turn: Turn, centre_mm: Vector, frame: sitk.Image, region: tuple[slice, ...]
 ) -> tuple[Volume, Volume]:
-    """Returns a nodule's HU and surface distances on a region of a scan's voxels, its turned cube centred on a world point.
+    """A nodule's HU and surface distances on a region of a scan's voxels, its turned cube centred on a world point.
 
-    A voxel of the scan is the mean of samples over the pixel's edges and the distance of slices, for any direction matrix. They
-    are as far apart as the cube's voxels, which have a scanner's point spread already, so only the scan's further blur is
-    added.
+    A voxel is the mean of samples over its pixel and slice, as far apart as the cube's voxels, which have a scanner's point
+    spread already, so only the scan's further blur is added.
     """
     indices, middle = np.moveaxis(np.mgrid[region], 0, -1), (np.array(nodule.hu.shape) - 1) / 2
     counts = np.clip(np.rint(spacing_mm(frame) / nodule.voxel_mm), 1, MAX_SAMPLES).astype(int)

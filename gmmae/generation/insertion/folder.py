@@ -4,7 +4,7 @@ In the output folder scans keep their relative paths and UIDs. Beside them are:
 
 - `annotations.csv`: old and new lines. The column `inserted` names a new line's nodule, and `patient` its own patient.
 - `masks/UID.nii.gz`: a label for each inserted nodule, beginning with 1.
-- `detection.json`: the list for MONAI's detection example. Boxes are `cccwhd` in world mm, LPS (`affine_lps_to_ras` is true).
+- `detection.json`: for MONAI's detection example, boxes `cccwhd` in world mm, LPS (`affine_lps_to_ras` is true).
 - `insertions.csv`: the record of all insertions.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.data.extraction.annotations import Table, read_table, refuse
-from gmmae.data.extraction.folders import COLUMNS, find_scans
+from gmmae.data.extraction.annotations import COLUMNS, Table, read_table, refuse
+from gmmae.data.extraction.folders import find_scans
 from gmmae.data.settings import ANNOTATIONS, DataConfig
 from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.geometry import Vector
@@ -23,11 +23,7 @@ from gmmae.system.files import csv_text, write_text
 
 
 def read_scans(root: Path) -> tuple[dict[str, Path], Table, list[str]]:
-    """Returns the headers of a folder's scans by series UID, its annotations if it has some, and a message for each fault.
-
-    Raises:
-      DataError: the folder does not exist or has no scans, or its `annotations.csv` cannot be read.
-    """
+    """The headers of a folder's scans by series UID, its annotations if any, and a message for each fault."""
     if not root.is_dir():
         raise DataError(f"SCANS must be a folder of .mhd scans; got {root}, which is no folder")
     scans, repeated = find_scans(root)
@@ -35,7 +31,7 @@ def read_scans(root: Path) -> tuple[dict[str, Path], Table, list[str]]:
         raise DataError(f"SCANS must hold .mhd scans, in subset*/ or directly; got {root}, which has none")
     path, table = root / ANNOTATIONS, Table([], [], ("seriesuid", *COLUMNS))
     if os.path.lexists(path):
-        table = read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS)
+        table = read_table(path, DataConfig(source="luna16"), "seriesuid")
         if not table.rows:
             refuse(table.faults, "leave the file out")
     return (

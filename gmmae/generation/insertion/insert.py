@@ -23,18 +23,17 @@ from gmmae.plotting.slices import InsertionView, draw_insertions
 from gmmae.system.files import whole_folder
 
 SHOWN = 6
-"""Number of nodules in the picture, from as many scans as possible."""
+"""Nodules in the picture, from as many scans as possible."""
 
 SHOWN_EDGE_MM = 50.0
 
 EXTRA_TRIES = 4
-"""Number of nodules that may fail in a scan before it gets fewer than planned; they are tried again in the next one."""
+"""Nodules that may fail in a scan; they are tried again in the next one."""
 
 MIN_ANNOTATED = 20
-"""Minimum number of annotated nodules for measured distances to the pleura."""
+"""Annotated nodules for measured distances to the pleura."""
 
 AT_PLEURA_MM = 1.0
-"""Maximum distance from the pleura of a nodule at the pleura."""
 
 
 def insert(
@@ -56,11 +55,7 @@ def insert(
       out: empty or new; it appears when the insertion is complete.
       seed: of places, symmetries and noise.
       say: takes lines for the user.
-      per_scan: least and greatest number of nodules per scan, as long as nodules are left.
-
-    Raises:
-      DataError: nodules without masks, a folder without scans, or no place for any nodule.
-      InputError: the output folder is not empty, or cannot be written.
+      per_scan: least and greatest number in a scan.
     """
     headers, table, faults = read_scans(scans)
     if nodules.masks is None:
@@ -136,10 +131,7 @@ def _fill(
     per_scan: tuple[int, int],
     seed: list[int],
 ) -> tuple[list[InsertionRecord], UInt16[np.ndarray, "z y x"], list[InsertionView]]:
-    """Inserts some of the waiting nodules into a scan in memory; returns their records, labels and pictures.
-
-    A nodule without a place goes to the end of those that wait, with the reason.
-    """
+    """Nodules without a place wait for the next scan, with the reason."""
     uid, (voxels, frame, *_), _, noise, occupied = target
     width, spacing, rng = band_mm(frame), spacing_mm(frame), np.random.default_rng(seed)
     count = int(rng.integers(*per_scan, endpoint=True))
@@ -150,7 +142,7 @@ def _fill(
         if len(records) == count:
             break
         del waiting[number]
-        nodule = as_nodule(nodules, number)  # one at a time, because a thousand padded nodules take gigabytes
+        nodule = as_nodule(nodules, number)  # one at a time: a thousand take gigabytes
         placement = find_placement(rng, nodule, target, float(rng.choice(free_mm)) if free_mm else None)
         if isinstance(placement, str):
             waiting[number] = placement
@@ -162,7 +154,7 @@ def _fill(
         start = np.maximum(middle - half, 0)
         z, y, x = map(slice, start, middle + half + 1)
         shown, before = voxels[z, y, x].copy(), voxels[region].astype(float)
-        # A nodule gets the noise that it lacks, and none if its own cannot be measured.
+        # None if its own noise cannot be measured.
         own = noises.measure_inside(hu, distance_mm, noise.reach_pixels)
         added = 0.0 if own is None else math.sqrt(max(noise.sd_hu**2 - own**2, 0.0))
         hu = hu + added * noises.draw(rng, noise.reach_pixels, hu.shape)

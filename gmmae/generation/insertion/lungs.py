@@ -11,17 +11,17 @@ from gmmae.generation.distance import signed_distance
 from gmmae.generation.insertion.geometry import Points, Voxels, spacing_mm
 
 STEP_MM = 2.5
-"""Approximate width of the blocks on which lungs are found, in a tenth of the time and with less noise than voxels."""
+"""Width of the blocks on which lungs are found, in a tenth of the time and with less noise than voxels."""
 
 AIR_HU, TISSUE_HU = -960.0, -500.0
-"""Limits of lung tissue. Air in trachea, bowels and around the patient lies below, vessels and walls lie above."""
+"""Limits of lung tissue, between the air in trachea and bowels, and vessels and walls."""
 
 MIN_LUNG_ML = 10.0
 CLOSING_MM = 5.0
-"""Radius of the closing. Vessels and nodules thinner than twice this radius count as lung."""
+"""Vessels and nodules thinner than twice this radius count as lung."""
 
 MAX_SURROUNDING_AIR = 0.3
-"""Maximum share of air around a lung. A mattress and clothes have a lung's density, but lie in air."""
+"""A mattress and clothes have a lung's density, but lie in air."""
 
 
 class Lungs(NamedTuple):
@@ -35,20 +35,17 @@ class Lungs(NamedTuple):
     step: Int[np.ndarray, "3"]
 
     def depth_at(self, index: Points) -> Float[np.ndarray, "*points"]:
-        """Returns the distance to the pleura at voxel indices (z, y, x), in mm."""
+        """The distance to the pleura at voxel indices (z, y, x), in mm."""
         blocks = (np.atleast_2d(index) + 0.5) / self.step - 0.5
         depth = ndimage.map_coordinates(self.depth_mm, np.moveaxis(blocks, -1, 0), order=1, mode="nearest")
         return np.reshape(depth, index.shape[:-1])
 
 
 def find_lungs(voxels: Voxels, frame: sitk.Image) -> Lungs:
-    """Finds the lungs of a scan: large components of lung density within tissue, closed and filled.
-
-    They may touch the scan's border, because a scan may be cropped.
-    """
+    """Finds large components of lung density within tissue, closed and filled; they may touch the border of a cropped scan."""
     step = np.clip(np.rint(STEP_MM / spacing_mm(frame)), 1, voxels.shape).astype(int)
     blocks_mm, counts = spacing_mm(frame) * step, voxels.shape // step
-    z, y, x = counts * step  # incomplete blocks at the ends are left out
+    z, y, x = counts * step  # without incomplete blocks
     folded = voxels[:z, :y, :x].reshape(np.stack([counts, step], 1).ravel())
     hu = folded.mean((1, 3, 5), dtype=np.float32)
     lung, labels = np.zeros(hu.shape, bool), np.empty(hu.shape, np.int32)
@@ -61,7 +58,7 @@ def find_lungs(voxels: Voxels, frame: sitk.Image) -> Lungs:
         shell = np.not_equal(ndimage.binary_dilation(piece, iterations=2), ndimage.binary_dilation(piece))
         if (hu[box][shell] < AIR_HU).sum() <= MAX_SURROUNDING_AIR * shell.sum():
             lung[box] |= piece
-    # The outermost blocks are repeated beyond the scan's ends, so that the closing opens nothing there.
+    # The outermost blocks are repeated, so that the closing opens nothing there.
     ball = (
         np.linalg.norm(np.moveaxis(np.mgrid[-3:4, -3:4, -3:4], 0, -1) * blocks_mm, axis=-1) < CLOSING_MM + blocks_mm.min() / 2
     )

@@ -1,8 +1,8 @@
 """The noise of a scan: its strength, its reach (the correlation within a slice), and random draws of it.
 
-Each slice loses a Gaussian blur of 1.5 pixels, which suppresses vessels. The median absolute deviation of what is left gives
-the strength, the correlation of neighbouring pixels the reach. Simulated noise of known reach goes through the same filter and
-corrects both. Slices are assumed to be independent.
+Each slice loses a Gaussian blur of 1.5 pixels, which suppresses vessels. The median absolute deviation of the rest gives the
+strength, the correlation of neighbouring pixels the reach. Simulated noise of known reach corrects both. Slices are assumed to
+be independent.
 """
 
 from functools import cache
@@ -16,16 +16,16 @@ from gmmae.generation.insertion.geometry import Volume, Voxels
 from gmmae.generation.insertion.lungs import Lungs
 
 MIN_PLEURA_MM = 5.0
-"""Minimum distance from the pleura of voxels in which a scan's noise is measured."""
+"""Noise is measured only this far from the pleura."""
 
 MAX_SLICES = 12
 MIN_VOXELS = 30
 FILTER_PIXELS = 1.5
 REACHES = (0.01, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4)
-"""Standard deviations, in pixels, of the Gaussian that turns white noise into a scan's noise."""
+"""Standard deviations of the Gaussian, in pixels, that turns white noise into a scan's."""
 
 EDGE_MM = 1.0
-"""Width of a nodule's edge, which is left out when its own noise is measured."""
+"""The edge of a nodule is left out when its own noise is measured."""
 
 MAD = 1.4826
 
@@ -38,7 +38,7 @@ class Noise(NamedTuple):
 
 
 def measure(voxels: Voxels, lungs: Lungs) -> Noise:
-    """Measures the noise of a scan's lungs, away from the pleura. It is zero if there is too little lung."""
+    """Measures the noise of a scan's lungs, away from the pleura; zero if there is too little lung."""
     deep = lungs.depth_mm > MIN_PLEURA_MM
     slices = np.flatnonzero(deep.any((1, 2)))
     chosen, (z, y, x) = slices[:: len(slices) // MAX_SLICES + 1], lungs.step
@@ -54,10 +54,7 @@ def measure(voxels: Voxels, lungs: Lungs) -> Noise:
 
 
 def measure_inside(hu: Volume, distance_mm: Volume, reach_pixels: float) -> float | None:
-    """Returns the standard deviation (HU) of the noise in a nodule, given its reach; None for too few voxels.
-
-    A nodule's edge is left out where enough voxels are within it.
-    """
+    """The noise's standard deviation (HU) in a nodule, without its edge if it is large; None for too few voxels."""
     for inner in (distance_mm < -EDGE_MM, distance_mm < 0):
         if inner.sum() >= MIN_VOXELS:
             return _robust_deviation(_residual(hu)[inner]) / float(np.interp(reach_pixels, REACHES, _simulated()[1]))
@@ -80,7 +77,7 @@ def _robust_deviation(values: Float[np.ndarray, " n"]) -> float:
 
 @cache
 def _simulated() -> Float[np.ndarray, "3 reaches"]:
-    """Returns, for each reach, the noise's standard deviation, its share after the filter, and the neighbours' correlation."""
+    """Each reach's standard deviation, its share after the filter, and the neighbours' correlation."""
     white = np.random.default_rng(0).standard_normal((192, 192))
     found = []
     for reach in REACHES:

@@ -1,7 +1,7 @@
 """Search for a nodule's place in a scan: within the lung or at its pleura.
 
-A free nodule lies wholly in the lung. One with solid tissue at its cube's border is placed at the pleura, with that tissue
-turned towards the scan's wall by a symmetry of the cube that keeps its slices.
+A nodule with solid tissue at its cube's border is placed at the pleura, with that tissue turned towards the scan's wall by a
+symmetry of the cube that keeps its slices.
 """
 
 from collections import Counter
@@ -19,32 +19,31 @@ from gmmae.generation.insertion.noise import Noise
 
 MAX_TRIES = 60
 MAX_MEDIAN_HU = -700.0
-"""Maximum median of the displaced tissue. It excludes places with many vessels."""
+"""Median of the displaced tissue: more means many vessels."""
 
 MAX_TISSUE = {"free": 0.08, "attached": 0.25}
-"""Maximum share of displaced tissue denser than `TISSUE_HU`: vessels, and the wall beside an attached nodule."""
+"""Share of displaced tissue above `TISSUE_HU`: vessels, and the wall beside an attached nodule."""
 
 MIN_WITHIN = {"free": 1.0, "attached": 0.85}
-"""Minimum share of a nodule within the lung, with a tolerance of `ERROR_MM`."""
+"""Share of a nodule within the lung, give or take `ERROR_MM`."""
 
 MIN_GAP_MM = 2.0
-"""Minimum gap between two nodules."""
 
 ERROR_MM = 1.5
 """Error of the lung's surface, which is found on blocks."""
 
 MIN_SLOPE = 0.3
-"""Minimum gradient of the distance to the pleura, in mm per mm, for a direction to the wall."""
+"""A distance to the pleura that grows more slowly has no direction to the wall."""
 
 MIN_FIT = 0.7
-"""Least cosine of the angle (45°) between a nodule's wall and the scan's: a nodule is not turned out of its slices."""
+"""Cosine (45°) between a nodule's wall and the scan's: a nodule is not turned out of its slices."""
 
 OVERLAP_MM = 1.5
-"""Overlap of an attached nodule with the wall, whose own voxels are kept, so that the two touch."""
+"""An attached nodule overlaps the wall, whose own voxels are kept."""
 
 
 class Target(NamedTuple):
-    """A scan in HU with its lungs, its noise, and the centre (world mm) and radius (mm) of each nodule in it."""
+    """A scan in HU with its lungs, its noise, and the centre (world mm) and radius (mm) of each nodule."""
 
     uid: str
     scan: Scan
@@ -59,15 +58,15 @@ class Placement(NamedTuple):
     turn: Turn
     region: tuple[slice, ...]
     hu: Volume
-    distance_mm: Volume  # distance from the nodule's surface, negative inside
+    distance_mm: Volume  # from the nodule's surface, negative inside
     label: Mask  # the nodule's voxels
-    depth_mm: Volume  # distance from the pleura, negative outside of the lung
+    depth_mm: Volume  # from the pleura, negative outside of the lung
 
 
 def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap_mm: float | None) -> Placement | str:
     """Finds a random place for a nodule, or returns the reason for the failure.
 
-    `gap_mm` is the wanted distance of a free nodule's surface from the pleura; None for any.
+    `gap_mm` is a free nodule's wanted distance from the pleura.
     """
     lungs = target.lungs
     inside_mm = (np.argwhere(nodule.distance_mm < 0) - (np.array(nodule.hu.shape) - 1) / 2) * nodule.voxel_mm
@@ -93,10 +92,7 @@ def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap
 def _place(
     rng: np.random.Generator, nodule: Nodule, inside_mm: Points, radius: float, target: Target, index: Vector
 ) -> Placement | str:
-    """Places a nodule at a voxel's index, or at the wall nearest to it; returns the reason if it does not fit.
-
-    `inside_mm` are the nodule's voxels, in mm from its cube's centre along z, y, x.
-    """
+    """Places a nodule at a voxel's index, or at the nearest wall; returns the reason if it does not fit."""
     _, (voxels, frame, *_), lungs, _, occupied = target
     turn, centre, kind = TURNS[0], to_world(frame, index), "free"
     if nodule.wall is not None:

@@ -1,7 +1,4 @@
-"""The real nodules behind generated ones, by the columns that `gmmae generate` writes.
-
-A judgement must compare with other real nodules.
-"""
+"""The real nodules behind generated ones: a judgement must compare with others."""
 
 from pathlib import Path
 
@@ -11,13 +8,13 @@ from gmmae.training.workdir import WorkDir
 
 
 def cells(generated: Nodules, *columns: str) -> list[str]:
-    """Returns the different words in some columns; none of nodules without a record of their origin."""
+    """The different words in some columns."""
     known = (generated.column(name) for name in columns)
     return sorted({cell for column in known if column is not None for cell in column.tolist()} - {""})
 
 
 def require_run(generated: Nodules, config: Path) -> None:
-    """Refuses the `config.toml` of another run than the one that made the nodules; another file is of no run."""
+    """Refuses the `config.toml` of another run than the one that made the nodules."""
     workdir, runs = WorkDir(config.parent), cells(generated, "run")
     record = workdir.read_record() if config.name == workdir.config.name else None
     if record is not None and runs not in ([], [record.run_id]):
@@ -31,11 +28,8 @@ def require_new(real: Nodules, generated: Nodules, training: Nodules | None, by_
     """Checks by names and records that real and generated nodules are new to each other; `judge` compares voxels.
 
     `by_split` says that `real` and `training`, which the generator was fitted to, are parts of one folder.
-
-    Raises:
-      InputError: the origin names real nodules, or real nodules are among the generated ones.
     """
-    # Cells hold names separated by spaces, and a name may have spaces too.
+    # A cell separates names by spaces, and a name may have some.
     text = f" {'  '.join(cells(generated, 'nearest', 'shape_donors', 'texture_donors'))} "
     sources, known = set(text.split(" ")), set() if training is None or by_split else set(training.names)
     seen = [name for name in real.names if name in sources or (" " in name and f" {name} " in text)]

@@ -1,7 +1,6 @@
 """The 29 features of a nodule for two-sample tests and classifiers: HU, shape and texture.
 
-Lengths are shares of the cube's longest edge, so the size of nodules does not count. HU are clipped to the window, beyond which
-a density has no values. Volumes in another unit are stretched first (`as_hu`).
+Lengths are shares of the cube's longest edge, so the size of nodules does not count.
 """
 
 import numpy as np
@@ -21,20 +20,16 @@ NAMES = (
     *("gradient", "laplacian", "spectrum_low", "spectrum_middle", "spectrum_high"),
     *("grey_contrast", "grey_homogeneity", "grey_correlation", "grey_entropy"),
 )
-"""Names of the columns of `features`."""
 IS_COPIED = np.array([name.startswith(("hu_", "share_", "inside_", "volume")) for name in NAMES])
-"""Features that `gmmae generate` copies: each nodule has the grey levels, and as many voxels in the mask, of a real one."""
+"""Features that `gmmae generate` copies: each nodule has a real one's grey levels and number of voxels in the mask."""
 CT_WINDOW = DataConfig.window
-"""Window in HU to which volumes in another unit are stretched."""
 AIR_HU, SOLID_HU = -750.0, -300.0
-"""Limits of ground glass, as in most papers on its quantification. Lung lies below, solid tissue and vessels lie above."""
+"""Limits of ground glass, as in most papers on its quantification."""
 GREY_LEVELS = 8
 
 
 def as_hu(values: Real[np.ndarray, "samples z y x"], window: tuple[float, float]) -> Float32[np.ndarray, "samples z y x"]:
-    """Stretches volumes in a unit of their own so that their window becomes CT's.
-
-    The thresholds of lung and solid tissue are then the same shares of the window as in CT.
+    """Stretches volumes in a unit of their own so that their window, and with it all thresholds, become CT's.
 
     >>> as_hu(np.array([0.0, 0.5, 1.0, 9.0]).reshape(1, 1, 2, 2), (0.0, 1.0)).ravel().tolist()
     [-1000.0, -300.0, 400.0, 400.0]
@@ -48,7 +43,7 @@ def features(
     masks: Shaped[np.ndarray, "samples z y x"] | None,
     window: tuple[float, float],
 ) -> Float[np.ndarray, "samples features"]:
-    """Computes the features of each volume in HU, clipped to the window, with columns as in `NAMES`.
+    """The features of each volume in HU, clipped to the window, with columns as in `NAMES`.
 
     Without a mask, the voxels above the middle of the 5th and the 95th percentile are a nodule.
 
@@ -56,14 +51,13 @@ def features(
       deviation within the mask.
     - Shape of the mask: volume as a share of the cube; sphericity `π^(1/3) (6V)^(2/3) / A` (Wadell 1935), whose area A is the
       integral of the smoothed mask's gradient (coarea formula), because a count of faces gives a ball 1.5 times its area; the
-      axes, roots of the eigenvalues of the second moments; gyration, its radius over that of a ball of equal volume,
-      `√(3/5) (3V/4π)^(1/3)`; displacement, the centroid's distance from the centre in halves of the longest edge. A ball has 1
-      for all except volume and displacement.
+      axes, roots of the eigenvalues of the second moments; gyration, its radius over that of a ball of equal volume, `√(3/5)
+      (3V/4π)^(1/3)`; displacement, the centroid's distance from the centre in halves of the longest edge.
     - Texture: mean gradient, root-mean-square Laplacian (HU per voxel), and log10 of the variance (HU²) in three bands of
       frequency, with limits of 1/6 and 1/3 cycle per voxel. A Hann window keeps the jumps between opposite faces out of the
       high band.
-    - Grey levels: contrast, homogeneity, correlation and entropy (nats) of the co-occurrence matrix (Haralick 1973), which has
-      8 levels and counts neighbours along all axes in both orders.
+    - Grey levels: contrast, homogeneity, correlation and entropy (nats) of the co-occurrence matrix (Haralick 1973) of 8 levels
+      and neighbours along all axes in both orders.
     """
     shape = values.shape[1:]
     from_centre = np.meshgrid(*(np.arange(n) - (n - 1) / 2 for n in shape), indexing="ij")
@@ -77,13 +71,13 @@ def features(
         hu = np.clip(volume.astype(np.float32), *window)
         low, _, high = percentiles = np.percentile(hu, [5, 50, 95])
         mask = hu > (low + high) / 2 if masks is None or not masks[number].any() else masks[number] > 0
-        # A constant volume has no voxel above its middle.
+        # a constant volume
         mask = mask if mask.any() else np.ones_like(mask)
         mean, sd = hu.mean(), hu.std()
         points = np.stack(from_centre, axis=-1)[mask]
         smooth = ndimage.gaussian_filter(np.pad(mask, 3).astype(np.float32), 0.5)
         area = np.sqrt(sum(slope**2 for slope in np.gradient(smooth))).sum(dtype=np.float64)
-        # A voxel has the second moment 1/12 about its own centre, so a mask of one voxel is a cube, not a point.
+        # A voxel's own second moment is 1/12, so a mask of one voxel is a cube.
         third, second, first = np.linalg.eigvalsh(np.cov(points.T, bias=True) + np.eye(3) / 12)
 
         power = np.abs(np.fft.fftn((hu - mean) * taper)) ** 2 / np.square(taper).sum() / hu.size

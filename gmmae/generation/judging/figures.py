@@ -11,7 +11,7 @@ from gmmae.plotting import canvas
 
 COLUMNS = 10
 ROWS = "ABCDEF"
-"""Names of a contact sheet's rows, for positions such as B7."""
+"""A contact sheet's rows, for positions such as B7."""
 
 
 def contact_sheet(
@@ -21,9 +21,9 @@ def contact_sheet(
     seed: int,
     labelled: bool = False,
 ) -> tuple[Figure, str]:
-    """Draws central axial slices of equally many real and generated volumes; returns the generated ones' positions too.
+    """Draws central slices of equally many real and generated volumes; returns the generated ones' positions too.
 
-    Their order is random, and both sets have the coarser resolution, because sharpness would reveal the finer set.
+    Their order is random, and both have the coarser resolution, because sharpness would reveal the finer set.
     """
     rng = np.random.default_rng(seed)
     count = min(len(real), len(generated), COLUMNS * len(ROWS) // 2)
@@ -45,7 +45,7 @@ def sheet(
     columns: Sequence[object],
     framed: Container[int] = (),
 ) -> Figure:
-    """Draws images in rows and columns with their titles. Some have a frame."""
+    """Draws images in rows and columns with their titles, some with a frame."""
     count = -(-len(slices) // len(columns))
     figure = canvas.blank(canvas.WIDTH / (len(columns) + 1) * count + 0.3, "")
     grid = figure.subplots(count, len(columns), squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})

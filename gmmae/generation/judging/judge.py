@@ -1,7 +1,7 @@
 """Comparison of generated with real nodules: fidelity, coverage and novelty, each beside the value of real nodules.
 
-Fidelity needs novelty beside it, because copies of the training set have perfect fidelity. Most values depend on the number of
-nodules, so both columns compare equally many with the same real ones.
+Copies of the training set have perfect fidelity, so novelty stands beside it. Both columns compare equally many nodules with
+the same real ones, because most values depend on the number.
 """
 
 from typing import NamedTuple
@@ -18,24 +18,24 @@ from gmmae.generation.judging.two_samples import Comparison, Sample, compare
 from gmmae.system.errors import InputError
 
 MIN_NODULES = 25
-"""Minimum number of nodules in each set: five folds of five."""
+"""In each set: five folds of five."""
 MIN_PATIENTS = FOLDS
-"""Minimum number of patients in each set, one for each fold of the classifier. Intervals of fewer are far too narrow."""
+"""In each set, one for each fold. Intervals of fewer are far too narrow."""
 
 
 class Judgement(NamedTuple):
     """The result of `judge`."""
 
     generated: Comparison  # of generated with real nodules
-    real_vs_real: Comparison  # of equally many other real nodules with the same real ones, a perfect generator's result
-    novelty: Novelty | None  # None without a training set
-    nearest: Nearest | None  # training nodule of each generated nodule, also of those not compared
-    masks: bool  # whether shapes follow from the nodules' masks instead of their intensity
+    real_vs_real: Comparison  # of equally many other real nodules with them, a perfect generator's result
+    novelty: Novelty | None  # None: no training set
+    nearest: Nearest | None  # training nodule of each generated one, compared or not
+    masks: bool  # whether shapes follow from masks, not intensity
     window: tuple[float, float]
     hu: bool
-    given: tuple[Nodules, Nodules, Nodules | None]  # real, generated and training nodules
-    compared: tuple[Nodules, Nodules]  # real and generated nodules, equally many
-    features: tuple[Float[np.ndarray, "compared features"], Float[np.ndarray, "compared features"]]  # of the compared ones
+    given: tuple[Nodules, Nodules, Nodules | None]  # real, generated, training
+    compared: tuple[Nodules, Nodules]  # real and generated, equally many
+    features: tuple[Float[np.ndarray, "compared features"], Float[np.ndarray, "compared features"]]
 
 
 def judge(
@@ -51,13 +51,11 @@ def judge(
     """Compares generated nodules with real ones held out of the generator's training; all volumes have one shape.
 
     `real_vs_real` compares the same real nodules with equally many of the training set, from other patients. Without a training
-    set the real nodules are divided by patient, and both comparisons are with the first half. Voxels are clipped to `window`,
-    and `hu` says whether they are in Hounsfield units. `count` nodules of each set are compared, 0 for the size of the
-    smallest; judgements are comparable only for equal numbers.
+    set the real nodules are divided by patient, and both comparisons are with the first half. `count` nodules of each set are
+    compared, 0 for the size of the smallest.
 
     Raises:
-      InputError: too few nodules or patients, real nodules or patients in the training set, or real nodules among the
-        generated ones.
+      InputError: too few nodules or patients, or sets that share nodules or patients.
     """
     _check(real, generated, training, window)
     if training is None:
@@ -69,7 +67,7 @@ def judge(
     smallest = min(len(nodules.names) for nodules in parts.values())
     if count and not MIN_NODULES <= count <= smallest:
         raise InputError(f"--count must be all, or from {MIN_NODULES} to {smallest}, the size of the smallest set; got {count}")
-    # The generated ones are chosen last, so their number does not change the real column.
+    # Generated ones come last, so their number does not change the real column.
     rng = np.random.default_rng(seed)
     chosen = [np.sort(rng.permutation(len(nodules.names))[: count or smallest]) for nodules in parts.values()]
     compared = [nodules.take(index) for nodules, index in zip(parts.values(), chosen, strict=True)]
@@ -91,13 +89,13 @@ def judge(
 
 
 def population(nodules: Nodules, masks: bool, window: tuple[float, float], hu: bool = True) -> Sample:
-    """Returns the features of volumes. Shapes follow from masks if asked for, otherwise from intensity."""
+    """Features of volumes, with shapes from masks if asked for."""
     values, window = (nodules.values, window) if hu else (as_hu(nodules.values, window), CT_WINDOW)
     return Sample(features(values, nodules.masks if masks else None, window), nodules.groups)
 
 
 def _check(real: Nodules, generated: Nodules, training: Nodules | None, window: tuple[float, float]) -> None:
-    # Without a training set two halves of the real nodules are compared.
+    # two halves of the real nodules
     _require_enough("REAL", real, 2 if training is None else 1)
     for name, others in (("GENERATED", generated), ("--train", training)):
         if others is None:

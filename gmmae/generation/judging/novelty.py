@@ -1,7 +1,7 @@
 """Distances of volumes from a generator's training set. High fidelity without novelty means copies.
 
 The distance of two volumes is the root-mean-square difference of their voxels, windowed to [0, 1] but not divided by their
-mass, so a brighter nodule is no copy. It does not depend on the nodules' size in mm.
+mass, so a brighter nodule is no copy. Size in mm does not count.
 """
 
 import itertools
@@ -14,16 +14,17 @@ from jaxtyping import Float, Int, Real
 from gmmae.data.grouped import Estimate, estimate, weights
 from gmmae.data.volumes import Nodules, windowed
 
+Volumes = Real[np.ndarray, "samples *volume"]
 REJECTION_PERCENTILE = 5.0
-"""Percentile of the real held-out volumes' distances to the training set, over all symmetries: nearer samples are redrawn."""
+"""Samples nearer to the training set than these percent of real held-out volumes are redrawn."""
 COPY_PERCENTILE = 1.0
-"""Percentile of the same distances. A judged volume that is nearer is a copy."""
+"""A judged volume nearer than these percent of them is a copy."""
 BLOCK = 512
-"""Number of volumes compared at a time: 512 × 4096 voxels take 8 MB."""
+"""Volumes compared at a time: 512 × 4096 voxels take 8 MB."""
 
 
 class Nearest(NamedTuple):
-    """The nearest other volume of each volume, the distance in units of the window's width, and the volume's symmetry."""
+    """The nearest other volume, the distance in units of the window's width, and the volume's symmetry."""
 
     index: Int[np.ndarray, " samples"]  # pyright: ignore[reportIncompatibleMethodOverride]
     distance: Float[np.ndarray, " samples"]
@@ -41,16 +42,12 @@ class Novelty(NamedTuple):
 
 
 def nearest(
-    values: Real[np.ndarray, "samples *volume"],
+    values: Volumes,
     training: Real[np.ndarray, "others *volume"],
     window: tuple[float, float],
     symmetric: bool = False,
 ) -> Nearest:
-    """Finds the nearest training volume of each volume, by the root-mean-square difference of windowed voxels.
-
-    `window` are the values that become 0 and 1. `symmetric` compares each volume in all `symmetries`, which finds flipped and
-    rotated copies.
-    """
+    """Finds the nearest training volume of each volume; `symmetric` also among its `symmetries`."""
     others = windowed(training, window).astype(np.float32).reshape(len(training), -1)
     squares = np.einsum("ij,ij->i", others, others)
     found = Nearest(np.zeros(len(values), np.int64), np.full(len(values), np.inf), np.zeros(len(values), np.int64))
@@ -60,7 +57,7 @@ def nearest(
         for turn, view in enumerate(symmetries(shares) if symmetric else [shares]):
             volumes = view.reshape(len(view), -1)
             index = np.argmin(squares - 2 * volumes @ others.T, axis=1)
-            # Distances follow from the differences themselves, because the expanded square loses small ones to rounding.
+            # The expanded square would lose small distances to rounding.
             distance = np.sqrt(np.mean((volumes - others[index]) ** 2, axis=1, dtype=np.float64))
             nearer = distance < found.distance[part]
             for known, new in zip(found, (index, distance, turn), strict=True):
@@ -68,10 +65,8 @@ def nearest(
     return found
 
 
-def copies(
-    values: Real[np.ndarray, "samples *volume"], others: Real[np.ndarray, "others *volume"], window: tuple[float, float]
-) -> dict[int, int]:
-    """Returns the indices of volumes that equal another one voxel for voxel, in any of the `symmetries`, and of the others.
+def copies(values: Volumes, others: Real[np.ndarray, "others *volume"], window: tuple[float, float]) -> dict[int, int]:
+    """Indices of volumes that equal another one, in any of the `symmetries`, and of the others.
 
     >>> ramp = np.arange(8.0).reshape(1, 2, 2, 2)
     >>> copies(ramp[:, ::-1], np.concatenate([ramp + 1, ramp]), (0.0, 9.0))
@@ -83,11 +78,10 @@ def copies(
     return {i: index[key] for i, key in keys if key in index}
 
 
-def symmetries(values: Real[np.ndarray, "samples *volume"]) -> Iterator[Real[np.ndarray, "samples *volume"]]:
+def symmetries(values: Volumes) -> Iterator[Volumes]:
     """Yields the volumes flipped along all sets of axes, and also transposed in the last two axes if these are equal.
 
-    These are the 16 of a cube's 48 symmetries that keep the first axis: slices are thicker and sharper than pixels, so a volume
-    rotated out of its plane looks different.
+    These are the 16 of a cube's 48 symmetries that keep the first axis: slices are thicker and sharper than pixels.
 
     >>> len(list(symmetries(np.zeros((1, 4, 4, 4))))), len(list(symmetries(np.zeros((1, 4, 4, 5)))))
     (16, 8)
@@ -107,10 +101,9 @@ def measure(
     seed: int,
     compared: Int[np.ndarray, " compared"],
 ) -> tuple[Novelty, Nearest]:
-    """Measures distances of generated nodules to the training set, relative to those of held-out real ones.
+    """Distances of generated nodules to the training set, relative to those of real ones, and each one's nearest.
 
-    Blur alone lowers the ratios, because a mean of many volumes is near all of them. The nearest training nodule of each
-    generated one, in any symmetry, is returned too.
+    Blur alone lowers the ratios, because a mean of many volumes is near all of them.
     """
     resamples = weights(held_out.groups, seed), weights(np.array(generated.groups)[compared], seed + 1)
     ratios = []

@@ -19,17 +19,13 @@ JSON, MARKDOWN, HTML = "judgement.json", "judgement.md", "judgement.html"
 WORST = 6
 """Number of shown features, those that differ most."""
 MAX_MIX_DIFFERENCE = 0.05
-"""Maximum difference in a category's share without a remark."""
+"""A category's share may differ this much without a remark."""
 PAIRS = 8
-"""Number of generated nodules shown with their nearest training nodules."""
+"""Generated nodules shown with their nearest training nodules."""
 
 
 def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = ()) -> list[Path]:
-    """Writes `judgement.json`, the page as Markdown and HTML, and its figures, in place of an earlier judgement.
-
-    Raises:
-      InputError: the folder holds something else, or cannot be written.
-    """
+    """Writes `judgement.json`, the page as Markdown and HTML, and its figures, in place of an earlier judgement."""
     unit = "HU" if judgement.hu else "the data's unit"
     low, high = judgement.window
     one, two = judgement.compared
@@ -88,7 +84,7 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
 
 
 def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns columns and rows of the values: generated, real, and perfect ones."""
+    """Columns and rows of the values: generated, real, and perfect ones."""
     both, novelty, number = (judgement.generated, judgement.real_vs_real), judgement.novelty, "{:.2f}".format
     rows = [
         ("C2ST, AUC", *(one.c2st.text(number) for one in both), "0.5"),
@@ -107,7 +103,7 @@ def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def lines(judgement: Judgement, notes: Sequence[str] = ()) -> list[str]:
-    """Returns a summary for the terminal; `notes` are further remarks."""
+    """A summary for the terminal; `notes` are further remarks."""
     return [_counts(judgement), *tables.text_table(*table(judgement)).splitlines(), *_remarks(judgement), *notes]
 
 

@@ -17,16 +17,16 @@ from gmmae.generation.judging.features import IS_COPIED, NAMES
 from gmmae.system.errors import InputError
 
 REPETITIONS = 10
-"""Number of divisions into folds, which are averaged."""
+"""Divisions into folds, which are averaged."""
 NEIGHBOURS = 5
-"""Number of neighbours for coverage, as in its paper."""
+"""As in the paper on coverage."""
 SIGNIFICANCE = 0.05
 EXCHANGES = 999
-"""Exchanges of groups between the sets for a p value, which is at least 1/1000."""
+"""Exchanges of groups, so p is at least 1/1000."""
 
 
 class Sample(NamedTuple):
-    """Features of a set of nodules, and the group of each nodule: its patient."""
+    """Features of a set of nodules, and each one's group, its patient."""
 
     features: Float[np.ndarray, "samples features"]
     groups: Sequence[str]
@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
 
 
 def compare(real: Sample, other: Sample, seed: int = 0) -> Comparison:
-    """Runs all tests of two sets with the features of `NAMES`. Most values depend on the number of samples."""
+    """Runs all tests of two sets with the features of `NAMES`."""
     rest = [sample._replace(features=sample.features[:, ~IS_COPIED]) for sample in (real, other)]
     statistic, p = ks_tests(real, other, seed)
     return Comparison(
@@ -62,17 +62,12 @@ def compare(real: Sample, other: Sample, seed: int = 0) -> Comparison:
 
 
 def c2st(real: Sample, other: Sample, seed: int = 0) -> Estimate:
-    """Returns the AUC of a logistic regression that separates the sets, on held-out samples; 0.5 is perfect.
+    """The AUC of a logistic regression that separates the sets, on held-out samples; 0.5 is perfect.
 
-    The AUC is the mean over the folds of several divisions, because scores of different classifiers are not comparable. The
-    interval resamples groups with fixed classifiers, so it is narrower than that of new populations: .035 instead of .050 as a
-    standard deviation, for 30 pairs of 120.
-
-    A sample that was made from a nodule, such as its flipped copy, must have that nodule's group. Otherwise the two may be in
-    training and test of a fold, and the AUC is too low.
-
-    Raises:
-      InputError: there are too few groups for a fold with both sets.
+    It is the mean over the folds of several divisions, because scores of different classifiers are not comparable. The interval
+    resamples groups with fixed classifiers, so it is narrower than that of new populations: .035 instead of .050 as a standard
+    deviation, for 30 pairs of 120. A sample made from a nodule, such as its flipped copy, must have that nodule's group;
+    divided between training and test, the two would lower the AUC.
 
     Source: Lopez-Paz and Oquab 2017.
     """
@@ -90,14 +85,14 @@ def c2st(real: Sample, other: Sample, seed: int = 0) -> Estimate:
             f"training and test of a classifier's fold must both have nodules of both sets; got {len(set(groups))} groups "
             f"without such a division into {grouped.FOLDS} folds: add nodules of other patients"
         )
-    # A resample may have only one label in a fold.
+    # a resample may lack a label in a fold
     return grouped.estimate(np.ma.masked_invalid(aucs).mean(0).filled(np.nan))
 
 
 def ks_tests(
     real: Sample, other: Sample, seed: int = 0
 ) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
-    """Returns the largest distance between the two distributions of each feature, and its p value by group.
+    """The largest distance between the two distributions of each feature, and its p value by group.
 
     p is the share of exchanges of whole groups between the sets with a distance at least as large. The classical p assumes
     independent samples: for two sets of one population (105 patients, 186 nodules), with correlations of 0, .7 and 1 between a
@@ -116,10 +111,10 @@ def ks_tests(
 
 
 def exchanged(groups: Sequence[str], first: int, seed: int) -> Bool[np.ndarray, "exchanges samples"]:
-    """Tells which samples are in the first set: in row 0 the `first` ones, in the others after exchanges of whole groups.
+    """Which samples are in the first set: in row 0 the `first` ones, in the others after exchanges of whole groups.
 
-    Groups in one set are permuted between the sets. A group in both sets, such as a nodule and its reconstruction, swaps its
-    two sides with a probability of 1/2.
+    Groups in one set are permuted between the sets; one in both, such as a nodule and its reconstruction, swaps its sides with
+    a probability of 1/2.
     """
     names, of = np.unique(np.asarray(groups), return_inverse=True)
     label = np.arange(len(of)) < first
@@ -135,11 +130,11 @@ def exchanged(groups: Sequence[str], first: int, seed: int) -> Bool[np.ndarray, 
 
 
 def coverage(real: Sample, other: Sample, seed: int = 0) -> Estimate:
-    """Returns coverage by balls around the real samples (Naeem et al. 2020, Eq. 4).
+    """Coverage by balls around the real samples (Naeem et al. 2020, Eq. 4).
 
     A ball's radius is the distance to the fifth nearest real sample, and coverage the share of balls with a sample of the other
-    set, about `1 - 2^-k` = 0.97 for one population. The interval resamples the real samples with fixed balls. Both sets are
-    standardised by the real one, so that outliers in the other do not change the scale.
+    set, about `1 - 2^-k` = 0.97 for one population. The interval resamples the real samples with fixed balls. The real set
+    standardises both, so that outliers in the other do not change the scale.
     """
     centre, sd = real.features.mean(0), real.features.std(0)
     centres, points = ((sample.features - centre) / np.where(sd > 1e-9, sd, 1) for sample in (real, other))

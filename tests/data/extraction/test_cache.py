@@ -72,7 +72,7 @@ def test_what_is_read_while_it_is_refreshed_is_whole(tmp_path):
     refreshing.join()
 
 
-def test_what_determines_the_cubes_names_the_entry(luna_folder, blob_scan, write_scan, tmp_path):
+def test_what_determines_the_cubes_names_the_entry(luna_folder, blob_scan, tmp_path):
     config = luna_folder("ab", [(uid, 10, -20, 30, 8) for uid in ("a", "b", "late")])
     first = prepare(config)
     for option in ({"crop": "2x"}, {"padding": "replicate"}, {"shape": 8}, {"group_column": "seriesuid"}):
@@ -92,7 +92,7 @@ def test_what_determines_the_cubes_names_the_entry(luna_folder, blob_scan, write
     assert not prepare(config).from_cache
     csv.write_text(csv.read_text().replace("8\n", "9\n").replace("8\r", "9\r"))
     assert not prepare(config).from_cache
-    write_scan(Path(config.root) / "late.mhd", blob_scan((10, -20, 30), np.eye(3), (1, 1, 1)))
+    blob_scan((10, -20, 30), np.eye(3), (1, 1, 1)).write(Path(config.root) / "late.mhd")
     assert prepare(config).summary["nodules"] == 3
 
 

@@ -26,15 +26,15 @@ DIRECTIONS = {
 }
 
 
-def world_offsets(size: int, edge: float) -> np.ndarray:
+def world_offsets(edge: float) -> np.ndarray:
     """Voxel centres of the cube as seen from its centre: z, y, x first, then the vector x, y, z."""
-    steps = (np.arange(size) + 0.5) / size * edge - edge / 2
+    steps = (np.arange(16) - 7.5) * edge / 16
     return np.stack(np.meshgrid(steps, steps, steps, indexing="ij")[::-1], -1)
 
 
-def expected(scan, point, edge, size=16) -> tuple[np.ndarray, np.ndarray]:
+def expected(scan, point, edge) -> tuple[np.ndarray, np.ndarray]:
     """The cube and its outside, from the affine and SciPy alone; beyond the scan the nearest voxels go on."""
-    index = (world_offsets(size, edge) + point - scan.origin) @ np.linalg.inv(scan.matrix).T
+    index = (world_offsets(edge) + point - scan.origin) @ np.linalg.inv(scan.matrix).T
     limits = np.array(scan.voxels.shape[::-1]) - 0.5
     values = map_coordinates(scan.voxels.astype(float), index.reshape(-1, 3).T[::-1], order=1, mode="nearest")
     return values.reshape(index.shape[:-1]), ((index < -0.5) | (index > limits)).any(-1)
@@ -42,13 +42,13 @@ def expected(scan, point, edge, size=16) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(("spacing", "compressed"), [((1.0, 1.0, 1.0), False), ((0.6, 0.6, 2.5), True)], ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_world_point_is_the_middle_of_the_cube(tmp_path, blob_scan, write_scan, direction, spacing, compressed):
+def test_a_world_point_is_the_middle_of_the_cube(tmp_path, blob_scan, direction, spacing, compressed):
     scan = blob_scan(POINT, DIRECTIONS[direction], spacing)
-    volume = read(write_scan(tmp_path / "scan.mhd", scan, compressed))
+    volume = read(scan.write(tmp_path / "scan.mhd", compressed))
     assert (tmp_path / ("scan.zraw" if compressed else "scan.raw")).exists()
     hu, filled = cut(volume, POINT, 20.0, CUBE, None, True)
     # The blob is the brightest thing: its centroid above half height, in mm from the middle of the cube.
-    offsets = world_offsets(16, 20.0)
+    offsets = world_offsets(20.0)
     weights = np.clip(hu.astype(float) + 300, 0, None)
     centroid = (offsets * weights[..., None]).sum((0, 1, 2)) / weights.sum()
     assert np.linalg.norm(centroid) < 0.1
@@ -126,7 +126,7 @@ def test_masks_are_cut_like_their_volumes(blob_scan_once):
     ball = ((np.stack(np.indices(scan.voxels.shape)[::-1], -1) @ scan.matrix.T + scan.origin - POINT) ** 2).sum(-1) < 6**2
     direction = DIRECTIONS["two axes flipped"].ravel().tolist()
     mask = cut_mask(scan_of(image(ball.astype(np.uint8), scan.origin.tolist(), SPACING, direction)), POINT, 16.0, CUBE)
-    distance = np.linalg.norm(world_offsets(16, 16.0), axis=-1)
+    distance = np.linalg.norm(world_offsets(16.0), axis=-1)
     # Within a slice thickness of the surface a voxel may be on either side.
     assert mask[distance < 4.5].all()
     assert not mask[distance > 7.5].any()

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
+from gmmae.data.extraction.annotations import COLUMNS
 from gmmae.data.extraction.prepare import load, prepare
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
+from tests.volume_folders import write_rows
 
 
-def test_patients_group_scans_where_they_are_known(luna_folder, write_csv):
+def test_patients_group_scans_where_they_are_known(luna_folder):
     config = luna_folder("abc")
-    columns = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient", "kind")
+    columns = ("seriesuid", *COLUMNS, "patient", "kind")
     rows = [(uid, 10, -20, 30, 8, patient, kind) for uid, patient, kind in (("a", "P1", "x"), ("b", "P1", ""), ("c", "", "y"))]
-    csv = write_csv(Path(config.root) / "mine.csv", rows, columns)
-    config = replace(config, csv=csv.name, category_column="kind")
+    write_rows(Path(config.root) / "mine.csv", rows, columns)
+    config = replace(config, csv="mine.csv", category_column="kind")
     nodules = load(config)
     assert nodules.groups == ("P1", "P1", "c")
     assert nodules.categories == ("x", "", "y")
@@ -25,21 +27,20 @@ def test_patients_group_scans_where_they_are_known(luna_folder, write_csv):
     assert by_kind.groups == ("b", "b", "y")  # "x" and "b" are of one patient
 
 
-def test_a_mask_that_the_csv_of_scans_names_lies_in_the_folder(luna_folder, write_csv):
+def test_a_mask_that_the_csv_of_scans_names_lies_in_the_folder(luna_folder):
     config = luna_folder("a")
     scan = sitk.ReadImage(Path(config.root) / "subset0/a.mhd")
     sitk.WriteImage(scan > -300, Path(config.root) / "ball.nii.gz")
-    columns = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "mask")
-    write_csv(Path(config.root) / "annotations.csv", [("a", 10, -20, 30, 8, "ball.nii.gz")], columns)
+    write_rows(Path(config.root) / "annotations.csv", [("a", 10, -20, 30, 8, "ball.nii.gz")], ("seriesuid", *COLUMNS, "mask"))
     nodules = load(config)
     assert nodules.masks is not None
     assert ((nodules.values > -300) != nodules.masks).mean() < 0.03  # a voxel may be at one half
 
 
-def test_one_scan_with_an_offset_is_found_among_others(luna_folder, blob_scan, write_scan, capsys):
+def test_one_scan_with_an_offset_is_found_among_others(luna_folder, blob_scan, capsys):
     config = luna_folder("abc")
     scan = blob_scan((10, -20, 30), np.eye(3), (0.7, 0.7, 1.25))
-    write_scan(Path(config.root) / "subset1/b.mhd", scan._replace(voxels=scan.voxels + 1024))
+    scan._replace(voxels=scan.voxels + 1024).write(Path(config.root) / "subset1/b.mhd")
     load(config)
     assert "1 nodules are not, such as annotations.csv line 3" in capsys.readouterr().err
 

@@ -34,6 +34,9 @@ def test_blending_leaves_what_is_beyond_its_band_and_makes_no_halo():
     assert (blended <= np.maximum(host, nodule) + 1e-9).all()
     assert np.abs(blended - 20.0)[distance < -2.0].max() < 5.0
     assert np.allclose(poisson(host, host, distance, 2.0, spacing), host)
+    # A wall at the end of the band, in the nodule's own cube.
+    walled = poisson(host, np.where(distance > 1, 40.0, nodule), distance, 2.0, spacing)
+    assert np.abs(walled - host)[(distance > 1) & (host < -500)].max() < 400
 
 
 def test_what_is_much_denser_than_the_nodule_stays():
