@@ -96,12 +96,6 @@ def test_where_times_are_measured_one_job_runs_at_a_time(mode):
         SweepConfig(mode=mode, jobs=2)
 
 
-def test_nodes_share_a_runs_devices_evenly():
-    """Nodes have 4 GPUs: 9 go in threes, and 5 and 7 have no divisor."""
-    slurm = SlurmConfig(devices_per_node=4)
-    assert {n: slurm.nodes(n) for n in (5, 7, 9)} == {5: 5, 7: 7, 9: 3}
-
-
 GIVEN = {
     "scaling": Config(scaling="weak"),
     "seed": Config(seed=1),
