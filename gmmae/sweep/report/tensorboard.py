@@ -1,4 +1,4 @@
-"""Writes the runs of a sweep as TensorBoard logs, from their records and histories."""
+"""The runs of a sweep as TensorBoard logs, from their records and histories."""
 
 import math
 import time
@@ -29,9 +29,8 @@ KINDS = {
 def write(results: Results) -> Path | None:
     """Writes `tb/<strategy>/n<NN>/seed<S>` for each run with a history. Returns `tb`, or None if there is none.
 
-    Numbers of devices have leading zeros, because TensorBoard sorts alphabetically.
-    If times are projected, the names of tags and logs say so. `tb/compare` has
-    a log of each strategy, and a chart of them for each number of devices.
+    Numbers of devices have leading zeros, because TensorBoard sorts alphabetically. `tb/compare` has a chart for each number of
+    devices, with a log of each strategy's median run.
     """
     if not any(run.history for run in results.runs):
         return None
