@@ -107,7 +107,7 @@ def times_of(plan: Plan, forecast: Forecast) -> str:
 
 
 def answer(plan: Plan, forecast: Forecast) -> list[str]:
-    """The lines for a cluster: keep the batch or grow it; the choice with its time; and what is not sure."""
+    """The lines for a cluster: keep the batch or grow it, the choice with its time, and what is not sure."""
     measured, best = plan.measured, forecast.best
     strong = {cell.devices: cell for cell in forecast.cells if cell.scaling == "strong"}
     if best is None:
@@ -132,7 +132,6 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
 
 
 def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) -> str:
-    """Compares the base batch with the grown batch of least expected time on each n."""
     base, timed = plan.measured.optim.batch_size, forecast.best is not None
     compared: dict[int, tuple[Prediction, float, float, float]] = {}
     verdicts: dict[str, list[int]] = defaultdict(list)

@@ -23,7 +23,7 @@ MARGIN = 0.01
 """Share of its fall by which a curve passes a target that the curves decide, as in the zoo (`experiments.zoo.runs.levels`)."""
 
 MIN_VALIDATIONS = 5
-"""Up to the target, below which a curve is coarse."""
+"""Up to the target; a curve of fewer is coarse."""
 
 MAX_RESIDUAL = 0.15
 """Root mean square of the log residuals above which the steps do not follow the law."""

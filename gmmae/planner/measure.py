@@ -82,9 +82,7 @@ def measure(
     clusters: Collection[Cluster] = (),
     compute_scale: float | None = None,
 ) -> PlanMeasurements:
-    """Makes the measurements that are missing in a folder that is `claimed`, with a trial of each run that is recommended.
-
-    Where a trial fails, the next best run is tried.
+    """Makes the missing measurements in a `claimed` folder. Where the trial of the recommended run fails, the next is tried.
 
     Raises:
       InputError: the base run does not reach the target, the data have too few samples, or the folder is of another plan.

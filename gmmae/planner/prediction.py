@@ -1,10 +1,8 @@
 """Predictions for each strategy on n devices of a cluster, from measurements on one device.
 
-Steps to the target and failures follow the law of `gmmae.planner.step_ratios`. The time of a step is that of one device with
-its share of the batch, plus the cluster's all-reduce (`gmmae.scaling.cost`): a + b · (device batch) + c(n). Growing the batch
-n-fold at the base rate is faster than dividing it exactly if (a + c(n)) / (b B) > B / Bn.
-
-Uncertain quantities are drawn with a fixed generator, and intervals are of the runs that reach the target.
+Steps to the target and failures follow the law of `gmmae.planner.step_ratios`. A step takes a + b · (device batch) on one
+device, plus the cluster's all-reduce c(n) (`gmmae.scaling.cost`). Growing the batch n-fold at the base rate is faster than
+dividing it exactly if (a + c(n)) / (b B) > B / Bn. Uncertain quantities are drawn with a fixed generator.
 """
 
 import itertools
@@ -30,7 +28,7 @@ DRAWS = 4000
 INTERVAL_LEVEL = 0.8
 
 TIME_SIGMA = 0.08
-"""Standard deviation of the logarithm of a projected time."""
+"""Of the logarithm of a projected time."""
 
 FAILED_TRIAL = 0.56
 """Chance of a failure after a trial that failed: that of 54 in 96 runs of the zoo."""
@@ -38,14 +36,14 @@ FAILED_TRIAL = 0.56
 NUM_CANDIDATES = 100
 
 MAX_TIME_RATIO = 1.1
-"""The smallest number of devices is chosen whose expected time is within this factor of the least."""
+"""The fewest devices are chosen whose expected time is within this factor of the least."""
 
 BEST_BATCH = "best-batch"
 """The strategy at the base rate with the batch that takes the least time."""
 
 
 def planned_strategies() -> list[str]:
-    """The strategies that keep one batch and one optimiser, for which the law is."""
+    """Those that keep one batch and one optimiser, for which the law is."""
     known = strategies.STRATEGIES.items()
     return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.as_configured]
 
@@ -68,7 +66,7 @@ class Measured(NamedTuple):
 
     @property
     def base_steps(self) -> float:
-        """The steps of the base run to the target."""
+        """Those of the base run to the target."""
         return self.steps[self.optim.batch_size]
 
     def epoch_steps(self, batch: float | np.ndarray) -> np.ndarray:
@@ -123,7 +121,7 @@ class Forecast(NamedTuple):
     best_batches: dict[int, int]  # of the strategy `BEST_BATCH` by number of devices, derived from `listed`
     listed: tuple[int, ...]  # the values of `optim.best_batches`, on 1, 2, 4, … devices
     compute_scale: float  # seconds of computation on the cluster's device for one second measured
-    scale_given: bool  # whether the user gave that factor; otherwise it is the cluster's
+    scale_given: bool  # by the user; otherwise it is the cluster's
 
 
 def batch_rule(measured: Measured) -> BatchRule:
@@ -136,7 +134,7 @@ def batch_rule(measured: Measured) -> BatchRule:
 
 
 class DeviceGroup(NamedTuple):
-    """A number of devices of a cluster, with their step and validation times."""
+    """A number of devices of a cluster."""
 
     measured: Measured
     scale: float  # of all computation
@@ -144,10 +142,7 @@ class DeviceGroup(NamedTuple):
     devices: int
 
     def epoch_range_s(self, batch: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The least and the most seconds of an epoch with its validation at a global batch.
-
-        They differ where a device has a batch that is not between measured ones.
-        """
+        """The least and the most seconds of an epoch with validation, which differ where a step was not measured."""
         m, nothing = self.measured, (np.zeros(()), np.zeros(()))
         steps_s = (
             cost.seconds_range(m.train, np.ceil(np.asarray(batch) / self.devices)) if m.train else 2 * (np.array(math.nan),)
@@ -166,7 +161,7 @@ class DeviceGroup(NamedTuple):
 
 
 def device_group(measured: Measured, cluster: Cluster, devices: int, compute_scale: float | None = None) -> DeviceGroup:
-    """A number of devices of a cluster. A `compute_scale` of None takes the cluster's `reference_step_s`."""
+    """A `compute_scale` of None takes the cluster's `reference_step_s`."""
     reduce_s = cost.all_reduce_s(cluster, devices, measured.gradient_bytes)
     scale = compute_scale or (cost.scale(cluster, measured.train) if measured.train else 1.0)
     return DeviceGroup(measured, scale, reduce_s, devices)
@@ -263,8 +258,7 @@ def forecast(
         run, times = draw(path), _times(machines[n], draw(path), path)
         few, half, many = np.quantile(run.steps, quantiles).tolist()
         low, middle, high = np.quantile(times, quantiles).tolist()
-        # A late run takes `max_epochs`, and one that diverges the time by which nine of ten reach the target. Then a run with
-        # strong scaling follows.
+        # A late run takes `max_epochs`, one that diverges the time of nine in ten; then a run with strong scaling follows.
         late_s = run.late * measured.max_epochs * float(machines[n].epoch_s(path.batch))
         failed_s = (run.failure - run.late) * high + late_s
         follows_s = min(float(of.mean()) for k, of in strong.items() if k <= n)

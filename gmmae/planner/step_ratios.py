@@ -30,7 +30,7 @@ WEAK_RUN, LINEAR_RUN = (2.0, 1.0), (4.0, 4.0)
 """Batch and learning rate of the two short runs, over the base run's."""
 
 LEVEL_SHARE, MIN_LEVEL_SHARE = 0.75, 0.1
-"""Share of the base run's steps whose loss both runs are to reach, and the smallest one at whose loss steps are compared."""
+"""Shares of the base run's steps whose loss both runs are to reach, and at whose loss steps are compared at least."""
 
 MAX_COSTS = (0.75, 0.75)
 """Largest cost of each run, in base runs by samples."""
@@ -44,7 +44,7 @@ MEAN_WEAK_RATIO, MEAN_RATE_EXPONENT, MEAN_STEPS, MEAN_FLATNESS = -0.2, -0.7, 200
 """What stands for a number that was not measured, about the middle of the zoo."""
 
 MIN_RATE_EXPONENT, MAX_WEAK_RATIO, MIN_FLATNESS = -1.25, 0.05, 1e-3
-"""What is believed at most: a γ a little beyond the ideal, and as few more steps for a larger batch as chance explains."""
+"""The limits of what is believed: a γ little beyond the ideal, and for a larger batch few more steps, by chance."""
 
 FAILED_EXPONENT = 0.5
 """The γ of a second run that did not come far, and the largest one that is believed."""
@@ -53,11 +53,11 @@ FAILURE_AT_BASE_LEARNING_RATE = 0.01
 """The probability that a run at the base rate misses the target."""
 
 RATIO_DEVIATION = 0.05
-"""Standard deviation of the logarithm of the ratio of the steps of two runs with one seed, for the base batch and for each
-doubling of it: 80 % intervals hold 80 % of the ratios of the zoo at 2 to 16 times the batch, with each workload left out."""
+"""Standard deviation of the log ratio of the steps of two runs with one seed, for the base batch and for each doubling of it:
+80 % intervals hold 80 % of the zoo's ratios at 2 to 16 times the batch, with each workload left out."""
 
 WEAK_SPREAD, EXPONENT_SPREAD = 0.27, 0.41
-"""Standard deviations of the weak ratio and of γ in the zoo."""
+"""Standard deviations in the zoo."""
 
 
 class Ratios(NamedTuple):
@@ -84,7 +84,7 @@ CONSTANTS = Constants(
     deviation=(-0.5766, 0.0533, 0.1841, -0.2053, -0.1648),
     failure=1.9665,
 )
-"""The constants of all workloads of the zoo (`python -m experiments.zoo.judge`, results/zoo/constants.json)."""
+"""By `python -m experiments.zoo.judge`, results/zoo/constants.json."""
 
 
 def shape(x: float) -> float:
@@ -172,7 +172,7 @@ def deviation_features(batch: float, ratios: Ratios) -> list[float]:
 
 
 def deviation(batch: float, rate: float, ratios: Ratios, constants: Constants) -> float:
-    """The standard deviation of the logarithm of the steps, at a batch and a learning rate over the base run's."""
+    """The standard deviation of the logarithm of the steps; a number that was not measured adds its spread in the zoo."""
     of_seeds = math.exp(_sum(deviation_features(batch, ratios), constants.deviation))
     return math.hypot(of_seeds, *_unknown(batch, rate, ratios, constants))
 
@@ -184,7 +184,6 @@ def ratio_deviation(batch: float, rate: float, ratios: Ratios) -> float:
 
 
 def _unknown(batch: float, rate: float, ratios: Ratios, constants: Constants) -> tuple[float, float]:
-    """The spread in the zoo that numbers add which were not measured."""
     of_batch = WEAK_SPREAD * abs(shape(math.log2(batch))) if ratios.weak is None else 0.0
     return of_batch, EXPONENT_SPREAD * constants.rate[1] * math.log(rate) if ratios.rate_exponent is None else 0.0
 

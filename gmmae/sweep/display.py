@@ -68,7 +68,7 @@ class SweepDisplay:
         self._next_epochs_s = 0.0
 
     def start(self, ended: Collection[RunRecord], groups: Mapping[str, Sequence[RunKey]], total: int, at_once: int) -> None:
-        """Shows how many runs have ended, and how many of the different ones in `groups` are to be computed."""
+        """Shows how many runs have ended, and that those in `groups` are to be computed."""
         self._total, self._done, self._failed = total, len(ended), sum(record.outcome in FAILED for record in ended)
         self._width = max(map(len, groups), default=0)
         shared = "" if len(groups) == total - self._done else f", {len(groups)} of them different"
@@ -79,7 +79,7 @@ class SweepDisplay:
             self.bar.add_task(self._counts(), total=len(groups), left="", running="")
 
     def running(self, states: Mapping[str, str]) -> None:
-        """Shows the runs that are computed, by name, with their states."""
+        """Shows the runs that are computed, with their states."""
         self.bar.update(self.bar.task_ids[0], running=", ".join(states))
         self.bar.refresh()
         now = time.monotonic()
@@ -123,8 +123,7 @@ class SweepDisplay:
 def outcome_table(config: SweepConfig, records: Iterable[RunRecord]) -> str:
     """A row for each strategy, and a column for each number of devices.
 
-    A cell has the range over seeds of the epochs to the target, or without one of the final values of the metric. Where no run
-    reached the target it has the outcome.
+    A cell has the range over seeds of the epochs to the target, or without one of the final values, or else the outcome.
     """
     stop = config.run.stop
     goal = stop_reasons.MAX_EPOCHS if stop.target is None else stop_reasons.TARGET_REACHED
@@ -144,7 +143,6 @@ def outcome_table(config: SweepConfig, records: Iterable[RunRecord]) -> str:
 
     counts, seeds = sorted(config.devices), len(config.seeds)
     rows = [(scaling, *(cell(cells[scaling, n]) for n in counts)) for scaling in config.scaling]
-    metric = "loss" if stop.monitor == LOSS else stop.monitor
-    shown = f"final validation {metric}" if stop.target is None else "epochs to the target"
+    shown = f"final validation {stop.monitor}" if stop.target is None else "epochs to the target"
     title = f"{shown}, by strategy and number of devices{f', of {seeds} seeds' if seeds > 1 else ''}"
     return f"{title}\n{text_table(('scaling', *(f'n = {n}' for n in counts)), rows)}"

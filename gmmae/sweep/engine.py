@@ -60,7 +60,7 @@ def sweep(
 
     Raises:
       InputError: the work directory cannot be written, belongs to another sweep, or is in use by another process.
-      StorageError: the work directory cannot be written any more.
+      StorageError: it cannot be written any more.
     """
     folder = SweepDir(root)
     grid = run_keys(config) if config.mode != "throughput" else []
@@ -145,7 +145,6 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
 def _pending(
     config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool
 ) -> dict[str, list[RunKey]]:
-    """Returns the runs without an end, with the points of the grid that each stands for, and shows how many there are."""
     groups = folder.groups(config, samples)
     if retry:
         for name in groups:
@@ -171,10 +170,7 @@ def _pending(
 def _timing_requests(
     config: SweepConfig, records: Sequence[RunRecord], reference_batches: Collection[int]
 ) -> dict[int, Request]:
-    """Returns the step times that a sweep needs, by number of devices.
-
-    A virtual sweep needs, on one device, the batches and the shares of the validation set of one device in all runs.
-    """
+    """Returns the step times by number of devices. A virtual sweep needs those of the shares of one device in all runs."""
     timing = config.timing
     if config.mode == "throughput":
         weak = {n: {batch * n for batch in timing.device_batches} for n in sorted(config.devices)}
@@ -192,7 +188,7 @@ def _timing_requests(
 def _measure(
     config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: Mapping[int, Request], signals: Signals
 ) -> list[Path]:
-    """Measures the step times that are missing, but for batches that have failed before. Returns the logs of failures."""
+    """Measures step times that were not tried before. Returns the logs of failures."""
     failed = []
     for n, request in requests.items():
         timings, name = step_times.read(folder.step_times(n)), folder.step_times(n).stem
@@ -215,7 +211,6 @@ def _measure(
 
 @contextmanager
 def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
-    """Creates and locks the work directory. The grid of an earlier call may grow, but its runs stay the same."""
     if WorkDir(folder.root).record.exists() and not folder.config.exists():
         raise InputError(f"workdir must be new or hold a sweep; got {folder.root}, which holds a run: give another --workdir")
     with ExitStack() as held:

@@ -86,7 +86,7 @@ MIN_CHECKPOINT_INTERVAL_S = 5.0
 """Between two checkpoints, which would take longer than the epochs of a small model."""
 
 GRID_KEYS = ("scaling", "seed", "parallel.devices", "parallel.simulate_devices")
-"""Keys of a run's configuration that the grid sets."""
+"""Those of a run that the grid sets."""
 
 
 @dataclass(frozen=True)
@@ -185,14 +185,11 @@ def path_of(config: SweepConfig, key: RunKey, samples: int) -> Hashable:
     return key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).stages
 
 
-DRY_RUN_COLUMNS = ("run", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")
-
-
 def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
     """The grid before anything is run: the column names, and a row for each run."""
     from gmmae.scaling.batches import plan_batches  # it imports NumPy, which reading a configuration does not need
 
-    rows: list[tuple[str, ...]] = [DRY_RUN_COLUMNS]
+    rows: list[tuple[str, ...]] = [("run", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")]
     first: dict[Hashable, str] = {}
     for key in run_keys(config):
         strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, samples)
@@ -205,7 +202,7 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
 
 
 def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
-    """Reads a TOML file, whose key `base` names the training configuration that its `run` begins with.
+    """Reads a TOML file, whose key `base` names the configuration that its `run` begins with.
 
     The sweep's own workload takes precedence, and must have the same settings.
     """

@@ -30,16 +30,13 @@ from gmmae.training.workdir import WorkDir
 CRASHED = "crashed"
 TIMED_OUT = "timed_out"
 FAILED = (CRASHED, TIMED_OUT)
-"""Outcomes of a process, not of the optimisation. `sweep --retry` computes such runs again."""
+"""Outcomes of a process, not of the optimisation."""
 
 REPLACE = 10
 """The exit code of a worker that is to be replaced, because of its memory."""
 
-MAX_DEATHS = 2
-"""Deaths of its process after which a run is left out, where no checkpoint was written in between."""
-
-NOTE_S = 2.0
-"""Who started a worker that has just died is given as long to note how it ended."""
+MAX_DEATHS, NOTE_S = 2, 2.0
+"""See `SweepDir.begin`; the seconds are for a note of how the last process ended."""
 
 
 class RunRecord(NamedTuple):
@@ -108,7 +105,7 @@ class SweepDir:
             yield
 
     def queue(self, devices: int | None) -> Path:
-        """The file of the names of the runs that a call's workers compute, on a number of devices or on any."""
+        """The file of the runs that a call's workers compute, on a number of devices or on any."""
         return self.runs / ("queue.txt" if devices is None else f"queue-n{devices}.txt")
 
     def attempt(self, name: str) -> Path:
@@ -136,10 +133,7 @@ class SweepDir:
         return [(name, of) for name, of in found if of and (of.pid, of.boot) == (pid, locks.this_boot())]
 
     def groups(self, config: SweepConfig, samples: int) -> dict[str, list[RunKey]]:
-        """The runs to compute, by the name of their folder, with the points of the grid that each stands for.
-
-        The number of training samples matters in virtual mode only.
-        """
+        """The runs to compute, by the name of their folder, with the points of the grid that each stands for."""
         names: dict[Hashable, str] = {}
         known = [key for path in self.runs.glob("*-n*-seed*") if (key := RunKey.named(path.name)) and key.scaling in STRATEGIES]
         known.sort(key=lambda key: not self.run(key.name).record.exists())  # one that was computed goes before a mere name
@@ -190,7 +184,7 @@ class SweepDir:
         return [by_key[key] for key in run_keys(config) if key in by_key]
 
     def records(self, config: SweepConfig, name: str, keys: Sequence[RunKey]) -> list[RunRecord]:
-        """The outcomes of the points of the grid that a computed run stands for; none if it has not ended."""
+        """The outcomes of the points of the grid that a run stands for; none if it has not ended."""
         end = self.ended(name)
         if end is None:
             return []
@@ -205,7 +199,7 @@ class SweepDir:
         return found
 
     def begin(self, name: str) -> bool:
-        """Notes that this process begins to compute a run. Returns False where the run is left out, which is noted too.
+        """Notes that this process begins a run, or returns False and notes that the run is left out.
 
         Its process was killed at its time limit, or has died `MAX_DEATHS` times without a newer checkpoint in between, while
         the machine was up.

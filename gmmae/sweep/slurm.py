@@ -42,7 +42,7 @@ class Job:
     """
 
     def __call__(self, root: str, *arguments: str) -> int:
-        """Runs a worker, and another one where it has died at a run. Returns the last exit code."""
+        """Runs a worker, and another one where it has died at a run."""
         folder = SweepDir(Path(root))
         while True:
             self.worker = workers.start(folder, arguments, {})
@@ -76,8 +76,7 @@ def compute(
 ) -> None:
     """Submits jobs for the runs, and again where jobs are gone before all runs have an end, as long as that gets on.
 
-    Jobs of an earlier call that was killed are waited for first, and a signal cancels the jobs. All nodes must see the folder
-    under the same path.
+    Jobs of an earlier call that was killed are waited for first. All nodes must see the folder under the same path.
 
     Raises:
       InputError: submitit or Slurm is missing, or Slurm refuses the options.
@@ -166,7 +165,6 @@ def submit(config: SweepConfig, folder: SweepDir, tasks: Sequence[tuple[str, ...
 
 
 def _wait(ids: Sequence[str], left: Callable[[], Collection[str]], signals: Signals) -> None:
-    """Waits until Slurm does not list the jobs any more, also after cancelling them at a signal, or no run is left."""
     cancelled, asked, gone = False, time.monotonic(), None
     while ids and (left() or cancelled) and signals.count < 3:
         if signals.reason and not cancelled:

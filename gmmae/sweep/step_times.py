@@ -40,7 +40,7 @@ class Timings(NamedTuple):
 
     @property
     def tried(self) -> set[str]:
-        """All measurements, also those that failed, by the names in `failed`."""
+        """All measurements by the names in `failed`."""
         rows = {TRAINING: self.train, VALIDATION: self.validation}
         return {f"{what} of {row.samples}" for what in rows for row in rows[what]} | self.failed.keys()
 
@@ -64,7 +64,7 @@ def settings(timing: TimingConfig) -> dict[str, int]:
 
 
 def merged(earlier: Timings | None, later: Timings) -> Timings:
-    """Both measurements as one, of which the later one takes precedence."""
+    """Both as one, of which the later takes precedence."""
     if earlier is None:
         return later
     train = {row.samples: row for row in (*earlier.train, *later.train)}

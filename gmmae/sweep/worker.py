@@ -45,11 +45,7 @@ Train = Callable[[Config, Path], Record]
 def compute(root: Path, names: Sequence[str], train: Train) -> int:
     """Computes those runs that have no end yet and are not held by another worker.
 
-    Returns:
-      The exit code: 0 where there is nothing left to begin, `REPLACE`, or 143, 130 or 129 when interrupted.
-
-    Raises:
-      StorageError: the work directory failed.
+    Returns the exit code: 0 where there is nothing left to begin, `REPLACE`, or 143, 130 or 129 when interrupted.
     """
     folder = SweepDir(root)
     config, cwd = read_sweep(folder.config), os.getcwd()
@@ -169,7 +165,7 @@ def trainer() -> Train:
 
 
 def measure_times(root: Path, devices: int, request: str) -> int:
-    """Measures step times on a number of devices. `request` is JSON of the batches of `training` and counts of `validation`."""
+    """Measures step times. `request` is JSON of the batches of `training` and the counts of `validation`."""
     folder, asked = SweepDir(root), json.loads(request)
     config = read_sweep(folder.config)
     send_output_to(folder.log(folder.step_times(devices).stem))
@@ -190,16 +186,14 @@ def send_output_to(log: Path) -> None:
     """Appends what this process prints from now on."""
     sys.stdout.flush()
     sys.stderr.flush()
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
 
 
 def resident_bytes() -> int:
     """The memory of this process."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def end_with_parent() -> None:
@@ -214,7 +208,7 @@ def end_with_parent() -> None:
 
 
 def main(arguments: Sequence[str], train: Train | None = None) -> int:
-    """Runs one of the commands, and returns the exit code."""
+    """Runs one of the commands."""
     # Slurm may send it to all processes of a job. Only the parent handles it, and then sends SIGTERM.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -1,4 +1,4 @@
-"""Starts the workers of a sweep on this host, and notes how those ended that died."""
+"""The workers of a sweep on this host, and how those ended that died."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 PROGRAM = (sys.executable, "-m", "gmmae.sweep.worker")
 
 LIFELINE = os.pipe()
-"""The standard input of all workers, and the end that this process alone holds: it closes when the process ends."""
+"""The standard input of all workers, and the end that this process alone holds and its death closes."""
 
 POLL_S, WAIT_S = 0.1, 1.0
 """Between two looks at workers, and at runs that others compute."""
@@ -67,8 +67,7 @@ def import_path() -> str:
 def note_end(folder: SweepDir, pid: int, code: int) -> str:
     """Notes how a worker ended in the run that it was at, if any, and returns that as a line.
 
-    Raises:
-      StorageError: the worker ended because the work directory failed.
+    A `StorageError` that ended it goes on.
     """
     for name, attempt in folder.attempts_of(pid):
         log, path = folder.log(name), folder.attempt(name)
@@ -105,7 +104,6 @@ def keep(
 
     Raises:
       InputError: workers die before they begin a run.
-      StorageError: the work directory failed.
     """
     alive: dict[int, subprocess.Popen[bytes]] = {}  # by place in `environments`
     idle, failed_starts, say_once = False, 0, cache(say)
@@ -147,7 +145,6 @@ def wait(folder: SweepDir, worker: subprocess.Popen[bytes], signals: Signals) ->
 
 
 def _holder(folder: SweepDir, names: Collection[str]) -> str | None:
-    """Returns who computes some of the runs, if others compute all of them."""
     holder = ""
     for name in names:
         try:
@@ -159,7 +156,7 @@ def _holder(folder: SweepDir, names: Collection[str]) -> str | None:
 
 
 def end(folder: SweepDir, alive: Collection[subprocess.Popen[bytes]], signals: Signals) -> None:
-    """Ends workers: with SIGTERM, at which they write checkpoints, and with SIGKILL after a second signal to this process."""
+    """Ends workers with SIGTERM, at which they write checkpoints, and after a second signal to this process with SIGKILL."""
     for worker in alive:
         worker.terminate()
     while [worker for worker in alive if worker.poll() is None]:

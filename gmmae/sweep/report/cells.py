@@ -73,13 +73,13 @@ class Cell(NamedTuple):
     learning_rate: float
     seeds: int  # runs, with those that the sweep's time limit stopped
     reached: int  # of them, the target
-    epochs: Estimate  # to the target: the median, and the range of the runs
+    epochs: Estimate  # to the target: median and range
     time_s: Estimate  # to the target
     efficiency: Estimate  # the paper's, in percent (section VII); NaN where the median run on one device or on n missed
-    compared: int  # seeds that strong scaling on as many devices has too
-    slower: int  # those in which it was faster
-    ratio: Estimate  # of the time over that of strong scaling, without the seeds in which both missed
-    p: float  # two-sided sign test of this comparison
+    compared: int  # here and below: with strong scaling on as many devices, see `statistics.Pairs`
+    slower: int
+    ratio: Estimate
+    p: float
     p_holm: float  # corrected for the number of cells
     runs: list[Run]  # without the stopped ones
     times: dict[int, float]  # `Run.time_s` by seed, also of stopped ones
@@ -170,12 +170,9 @@ def _source(
 
 
 def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: Record) -> list[float]:
-    """Returns the projected seconds of an epoch in each stage of a run, from step times measured on one device.
+    """Returns the projected seconds of an epoch in each stage of a run, or refuses a batch outside the measured range.
 
-        epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
-
-    Raises:
-      InputError: a batch or a share of the validation set is outside the measured range.
+    epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
     """
     train, passes = (
         StepTimes(tuple(row.samples for row in sorted(rows)), tuple(row.median_s for row in sorted(rows)))
@@ -194,7 +191,6 @@ def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: R
 
 
 def _projection_texts(cluster: Cluster, timings: Timings, precision: str) -> tuple[str, str]:
-    """Returns the projection in a title, with the device that took the steps where the cluster has another; then a sentence."""
     as_there = cluster.reference_step_s or cost.same_device(cluster.device, timings.device_kind)
     title = f"projected to {cluster.name}" + ("" if as_there else f", with steps of {timings.device_kind}")
     between = "an unknown link between nodes"
@@ -251,8 +247,7 @@ def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]
 def _efficiency(first: Mapping[int, float], nth: Mapping[int, float], devices: int, shared: bool) -> Estimate:
     """Returns 100 · median(T1) / (n · median(Tn)) over common seeds, and the interval of the seeds' own efficiencies.
 
-    That of a seed is 0 if only its Tn is infinite, and infinite if only its T1 is. Where both are the same runs, as those of
-    strong scaling in virtual mode, seeds do not vary: there is no interval.
+    Where both are the same runs, as those of strong scaling in virtual mode, seeds do not vary: there is no interval.
     """
     t1, tn = (statistics.estimate([times[seed] for seed in first if seed in nth]).value for times in (first, nth))
     if not (math.isfinite(t1) and math.isfinite(tn)):

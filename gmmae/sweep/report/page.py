@@ -32,9 +32,7 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
     """Writes the report under `report` in the sweep's folder, and TensorBoard logs of its runs under `tb`.
 
     The page is about the first cluster that virtual runs can be projected to. The plan is by default one in the sweep's folder.
-
-    Returns:
-      The HTML page, the Markdown page, and the TensorBoard folder if any run has a history.
+    Returns the HTML page, the Markdown page, and the TensorBoard folder if any run has a history.
     """
     if plan is not None and config.mode == "throughput":
         raise InputError(f"--plan needs a sweep that trains to a target; got {root}, which has step times only: leave it out")
@@ -80,10 +78,7 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
 
 
 def headline(results: Results) -> str:
-    """The fastest strategy whose median run reached the target, and how it compares with the next one.
-
-    The fewest devices win among equal times, and strategies that are equal in both are named together.
-    """
+    """The fastest strategies whose median run reached the target, on the fewest devices, and how they compare with the next."""
     stop, source = results.config.run.stop, results.source
     if not results.runs or stop.target is None:
         reason = "(`run.stop.target` is none), so there is no time to the target and no fastest strategy."

@@ -3,8 +3,8 @@
 A run that missed the target has an infinite time, which counts in every median and every interval.
 
 The interval of a median is exact: it goes from the k-th smallest to the k-th largest value, and holds the true median with a
-probability of 95 % at least. The range of m runs holds it with 1 - 2 · 2^-m, so fewer than 6 runs, whose interval it is, cannot
-give 95 %. Six to eight runs give their range too.
+probability of 95 % at least. The range of m runs, which is the interval of up to 8, holds it with 1 - 2 · 2^-m, so fewer than
+6 runs cannot give 95 %.
 """
 
 import math
@@ -30,7 +30,7 @@ class Pairs(NamedTuple):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The median and its interval. With one value that is unknown nothing is known."""
+    """The median and its interval, both unknown if one value is."""
     if not len(values) or np.isnan(values).any():
         return Estimate()
     low, high = math.nan, math.nan

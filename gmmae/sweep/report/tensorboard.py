@@ -56,8 +56,7 @@ def write(results: Results) -> Path | None:
                 # The axis "Relative" starts at a line's first event, so each line begins with NaN at time 0.
                 lines[scaling + ending][tag] = [(0.0, math.nan), *points]
                 if stop.target is not None:
-                    *_, end = lines["target"].get(tag, [points[-1]])
-                    end_s = max(end[0], points[-1][0])
+                    end_s, _ = max([points[-1], *lines["target"].get(tag, ())])
                     lines["target"][tag] = [(0.0, stop.target), (end_s, stop.target)]
         start = time.time()
         for log, by_tag in lines.items() if kind != "unknown" else ():  # TensorBoard draws all lines of a tag in one chart
