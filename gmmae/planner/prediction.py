@@ -43,7 +43,7 @@ BEST_BATCH = "best-batch"
 
 
 def planned_strategies() -> list[str]:
-    """Those that keep one batch and one optimiser, for which the law is."""
+    """The strategies with one batch and one optimiser, which the law describes."""
     known = strategies.STRATEGIES.items()
     return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.as_configured]
 
@@ -66,7 +66,7 @@ class Measured(NamedTuple):
 
     @property
     def base_steps(self) -> float:
-        """Those of the base run to the target."""
+        """Of the base run, to the target."""
         return self.steps[self.optim.batch_size]
 
     def epoch_steps(self, batch: float | np.ndarray) -> np.ndarray:

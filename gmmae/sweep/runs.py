@@ -36,7 +36,7 @@ REPLACE = 10
 """The exit code of a worker that is to be replaced, because of its memory."""
 
 MAX_DEATHS, NOTE_S = 2, 2.0
-"""See `SweepDir.begin`; the seconds are for a note of how the last process ended."""
+"""See `SweepDir.begin`, which waits so long for a note of how the last process ended."""
 
 
 class RunRecord(NamedTuple):
@@ -117,7 +117,7 @@ class SweepDir:
         return self.runs / name / "failed.json"
 
     def write(self, path: Path, content: Failure | Attempt) -> None:
-        """Writes one of these two."""
+        """Writes a failure or an attempt."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(content._asdict(), indent=1) + "\n")
 

@@ -25,13 +25,13 @@ POLL_S, QUEUE_S = 1.0, 10.0
 """Between two looks at the runs, and between two questions to Slurm."""
 
 VISIBLE_S = 15.0
-"""Until what a job has written must be visible on the shared file system."""
+"""After which what a job has written is visible on the shared file system."""
 
 MAX_TASKS = 1000
 """The most jobs of an array, by Slurm's own default. Each computes one run after the other, so fewer do as well."""
 
 GRACE_S = 120
-"""Before its time limit a job is told to end. Slurm may be a minute early or late."""
+"""How long before its time limit a job is told to end. Slurm may be a minute early or late."""
 
 
 class Job:

@@ -37,7 +37,7 @@ MAX_GROWTH_BYTES = 2 * 2**30
 """How much more memory than after its first run a worker may have, before it asks to be replaced."""
 
 GRACE_S = 30
-"""After its time limit, in which a run can end its epoch."""
+"""How long after its time limit a run may end its epoch."""
 
 Train = Callable[[Config, Path], Record]
 

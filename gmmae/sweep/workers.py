@@ -67,7 +67,7 @@ def import_path() -> str:
 def note_end(folder: SweepDir, pid: int, code: int) -> str:
     """Notes how a worker ended in the run that it was at, if any, and returns that as a line.
 
-    A `StorageError` that ended it goes on.
+    Raises the `StorageError` that ended it, if one did.
     """
     for name, attempt in folder.attempts_of(pid):
         log, path = folder.log(name), folder.attempt(name)

@@ -86,7 +86,7 @@ class Cell(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """That of a global batch that is capped to the training set, or to the end of the strategy's rule."""
+        """Marks a global batch that is capped to the training set, or to the end of the strategy's rule."""
         return CAPPED if any(run.record.clipped for run in self.runs) else ""
 
     @property
@@ -110,7 +110,7 @@ class Results(NamedTuple):
     failed: list[RunRecord]  # crashed processes, and those that the time limit stopped
     timings: list[Timings]  # from few devices to many
     source: Source
-    cells: dict[Place, Cell]  # in the order of the table
+    cells: dict[Place, Cell]
 
 
 def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[Results]:
@@ -154,7 +154,7 @@ def _history(path: Path) -> list[Epoch]:
 def _source(
     config: SweepConfig, records: Sequence[Record], timings: Sequence[Timings], cluster: Cluster | None
 ) -> tuple[Source, list[list[float]]]:
-    """Returns also the seconds of an epoch in each stage of each run, NaN where none are projected."""
+    """Returns the source, and the seconds of an epoch in each stage of each run, NaN where none are projected."""
     unknown = [[math.nan] * len(record.stages) for record in records]
     if config.mode != "virtual":
         shared = any(of.oversubscribed for of in (*records, *timings))

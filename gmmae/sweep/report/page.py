@@ -85,8 +85,8 @@ def headline(results: Results) -> str:
         return f"**No target was set** {reason}" if results.runs else "No run is computed yet."
     if source.kind == "unknown":
         return f"**Which strategy is the fastest is unknown.** {literal(source.note)}"
-    timed = [cell for cell in results.cells.values() if math.isfinite(cell.time_s.value)]
-    timed.sort(key=lambda cell: (cell.time_s.value, cell.devices))
+    known = (cell for cell in results.cells.values() if math.isfinite(cell.time_s.value))
+    timed = sorted(known, key=lambda cell: (cell.time_s.value, cell.devices))
     if not timed:
         return f"**No strategy's median run reached the target** validation {literal(stop.monitor)} of {stop.target:g}."
     best = timed[0]
