@@ -173,9 +173,12 @@ def _timing_requests(
     """Returns the step times by number of devices. A virtual sweep needs those of the shares of one device in all runs."""
     timing = config.timing
     if config.mode == "throughput":
-        weak = {n: {batch * n for batch in timing.device_batches} for n in sorted(config.devices)}
-        strong = {n: {batch for batch in timing.global_batches if batch >= n} for n in weak}
-        return {n: {step_times.TRAINING: sorted(weak[n] | strong[n])} for n in weak}
+        requests = {}
+        for n in sorted(config.devices):
+            weak = {batch * n for batch in timing.device_batches}
+            strong = {batch for batch in timing.global_batches if batch >= n}
+            requests[n] = {step_times.TRAINING: sorted(weak | strong)}
+        return requests
     known = [record.record for record in records if record.record is not None]
     if config.mode == "measured" or not known:
         return {}

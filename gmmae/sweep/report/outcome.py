@@ -60,10 +60,14 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
             failure = Estimate(planned.probability_of_failure).text("{:.0%}".format)
             rows.append(
                 (
-                    *(cluster, cell.scaling, str(cell.devices)),
-                    *(predicted.text(tables.seconds), cell.time_s.text(tables.seconds)),
+                    cluster,
+                    cell.scaling,
+                    str(cell.devices),
+                    predicted.text(tables.seconds),
+                    cell.time_s.text(tables.seconds),
                     within if math.isfinite(predicted.low + predicted.high + time_s) else "–",
-                    *(f"{cell.seeds - cell.reached} of {cell.seeds}", failure),
+                    f"{cell.seeds - cell.reached} of {cell.seeds}",
+                    failure,
                 )
             )
         if not rows:
