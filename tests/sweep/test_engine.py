@@ -466,19 +466,6 @@ def test_a_second_signal_kills_a_run_that_does_not_end_and_that_is_no_fault_of_i
     assert (alive(fake), list(fake.root.glob("runs/*/attempt.json"))) == ([], [])
 
 
-def test_sigterm_to_a_sweeping_process_is_exit_code_143(fake):
-    fake.wish({"weak-n1-seed0": "hang"})
-    process = fake.start(grid(devices=(1,)))
-    wait_until(lambda: fake.events("hang"))
-    process.terminate()
-    printed, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 143, printed
-    assert (fake.records(), alive(fake)) == ({}, [])
-    fake.wish({})
-    assert fake.sweep(grid(devices=(1,)))[0] == 0
-    assert sorted(fake.records()) == ["linear-n1-seed0", "weak-n1-seed0"]
-
-
 # What is said of a process that died
 
 
