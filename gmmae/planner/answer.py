@@ -10,7 +10,7 @@ from gmmae.planner.prediction import BEST_BATCH, MAX_TIME_RATIO, Forecast, Measu
 from gmmae.scaling import cost, strategies
 
 AS_MEASURED = "devices as fast as the one that measured"
-"""The devices whose times a plan states if no factor to the cluster's own devices is known."""
+"""Whose times a plan states if no factor to the cluster's own devices is known."""
 
 LEAST_FALL = 0.03
 """Share of the loss's fall after half of the steps below which another seed may miss the target. In the zoo one base run in
@@ -23,13 +23,12 @@ BEST = 3
 """Strategies in the table for each number of devices."""
 
 CHOICE_MARK = "←"
-"""The mark of the recommended strategy."""
 
 TOO_CLOSE = "too close to tell"
 
 
 class Plan(NamedTuple):
-    """A plan, from runs or from curves."""
+    """From runs or from curves."""
 
     title: str
     measured: Measured
@@ -39,7 +38,7 @@ class Plan(NamedTuple):
     basis: str  # what the steps are predicted from, in words
     device_kind: str | None  # the device that measured; None: the step times are the user's
     precision: str
-    facts: Sequence[str]  # further numbers behind the answer, in sentences
+    facts: Sequence[str]  # sentences
     warnings: Sequence[str]
     content: Mapping[str, object]  # further keys of the JSON file
     evidence: Mapping[str, object]  # further keys of its object `measured`
@@ -51,7 +50,7 @@ class Plan(NamedTuple):
 
 
 def factor_text(factor: float) -> str:
-    """Returns a factor with three significant digits.
+    """Three significant digits.
 
     >>> factor_text(0.02), factor_text(3254.0)
     ('0.02', '3,250')
@@ -60,7 +59,7 @@ def factor_text(factor: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Returns a time with two significant digits.
+    """Two significant digits.
 
     >>> time_text(0.1234), time_text(95.4), time_text(110), time_text(5000), time_text(7800)
     ('0.12 s', '95 s', '1.8 min', '83 min', '2.2 h')
@@ -70,7 +69,7 @@ def time_text(seconds: float) -> str:
 
 
 def interval_text(low_s: float, high_s: float) -> str:
-    """Returns an interval of times, with one unit where both have the same.
+    """An interval, with one unit where both times have the same.
 
     >>> interval_text(27.0, 50.0), interval_text(80.0, 130.0)
     ('27 to 50 s', '80 s to 2.2 min')
@@ -81,7 +80,7 @@ def interval_text(low_s: float, high_s: float) -> str:
 
 
 def label(name: str) -> str:
-    """Returns a strategy in words."""
+    """A strategy in words."""
     return strategies.STRATEGIES[name].label
 
 
@@ -91,7 +90,7 @@ def _listed(items: Iterable[object]) -> str:
 
 
 def times_of(plan: Plan, forecast: Forecast) -> str:
-    """Returns the devices whose times a forecast states, and the device and precision of the measured steps.
+    """The devices whose times a forecast states, and where the steps were measured.
 
     Step times of one kind of device are called those of another only if a factor between them is known.
     """
@@ -108,7 +107,7 @@ def times_of(plan: Plan, forecast: Forecast) -> str:
 
 
 def answer(plan: Plan, forecast: Forecast) -> list[str]:
-    """Returns the lines for a cluster: keep the batch or grow it; the choice with its time; and what is not sure."""
+    """The lines for a cluster: keep the batch or grow it, the choice with its time, and what is not sure."""
     measured, best = plan.measured, forecast.best
     strong = {cell.devices: cell for cell in forecast.cells if cell.scaling == "strong"}
     if best is None:
@@ -133,7 +132,6 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
 
 
 def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) -> str:
-    """Returns whether to keep the base batch or to grow it, by the grown batch of least expected time on each n."""
     base, timed = plan.measured.optim.batch_size, forecast.best is not None
     compared: dict[int, tuple[Prediction, float, float, float]] = {}
     verdicts: dict[str, list[int]] = defaultdict(list)
@@ -171,7 +169,6 @@ def _steps(cell: Prediction) -> str:
 
 
 def _failures(cells: Sequence[Prediction]) -> str:
-    """Returns a sentence, with a space behind it, on strategies that are likely to fail."""
     several = sorted((cell for cell in cells if cell.devices > 1), key=lambda cell: -cell.devices)
     failing = {cell.scaling: cell.devices for cell in several if cell.probability_of_failure > 0.5}
     names = [f"{label(name).lower()} from n = {n} on" for name, n in failing.items()]
@@ -179,10 +176,10 @@ def _failures(cells: Sequence[Prediction]) -> str:
 
 
 def shown(forecast: Forecast) -> list[Prediction]:
-    """Returns the best predictions for each number of devices, by expected time or by steps.
+    """The best predictions for each number of devices, by expected time or by steps.
 
-    Strategies with the same batch and learning rate are one run, so the first one stands for all. Those whose trial failed are
-    left out where there are others.
+    The first of several strategies with one batch and learning rate stands for all, and those whose trial failed are left out
+    where there are others.
     """
     found = []
     for n in dict.fromkeys(cell.devices for cell in forecast.cells):
@@ -196,7 +193,7 @@ def shown(forecast: Forecast) -> list[Prediction]:
 def table(
     plan: Plan, forecast: Forecast, cells: Collection[Prediction], steps: bool = True
 ) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns and the rows of some predictions. What a narrow screen shows without scrolling comes first."""
+    """Columns and rows. What a narrow screen shows without scrolling comes first."""
     rows = []
     for cell in cells:
         row = {"n": str(cell.devices), "scaling": cell.scaling + f" {CHOICE_MARK}" * (cell == forecast.best)}
@@ -218,7 +215,7 @@ def table(
 
 
 def notes(plan: Plan, forecast: Forecast) -> list[str]:
-    """Returns sentences on the table."""
+    """Sentences on the table."""
     texts = []
     if forecast.best:
         percent = 100 * (MAX_TIME_RATIO - 1)
@@ -232,7 +229,7 @@ def notes(plan: Plan, forecast: Forecast) -> list[str]:
 
 
 def evidence(plan: Plan) -> list[str]:
-    """Returns the numbers behind the answer, in sentences."""
+    """The numbers behind the answer, in sentences."""
     measured, several = plan.measured, len(plan.forecasts) > 1
     rule, base = prediction.batch_rule(measured), measured.optim.batch_size
     ratio = f"a / (b B) = {rule.overhead_s / (rule.sample_s * base) if rule.sample_s else math.inf:.2g} on one device and "

@@ -1,7 +1,6 @@
 """Loss curves of runs that any program made: CSV files, event folders of TensorBoard, and work directories of gmmae.
 
-Event files are read with the message types of tensorboardX, which writes them and reads none. The reader of
-`tensorboard` needs grpc and a web server.
+Event files are read with tensorboardX's message types, because the reader of `tensorboard` needs grpc and a web server.
 """
 
 import csv
@@ -19,11 +18,10 @@ from gmmae.system.errors import InputError
 from gmmae.training.workdir import WorkDir
 
 EVENTS = "*tfevents*"
-"""The names of event files."""
 
 
 class Columns(NamedTuple):
-    """Names of columns, or of TensorBoard's scalars. None is the name that the kind of file has by itself."""
+    """Names of columns, or of TensorBoard's scalars; None is the usual name in that kind of file."""
 
     step: str | None = None
     loss: str | None = None
@@ -35,17 +33,14 @@ class Curve(NamedTuple):
     """The loss of one run, or another metric, at increasing steps."""
 
     name: str  # the path as it was given
-    batch: int  # samples of a step, of all devices together
+    batch: int  # global
     steps: tuple[float, ...]
     values: tuple[float, ...]  # finite
     learning_rate: float | None = None  # the largest in the run; None if it is not known
 
 
 def read_curves(paths: Sequence[Path], columns: Columns, batches: Sequence[int] = ()) -> list[Curve]:
-    """Reads curves of one learning rate.
-
-    Paths are CSV files and folders. Without `batches`, one for each path, a column has them.
-    """
+    """Reads curves of one learning rate. Without `batches`, one for each path, a column has them."""
     if len(paths) < 2:
         raise InputError(f"--curves must be two or more, at different batches; got {len(paths)}: add a run at another batch")
     if batches and len(batches) != len(paths):
@@ -65,7 +60,6 @@ def read_curves(paths: Sequence[Path], columns: Columns, batches: Sequence[int] 
 
 
 def _read(path: Path, columns: Columns, batch: int | None) -> Curve:
-    """Reads a curve, and checks its numbers. The series are steps, values, batches and learning rates."""
     read = _events if path.is_dir() and not WorkDir(path).history.is_file() else _csv
     series = read(path, columns, batch)
     steps, values, batches, rates = series
@@ -90,7 +84,7 @@ def _read(path: Path, columns: Columns, batch: int | None) -> Curve:
 
 
 def _csv(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
-    """Reads a CSV file with a header, or the history of a work directory, whose metrics have the prefix `val_`.
+    """Reads a CSV file, or the history of a work directory, whose metrics have the prefix `val_`.
 
     A row whose loss is empty has none, as where training and validation share a file.
     """
@@ -140,10 +134,9 @@ def _csv(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
 
 
 def _events(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
-    """Reads scalars of an event folder. A scalar of the batch or of the learning rate has one event or more.
+    """Reads scalars of an event folder, whose files are named by time.
 
-    The names of files begin with their time. Events of a later file replace those of earlier files from its first step on, as
-    in TensorBoard after a run is resumed.
+    Events of a later file replace those of earlier files from its first step on, as in TensorBoard after a run is resumed.
     """
     if columns.step:
         raise InputError(f"--step-column must be left out for event folders, whose events have steps; got {columns.step!r}")
@@ -167,10 +160,10 @@ def _events(path: Path, columns: Columns, batch: int | None) -> list[list[float]
 
 
 def _scalars(file: Path) -> Iterator[tuple[str, int, float]]:
-    """Yields tag, step and value of the scalars of an event file. TensorFlow 2 writes them as tensors.
+    """Yields tag, step and value of the scalars of an event file, which TensorFlow 2 writes as tensors.
 
-    The file is a sequence of records: the length in 8 bytes, its checksum in 4, a serialised `Event`, and 4 bytes of checksum.
-    A part of one at the end is what a killed process has left.
+    A record is its length in 8 bytes, the checksum of that in 4, an `Event`, and 4 bytes of checksum. A killed process leaves a
+    part of one at the end.
     """
     from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] made at run time

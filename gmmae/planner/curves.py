@@ -1,7 +1,7 @@
 """The law of the steps from the loss curves of runs that were made elsewhere, all at one learning rate.
 
-The logarithms of the steps to the target have least squares on the shape of the law (`gmmae.planner.step_ratios`). Their slope
-is the weak ratio. The curves tell nothing about other learning rates.
+The weak ratio is the slope of the logarithms of the steps over the shape of the law (`gmmae.planner.step_ratios`), by least
+squares. The curves tell nothing about other learning rates.
 """
 
 import math
@@ -18,16 +18,15 @@ from gmmae.planner.step_ratios import MetricCurve, Ratios
 from gmmae.system.errors import InputError
 
 TARGET_DIGITS = 4
-"""Significant digits of a target that the curves decide. It is rounded to the easier side."""
 
 MARGIN = 0.01
-"""Share of a curve's fall by which it passes a target that the curves decide, as in the zoo (`experiments.zoo.runs.levels`)."""
+"""Share of its fall by which a curve passes a target that the curves decide, as in the zoo (`experiments.zoo.runs.levels`)."""
 
 MIN_VALIDATIONS = 5
-"""The number of validations up to the target below which a curve is said to be coarse."""
+"""Up to the target; a curve of fewer is coarse."""
 
 MAX_RESIDUAL = 0.15
-"""The root mean square of the log residuals above which the steps do not follow the law."""
+"""Root mean square of the log residuals above which the steps do not follow the law."""
 
 
 class Evidence(NamedTuple):
@@ -38,11 +37,11 @@ class Evidence(NamedTuple):
     steps: dict[int, float]  # to the target by batch: the geometric mean over the curves of one batch
     reached: list[tuple[Curve, float, int]]  # each curve, its steps to the target, and its validations before them
     ratios: Ratios
-    warnings: list[str]  # sentences on evidence that is weak
+    warnings: list[str]  # sentences
 
 
 def hardest_level(curves: Sequence[Sequence[float]], stop: StopConfig) -> float:
-    """Returns the hardest value of a metric that all curves pass by a margin, rounded to the easier side.
+    """The hardest value that all curves pass by `MARGIN`, rounded to the easier side.
 
     At a curve's own best value its noise would set the steps.
 
@@ -56,10 +55,9 @@ def hardest_level(curves: Sequence[Sequence[float]], stop: StopConfig) -> float:
 
 
 def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_batch: int | None = None) -> Evidence:
-    """Fits the law to the steps at which curves reach a target.
+    """Fits the law to the steps at which curves reach the target, by default `hardest_level`.
 
-    A target of None is chosen by `hardest_level`, a base batch of None is the smallest. `smooth` validations make a running
-    median.
+    The curves are running medians of `smooth` validations, and the base batch is by default the smallest.
     """
     from scipy.ndimage import median_filter  # the command begins faster without
 

@@ -1,4 +1,4 @@
-"""The measurements of `gmmae plan`, on one device and in one process: runs to the target, step times, and trials.
+"""The measurements of `gmmae plan`, on one device: runs to the target, step times, and trials.
 
 A resumed plan gives the same answer as a fresh one: nothing depends on what the folder already holds.
 """
@@ -41,20 +41,18 @@ from gmmae.training.terminal import Plain
 from gmmae.training.workdir import WorkDir
 
 MIN_BASE_EPOCHS = 2
-"""Epochs of a base run below which the zoo says nothing of the steps."""
+"""Below it the zoo says nothing of the steps."""
 
 TRIAL_SHARE = 10
 """Epochs of the base run for each epoch of a trial."""
 
 CPU_TIMING = TimingConfig(warmup_steps=2, steps=2, blocks=5)
 GPU_TIMING = TimingConfig(warmup_steps=20, steps=20, blocks=7)
-"""The timing of steps. On a CPU a step takes long beside a dispatch, on a GPU it does not."""
+"""On a CPU a step takes long beside a dispatch, on a GPU it does not."""
 
 
 def trial_epochs(base: int, growth: float, warmup: int = 0) -> int:
-    """Returns the epochs of a trial: a tenth of the base run's, unless the warmup or the base run's first validation is later.
-
-    `growth` is the batch over the base batch.
+    """The epochs of a trial: a tenth of the base run's, unless the warmup or the base run's first validation is later.
 
     >>> trial_epochs(60, 8), trial_epochs(20, 16), trial_epochs(20, 2, warmup=5)
     (6, 4, 6)
@@ -71,9 +69,9 @@ class PlanMeasurements(NamedTuple):
     target: float
     metric: str
     curves: dict[int, list[float]]  # metric after each epoch of the base run, by batch
-    facts: list[str]  # sentences on what the measurements have shown and cost
-    warnings: list[str]  # sentences on measurements that failed, were left out or are doubtful
-    costs: dict[str, dict[str, float]]  # epochs and seconds of the base run and of each group of measurements
+    facts: list[str]  # sentences
+    warnings: list[str]  # sentences
+    costs: dict[str, dict[str, float]]  # epochs and seconds of the base run and of each measurement
 
 
 def measure(
@@ -84,15 +82,10 @@ def measure(
     clusters: Collection[Cluster] = (),
     compute_scale: float | None = None,
 ) -> PlanMeasurements:
-    """Makes the measurements that are missing, with a trial of each run that the forecasts recommend.
-
-    Where a trial fails, the next best run is tried.
-
-    The strategy and devices of the configuration are ignored. `claimed` has claimed the folder.
+    """Makes the missing measurements in a `claimed` folder. Where the trial of the recommended run fails, the next is tried.
 
     Raises:
-      InputError: there is no target, or the base run does not reach it. Or the batch has more samples than the training set, or
-        no number of devices has a sample for each device. Or the work directory belongs to another plan.
+      InputError: the base run does not reach the target, the data have too few samples, or the folder is of another plan.
       PlanInterruptedError: a signal stopped a run.
     """
     stop, batch = config.stop, config.optim.batch_size
@@ -176,8 +169,6 @@ def measure(
 
 
 class _Work:
-    """The measurements of one configuration and its data, read from the work directory or made on demand, with their costs."""
-
     def __init__(self, config: Config, root: Path, display: Callable[[], Plain]):
         self.config, self.root, self.display, self.say = config, root, display, display().say
         self._cache = RunCache()
@@ -197,14 +188,7 @@ class _Work:
         self.seconds: dict[str, float] = {}
         self.warnings: list[str] = []
 
-    def _note(self, name: str, began: float) -> None:
-        """Stores the seconds of a measurement, and all that is measured."""
-        seconds = self._kept["seconds"]
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
-        write_text(self.root / "measured.json", json.dumps(self._kept, indent=1) + "\n")
-
     def _run(self, config: Config, folder: str, name: str, max_epochs: int) -> TargetRun:
-        """Trains a configuration as far as is needed, and returns the run. Its cost is noted under a name."""
         stop, n = self.config.stop, config.parallel.simulate_devices or 1
         batch = strategies.resolve(config.scaling, config.optim, n, self.samples).stages[0].batch
         config = changed(
@@ -225,12 +209,11 @@ class _Work:
         return run
 
     def base_run(self) -> tuple[TargetRun, float]:
-        """Returns the run to the target at the base batch, and its steps."""
         batch, stop = self.config.optim.batch_size, self.config.stop
         self.say(f"training to the target at the base batch, {batch}")
         base = self._run(self.config, f"batch_{batch}", f"batch {batch}", stop.max_epochs)
         self.epoch_s = (base.rows[-1].train_s + base.rows[-1].eval_s) / len(base.epochs)
-        if not base.reached:
+        if base.reason != stop_reasons.TARGET_REACHED:
             values = [value for row in base.epochs if math.isfinite(value := row.value(stop.monitor))]
             best = f"{min(values, key=stop.cost):g}" if values else "no finite value"
             raise InputError(
@@ -252,39 +235,37 @@ class _Work:
         return base, steps
 
     def step_times(self, references: Collection[int], max_devices: int) -> Timings:
-        """Times steps of parts of the base batch and validation passes, unless stored times are as careful.
-
-        The runs themselves tell the times of larger batches.
-        """
+        """Times steps of parts of the base batch, and validation passes. The runs tell the times of larger batches."""
         timing, batch = CPU_TIMING if self.device_kind == "cpu" else GPU_TIMING, self.config.optim.batch_size
         batches = {*(math.ceil(batch / 4**i) for i in range(batch.bit_length())), *references}
         validation = {math.ceil(self.validation / n) for n in (1, max_devices)}
-        file = self.root / "step_times.json"
+        file, seconds = self.root / "step_times.json", self._kept["seconds"]
         if (kept := step_times.read(file)) and kept.timing["steps"] * kept.timing["blocks"] < timing.steps * timing.blocks:
             kept = None
         have, done = ({row.samples for row in rows} for rows in ((kept.train, kept.validation) if kept else ((), ())))
         if kept is None or batches - have or validation - done:
-            if "step times" not in self._kept["seconds"]:
+            if "step times" not in seconds:
                 self.say("measuring step times")
             config, began = changed(self.config, seed=0), time.perf_counter()  # a seed takes a compilation, and no time
             kept = step_times.merged(
                 kept, throughput.measure(config, sorted(batches - have), sorted(validation - done), timing)
             )
             step_times.write(file, kept)
-            self._note("step times", began)
+            seconds["step times"] = seconds.get("step times", 0.0) + time.perf_counter() - began
+            write_text(self.root / "measured.json", json.dumps(self._kept, indent=1) + "\n")
         train = [row for row in kept.train if row.samples in batches]
         passes = [row for row in kept.validation if row.samples in validation]
         if not train or not passes:
             raise InputError(f"{file} must hold step times; got none: {'; '.join(kept.failed.values()) or 'delete it'}")
         steps = max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks
         self.epochs["step times"] = sum(batches) * steps / self.samples
-        self.seconds["step times"] = self._kept["seconds"].get("step times", 0.0)
+        self.seconds["step times"] = seconds.get("step times", 0.0)
         return kept._replace(train=train, validation=passes)
 
     def short_run(self, base: TargetRun, steps: float, factor: float, rate: float, most: float) -> TargetRun | None:
-        """Returns a run at a multiple of the batch and of the learning rate; None where there are too few samples.
+        """Trains at a multiple of the batch and of the learning rate, unless there are too few samples.
 
-        If they are too few for the second one only, all of them are its batch, and its rate is that of the linear rule.
+        If they are too few for the second run only, all of them are its batch, and its rate is that of the linear rule.
         """
         samples, at_base = self.samples, base.record.global_batch
         batch, epochs = int(factor * at_base), max(1, math.floor(most * len(base.epochs)))
@@ -307,10 +288,10 @@ class _Work:
         return self._run(config, folder, name, min(stop.max_epochs, epochs))
 
     def trial(self, base: TargetRun, cell: Prediction) -> bool:
-        """Trains the beginning of a recommended run, and returns whether it went well. One that fills the memory did not.
+        """Trains the beginning of a recommended run, and returns whether it went well and fitted into memory.
 
-        With a scaled learning rate it must have come as far as the base run did after as many steps. At the base rate, where no
-        run of the zoo failed, its loss must only be finite.
+        With a scaled learning rate it must have come as far as the base run after as many steps. At the base rate, where no run
+        of the zoo failed, its loss must only be finite.
         """
         stop, best = self.config.stop, cell.scaling == BEST_BATCH
         config = changed(

@@ -1,4 +1,4 @@
-"""The stored measurements of a plan, each with what it depends on, so that the order of calls changes no answer.
+"""The stored measurements of a plan, of which the order of calls changes no answer.
 
 A training run is kept whole, and read up to the epoch at which it stops under the present rules. `measured.json` says what
 all measurements depend on.
@@ -14,7 +14,7 @@ import numpy as np
 from gmmae.config.schema import StopConfig
 from gmmae.config.toml import differences
 from gmmae.planner.step_ratios import MetricCurve, smooth
-from gmmae.system import json_files, stop_reasons
+from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import remove_empty
 from gmmae.training import stopping
@@ -24,20 +24,19 @@ from gmmae.training.workdir import WorkDir, alone, writable
 T = TypeVar("T")
 
 VERSION = 7
-"""Version of the format of `measured.json`."""
-
+"""Of the format of `measured.json`."""
 
 VALIDATIONS_AN_EPOCH = 4
-"""Validations of an epoch in the runs of a plan, so that short runs tell enough."""
+"""In the runs of a plan, so that short runs tell enough."""
 
 
 class PlanInterruptedError(Exception):
-    """A signal stopped a run, which the same command resumes. The argument is the stop reason."""
+    """A signal stopped a run; the argument is the stop reason."""
 
 
 @contextmanager
 def claimed(root: Path) -> Iterator[None]:
-    """Makes the work directory of a plan, and keeps other processes from writing in it. A refused plan leaves no new folder."""
+    """Makes and locks the work directory of a plan. A refused plan leaves no new folder."""
     lock, new = root / ".lock", [path for path in (root, *root.parents) if not path.exists()]
     with ExitStack() as held, writable(root):
         held.callback(remove_empty, new)
@@ -51,16 +50,11 @@ def claimed(root: Path) -> Iterator[None]:
 
 
 class TargetRun(NamedTuple):
-    """A run at one batch, up to the epoch at which it stops."""
+    """A run up to the epoch at which it stops."""
 
     rows: list[Epoch]
-    reason: str  # why it stops there
+    reason: str
     record: Record  # of the whole run, which may have gone further under other rules
-
-    @property
-    def reached(self) -> bool:
-        """Whether the run reaches the target."""
-        return self.reason == stop_reasons.TARGET_REACHED
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -68,22 +62,19 @@ class TargetRun(NamedTuple):
         return epoch_ends(self.rows)
 
     def curve(self, stop: StopConfig) -> MetricCurve:
-        """Returns the monitored metric by steps, from all validations: means of three neighbours, because it may be noisy.
-
-        The first value stands for the beginning too.
-        """
+        """The monitored metric of all validations, smoothed because it may be noisy. Its first value stands for step 0 too."""
         costs = [stop.cost(row.value(stop.monitor)) for row in self.rows]
         return MetricCurve(np.array([0.0, *(row.steps for row in self.rows)]), smooth(np.array([costs[0], *costs])))
 
     @property
     def step_s(self) -> float:
-        """Seconds of a training step: the median over epochs, without the first of several."""
+        """The median over epochs, without the first of several, which compiles."""
         seconds, steps = (np.diff([0, *(getattr(row, name) for row in self.epochs)]) for name in ("train_s", "steps"))
         return float(np.median((seconds / steps)[min(1, len(seconds) - 1) :]))
 
 
 def validation_spacing(samples: int, batch: int) -> int:
-    """Returns the steps between validations of a plan's run, `VALIDATIONS_AN_EPOCH` an epoch.
+    """The steps between validations.
 
     >>> validation_spacing(574, 32), validation_spacing(100, 64)
     (4, 1)
@@ -92,10 +83,7 @@ def validation_spacing(samples: int, batch: int) -> int:
 
 
 def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], str | None]:
-    """Returns the rows of a run up to the end of the epoch at which it stops under these rules, and the reason.
-
-    The reason is None if it goes on.
-    """
+    """The rows of a run up to the epoch at which it stops under these rules, and the reason, or None if it goes on."""
     monitor = stopping.StopMonitor(stop)
     for row in workdir.read_rows() if workdir else []:
         monitor.add(row)
@@ -105,10 +93,7 @@ def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], 
 
 
 def read_kept(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
-    """Reads the stored measurements.
-
-    `shared` is what all measurements depend on, by name.
-    """
+    """Reads the stored measurements. `shared` is what all of them depend on, by name."""
     new = {"shared": shared, "seconds": {}}
 
     def checked(data: dict[str, Any]) -> dict[str, Any]:

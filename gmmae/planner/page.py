@@ -1,4 +1,4 @@
-"""A plan as lines for a terminal, as a JSON file, and as a page. All begin with the answer for each cluster."""
+"""A plan as lines for a terminal, as a JSON file, and as a page."""
 
 import json
 import math
@@ -15,7 +15,6 @@ from gmmae.system.provenance import git_commit, versions
 from gmmae.training.workdir import writable
 
 FILES = ("plan.json", "README.md", "index.html")
-"""The files of a plan from runs: JSON, Markdown and HTML."""
 
 OTHERWISE_IN_JSON = ("optim", "train", "passes", "whole_epochs", "largest_batch")
 """Fields of the measurements that the JSON file holds under other names, or not."""
@@ -91,7 +90,7 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
 
 
 def _lines(forecast: Forecast) -> list[Measured]:
-    """Returns a line for each strategy of the figure; the time of a run that is likely to fail is infinite."""
+    """A line for each strategy of the figure; the time of a run that is likely to fail is infinite."""
     names, lines = {"strong", "weak", *(cell.scaling for cell in answer.shown(forecast))}, []
     for name in dict.fromkeys(cell.scaling for cell in forecast.cells if cell.scaling in names):
         of = [cell for cell in forecast.cells if cell.scaling == name]

@@ -1,11 +1,8 @@
 """Predictions for each strategy on n devices of a cluster, from measurements on one device.
 
-Steps to the target and failures follow the law of `gmmae.planner.step_ratios`. The time of a step is that of one device with
-its share of the batch, plus the cluster's all-reduce (`gmmae.scaling.cost`). Uncertain quantities are drawn `DRAWS` times with
-a fixed generator. An interval spans the 10 % to the 90 % quantile of the runs that reach the target.
-
-A step on n devices takes a + b · (device batch) + c(n). By the law, growing the batch n-fold at the base rate is faster than
-dividing it exactly if (a + c(n)) / (b B) > B / Bn.
+Steps to the target and failures follow the law of `gmmae.planner.step_ratios`. A step takes a + b · (device batch) on one
+device, plus the cluster's all-reduce c(n) (`gmmae.scaling.cost`). Growing the batch n-fold at the base rate is faster than
+dividing it exactly if (a + c(n)) / (b B) > B / Bn. Uncertain quantities are drawn with a fixed generator.
 """
 
 import itertools
@@ -29,42 +26,37 @@ from gmmae.system.errors import InputError
 DRAWS = 4000
 
 INTERVAL_LEVEL = 0.8
-"""Level of the intervals."""
 
 TIME_SIGMA = 0.08
-"""Standard deviation of the logarithm of a projected time."""
+"""Of the logarithm of a projected time."""
 
 FAILED_TRIAL = 0.56
 """Chance of a failure after a trial that failed: that of 54 in 96 runs of the zoo."""
 
 NUM_CANDIDATES = 100
-"""Number of candidates for the best batch, evenly spaced in logarithms."""
 
 MAX_TIME_RATIO = 1.1
-"""The smallest number of devices is chosen whose expected time is within this factor of the least."""
+"""The fewest devices are chosen whose expected time is within this factor of the least."""
 
 BEST_BATCH = "best-batch"
 """The strategy at the base rate with the batch that takes the least time."""
 
 
 def planned_strategies() -> list[str]:
-    """Returns the strategies of a plan.
-
-    The law is for one batch and one optimiser, so strategies that change them during a run or with the batch are left out.
-    """
+    """The strategies with one batch and one optimiser, which the law describes."""
     known = strategies.STRATEGIES.items()
     return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.as_configured]
 
 
 class Measured(NamedTuple):
-    """The measurements of a workload on one device. Factors are multiples of the base learning rate."""
+    """The measurements of a workload on one device."""
 
     samples: int  # training samples
     validation: int  # validation samples
     optim: OptimConfig  # base batch, base rate, and the strategies' other settings
     max_epochs: int  # after which a run has missed the target
     steps: Mapping[int, float]  # to the target at the base rate, by batch
-    ratios: Ratios  # of two short runs (`gmmae.planner.step_ratios`)
+    ratios: Ratios
     train: StepTimes | None  # seconds of a training step by its samples; None: only steps are predicted
     passes: StepTimes | None  # seconds of a validation pass by its samples; None: none is counted
     gradient_bytes: float  # that an all-reduce adds up
@@ -74,11 +66,11 @@ class Measured(NamedTuple):
 
     @property
     def base_steps(self) -> float:
-        """The steps of the base run to the target."""
+        """Of the base run, to the target."""
         return self.steps[self.optim.batch_size]
 
     def epoch_steps(self, batch: float | np.ndarray) -> np.ndarray:
-        """Returns the steps of an epoch at a global batch."""
+        """The steps of an epoch at a global batch."""
         return np.ceil(self.samples / np.asarray(batch)) if self.whole_epochs else np.ones_like(batch, float)
 
 
@@ -116,7 +108,7 @@ class Prediction(NamedTuple):
 
     @property
     def attempt(self) -> tuple[int, float, bool]:
-        """What a trial of it tries."""
+        """What a trial tries."""
         return self.batch, self.learning_rate, self.warmup
 
 
@@ -124,16 +116,16 @@ class Forecast(NamedTuple):
     """All predictions for one cluster."""
 
     cluster: Cluster
-    cells: list[Prediction]  # for every strategy on every number of devices that it has samples for
+    cells: list[Prediction]
     best: Prediction | None  # the recommended one; None without step times
-    best_batches: dict[int, int]  # batches of the strategy `BEST_BATCH` by number of devices, derived from `listed`
-    listed: tuple[int, ...]  # best batches on 1, 2, 4, … devices at the base rate, the values of `optim.best_batches`
+    best_batches: dict[int, int]  # of the strategy `BEST_BATCH` by number of devices, derived from `listed`
+    listed: tuple[int, ...]  # the values of `optim.best_batches`, on 1, 2, 4, … devices
     compute_scale: float  # seconds of computation on the cluster's device for one second measured
-    scale_given: bool  # whether the user gave that factor; otherwise it is the cluster's
+    scale_given: bool  # by the user; otherwise it is the cluster's
 
 
 def batch_rule(measured: Measured) -> BatchRule:
-    """Returns the numbers of the hyperbola through the base batch and twice that, and those of a step's time."""
+    """The hyperbola through the base batch and twice that, and a step's time as a line."""
     batch, steps = measured.optim.batch_size, measured.base_steps
     twice = median_steps(measured, 2 * batch)
     smin = max(2 * twice - steps, 1e-3 * steps)
@@ -142,7 +134,7 @@ def batch_rule(measured: Measured) -> BatchRule:
 
 
 class DeviceGroup(NamedTuple):
-    """A number of devices of a cluster, with their step and validation times."""
+    """A number of devices of a cluster."""
 
     measured: Measured
     scale: float  # of all computation
@@ -150,10 +142,7 @@ class DeviceGroup(NamedTuple):
     devices: int
 
     def epoch_range_s(self, batch: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the least and the most seconds of an epoch with its validation, at a global batch.
-
-        They differ where a device has a batch that is not between measured ones.
-        """
+        """The least and the most seconds of an epoch with validation, which differ where a step was not measured."""
         m, nothing = self.measured, (np.zeros(()), np.zeros(()))
         steps_s = (
             cost.seconds_range(m.train, np.ceil(np.asarray(batch) / self.devices)) if m.train else 2 * (np.array(math.nan),)
@@ -166,36 +155,32 @@ class DeviceGroup(NamedTuple):
         return least, most
 
     def epoch_s(self, batch: int | np.ndarray) -> np.ndarray:
-        """Returns the seconds of an epoch, in the middle of the range by logarithms."""
+        """The middle of the range by logarithms."""
         least, most = self.epoch_range_s(batch)
         return np.sqrt(least * most)
 
 
 def device_group(measured: Measured, cluster: Cluster, devices: int, compute_scale: float | None = None) -> DeviceGroup:
-    """Returns a number of devices of a cluster.
-
-    `compute_scale` is the seconds on the cluster's device for one second measured; None takes the cluster's
-    `reference_step_s`.
-    """
+    """A `compute_scale` of None takes the cluster's `reference_step_s`."""
     reduce_s = cost.all_reduce_s(cluster, devices, measured.gradient_bytes)
     scale = compute_scale or (cost.scale(cluster, measured.train) if measured.train else 1.0)
     return DeviceGroup(measured, scale, reduce_s, devices)
 
 
 def median_steps(measured: Measured, batch: float, rate: float = 1.0) -> float:
-    """Returns the predicted steps at a batch and a learning rate over the base rate."""
+    """The predicted steps at a batch and a learning rate over the base rate."""
     return measured.base_steps * math.exp(
         step_ratios.log_ratio(batch / measured.optim.batch_size, rate, measured.ratios, CONSTANTS)
     )
 
 
 def deviation(measured: Measured, batch: float, rate: float = 1.0) -> float:
-    """Returns the standard deviation of the logarithm of the steps at a batch and a learning rate over the base rate."""
+    """The standard deviation of the logarithm of these steps."""
     return step_ratios.deviation(batch / measured.optim.batch_size, rate, measured.ratios, CONSTANTS)
 
 
 class RunDraws(NamedTuple):
-    """The draws of a strategy's epochs and steps, which do not depend on the cluster."""
+    """The draws of a strategy, which do not depend on the cluster."""
 
     epochs: Float[np.ndarray, " draws"]  # of the runs that reach the target within `max_epochs`
     steps: Float[np.ndarray, " draws"]
@@ -205,9 +190,7 @@ class RunDraws(NamedTuple):
 
 
 def warmed_up_epochs(epochs: float, speedup: float, warmup_epochs: int) -> float:
-    """Returns the epochs that a run takes with a speed-up that rises linearly from 1 during the warmup.
-
-    `epochs` is their number without a speed-up.
+    """The epochs that a run takes with a speed-up that rises linearly from 1 during the warmup. `epochs` are those without.
 
     >>> warmed_up_epochs(12.0, 4.0, 0), warmed_up_epochs(2.0, 1.0, 0)
     (3.0, 2.0)
@@ -222,10 +205,7 @@ def warmed_up_epochs(epochs: float, speedup: float, warmup_epochs: int) -> float
 
 
 def draw_run(measured: Measured, path: Stage) -> RunDraws:
-    """Draws the whole epochs and their steps, with the probability of missing the target.
-
-    Taking more than `max_epochs` counts as missing it.
-    """
+    """Draws whole epochs, of which more than `max_epochs` miss the target."""
     an_epoch, warmup = float(measured.epoch_steps(path.batch)), path.warmup_epochs > 0
     factor = path.learning_rate / measured.optim.learning_rate
     unscaled, scaled = (median_steps(measured, path.batch, rate) for rate in (1.0, factor))
@@ -245,7 +225,7 @@ def draw_run(measured: Measured, path: Stage) -> RunDraws:
 
 
 def runnable(samples: int, devices: Collection[int]) -> list[int]:
-    """Returns the numbers of devices with a training sample for each device, increasing."""
+    """The numbers of devices with a training sample for each device, increasing."""
     counts = sorted(n for n in devices if n <= samples)
     if not counts:
         raise InputError(
@@ -258,10 +238,7 @@ def runnable(samples: int, devices: Collection[int]) -> list[int]:
 def forecast(
     measured: Measured, cluster: Cluster, names: Collection[str], devices: Collection[int], compute_scale: float | None = None
 ) -> Forecast:
-    """Predicts every strategy on every number of devices that its batch has samples for.
-
-    The best one is chosen among those that no trial speaks against.
-    """
+    """Predicts every strategy on every number of devices that its batch has samples for; best is one without a failed trial."""
     devices = runnable(measured.samples, devices)
     machines = {n: device_group(measured, cluster, n, compute_scale) for n in sorted({1, *devices})}
     powers = [2**i for i in range(devices[-1].bit_length())] if measured.train else []
@@ -281,8 +258,7 @@ def forecast(
         run, times = draw(path), _times(machines[n], draw(path), path)
         few, half, many = np.quantile(run.steps, quantiles).tolist()
         low, middle, high = np.quantile(times, quantiles).tolist()
-        # A run that is late takes `max_epochs`. One that fails otherwise takes the time by which nine of ten reach the target.
-        # A run with strong scaling then follows.
+        # A late run takes `max_epochs`, one that diverges the time of nine in ten; then a run with strong scaling follows.
         late_s = run.late * measured.max_epochs * float(machines[n].epoch_s(path.batch))
         failed_s = (run.failure - run.late) * high + late_s
         follows_s = min(float(of.mean()) for k, of in strong.items() if k <= n)
@@ -319,9 +295,9 @@ def _times(group: DeviceGroup, draws: RunDraws, path: Stage) -> Float[np.ndarray
 
 
 def time_ratio(measured: Measured, forecast: Forecast, one: Prediction, strong: Prediction) -> tuple[float, float, float]:
-    """Returns the time of a run over that of strong scaling on the same devices: median and the bounds of an 80 % interval.
+    """The time of a run over that of strong scaling with the same seed and devices: median and 80 % interval.
 
-    Both have one seed. Without step times it is the ratio of the steps.
+    Without step times it is the ratio of the steps.
     """
     rate, grown = one.learning_rate / measured.optim.learning_rate, one.batch / measured.optim.batch_size
     parts = [INTERVAL_NORMAL * step_ratios.ratio_deviation(grown, rate, measured.ratios)]
@@ -337,10 +313,7 @@ def time_ratio(measured: Measured, forecast: Forecast, one: Prediction, strong: 
 
 
 def best_batch(measured: Measured, group: DeviceGroup) -> int:
-    """Returns the batch, a multiple of the devices, with the least expected time at the base rate, in whole epochs.
-
-    With fewer samples than devices it is the number of samples, which these devices cannot share.
-    """
+    """The batch, a multiple of the devices, with the least expected time at the base rate; all samples if those are fewer."""
     most = min(measured.samples, measured.largest_batch or measured.samples) // group.devices
     if not most:
         return measured.samples

@@ -1,21 +1,20 @@
 """Steps to a target at other batches and learning rates, relative to a base run, from two short runs beside it.
 
-The first run has twice the base batch. The second has four times the batch and the learning rate, as the linear rule on four
+The first run has twice the base batch, the second four times the batch and the learning rate, as the linear rule on four
 devices. Both stop at the loss that the base run has after three quarters of its steps, or where their samples are spent.
-Steps at equal loss give two numbers. The weak ratio is the logarithm of the first run's steps over the base run's.
-The exponent γ is the change of the logarithm of the steps for each e-fold of the learning rate. −1 is ideal.
-
-For a batch of k and a learning rate of m times the base, with x = log2 k, y = ln m and w the weak ratio,
+Steps at equal loss give the weak ratio w, the logarithm of the first run's steps over the base run's, and the exponent γ, the
+change of that logarithm for each e-fold of the learning rate (−1 is ideal). For a batch of k and a learning rate of m times
+the base, with x = log2 k and y = ln m,
 
     log S(k, m) / S(1, 1) = s(x) (a0 + a1 w + a2 w²) + y (b0 + b1 γ + (b2 + b3 γ) (y / ln 4 − 1) + (b4 + b5 γ) (x / 2 − 1)).
 
 The shape s(x) = (1 − ρ^x) / (1 − ρ) is 1 at twice the batch and bounded for large ones, because steps do not fall without end.
 
-The deviation of the logarithm over seeds is exp(d0 + d1 max(x, 0) + d2 max(-x, 0) + d3 ln f + d4 ln S). S are the base run's
-steps. The flatness f is the share of the loss's whole fall that is left after half of them. The chance of a failure is that at
-the base learning rate with its logit raised by c √y (γ + 1.25), so it never falls as y grows.
+The deviation of the logarithm over seeds is exp(d0 + d1 max(x, 0) + d2 max(-x, 0) + d3 ln f + d4 ln S), where S are the base
+run's steps and the flatness f is the share of the loss's whole fall that is left after half of them. The chance of a failure
+is that at the base rate with its logit raised by c √y (γ + 1.25), so it never falls as y grows.
 
-The constants were fitted to the zoo of small workloads (`experiments/zoo`), and judged there with the workload left out.
+The constants were fitted to the zoo of small workloads (`experiments/zoo`), and judged with the workload left out.
 """
 
 import math
@@ -27,92 +26,56 @@ from jaxtyping import Float
 
 from gmmae.training.stopping import crossing
 
-WEAK_RUN = (2.0, 1.0)
-"""The first run's batch and learning rate, over the base run's."""
+WEAK_RUN, LINEAR_RUN = (2.0, 1.0), (4.0, 4.0)
+"""Batch and learning rate of the two short runs, over the base run's."""
 
-LINEAR_RUN = (4.0, 4.0)
-"""The second run's."""
-
-LEVEL_SHARE = 0.75
-"""Share of the base run's steps whose loss both runs are to reach."""
-
-MIN_LEVEL_SHARE = 0.1
-"""Smallest share of the base run's steps at whose loss steps are compared."""
+LEVEL_SHARE, MIN_LEVEL_SHARE = 0.75, 0.1
+"""Shares of the base run's steps whose loss both runs are to reach, and at whose loss steps are compared at least."""
 
 MAX_COSTS = (0.75, 0.75)
 """Largest cost of each run, in base runs by samples."""
 
 RHO = 0.7
-"""Base of the shape's exponential."""
 
 INTERVAL_NORMAL = 1.2816
 """Half the width of an 80 % interval, in standard deviations."""
 
-MEAN_WEAK_RATIO = -0.2
-"""The weak ratio where none was measured: about the mean of the zoo."""
+MEAN_WEAK_RATIO, MEAN_RATE_EXPONENT, MEAN_STEPS, MEAN_FLATNESS = -0.2, -0.7, 200.0, 0.2
+"""What stands for a number that was not measured, about the middle of the zoo."""
 
-MIN_RATE_EXPONENT = -1.25
-"""Smallest rate exponent that is believed, a little beyond the ideal."""
+MIN_RATE_EXPONENT, MAX_WEAK_RATIO, MIN_FLATNESS = -1.25, 0.05, 1e-3
+"""The limits of what is believed: a γ little beyond the ideal, and for a larger batch few more steps, by chance."""
 
-MEAN_STEPS = 200.0
-"""The steps of a base run where they are not known: about the median of the zoo."""
+FAILED_EXPONENT = 0.5
+"""The γ of a second run that did not come far, and the largest one that is believed."""
 
 FAILURE_AT_BASE_LEARNING_RATE = 0.01
 """The probability that a run at the base rate misses the target."""
 
-MEAN_FLATNESS = 0.2
-"""The flatness where it is not known."""
-
-MIN_FLATNESS = 1e-3
-"""Smallest flatness that is believed."""
-
-FAILED_EXPONENT = 0.5
-"""The exponent γ of a second run that did not come far, and the largest one that is believed."""
-
-MEAN_RATE_EXPONENT = -0.7
-"""The exponent γ where there was no second run: about the mean of the zoo."""
-
 RATIO_DEVIATION = 0.05
-"""Standard deviation of the logarithm of the ratio of the steps of two runs with one seed, for the base batch and for each
-doubling of it: 80 % intervals hold 80 % of the ratios of the zoo at 2 to 16 times the batch, with each workload left out."""
+"""Standard deviation of the log ratio of the steps of two runs with one seed, for the base batch and for each doubling of it:
+80 % intervals hold 80 % of the zoo's ratios at 2 to 16 times the batch, with each workload left out."""
 
 WEAK_SPREAD, EXPONENT_SPREAD = 0.27, 0.41
-"""Standard deviations of the weak ratio and of γ in the zoo."""
-
-MAX_WEAK_RATIO = 0.05
-"""Largest weak ratio that is believed: a larger batch does not take more steps than that, but for chance."""
+"""Standard deviations in the zoo."""
 
 
 class Ratios(NamedTuple):
-    """The measured numbers of a workload.
+    """The measured numbers of a workload."""
 
-    Attributes:
-      weak: the weak ratio, or None where the first run did not give one.
-      rate_exponent: γ, or None without a second run.
-      steps: S, the base run's steps to the target.
-      flatness: f, the share of the loss's fall that is left after half of these steps.
-    """
-
-    weak: float | None
-    rate_exponent: float | None
-    steps: float = MEAN_STEPS
-    flatness: float = MEAN_FLATNESS
+    weak: float | None  # w; None where the first run did not give it
+    rate_exponent: float | None  # γ; None without a second run
+    steps: float = MEAN_STEPS  # S
+    flatness: float = MEAN_FLATNESS  # f
 
 
 class Constants(NamedTuple):
-    """The constants of the law.
+    """The constants of the law."""
 
-    Attributes:
-      batch: a0 to a2.
-      rate: b0 to b5.
-      deviation: d0 to d4.
-      failure: c.
-    """
-
-    batch: tuple[float, ...]
-    rate: tuple[float, ...]
-    deviation: tuple[float, ...]
-    failure: float
+    batch: tuple[float, ...]  # a
+    rate: tuple[float, ...]  # b
+    deviation: tuple[float, ...]  # d
+    failure: float  # c
 
 
 CONSTANTS = Constants(
@@ -121,11 +84,11 @@ CONSTANTS = Constants(
     deviation=(-0.5766, 0.0533, 0.1841, -0.2053, -0.1648),
     failure=1.9665,
 )
-"""The constants of all workloads of the zoo (`python -m experiments.zoo.judge`, results/zoo/constants.json)."""
+"""By `python -m experiments.zoo.judge`, results/zoo/constants.json."""
 
 
 def shape(x: float) -> float:
-    """Returns the dependence of the logarithm of the steps on x = log2 k.
+    """The shape s(x) of the law.
 
     >>> shape(0.0), shape(1.0), round(shape(4.0), 2), round(shape(-2.0), 2)
     (0.0, 1.0, 2.53, -3.47)
@@ -134,26 +97,22 @@ def shape(x: float) -> float:
 
 
 class MetricCurve(NamedTuple):
-    """A validation metric by steps, with its sign chosen so that less is better."""
+    """A validation metric by steps, with its sign such that less is better."""
 
     steps: Float[np.ndarray, " validations"]
     costs: Float[np.ndarray, " validations"]
 
     def reaches(self, level: float) -> float:
-        """Returns the step at which the curve first falls to a level, linear between validations; infinite if it does not.
-
-        >>> MetricCurve(np.array([0.0, 10.0, 20.0]), np.array([5.0, 3.0, 2.0])).reaches(2.5)
-        15.0
-        """
+        """The step at which the curve first falls to a level, linear between validations; infinite if it does not."""
         return crossing(self.steps.tolist(), self.costs.tolist(), level)
 
     def lowest_by(self, step: float) -> float:
-        """Returns the least cost up to a step, linear between validations."""
+        """The least cost up to a step, linear between validations."""
         return float(np.interp(step, self.steps, np.minimum.accumulate(self.costs)))
 
 
 def smooth(costs: Float[np.ndarray, "*runs validations"]) -> Float[np.ndarray, "*runs validations"]:
-    """Returns means of each value and its two neighbours, along the last axis; at the ends the last one counts twice.
+    """Means of each value and its two neighbours along the last axis, where the last value counts twice.
 
     A value that is not finite counts as the largest finite one, so that it does not hide its neighbours.
 
@@ -167,11 +126,9 @@ def smooth(costs: Float[np.ndarray, "*runs validations"]) -> Float[np.ndarray, "
 
 
 def steps_at_equal_loss(base: MetricCurve, base_steps: float, run: MetricCurve) -> tuple[float, float] | None:
-    """Returns the steps of a run and of the base run to the same loss, or None where the run did not come far enough.
+    """The steps of a run and of the base run of the same seed to one loss, or None where the run did not come far enough.
 
     The loss is that of the base run at `LEVEL_SHARE` of its steps, or the lowest one of a run that ended before.
-
-    Both runs have the same seed.
     """
     level = max(base.lowest_by(LEVEL_SHARE * base_steps), float(run.costs.min()))
     of_base, of_run = base.reaches(level), run.reaches(level)
@@ -179,7 +136,7 @@ def steps_at_equal_loss(base: MetricCurve, base_steps: float, run: MetricCurve) 
 
 
 def weak_ratio(steps: float, base_steps: float, batch: float = WEAK_RUN[0]) -> float:
-    """Returns the weak ratio from steps at equal loss, at most `MAX_WEAK_RATIO`.
+    """The weak ratio from steps at equal loss.
 
     >>> round(weak_ratio(50, 100), 3), weak_ratio(200, 100)
     (-0.693, 0.05)
@@ -188,17 +145,17 @@ def weak_ratio(steps: float, base_steps: float, batch: float = WEAK_RUN[0]) -> f
 
 
 def known_weak(ratios: Ratios) -> float:
-    """Returns the measured weak ratio, or the mean."""
+    """The measured weak ratio, or the mean."""
     return MEAN_WEAK_RATIO if ratios.weak is None else ratios.weak
 
 
 def known_exponent(ratios: Ratios) -> float:
-    """Returns the measured exponent γ, or the mean."""
+    """The measured exponent γ, or the mean."""
     return MEAN_RATE_EXPONENT if ratios.rate_exponent is None else ratios.rate_exponent
 
 
 def flatness(base: MetricCurve, base_steps: float, target: float) -> float:
-    """Returns the share of a curve's whole fall to the target that is left after half of the steps.
+    """The share of a curve's whole fall to the target that is left after half of the steps.
 
     >>> flatness(MetricCurve(np.array([0.0, 10.0, 20.0]), np.array([5.0, 2.0, 1.0])), 20, 1.0)
     0.25
@@ -209,42 +166,35 @@ def flatness(base: MetricCurve, base_steps: float, target: float) -> float:
 
 
 def deviation_features(batch: float, ratios: Ratios) -> list[float]:
-    """Returns the factors of `Constants.deviation`."""
+    """The factors of `Constants.deviation`."""
     x = math.log2(batch)
     return [1.0, max(x, 0.0), max(-x, 0.0), math.log(ratios.flatness), math.log(ratios.steps)]
 
 
 def deviation(batch: float, rate: float, ratios: Ratios, constants: Constants) -> float:
-    """Returns the standard deviation of the logarithm of the steps, at a batch and a learning rate over the base run's.
-
-    A number that was not measured adds its spread in the zoo.
-    """
+    """The standard deviation of the logarithm of the steps; a number that was not measured adds its spread in the zoo."""
     of_seeds = math.exp(_sum(deviation_features(batch, ratios), constants.deviation))
     return math.hypot(of_seeds, *_unknown(batch, rate, ratios, constants))
 
 
 def ratio_deviation(batch: float, rate: float, ratios: Ratios) -> float:
-    """Returns the standard deviation of the logarithm of the ratio of the steps to the base run's, for runs with one seed.
-
-    It is far smaller than that of steps of different seeds.
-    """
+    """The same of the ratio of the steps to the base run's with the same seed, which is far smaller."""
     of_law = RATIO_DEVIATION * (1 + abs(math.log2(batch))) if batch != 1 else 0.0
     return math.hypot(of_law, *_unknown(batch, rate, ratios, CONSTANTS))
 
 
 def _unknown(batch: float, rate: float, ratios: Ratios, constants: Constants) -> tuple[float, float]:
-    """Returns the standard deviations that the numbers add which were not measured."""
     of_batch = WEAK_SPREAD * abs(shape(math.log2(batch))) if ratios.weak is None else 0.0
     return of_batch, EXPONENT_SPREAD * constants.rate[1] * math.log(rate) if ratios.rate_exponent is None else 0.0
 
 
 def failure_feature(rate: float, ratios: Ratios) -> float:
-    """Returns the factor of `Constants.failure`, which is 0 up to the base rate."""
+    """The factor of `Constants.failure`, which is 0 up to the base rate."""
     return math.sqrt(math.log(max(rate, 1.0))) * max(known_exponent(ratios) - MIN_RATE_EXPONENT, 0.0)
 
 
 def failure_probability(rate: float, ratios: Ratios, constants: Constants) -> float:
-    """Returns the probability that a run with a learning rate over the base rate misses the target, by the zoo.
+    """The probability that a run with a learning rate over the base rate misses the target.
 
     >>> [round(failure_probability(rate, Ratios(-0.5, -0.5), CONSTANTS), 2) for rate in (0.5, 1, 4, 16)]
     [0.01, 0.01, 0.05, 0.11]
@@ -254,10 +204,7 @@ def failure_probability(rate: float, ratios: Ratios, constants: Constants) -> fl
 
 
 def rate_exponent(found: tuple[float, float] | None, weak: float | None, run: tuple[float, float] = LINEAR_RUN) -> float:
-    """Returns the exponent γ, without the part that the batch has, within its limits.
-
-    `found` is the steps of the second run and of the base run to an equal loss, or None where the second did not come far.
-    `run` is its batch and learning rate over those of the base run.
+    """The exponent γ, without the part of the batch and within its limits, from `steps_at_equal_loss` of the second run.
 
     >>> round(rate_exponent((25, 100), 0.0), 6), rate_exponent((100, 100), 0.0), rate_exponent(None, 0.0)
     (-1.0, 0.0, 0.5)
@@ -272,23 +219,20 @@ def rate_exponent(found: tuple[float, float] | None, weak: float | None, run: tu
 
 
 def batch_features(batch: float, weak: float) -> list[float]:
-    """Returns the factors of `Constants.batch`."""
+    """The factors of `Constants.batch`."""
     at = shape(math.log2(batch))
     return [at, at * weak, at * weak**2]
 
 
 def rate_features(batch: float, rate: float, exponent: float) -> list[float]:
-    """Returns the factors of `Constants.rate`."""
+    """The factors of `Constants.rate`."""
     y = math.log(rate)
     beyond = y / math.log(LINEAR_RUN[1]) - 1, math.log2(batch) / math.log2(LINEAR_RUN[0]) - 1
     return [y, y * exponent, *(y * of * factor for of in beyond for factor in (1.0, exponent))]
 
 
 def log_ratio(batch: float, rate: float, ratios: Ratios, constants: Constants) -> float:
-    """Returns the logarithm of the steps at a batch and a learning rate over those of the base run.
-
-    Batch and rate are multiples of the base run's. Without a measured weak ratio, the mean of the zoo takes its place.
-    """
+    """The logarithm of the steps over the base run's, at multiples of its batch and learning rate."""
     return _sum(batch_features(batch, known_weak(ratios)), constants.batch) + _sum(
         rate_features(batch, rate, known_exponent(ratios)), constants.rate
     )

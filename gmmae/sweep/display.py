@@ -1,4 +1,4 @@
-"""Shows the progress of a sweep: a line for each run that has ended, and on a terminal a bar below them."""
+"""The progress of a sweep: a line for each run that has ended, and on a terminal a bar below them."""
 
 import time
 from collections import defaultdict
@@ -15,14 +15,14 @@ from gmmae.sweep.runs import FAILED, RunRecord
 from gmmae.system import stop_reasons
 
 COLOURS = {"reached": "green", stop_reasons.MAX_EPOCHS: "default"}
-"""Colours of ended runs by the first word of their states. All others are red."""
+"""By the first word of an ended run's state; all others are red."""
 
 EPOCH_LINES_S = 10.0
-"""Seconds between two lines on the epochs of one run."""
+"""Between two lines on the epochs of one run."""
 
 
 def outcome_text(record: RunRecord) -> str:
-    """Returns the state of an ended run as a short text."""
+    """The state of an ended run."""
     run = record.record
     if run is None or record.outcome in FAILED:
         return f"{record.outcome}: {record.message}" if record.message else record.outcome
@@ -32,13 +32,13 @@ def outcome_text(record: RunRecord) -> str:
 
 
 def value_text(metric: str, value: float | None) -> str:
-    """Returns a metric's name and value. The loss has no name."""
+    """A metric's name and value. The loss has no name."""
     text = "?" if value is None else f"{value:.4g}"
     return text if metric == LOSS else f"{metric} {text}"
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration as text.
+    """A duration as text.
 
     >>> duration(1.04), duration(59.4), duration(170), duration(7800)
     ('1.0 s', '59 s', '3 min', '2.2 h')
@@ -49,11 +49,7 @@ def duration(seconds: float) -> str:
 
 
 class SweepDisplay:
-    """Prints a line for each run that has ended. While entered, a terminal has a progress bar below them.
-
-    Args:
-      verbose: whether the starts and the epochs of the runs are shown too.
-    """
+    """Prints a line for each run that has ended, and where `verbose` for its start and epochs, above the bar of a terminal."""
 
     def __init__(self, console: Console, verbose: bool = False):
         self.verbose = verbose
@@ -72,10 +68,7 @@ class SweepDisplay:
         self._next_epochs_s = 0.0
 
     def start(self, ended: Collection[RunRecord], groups: Mapping[str, Sequence[RunKey]], total: int, at_once: int) -> None:
-        """Shows how many runs have ended, and how many are to be computed.
-
-        `groups` has the points of the grid that each run to compute stands for.
-        """
+        """Shows how many runs have ended, and that those in `groups` are to be computed."""
         self._total, self._done, self._failed = total, len(ended), sum(record.outcome in FAILED for record in ended)
         self._width = max(map(len, groups), default=0)
         shared = "" if len(groups) == total - self._done else f", {len(groups)} of them different"
@@ -86,7 +79,7 @@ class SweepDisplay:
             self.bar.add_task(self._counts(), total=len(groups), left="", running="")
 
     def running(self, states: Mapping[str, str]) -> None:
-        """Shows the runs that are computed, by name. With `verbose` their states are printed when they have changed."""
+        """Shows the runs that are computed, with their states."""
         self.bar.update(self.bar.task_ids[0], running=", ".join(states))
         self.bar.refresh()
         now = time.monotonic()
@@ -110,12 +103,16 @@ class SweepDisplay:
         text = outcome_text(first)
         colour = next((colour for word, colour in COLOURS.items() if text.startswith(word)), "red")
         took = f", {duration(first.record.clocks['total_s'])}" if first.record and "total_s" in first.record.clocks else ""
-        others = _others_text([record.key for record in records[1:]])
-        name, rest = f"{first.key.name:<{self._width}}  ", ", ".join(filter(None, (f"{took}{others}; {self._counts()}", left)))
+        counts: dict[str, list[str]] = defaultdict(list)
+        for record in records[1:]:
+            counts[record.key.scaling].append(str(record.key.devices))
+        others = "; ".join(f"{scaling} n = {', '.join(devices)}" for scaling, devices in counts.items())
+        shared = f" (also {others})" if others else ""
+        name, rest = f"{first.key.name:<{self._width}}  ", ", ".join(filter(None, (f"{took}{shared}; {self._counts()}", left)))
         self._console.print(Text.assemble(name, (text, colour), rest), highlight=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
-        """Prints a line without markup."""
+        """Prints a line as it is."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _counts(self) -> str:
@@ -123,24 +120,10 @@ class SweepDisplay:
         return f"{self._done} of {self._total} runs{failed}"
 
 
-def _others_text(others: Sequence[RunKey]) -> str:
-    """Returns the runs that share a path with another run, in parentheses.
-
-    >>> _others_text([RunKey("strong", 2, 0), RunKey("strong", 4, 0), RunKey("weak", 1, 0)])
-    ' (also strong n = 2, 4; weak n = 1)'
-    """
-    counts: dict[str, list[str]] = {}
-    for key in others:
-        counts.setdefault(key.scaling, []).append(str(key.devices))
-    texts = [f"{scaling} n = {', '.join(devices)}" for scaling, devices in counts.items()]
-    return f" (also {'; '.join(texts)})" if texts else ""
-
-
 def outcome_table(config: SweepConfig, records: Iterable[RunRecord]) -> str:
-    """Returns the outcomes as a small table: a row for each strategy, and a column for each number of devices.
+    """A row for each strategy, and a column for each number of devices.
 
-    A cell has the epochs to the target, from the fewest to the most over the seeds, or the outcome if no run reached it.
-    Without a target it has the final value of the monitored metric.
+    A cell has the range over seeds of the epochs to the target, or without one of the final values, or else the outcome.
     """
     stop = config.run.stop
     goal = stop_reasons.MAX_EPOCHS if stop.target is None else stop_reasons.TARGET_REACHED
@@ -160,7 +143,6 @@ def outcome_table(config: SweepConfig, records: Iterable[RunRecord]) -> str:
 
     counts, seeds = sorted(config.devices), len(config.seeds)
     rows = [(scaling, *(cell(cells[scaling, n]) for n in counts)) for scaling in config.scaling]
-    metric = "loss" if stop.monitor == LOSS else stop.monitor
-    shown = f"final validation {metric}" if stop.target is None else "epochs to the target"
+    shown = f"final validation {stop.monitor}" if stop.target is None else "epochs to the target"
     title = f"{shown}, by strategy and number of devices{f', of {seeds} seeds' if seeds > 1 else ''}"
     return f"{title}\n{text_table(('scaling', *(f'n = {n}' for n in counts)), rows)}"

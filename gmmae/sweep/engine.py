@@ -1,7 +1,6 @@
 """Runs a sweep: workers compute the runs of the grid that have no end yet, then step times are measured where they are needed.
 
-Files are in `gmmae.sweep.runs`, the grid in `gmmae.sweep.grid`. A worker is a process of `gmmae.sweep.worker`, which
-`gmmae.sweep.workers` keeps running on this host, and `gmmae.sweep.slurm` on a cluster. JAX is in workers only.
+`gmmae.sweep.workers` keeps workers running on this host, and `gmmae.sweep.slurm` on a cluster. JAX is in workers only.
 """
 
 import json
@@ -32,13 +31,13 @@ from gmmae.training.records import epoch_ends
 from gmmae.training.workdir import WorkDir, alone, storage, writable
 
 FIXED = ("mode", "run.stop.target", "run.stop.monitor", "run.stop.mode", "run.stop.collapse_epochs")
-"""Keys that a sweep may not change, in addition to those of a run. They decide how its finished runs ended."""
+"""Keys that a sweep may not change besides those of a run, because they decide how its finished runs ended."""
 
 RUNS_FAILED = 4
-"""Exit code of a sweep with crashed or timed-out runs. Diverged and collapsed runs are results, not failures."""
+"""Exit code of a sweep with crashed or timed-out runs. Diverged and collapsed runs are results."""
 
 Request = dict[str, list[int]]
-"""The measurements of one job: batches of a step of `training`, and sample counts of a pass of `validation`."""
+"""Batches of a step of `training`, and sample counts of a pass of `validation`."""
 
 
 def sweep(
@@ -51,17 +50,17 @@ def sweep(
     retry: bool = False,
     reference_batches: Collection[int] = (),
 ) -> int:
-    """Computes the missing runs and step times of a sweep.
+    """Computes the missing runs and step times of a sweep, whose grid and limits may have grown since an earlier call.
 
-    The grid and the limits of its runs may be larger than in an earlier call on the same folder. The number of training
-    samples is used in virtual mode only. Steps of `reference_batches`, those of the clusters, are timed too.
+    `samples`, those of training, are used in virtual mode only. Steps of `reference_batches`, those of the clusters, are timed
+    too.
 
     Returns:
       The exit code: 0, `RUNS_FAILED`, or 143, 130 and 129 when interrupted.
 
     Raises:
       InputError: the work directory cannot be written, belongs to another sweep, or is in use by another process.
-      StorageError: the work directory cannot be written any more.
+      StorageError: it cannot be written any more.
     """
     folder = SweepDir(root)
     grid = run_keys(config) if config.mode != "throughput" else []
@@ -89,7 +88,7 @@ def sweep(
 
 
 def interrupted(code: int) -> bool:
-    """Returns whether an exit code means that the sweep was interrupted."""
+    """Whether an exit code means that the sweep was interrupted."""
     return code in map(stop_reasons.EXIT_CODES.get, stop_reasons.INTERRUPTED)
 
 
@@ -108,7 +107,7 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
     seen: dict[str, list[int]] = {}
 
     def left() -> list[str]:
-        """Shows what has happened. Returns the runs that have no end."""
+        """Shows what has happened, and returns the runs that have no end."""
         for name in list(pending):
             files = (folder.run(name).record, folder.failure(name))
             stamp = [path.stat().st_mtime_ns for path in files if path.exists()]
@@ -126,7 +125,7 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
         if config.executor == "slurm":
             slurm.compute(config, folder, left, display.say, signals)
             return
-        # A CPU has a fixed number of devices in a process. Virtual runs are not timed, and may use idle cores.
+        # A process has a fixed number of CPU devices. Virtual runs are not timed, and may use idle cores.
         counts = [None] if config.mode == "virtual" else sorted({keys[0].devices for keys in pending.values()})
         gpus = places(config.jobs) if config.jobs > 1 else []
         for n in counts:
@@ -146,7 +145,6 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
 def _pending(
     config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool
 ) -> dict[str, list[RunKey]]:
-    """Returns the runs without an end, with the points of the grid that each stands for, and shows how many there are."""
     groups = folder.groups(config, samples)
     if retry:
         for name in groups:
@@ -154,7 +152,9 @@ def _pending(
     pending = {name: keys for name, keys in groups.items() if not folder.ended(name, config.run.stop)}
     ended = [record for name in groups.keys() - pending for record in folder.records(config, name, groups[name])]
     if not config.keep_checkpoints:
-        folder.remove_checkpoints({record.path for record in ended if record.outcome not in FAILED})
+        for record in ended:
+            if record.outcome not in FAILED:
+                shutil.rmtree(folder.run(record.path).checkpoints, ignore_errors=True)  # the next call removes the rest
     for run in map(folder.run, pending):
         with suppress(InputError):  # its process will report the error
             if (record := run.read_record()) and record.epochs and not any(run.checkpoints.glob("*")):
@@ -170,16 +170,15 @@ def _pending(
 def _timing_requests(
     config: SweepConfig, records: Sequence[RunRecord], reference_batches: Collection[int]
 ) -> dict[int, Request]:
-    """Returns the step times that a sweep needs, by number of devices.
-
-    In virtual mode these are, on one device, the batches of one device in all runs, and its share of the validation volumes.
-    In throughput mode they are the batches of weak and strong scaling. Measured mode needs none.
-    """
+    """Returns the step times by number of devices. A virtual sweep needs those of the shares of one device in all runs."""
     timing = config.timing
     if config.mode == "throughput":
-        weak = {n: {batch * n for batch in timing.device_batches} for n in sorted(config.devices)}
-        strong = {n: {batch for batch in timing.global_batches if batch >= n} for n in weak}
-        return {n: {step_times.TRAINING: sorted(weak[n] | strong[n])} for n in weak}
+        requests = {}
+        for n in sorted(config.devices):
+            weak = {batch * n for batch in timing.device_batches}
+            strong = {batch for batch in timing.global_batches if batch >= n}
+            requests[n] = {step_times.TRAINING: sorted(weak | strong)}
+        return requests
     known = [record.record for record in records if record.record is not None]
     if config.mode == "measured" or not known:
         return {}
@@ -192,10 +191,7 @@ def _timing_requests(
 def _measure(
     config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: Mapping[int, Request], signals: Signals
 ) -> list[Path]:
-    """Measures the step times that are missing, on one number of devices after the other. Returns the logs of failures.
-
-    A batch that failed is not tried again.
-    """
+    """Measures step times that were not tried before. Returns the logs of failures."""
     failed = []
     for n, request in requests.items():
         timings, name = step_times.read(folder.step_times(n)), folder.step_times(n).stem
@@ -218,7 +214,6 @@ def _measure(
 
 @contextmanager
 def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
-    """Creates or checks the work directory, and locks it meanwhile."""
     if WorkDir(folder.root).record.exists() and not folder.config.exists():
         raise InputError(f"workdir must be new or hold a sweep; got {folder.root}, which holds a run: give another --workdir")
     with ExitStack() as held:
@@ -226,18 +221,13 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
             folder.runs.mkdir(parents=True, exist_ok=True)
             held.enter_context(alone(folder.lock, "sweep"))
             if folder.config.exists():
-                _require_same_sweep(config, folder)
+                saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
+                current = dict(flatten(config))
+                fixed = {key: current[key] for key in FIXED} | {"run.stop.mode": config.run.stop.better}
+                saved["run.stop.mode"] = saved["run.stop.mode"].replace("auto", "min")
+                fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}
+                if changes := differences(saved, fixed):
+                    raise InputError(
+                        f"workdir must hold a sweep of the same runs; got {folder.root} where {changes}: give another --workdir"
+                    )
         yield
-
-
-def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:
-    """Refuses another sweep's work directory. The grid may grow, but the configuration of its runs may not change."""
-    saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
-    current = dict(flatten(config))
-    fixed = {key: current[key] for key in FIXED} | {"run.stop.mode": config.run.stop.better}
-    saved["run.stop.mode"] = saved["run.stop.mode"].replace("auto", "min")
-    fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}
-    if changes := differences(saved, fixed):
-        raise InputError(
-            f"workdir must hold a sweep of the same runs; got {folder.root} where {changes}: give another --workdir"
-        )

@@ -73,20 +73,20 @@ class SlurmConfig(Section, name="slurm"):
     additional_parameters: Options = ()  # other options of sbatch: key=value, key, or "key=" to remove one
 
     def nodes(self, devices: int) -> int:
-        """Returns the smallest number of nodes that have enough devices and share them evenly.
+        """The smallest number of nodes that have enough devices and share them evenly.
 
-        >>> [SlurmConfig(devices_per_node=4).nodes(n) for n in (1, 4, 6, 8, 32)], SlurmConfig().nodes(8)
-        ([1, 1, 2, 2, 8], 1)
+        >>> [SlurmConfig(devices_per_node=4).nodes(n) for n in (1, 4, 5, 6, 8, 9)], SlurmConfig().nodes(8)
+        ([1, 1, 5, 2, 2, 3], 1)
         """
         most = self.devices_per_node or devices
         return next(n for n in range(1, devices + 1) if devices % n == 0 and devices // n <= most)
 
 
 MIN_CHECKPOINT_INTERVAL_S = 5.0
-"""Least seconds between two checkpoints of a run. They would take longer than the epochs of a small model."""
+"""Between two checkpoints, which would take longer than the epochs of a small model."""
 
 GRID_KEYS = ("scaling", "seed", "parallel.devices", "parallel.simulate_devices")
-"""Keys of a run's configuration that the grid sets."""
+"""Those of a run that the grid sets."""
 
 
 @dataclass(frozen=True)
@@ -134,42 +134,24 @@ class RunKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The run's name in files and logs.
-
-        >>> RunKey("linear-warmup", 8, 0).name
-        'linear-warmup-n8-seed0'
-        """
+        """The run's name in files and logs."""
         return f"{self.scaling}-n{self.devices}-seed{self.seed}"
 
     @staticmethod
     def named(name: str) -> "RunKey | None":
-        """Returns the point of the grid with a name, or None for another text.
-
-        >>> RunKey.named("linear-warmup-n8-seed0")
-        RunKey(scaling='linear-warmup', devices=8, seed=0)
-        """
+        """The point of the grid with a name, or None for another text."""
         found = re.fullmatch(r"(.+)-n(\d+)-seed(\d+)", name)
         return found and RunKey(found[1], int(found[2]), int(found[3]))
 
 
 def run_keys(config: SweepConfig) -> list[RunKey]:
-    """Returns the grid, seed by seed and from few devices to many, so that an interrupted sweep has complete seeds.
-
-    A strategy has no runs on more devices than it has samples in a step: see `left_out`.
-    """
+    """The grid without what is `left_out`, seed by seed, so that an interrupted sweep has complete seeds."""
     grid = [RunKey(scaling, n, seed) for seed in config.seeds for n in sorted(config.devices) for scaling in config.scaling]
     return [key for key in grid if key.devices <= _batch(config, key.scaling, key.devices)]
 
 
 def left_out(config: SweepConfig) -> list[str]:
-    """Returns a line for each strategy and number of devices without a run.
-
-    >>> config = SweepConfig(scaling=("strong", "weak"), devices=(8, 40))
-    >>> left_out(config)
-    ['strong on 40 devices: left out, a step of it has 32 samples']
-    >>> [key.name for key in run_keys(config)]
-    ['strong-n8-seed0', 'weak-n8-seed0', 'weak-n40-seed0']
-    """
+    """A line for each strategy and number of devices with fewer samples in a step than devices."""
     steps = [(scaling, n, _batch(config, scaling, n)) for scaling in config.scaling for n in sorted(config.devices)]
     return [f"{scaling} on {n} devices: left out, a step of it has {batch} samples" for scaling, n, batch in steps if batch < n]
 
@@ -179,7 +161,7 @@ def _batch(config: SweepConfig, scaling: str, devices: int) -> int:
 
 
 def run_config(config: SweepConfig, key: RunKey) -> Config:
-    """Returns the configuration of a run."""
+    """The configuration of a run."""
     count = "parallel__simulate_devices" if config.mode == "virtual" else "parallel__devices"
     interval_s = config.run.checkpoint.min_interval_s
     return changed(
@@ -193,24 +175,21 @@ def run_config(config: SweepConfig, key: RunKey) -> Config:
 
 
 def path_of(config: SweepConfig, key: RunKey, samples: int) -> Hashable:
-    """Returns what decides on the optimisation path of a run. Runs with the same one are computed once.
+    """What decides on the optimisation path of a run. Runs with the same one are computed once.
 
-    These are the seed and the strategy's stages, so in virtual mode the strong runs of a seed share one, and so do all
-    strategies on one device, and runs whose batch is capped to the training set. In measured mode each run is computed.
+    In virtual mode it is the seed and the strategy's stages, so the strong runs of a seed share one, as do all strategies on
+    one device, and runs whose batch is capped to the training set.
     """
     if config.mode != "virtual":
         return key
     return key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).stages
 
 
-DRY_RUN_COLUMNS = ("run", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")
-
-
 def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
-    """Returns the grid before anything is run: the column names, and a row of texts for each run."""
+    """The grid before anything is run: the column names, and a row for each run."""
     from gmmae.scaling.batches import plan_batches  # it imports NumPy, which reading a configuration does not need
 
-    rows: list[tuple[str, ...]] = [DRY_RUN_COLUMNS]
+    rows: list[tuple[str, ...]] = [("run", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")]
     first: dict[Hashable, str] = {}
     for key in run_keys(config):
         strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, samples)
@@ -223,7 +202,7 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
 
 
 def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
-    """Returns the sweep in a TOML file. The key `base` names the training configuration that its `run` begins with.
+    """Reads a TOML file, whose key `base` names the configuration that its `run` begins with.
 
     The sweep's own workload takes precedence, and must have the same settings.
     """

@@ -1,15 +1,13 @@
 """The files of a sweep's work directory, and what became of each run of its grid.
 
 A folder below `runs/` computes one optimisation path. It is named after the point of the grid that it was first computed for,
-and serves every point with the same path, also of a later grid. What it holds says how the run ended: `record.json` of the
-training, or `failed.json` where the run has no result.
+and serves every point with the same path, also of a later grid.
 """
 
 import json
 import os
-import shutil
 import time
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -32,43 +30,39 @@ from gmmae.training.workdir import WorkDir
 CRASHED = "crashed"
 TIMED_OUT = "timed_out"
 FAILED = (CRASHED, TIMED_OUT)
-"""Outcomes of a process, not of the optimisation. `sweep --retry` computes such runs again."""
+"""Outcomes of a process, not of the optimisation."""
 
 REPLACE = 10
 """The exit code of a worker that is to be replaced, because of its memory."""
 
-MAX_DEATHS = 2
-"""Deaths of its process after which a run is left out, where no checkpoint was written in between."""
-
-
-NOTE_S = 2.0
-"""Seconds for which a run whose process has died waits for a note of how it ended."""
+MAX_DEATHS, NOTE_S = 2, 2.0
+"""See `SweepDir.begin`, which waits so long for a note of how the last process ended."""
 
 
 class RunRecord(NamedTuple):
     """The outcome of one run of the grid."""
 
-    key: RunKey  # the point of the grid
+    key: RunKey
     outcome: str  # the run's stop reason, or one of FAILED
-    path: str  # the folder below runs/ that computed it; runs with the same optimisation path share one
-    record: Record | None  # the training record on this number of devices; None where the process left none
+    path: str  # the folder below runs/ that computed it
+    record: Record | None  # on this number of devices; None where the process left none
     message: str = ""  # for a failed process: how it ended, and its last line
 
 
 class Failure(NamedTuple):
-    """Why a run has no result."""
+    """Why a run has no result, `failed.json` in its folder."""
 
     outcome: str  # one of FAILED
     message: str
 
 
 class Attempt(NamedTuple):
-    """A process that computes a run, for as long as it does."""
+    """A process that computes a run, `attempt.json` until it ends well."""
 
     pid: int
     boot: str  # of the machine
-    checkpoint: int  # epoch of the newest checkpoint at its start; 0: none
-    deaths: int  # of earlier attempts since that checkpoint was written
+    checkpoint: int  # epoch of the newest one at its start; 0: none
+    deaths: int  # of earlier attempts since then
     how: str = ""  # how the last of them ended
     timed_out: bool = False  # it was told to end at its time limit
 
@@ -92,38 +86,34 @@ class SweepDir:
         self.workers_log = root / "workers.txt"  # what workers print before their first run
 
     def step_times(self, devices: int) -> Path:
-        """Returns the path of the measured step times on a number of devices."""
+        """Their file, by number of devices."""
         return self.root / "step_times" / f"step-times-n{devices}.json"
 
     def run(self, name: str) -> WorkDir:
-        """Returns the work directory of a computed run."""
+        """The work directory of a computed run."""
         return WorkDir(self.runs / name)
 
     def log(self, name: str) -> Path:
-        """Returns the path of the output of a run, or of a measurement of step times."""
+        """The output of a run, or of a measurement of step times."""
         return self.runs / name / "log.txt"
 
     @contextmanager
     def turn(self, name: str) -> Iterator[None]:
-        """Holds the lock of a run, as the worker that computes it.
-
-        Raises:
-          BusyError: another one does.
-        """
+        """Holds the lock of a run, as the worker that computes it, or raises a `BusyError`."""
         self.run(name).root.mkdir(parents=True, exist_ok=True)
         with locks.held(self.run(name).root / ".turn", _refuse, look=False):
             yield
 
     def queue(self, devices: int | None) -> Path:
-        """Returns the path of the names of the runs that a call's workers compute, on a number of devices or on any."""
+        """The file of the runs that a call's workers compute, on a number of devices or on any."""
         return self.runs / ("queue.txt" if devices is None else f"queue-n{devices}.txt")
 
     def attempt(self, name: str) -> Path:
-        """Returns the path of the `Attempt` of a run, which is there until its process ends well."""
+        """The file of a run's `Attempt`."""
         return self.runs / name / "attempt.json"
 
     def failure(self, name: str) -> Path:
-        """Returns the path of the `Failure` of a run."""
+        """The file of a run's `Failure`."""
         return self.runs / name / "failed.json"
 
     def write(self, path: Path, content: Failure | Attempt) -> None:
@@ -132,21 +122,18 @@ class SweepDir:
         write_text(path, json.dumps(content._asdict(), indent=1) + "\n")
 
     def read_attempt(self, name: str) -> Attempt | None:
-        """Returns the attempt of a run, or None where there is none, or it cannot be read."""
+        """The attempt of a run, or None where there is none that can be read."""
         with suppress(OSError, ValueError, TypeError):
             return checked(Attempt, json.loads(self.attempt(name).read_text(encoding="utf-8")))
         return None
 
     def attempts_of(self, pid: int) -> list[tuple[str, Attempt]]:
-        """Returns the runs at which a process of this machine is, or was when it died: one or none."""
+        """The runs at which a process of this machine is, or was when it died: one or none."""
         found = ((path.parent.name, self.read_attempt(path.parent.name)) for path in self.runs.glob("*/attempt.json"))
         return [(name, of) for name, of in found if of and (of.pid, of.boot) == (pid, locks.this_boot())]
 
     def groups(self, config: SweepConfig, samples: int) -> dict[str, list[RunKey]]:
-        """Returns the runs to compute, by the name of their folder, with the points of the grid that each stands for.
-
-        The number of training samples matters in virtual mode only.
-        """
+        """The runs to compute, by the name of their folder, with the points of the grid that each stands for."""
         names: dict[Hashable, str] = {}
         known = [key for path in self.runs.glob("*-n*-seed*") if (key := RunKey.named(path.name)) and key.scaling in STRATEGIES]
         known.sort(key=lambda key: not self.run(key.name).record.exists())  # one that was computed goes before a mere name
@@ -158,9 +145,9 @@ class SweepDir:
         return groups
 
     def ended(self, name: str, stop: StopConfig | None = None) -> tuple[str, str, Record | None] | None:
-        """Returns how a computed run ended: outcome, message and training record; None where it is still to be computed.
+        """How a computed run ended: outcome, message and training record; None where it is still to be computed.
 
-        The rules in `stop` may have changed since. None takes the end as it is.
+        The rules in `stop` may have changed since; None takes the end as it is.
         """
         run = self.run(name)
         try:
@@ -184,20 +171,20 @@ class SweepDir:
         return record.stop_reason, "", record
 
     def read_all(self, config: SweepConfig, samples: int | None = None) -> list[RunRecord]:
-        """Returns the outcomes of the runs of the grid that have ended, in its order.
-
-        The number of training samples is that of any run by default.
-        """
+        """The outcomes of the runs of the grid that have ended, in its order. `samples` are by default those of any run."""
         if config.mode == "throughput":
             return []
-        if samples is None:
-            samples = next((record.train_samples for path in self.runs.glob("*/record.json") if (record := _read(path))), 0)
-        found = {name: self.records(config, name, keys) for name, keys in self.groups(config, samples).items()}
+        for path in self.runs.glob("*/record.json") if samples is None else ():
+            with suppress(InputError):
+                if record := self.run(path.parent.name).read_record():
+                    samples = record.train_samples
+                    break
+        found = {name: self.records(config, name, keys) for name, keys in self.groups(config, samples or 0).items()}
         by_key = {record.key: record for records in found.values() for record in records}
         return [by_key[key] for key in run_keys(config) if key in by_key]
 
     def records(self, config: SweepConfig, name: str, keys: Sequence[RunKey]) -> list[RunRecord]:
-        """Returns the outcomes of the points of the grid that a computed run stands for; none if it has not ended."""
+        """The outcomes of the points of the grid that a run stands for; none if it has not ended."""
         end = self.ended(name)
         if end is None:
             return []
@@ -212,7 +199,7 @@ class SweepDir:
         return found
 
     def begin(self, name: str) -> bool:
-        """Notes that this process begins to compute a run. Returns False where the run is left out, which is noted too.
+        """Notes that this process begins a run, or returns False and notes that the run is left out.
 
         Its process was killed at its time limit, or has died `MAX_DEATHS` times without a newer checkpoint in between, while
         the machine was up.
@@ -221,47 +208,35 @@ class SweepDir:
         newest = max((int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()), default=0)
         now = Attempt(os.getpid(), locks.this_boot(), newest, 0)
         before = self.read_attempt(name)
-        until = time.monotonic() + NOTE_S  # who started a worker that has just died is about to note how it ended
+        until, failure = time.monotonic() + NOTE_S, None
         while before and before.boot == now.boot and not before.how and time.monotonic() < until:
             time.sleep(NOTE_S / 20)
             before = self.read_attempt(name)
         if before and before.timed_out:
-            return self._left_out(name, Failure(TIMED_OUT, before.how or "it did not end at its time limit"))
-        if before and before.boot == now.boot:
+            failure = Failure(TIMED_OUT, before.how or "it did not end at its time limit")
+        elif before and before.boot == now.boot:
             now = now._replace(deaths=before.deaths + 1 if before.checkpoint == newest else 1)
             if now.deaths >= MAX_DEATHS:
-                return self._left_out(name, Failure(CRASHED, before.how or "its process ended twice"))
-        self.write(self.attempt(name), now)
-        return True
-
-    def _left_out(self, name: str, failure: Failure) -> bool:
-        self.write(self.failure(name), failure)
-        self.attempt(name).unlink(missing_ok=True)
-        return False
-
-    def remove_checkpoints(self, names: Collection[str]) -> None:
-        """Removes the checkpoints of runs."""
-        for name in names:
-            shutil.rmtree(self.run(name).checkpoints, ignore_errors=True)  # the next call removes the rest
+                failure = Failure(CRASHED, before.how or "its process ended twice")
+        if failure:
+            self.write(self.failure(name), failure)
+            self.attempt(name).unlink(missing_ok=True)
+        else:
+            self.write(self.attempt(name), now)
+        return not failure
 
 
 def _refuse(holder: str) -> None:
     raise BusyError(holder)
 
 
-def _read(path: Path) -> Record | None:
-    with suppress(InputError):
-        return WorkDir(path.parent).read_record()
-    return None
-
-
 def stage_plans(record: Record) -> list[BatchPlan]:
-    """Returns the batch of each stage of a run, as its devices share it. Most runs have one stage."""
+    """The batch of each stage of a run, as its devices share it."""
     return [plan_batches(record.train_samples, batch, record.devices) for _, batch in record.stages]
 
 
 def on_devices(record: Record, key: RunKey, optim: OptimConfig) -> Record:
-    """Returns a computed record as that of a run in its group: the same losses, with the batch divided differently."""
+    """A computed record as that of a run in its group: the same losses, with the batch divided differently."""
     shared = stage_plans(replace(record, devices=key.devices))[0]
     return replace(
         record,

@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from submitit.helpers import DelayedSubmission
 
 POLL_S, QUEUE_S = 1.0, 10.0
-"""Seconds between two looks at the runs, and between two questions to Slurm."""
+"""Between two looks at the runs, and between two questions to Slurm."""
 
 VISIBLE_S = 15.0
-"""Seconds until what a job has written must be visible on the shared file system."""
+"""After which what a job has written is visible on the shared file system."""
 
 MAX_TASKS = 1000
 """The most jobs of an array, by Slurm's own default. Each computes one run after the other, so fewer do as well."""
 
 GRACE_S = 120
-"""Seconds before the time limit of a job at which it is told to end. Slurm may be a minute early or late."""
+"""How long before its time limit a job is told to end. Slurm may be a minute early or late."""
 
 
 class Job:
-    """What a job of Slurm does: it keeps one worker running.
+    """Keeps one worker running.
 
-    At SIGUSR2, which Slurm sends before the time limit and at a preemption, submitit calls `checkpoint`: the worker writes its
-    checkpoint, and the job is queued again.
+    At SIGUSR2, which Slurm sends before the time limit and at a preemption, submitit calls `checkpoint`, and queues the job
+    again.
     """
 
     def __call__(self, root: str, *arguments: str) -> int:
-        """Runs a worker, and another one where it has died at a run. Returns the last exit code."""
+        """Runs a worker, and another one where it has died at a run."""
         folder = SweepDir(Path(root))
         while True:
             self.worker = workers.start(folder, arguments, {})
@@ -53,7 +53,7 @@ class Job:
                 return code
 
     def checkpoint(self, *arguments: str) -> "DelayedSubmission":
-        """Ends the worker, and returns what is to run when the job comes again."""
+        """Ends the worker, which writes a checkpoint, and returns what is to run when the job comes again."""
         from submitit.helpers import DelayedSubmission
 
         self.worker.terminate()
@@ -63,7 +63,7 @@ class Job:
 
 
 def at_once(slurm: SlurmConfig, runs: int) -> int:
-    """Returns how many of some runs may be computed at the same time."""
+    """How many of some runs may be computed at the same time."""
     return min(runs, MAX_TASKS, runs if slurm.array_parallelism == "all" else slurm.array_parallelism)
 
 
@@ -76,9 +76,7 @@ def compute(
 ) -> None:
     """Submits jobs for the runs, and again where jobs are gone before all runs have an end, as long as that gets on.
 
-    Jobs of an earlier call that was killed are waited for first. A signal cancels the jobs.
-
-    All nodes must see the folder under the same path.
+    Jobs of an earlier call that was killed are waited for first. All nodes must see the folder under the same path.
 
     Raises:
       InputError: submitit or Slurm is missing, or Slurm refuses the options.
@@ -107,7 +105,7 @@ def compute(
 
 
 def measure(config: SweepConfig, folder: SweepDir, arguments: tuple[str, ...], devices: int, signals: Signals) -> int:
-    """Measures step times in a job of their own, see `worker.measure_times`. Returns 0 where they were written, or else 1."""
+    """Measures step times in a job of their own. Returns 0 where they were written, or else 1."""
     file = folder.step_times(devices)
     before = file.stat().st_mtime_ns if file.exists() else None
 
@@ -119,7 +117,7 @@ def measure(config: SweepConfig, folder: SweepDir, arguments: tuple[str, ...], d
 
 
 def submit(config: SweepConfig, folder: SweepDir, tasks: Sequence[tuple[str, ...]], devices: int, exclusive: bool) -> list[str]:
-    """Submits a job for each task, the arguments of a worker. Returns Slurm's numbers of the jobs."""
+    """Submits a job for each task, the arguments of a worker, and returns Slurm's numbers of the jobs."""
     try:
         from submitit import SlurmExecutor
     except ImportError as error:
@@ -167,7 +165,6 @@ def submit(config: SweepConfig, folder: SweepDir, tasks: Sequence[tuple[str, ...
 
 
 def _wait(ids: Sequence[str], left: Callable[[], Collection[str]], signals: Signals) -> None:
-    """Waits until Slurm does not list the jobs any more, or no run is left. A signal cancels them, and their end is awaited."""
     cancelled, asked, gone = False, time.monotonic(), None
     while ids and (left() or cancelled) and signals.count < 3:
         if signals.reason and not cancelled:

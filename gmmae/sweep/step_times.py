@@ -1,4 +1,4 @@
-"""The step times of a sweep: what a measurement gives, and its file. `gmmae.sweep.throughput` measures them, with JAX."""
+"""The step times of a sweep and their file. `gmmae.sweep.throughput` measures them, with JAX."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from gmmae.system.files import write_text
 from gmmae.system.json_files import checked
 
 TRAINING, VALIDATION = "training", "validation"
-"""The two kinds of measurements. The keys of `Timings.failed` are such as "training of 32"."""
+"""The two kinds of measurements. A key of `Timings.failed` is "training of 32"."""
 
 
 class Timing(NamedTuple):
@@ -40,17 +40,17 @@ class Timings(NamedTuple):
 
     @property
     def tried(self) -> set[str]:
-        """All measurements, also those that failed, by the names in `failed`."""
+        """All measurements by the names in `failed`."""
         rows = {TRAINING: self.train, VALIDATION: self.validation}
         return {f"{what} of {row.samples}" for what in rows for row in rows[what]} | self.failed.keys()
 
 
 MAX_SPREAD = 0.1
-"""Largest relative distance of a quartile of step times from their median that an idle machine is expected to have."""
+"""The largest `spread` that an idle machine is expected to have."""
 
 
 def spread(rows: Sequence[Timing]) -> float:
-    """Returns the largest relative distance of a quartile from its median.
+    """The largest relative distance of a quartile from its median.
 
     >>> spread([Timing(8, 8, 1.0, 0.9, 1.05), Timing(16, 16, 2.0, 1.9, 2.5)])
     0.25
@@ -59,12 +59,12 @@ def spread(rows: Sequence[Timing]) -> float:
 
 
 def settings(timing: TimingConfig) -> dict[str, int]:
-    """Returns the settings that affect the numbers."""
+    """The settings that affect the numbers."""
     return {"warmup_steps": timing.warmup_steps, "steps": timing.steps, "blocks": timing.blocks}
 
 
 def merged(earlier: Timings | None, later: Timings) -> Timings:
-    """Returns both measurements as one. The later one takes precedence."""
+    """Both as one, of which the later takes precedence."""
     if earlier is None:
         return later
     train = {row.samples: row for row in (*earlier.train, *later.train)}
@@ -74,13 +74,13 @@ def merged(earlier: Timings | None, later: Timings) -> Timings:
 
 
 def write(path: Path, timings: Timings) -> None:
-    """Writes the timings as JSON, atomically."""
+    """Writes the timings as JSON."""
     rows = {name: [row._asdict() for row in getattr(timings, name)] for name in ("train", "validation")}
     write_text(path, json.dumps(timings._asdict() | rows, indent=2) + "\n")
 
 
 def read(path: Path) -> Timings | None:
-    """Returns the timings that `write` wrote, or None if there are none."""
+    """Reads what `write` wrote, or None if there is no file."""
     try:
         return json_files.read(path, "be step times", "delete it, and the sweep measures them again", _timings)
     except FileNotFoundError:

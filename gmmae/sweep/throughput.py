@@ -22,10 +22,7 @@ from gmmae.workloads.sources import CheckedSource, Fetcher
 
 
 def measure(config: Config, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
-    """Measures training steps and validation, in alternating blocks, so that a slow moment affects all equally.
-
-    Training samples are repeated if a batch needs more. A validation pass has at most the validation set.
-    """
+    """Measures training steps and validation in alternating blocks, so that a slow moment affects all equally."""
     setup = compilation.prepare(config)
     failed: dict[str, str] = {}
     blocks: dict[tuple[str, int], tuple[Callable[[], float], list[float]]] = {}

@@ -1,8 +1,8 @@
 """The program of a sweep's workers: it computes the runs of a sweep that nobody has begun, one after the other.
 
 The lock of a run is the queue: several workers, on several hosts that share the folder, divide the runs among themselves. Each
-keeps its data and compiled programs from run to run. A run that fails by itself is noted in its folder. A crash ends this
-process, and whoever started it starts another, see `gmmae.sweep.workers`.
+keeps its data and compiled programs from run to run. A crash ends this process, and whoever started it starts another, see
+`gmmae.sweep.workers`.
 
     python -m gmmae.sweep.worker runs ROOT NAMES.txt            # the runs that a file names, a line each
     python -m gmmae.sweep.worker run ROOT NAME                  # one run, by several processes that work together
@@ -12,6 +12,7 @@ process, and whoever started it starts another, see `gmmae.sweep.workers`.
 import gc
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -33,23 +34,18 @@ from gmmae.training.records import Record
 from gmmae.training.terminal import Plain, standard_output
 
 MAX_GROWTH_BYTES = 2 * 2**30
-"""How much more memory than after its first run a worker may have. Then it asks to be replaced."""
+"""How much more memory than after its first run a worker may have, before it asks to be replaced."""
 
 GRACE_S = 30
-"""Seconds after its time limit in which a run can end its epoch."""
+"""How long after its time limit a run may end its epoch."""
 
 Train = Callable[[Config, Path], Record]
-"""Computes a run in a work directory."""
 
 
 def compute(root: Path, names: Sequence[str], train: Train) -> int:
     """Computes those runs that have no end yet and are not held by another worker.
 
-    Returns:
-      The exit code: 0 where there is nothing left to begin, `REPLACE`, or 143, 130 or 129 when interrupted.
-
-    Raises:
-      StorageError: the work directory failed.
+    Returns the exit code: 0 where there is nothing left to begin, `REPLACE`, or 143, 130 or 129 when interrupted.
     """
     folder = SweepDir(root)
     config, cwd = read_sweep(folder.config), os.getcwd()
@@ -79,7 +75,7 @@ def compute(root: Path, names: Sequence[str], train: Train) -> int:
 
 
 def _compute(config: SweepConfig, folder: SweepDir, name: str, train: Train, alone: bool) -> int | None:
-    """Computes a run that has begun. Returns the exit code with which this process is to end, or None where it goes on.
+    """Returns the exit code with which this process is to end, or None where it goes on.
 
     `alone` says whether no other run has taken memory in this process.
     """
@@ -111,14 +107,14 @@ def _compute(config: SweepConfig, folder: SweepDir, name: str, train: Train, alo
     if failure:
         folder.write(folder.failure(name), failure)
     elif not config.keep_checkpoints:
-        folder.remove_checkpoints([name])
+        shutil.rmtree(folder.run(name).checkpoints, ignore_errors=True)
     attempt.unlink()
     return None
 
 
 @contextmanager
 def _time_limit(seconds: float | None, folder: SweepDir, name: str) -> Iterator[threading.Event]:
-    """Asks the run to end at its time limit, and sets the event. A run that goes on is killed `GRACE_S` later."""
+    """Sets the event and asks the run to end at its time limit. A run that goes on is killed `GRACE_S` later."""
     passed, done = threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -140,7 +136,7 @@ def _time_limit(seconds: float | None, folder: SweepDir, name: str) -> Iterator[
 
 
 def compute_together(root: Path, name: str, train: Train) -> int:
-    """Computes a run as one of several processes. The first of them notes its beginning and its end. Returns the exit code."""
+    """Computes a run as one of several processes, of which the first notes its beginning and its end."""
     config, key = read_sweep(SweepDir(root).config), RunKey.named(name)
     assert key is not None
     run = run_config(config, key)
@@ -152,10 +148,7 @@ def compute_together(root: Path, name: str, train: Train) -> int:
 
 
 def trainer() -> Train:
-    """Returns a function that trains as `train.py` does, with plain output and without figures.
-
-    JAX is imported at the first run, after the processes have joined.
-    """
+    """Trains as `train.py` does, with plain output. JAX is imported at the first run, after the processes have joined."""
     cache: list[object] = []
 
     def train(config: Config, root: Path) -> Record:
@@ -172,10 +165,7 @@ def trainer() -> Train:
 
 
 def measure_times(root: Path, devices: int, request: str) -> int:
-    """Measures step times on a number of devices. Returns the exit code.
-
-    `request` is a JSON object with the batches of a step of `training`, and sample counts of a pass of `validation`.
-    """
+    """Measures step times. `request` is JSON of the batches of `training` and the counts of `validation`."""
     folder, asked = SweepDir(root), json.loads(request)
     config = read_sweep(folder.config)
     send_output_to(folder.log(folder.step_times(devices).stem))
@@ -193,23 +183,21 @@ def measure_times(root: Path, devices: int, request: str) -> int:
 
 
 def send_output_to(log: Path) -> None:
-    """Appends what this process prints from now on to a file."""
+    """Appends what this process prints from now on."""
     sys.stdout.flush()
     sys.stderr.flush()
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
 
 
 def resident_bytes() -> int:
-    """Returns the resident memory of this process."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """The memory of this process."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def end_with_parent() -> None:
-    """Asks this process to end when the one that started it has, even by SIGKILL: then its standard input, a pipe, ends."""
+    """Ends this process when the one that started it has, even by SIGKILL: then its standard input, a pipe, ends."""
 
     def wait() -> None:
         while os.read(0, 1024):
@@ -220,7 +208,7 @@ def end_with_parent() -> None:
 
 
 def main(arguments: Sequence[str], train: Train | None = None) -> int:
-    """Runs one of the commands. Returns the exit code."""
+    """Runs one of the commands."""
     # Slurm may send it to all processes of a job. Only the parent handles it, and then sends SIGTERM.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):

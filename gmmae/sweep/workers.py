@@ -1,4 +1,4 @@
-"""Starts the workers of a sweep on this host, and notes how those ended that died."""
+"""The workers of a sweep on this host, and how those ended that died."""
 
 import os
 import signal
@@ -16,22 +16,18 @@ from gmmae.system.interrupts import REASONS, Interrupts
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 
 PROGRAM = (sys.executable, "-m", "gmmae.sweep.worker")
-"""The program of a worker. Its command and the work directory follow."""
 
 LIFELINE = os.pipe()
-"""The standard input of all workers, and the end that this process alone holds: it closes when the process ends."""
+"""The standard input of all workers, and the end that this process alone holds and its death closes."""
 
-POLL_S = 0.1
-"""Seconds between two looks at workers and runs."""
-
-WAIT_S = 1.0
-"""Seconds between two looks at runs that others compute."""
+POLL_S, WAIT_S = 0.1, 1.0
+"""Between two looks at workers, and at runs that others compute."""
 
 MAX_FAILED_STARTS = 3
 """Workers that may die, one after the other, before they have begun a run."""
 
 ENDS_WELL = (REPLACE, *(EXIT_CODES[reason] for reason in INTERRUPTED))
-"""Exit codes of a worker that somebody is to replace."""
+"""Exit codes of a worker that is to be replaced."""
 
 TRACEBACK = "Traceback (most recent call last):"
 TAIL_BYTES = 16384
@@ -39,10 +35,7 @@ LINE_LENGTH = 300
 
 
 class Signals(Interrupts):
-    """While entered, counts the signals of `REASONS`, of which the first one sets `reason`.
-
-    A second signal is handled too, unlike in the base class. Otherwise this process would die before its workers.
-    """
+    """Handles the second signal too, unlike the base class: otherwise this process would die before its workers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,10 +47,7 @@ class Signals(Interrupts):
 
 
 def start(folder: SweepDir, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a worker. It ends when this process does, see `worker.end_with_parent`.
-
-    `arguments` are the command, and what follows the work directory.
-    """
+    """Starts a worker, which ends when this process does. `arguments` are its command, and what follows the work directory."""
     command, *rest = arguments
     with folder.workers_log.open("ab") as log:
         return subprocess.Popen(
@@ -70,15 +60,14 @@ def start(folder: SweepDir, arguments: Sequence[str], environment: Mapping[str, 
 
 
 def import_path() -> str:
-    """Returns the value of PYTHONPATH with which a program imports everything that this process can."""
+    """The PYTHONPATH with which a program imports everything that this process can."""
     return os.pathsep.join(os.path.abspath(path or ".") for path in sys.path)
 
 
 def note_end(folder: SweepDir, pid: int, code: int) -> str:
-    """Notes how a worker ended in the run that it was at. Returns that as a line, which is empty where it was at none.
+    """Notes how a worker ended in the run that it was at, if any, and returns that as a line.
 
-    Raises:
-      StorageError: the worker ended because the work directory failed.
+    Raises the `StorageError` that ended it, if one did.
     """
     for name, attempt in folder.attempts_of(pid):
         log, path = folder.log(name), folder.attempt(name)
@@ -109,15 +98,12 @@ def keep(
     *,
     environments: Sequence[Mapping[str, str]],
 ) -> None:
-    """Keeps workers running until all runs have an end, or a signal comes.
+    """Keeps workers running until all runs have an end, also those that others compute, or a signal comes.
 
-    A worker that dies is replaced by another, which tries the run again or leaves it out, see `SweepDir.begin`. A signal ends
-    the workers, which write checkpoints. A second one kills them. Runs that workers of other sweeps or hosts compute are
-    waited for.
+    A worker that dies is replaced by another, which tries the run again or leaves it out, see `SweepDir.begin`.
 
     Raises:
       InputError: workers die before they begin a run.
-      StorageError: the work directory failed.
     """
     alive: dict[int, subprocess.Popen[bytes]] = {}  # by place in `environments`
     idle, failed_starts, say_once = False, 0, cache(say)
@@ -149,7 +135,7 @@ def keep(
 
 
 def wait(folder: SweepDir, worker: subprocess.Popen[bytes], signals: Signals) -> int:
-    """Waits for a single worker. Returns its return code. Signals end it as in `keep`."""
+    """Waits for a single worker, and returns its return code. Signals end it as in `keep`."""
     try:
         while worker.poll() is None and not signals.reason:
             time.sleep(POLL_S)
@@ -159,7 +145,6 @@ def wait(folder: SweepDir, worker: subprocess.Popen[bytes], signals: Signals) ->
 
 
 def _holder(folder: SweepDir, names: Collection[str]) -> str | None:
-    """Returns who computes some of the runs, if others compute all of them."""
     holder = ""
     for name in names:
         try:
@@ -171,7 +156,7 @@ def _holder(folder: SweepDir, names: Collection[str]) -> str | None:
 
 
 def end(folder: SweepDir, alive: Collection[subprocess.Popen[bytes]], signals: Signals) -> None:
-    """Ends workers: with SIGTERM, at which they write checkpoints, and with SIGKILL after a second signal to this process."""
+    """Ends workers with SIGTERM, at which they write checkpoints, and after a second signal to this process with SIGKILL."""
     for worker in alive:
         worker.terminate()
     while [worker for worker in alive if worker.poll() is None]:
@@ -185,20 +170,16 @@ def end(folder: SweepDir, alive: Collection[subprocess.Popen[bytes]], signals: S
 
 
 def describe(code: int) -> str:
-    """Returns how a process ended, as text.
-
-    >>> describe(-9), describe(3)
-    ('killed by SIGKILL', 'exit code 3')
-    """
+    """How a process ended."""
     if code >= 0:
         return f"exit code {code}"
     return f"killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
 
 
 def last_words(log: Path, code: int) -> str:
-    """Returns the last line of a log that is not empty, or the exception of its last traceback after an exit code of 1.
+    """The last line of a log, or after an exit code of 1 the exception of its last traceback, behind which JAX writes notes.
 
-    The notes that JAX writes behind a traceback say nothing of the cause. Unprintable characters become U+FFFD.
+    Unprintable characters become U+FFFD.
     """
     lines = _last_lines(log)
     line = next(reversed(lines), "")
@@ -210,7 +191,6 @@ def last_words(log: Path, code: int) -> str:
 
 
 def _last_lines(log: Path) -> list[str]:
-    """Returns the last lines of a log that are not empty."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))

@@ -35,6 +35,7 @@ def test_the_numbers_of_a_known_law_are_found(base, slope):
     found = evidence(base_batch=base)
     assert found.ratios.weak == pytest.approx(slope, rel=0.01)
     assert found.ratios.steps == pytest.approx(steps_at(base), rel=0.01)
+    assert evidence(curve(8, 0.5), curve(8, 2.0), curve(32)).steps[8] == pytest.approx(STEPS, rel=0.01)
     assert found.warnings == []
 
 

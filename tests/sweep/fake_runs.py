@@ -235,9 +235,7 @@ NAMES = ["linear-n1-seed0", *PATHS]
 
 
 def without_clocks(records: dict[str, RunRecord]) -> dict[str, RunRecord]:
-    assert all(record.record is not None for record in records.values())
     return {
-        name: record._replace(record=dataclasses.replace(record.record, clocks={}))
+        name: record._replace(record=record.record and dataclasses.replace(record.record, clocks={}))
         for name, record in records.items()
-        if record.record is not None
     }

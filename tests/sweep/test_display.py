@@ -49,11 +49,11 @@ def groups(*names) -> dict[str, list[RunKey]]:
 
 
 def shown_on(out, verbose=False):
-    """A sweep of eight runs, of which one has ended, and three paths are to be computed: one of them for two runs."""
+    """A sweep of seven runs, of which one has ended, and three paths are to be computed."""
     shown = SweepDisplay(out, verbose)
     pending = groups("strong-n1-seed0", "weak-n2-seed0", "weak-n2-seed5")
     pending["strong-n1-seed0"].append(RunKey("strong", 2, 0))
-    shown.start([cell_record()], pending, 5, 2)
+    shown.start([cell_record()], pending, 7, 2)
     return shown
 
 
@@ -67,18 +67,17 @@ def test_a_log_has_a_line_for_each_run_that_has_ended():
     shown = shown_on(out)
     with shown.bar:
         shown.running({"weak-n2-seed0": "", "strong-n1-seed0": ""})
-        shown.ended(ended("strong", 1, 2))
+        shown.ended(ended("strong", 1, 2, 4) + ended("weak", 1))
         shown.say("a [line]")
         shown.ended(ended("weak", 2, outcome="diverged", final_val_loss=math.nan))
         shown.ended([cell_record(None, "crashed", "exit code 1: [what] it was (runs/log.txt)")])
     first, strong, said, weak, crashed = text(out).splitlines()
-    assert first == "5 runs: 1 done, 4 to compute, 3 of them different, 2 at a time"
-    assert re.fullmatch(
-        r"strong-n1-seed0  reached at epoch 3, 40 s \(also strong n = 2\); 3 of 5 runs, about \d\.\d s left", strong
-    )
+    assert first == "7 runs: 1 done, 6 to compute, 3 of them different, 2 at a time"
+    also = r"\(also strong n = 2, 4; weak n = 1\); 5 of 7 runs"
+    assert re.fullmatch(rf"strong-n1-seed0  reached at epoch 3, 40 s {also}, about \d\.\d s left", strong)
     assert said == "a [line]"
-    assert weak.startswith("weak-n2-seed0    diverged at nan, 40 s; 4 of 5 runs, about ")
-    assert crashed == "weak-n2-seed0    crashed: exit code 1: [what] it was (runs/log.txt); 5 of 5 runs (1 failed)"
+    assert weak.startswith("weak-n2-seed0    diverged at nan, 40 s; 6 of 7 runs, about ")
+    assert crashed == "weak-n2-seed0    crashed: exit code 1: [what] it was (runs/log.txt); 7 of 7 runs (1 failed)"
 
 
 def test_a_verbose_log_has_starts_and_few_epochs(monkeypatch):
@@ -105,15 +104,8 @@ def test_a_terminal_has_a_bar_that_goes_at_the_end(monkeypatch):
         shown.running({"weak-n2-seed0": ""})
         shown.ended(ended("strong", 1, 2))
         shown.running({"weak-n2-seed0": ""})
-    assert re.search(r"━.* 3 of 5 runs .*about \d\.\d s left weak-n2-seed0", text(out))
+    assert re.search(r"━.* 3 of 7 runs .*about \d\.\d s left weak-n2-seed0", text(out))
     assert text(out).rstrip().splitlines()[-1].endswith("\x1b[2K")
-
-
-def test_a_sweep_without_work_has_one_line():
-    out = console(terminal=True)
-    shown = SweepDisplay(out)
-    shown.start([cell_record()], {}, 1, 1)
-    assert text(out) == "1 run: all done\n"
 
 
 @pytest.mark.parametrize("target", [0.5, None])

@@ -39,16 +39,11 @@ def test_a_broken_failure_is_named_with_the_way_out(tmp_path, text):
 
 
 # 32 = 5 × 7 - 3 = 3 × 11 - 1 = 8 × 4
-@pytest.mark.parametrize(("devices", "device_batch", "padding"), [(5, 7, 3), (3, 11, 1), (8, 4, 0), (32, 1, 0)])
+@pytest.mark.parametrize(("devices", "device_batch", "padding"), [(5, 7, 3), (3, 11, 1), (8, 4, 0), (32, 1, 0), (1, 32, 0)])
 def test_a_shared_path_is_divided_by_the_runs_devices(devices, device_batch, padding):
     key = RunKey("strong", devices, 0)
     shown = on_devices(RECORD, key, OPTIM)
     assert shown == dataclasses.replace(RECORD, devices=devices, device_batch=device_batch, padding=padding)
-
-
-def test_the_owner_of_a_path_keeps_its_record_and_another_arm_its_name():
-    assert on_devices(RECORD, RunKey("strong", 1, 0), OPTIM) == RECORD
-    assert on_devices(RECORD, RunKey("linear", 1, 0), OPTIM) == dataclasses.replace(RECORD, scaling="linear")
 
 
 def test_the_batch_that_a_run_asked_for_is_its_own():

@@ -8,7 +8,7 @@ import pytest
 
 from gmmae.sweep import throughput
 from gmmae.sweep.grid import TimingConfig
-from gmmae.sweep.step_times import Timing, Timings, read, write
+from gmmae.sweep.step_times import Timing, read, write
 from gmmae.sweep.throughput import measure
 from gmmae.system.errors import InputError
 from gmmae.training import compilation, programs
@@ -18,8 +18,8 @@ TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=3)
 CONFIG = small(parallel__devices=2, data__shape=9)
 
 
-def test_every_batch_has_a_row_with_ordered_quartiles_and_one_below_the_devices_fails():
-    """30 samples are more than the 22 of training."""
+def test_every_batch_has_a_row_with_ordered_quartiles_and_one_below_the_devices_fails(tmp_path):
+    """30 samples are more than the 22 of training. The file holds all of it."""
     timings = measure(CONFIG, [1, 30], [3], TIMING)
     for found, expected in ((timings.train, (30, 15)), (timings.validation, (3, 2))):
         assert [(row.samples, row.device_batch) for row in found] == [expected]
@@ -29,6 +29,10 @@ def test_every_batch_has_a_row_with_ordered_quartiles_and_one_below_the_devices_
     assert (timings.devices, timings.device_kind, timings.oversubscribed) == (2, "cpu", True)
     assert timings.parameters == sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert timings.versions["jax"] == jax.__version__
+    path = tmp_path / "times.json"
+    assert read(path) is None
+    write(path, timings)
+    assert read(path) == timings
 
 
 @pytest.mark.slow
@@ -115,27 +119,6 @@ def test_quartiles_over_blocks(monkeypatch):
     monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: next(ends)))
     found = measure(small(), [8], [], dataclasses.replace(TIMING, blocks=5))
     assert found.train == [Timing(samples=8, device_batch=8, median_s=3.0, low_s=2.0, high_s=4.0)]
-
-
-TIMINGS = Timings(
-    devices=2,
-    device_kind="cpu",
-    oversubscribed=True,
-    parameters=7,
-    train=[Timing(4, 2, 0.1, 0.05, 1 / 3)],
-    validation=[],
-    failed={"training of 1": "why"},
-    timing={"warmup_steps": 1, "steps": 2, "blocks": 3},
-    versions={"jax": "0"},
-    git_commit=None,
-)
-
-
-def test_timings_are_read_as_they_were_written(tmp_path):
-    path = tmp_path / "times.json"
-    assert read(path) is None
-    write(path, TIMINGS)
-    assert read(path) == TIMINGS
 
 
 @pytest.mark.parametrize(

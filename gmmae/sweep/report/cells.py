@@ -1,9 +1,8 @@
-"""The results of a sweep, finished or not: its runs, and what they come to on each number of devices, computed once.
+"""The results of a sweep, finished or not: its runs, and what they come to on each number of devices.
 
-A run counts when its optimisation ended by itself. Crashed processes are kept apart and never count as misses. A run that was
-stopped by the sweep's time limit is censored. Where times are measured it is slower than the limit, so its time is infinite. In
-virtual mode the limit is one of the simulation. A cell with such a run has no times there, because the seeds that are left are
-the fast ones.
+A run counts when its optimisation ended by itself; a crashed process is no miss. A run that was stopped by the sweep's time
+limit is censored: where times are measured it is slower than the limit, so its time is infinite. In virtual mode the limit is
+one of the simulation, so a cell with such a run has no times, because the seeds that are left are the fast ones.
 """
 
 import itertools
@@ -36,7 +35,7 @@ Place = tuple[str, int]
 
 
 class Source(NamedTuple):
-    """The source of the times: projected to a cluster, or measured."""
+    """The source of the times."""
 
     kind: Literal["projected", "measured", "unknown"]
     short: str = ""  # for titles: "projected to K80, 1 GbE"
@@ -44,11 +43,7 @@ class Source(NamedTuple):
     cluster: str = ""  # that times are projected to
 
     def titled(self, title: str) -> str:
-        """Returns a title with the source of the times.
-
-        >>> Source("measured").titled("Losses"), Source("projected", "projected to X").titled("Losses")
-        ('Losses', 'Losses (projected to X)')
-        """
+        """A title with the source of the times."""
         return f"{title} ({self.short})" if self.short else title
 
 
@@ -60,7 +55,7 @@ class Run(NamedTuple):
     path: str  # the run below runs/ that computed it
     record: Record
     history: list[Epoch]  # empty where the file is missing
-    elapsed_s: list[float]  # seconds of training and validation until the end of each epoch; NaN where no times are known
+    elapsed_s: list[float]  # of training and validation until the end of each epoch; NaN where no times are known
     time_s: float  # to the target; infinite if it was missed, NaN where no times are known
 
     @property
@@ -74,24 +69,24 @@ class Cell(NamedTuple):
 
     scaling: str
     devices: int
-    batch: str  # global batches, with an arrow between the stages of the run whose batch grew the most
+    batch: str  # global, of the run whose batch grew the most
     learning_rate: float
     seeds: int  # runs, with those that the sweep's time limit stopped
     reached: int  # of them, the target
-    epochs: Estimate  # to the target: the median, and the range of the runs
+    epochs: Estimate  # to the target: median and range
     time_s: Estimate  # to the target
     efficiency: Estimate  # the paper's, in percent (section VII); NaN where the median run on one device or on n missed
-    compared: int  # seeds that strong scaling on as many devices has too
-    slower: int  # those in which it was faster
-    ratio: Estimate  # of the time over that of strong scaling, without the seeds in which both missed
-    p: float  # two-sided sign test of this comparison
+    compared: int  # here and below: with strong scaling on as many devices, see `statistics.Pairs`
+    slower: int
+    ratio: Estimate
+    p: float
     p_holm: float  # corrected for the number of cells
-    runs: list[Run]  # one for each seed, without the stopped ones
-    times: dict[int, float]  # seconds to the target by seed, infinite where it was missed, NaN where unknown
+    runs: list[Run]  # without the stopped ones
+    times: dict[int, float]  # `Run.time_s` by seed, also of stopped ones
 
     @property
     def mark(self) -> str:
-        """The mark of a global batch that is capped to the training set, or to the end of the strategy's rule."""
+        """Marks a global batch that is capped to the training set, or to the end of the strategy's rule."""
         return CAPPED if any(run.record.clipped for run in self.runs) else ""
 
     @property
@@ -113,17 +108,15 @@ class Results(NamedTuple):
     folder: SweepDir
     runs: list[Run]
     failed: list[RunRecord]  # crashed processes, and those that the time limit stopped
-    timings: list[Timings]  # step times, from few devices to many
+    timings: list[Timings]  # from few devices to many
     source: Source
-    cells: dict[Place, Cell]  # in the order of the table
+    cells: dict[Place, Cell]
 
 
 def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[Results]:
-    """Reads a sweep's work directory. Any of its files may be missing.
+    """Reads a sweep's work directory, of which any file may be missing.
 
-    Returns:
-      The results with times for each of the clusters that virtual runs are projected to, or one without them. Those whose
-      times are unknown come last.
+    Virtual runs have results for each cluster, those with unknown times last.
     """
     folder = SweepDir(root)
     records = folder.read_all(config)
@@ -161,7 +154,7 @@ def _history(path: Path) -> list[Epoch]:
 def _source(
     config: SweepConfig, records: Sequence[Record], timings: Sequence[Timings], cluster: Cluster | None
 ) -> tuple[Source, list[list[float]]]:
-    """Returns the source of the times, and the seconds of an epoch in each stage of each run: NaN where none are projected."""
+    """Returns the source, and the seconds of an epoch in each stage of each run, NaN where none are projected."""
     unknown = [[math.nan] * len(record.stages) for record in records]
     if config.mode != "virtual":
         shared = any(of.oversubscribed for of in (*records, *timings))
@@ -177,14 +170,9 @@ def _source(
 
 
 def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: Record) -> list[float]:
-    """Returns the projected seconds of an epoch in each stage of a run, from step times measured on one device.
+    """Returns the projected seconds of an epoch in each stage of a run, or refuses a batch outside the measured range.
 
-        epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
-
-    The scale and the all-reduce are those of `gmmae.scaling.cost`.
-
-    Raises:
-      InputError: a batch or a share of the validation set is outside the measured range.
+    epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
     """
     train, passes = (
         StepTimes(tuple(row.samples for row in sorted(rows)), tuple(row.median_s for row in sorted(rows)))
@@ -203,10 +191,6 @@ def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: R
 
 
 def _projection_texts(cluster: Cluster, timings: Timings, precision: str) -> tuple[str, str]:
-    """Returns the projection in a title, and its assumptions as one sentence.
-
-    The title names the device that took the steps where the cluster has another.
-    """
     as_there = cluster.reference_step_s or cost.same_device(cluster.device, timings.device_kind)
     title = f"projected to {cluster.name}" + ("" if as_there else f", with steps of {timings.device_kind}")
     between = "an unknown link between nodes"
@@ -263,8 +247,7 @@ def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]
 def _efficiency(first: Mapping[int, float], nth: Mapping[int, float], devices: int, shared: bool) -> Estimate:
     """Returns 100 · median(T1) / (n · median(Tn)) over common seeds, and the interval of the seeds' own efficiencies.
 
-    That of a seed is 0 if only its Tn is infinite, and infinite if only its T1 is. A seed that missed on both has none. Where
-    both are the same runs, as those of strong scaling in virtual mode, seeds do not vary: there is no interval.
+    Where both are the same runs, as those of strong scaling in virtual mode, seeds do not vary: there is no interval.
     """
     t1, tn = (statistics.estimate([times[seed] for seed in first if seed in nth]).value for times in (first, nth))
     if not (math.isfinite(t1) and math.isfinite(tn)):

@@ -40,7 +40,7 @@ RUNS_COLUMNS = {
 
 
 def runs_csv(results: Results) -> str:
-    """Returns CSV with a row for each computed run and each failed process. A missing value is empty."""
+    """A row for each computed run and each failed process. A missing value is empty."""
     metrics = dict.fromkeys(f"best_{name}" for run in results.runs for name in run.record.best_metrics)
     names = [name for column in RUNS_COLUMNS for name in (metrics if column == "best_NAME" else [column])]
     rows = {}
@@ -62,7 +62,7 @@ def runs_csv(results: Results) -> str:
 
 
 def cells_csv(by_cluster: Sequence[Results]) -> str:
-    """Returns CSV with the numbers of each cell, for each cluster. A missing value is empty, and a missed target infinite."""
+    """The numbers of each cell, for each cluster. A missing value is empty, and a missed target infinite."""
     rows: list[dict[str, object]] = []
     for results in by_cluster:
         for cell in results.cells.values():

@@ -13,12 +13,12 @@ from gmmae.sweep.report.cells import Results
 
 
 def shown(figure: canvas.Figure, name: str, text: str, folder: Path, file: str) -> str:
-    """Saves a figure below the folder of a report. Returns its Markdown, with the text as the caption."""
+    """Saves a figure below the folder of a report, and returns its Markdown with the text as the caption."""
     return document.figure(name, literal(f"{name}. {text}"), *canvas.save_both(figure, folder / "figures" / file), folder)
 
 
 def time_to_target(results: Results, folder: Path) -> list[str]:
-    """Draws the time to the target by number of devices, a line for each strategy. Returns the figure, or nothing."""
+    """Draws the time to the target by number of devices, a line for each strategy, if any is known."""
     series = []
     for scaling in results.config.scaling:
         cells = [cell for cell in results.cells.values() if cell.scaling == scaling and not math.isnan(cell.time_s.value)]
@@ -38,7 +38,7 @@ def time_to_target(results: Results, folder: Path) -> list[str]:
 
 
 def losses(results: Results, folder: Path, name: str) -> str:
-    """Draws the losses of each strategy's median run on the most devices. Returns the figure, or why there is none."""
+    """Draws the losses of each strategy's median run on the most devices, or says why there are none."""
     runs = {(cell.devices, cell.label): run for cell in results.cells.values() if (run := cell.median_run)}
     if not runs:
         return "No run has left a history."

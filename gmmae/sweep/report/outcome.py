@@ -14,7 +14,7 @@ from gmmae.system.errors import InputError
 
 
 class Planned(NamedTuple):
-    """A prediction of a plan, as far as a sweep can judge it. NaN stands for a missing number."""
+    """What a sweep can judge of a plan's prediction. NaN stands for a missing number."""
 
     scaling: str
     devices: int
@@ -27,10 +27,7 @@ class Planned(NamedTuple):
 
 
 def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
-    """Returns what a plan chose, and a table of its predictions for each cluster that both the plan and the sweep cover.
-
-    If the sweep's times are measured, all clusters of the plan are covered.
-    """
+    """What a plan chose, and a table of its predictions for each cluster that both cover. Measured times cover all."""
     kind, stop = by_cluster[0].source.kind, by_cluster[0].config.run.stop
     what, change = "be a plan that `gmmae plan` has written", "plan again, or move it away"
     try:
@@ -63,10 +60,14 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
             failure = Estimate(planned.probability_of_failure).text("{:.0%}".format)
             rows.append(
                 (
-                    *(cluster, cell.scaling, str(cell.devices)),
-                    *(predicted.text(tables.seconds), cell.time_s.text(tables.seconds)),
+                    cluster,
+                    cell.scaling,
+                    str(cell.devices),
+                    predicted.text(tables.seconds),
+                    cell.time_s.text(tables.seconds),
                     within if math.isfinite(predicted.low + predicted.high + time_s) else "–",
-                    *(f"{cell.seeds - cell.reached} of {cell.seeds}", failure),
+                    f"{cell.seeds - cell.reached} of {cell.seeds}",
+                    failure,
                 )
             )
         if not rows:
@@ -82,7 +83,7 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
 
 
 def _plans(data: Mapping[str, Any]) -> tuple[str, float, dict[str, tuple[Place, bool, dict[tuple[str, int, str], Planned]]]]:
-    """Returns the metric and target of a plan. By cluster: its choice, whether the user scaled times, and its cells."""
+    """Returns metric and target; then by cluster the choice, whether the user scaled times, and the cells."""
     plans = {}
     for cluster, of in data["clusters"].items():
         cells = {}

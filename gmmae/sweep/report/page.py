@@ -23,20 +23,16 @@ MODES = {
     "measured": "measured: each run ran on its number of devices",
     "throughput": "throughput: step times only, nothing is trained to a target",
 }
-"""Descriptions of the modes."""
 
 SIGNIFICANCE_LEVEL = 0.05
-"""A sign test with a smaller p, corrected for the number of comparisons, is called significant."""
+"""Of a sign test's p that is corrected for the number of comparisons."""
 
 
 def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Path | None = None) -> list[Path]:
     """Writes the report under `report` in the sweep's folder, and TensorBoard logs of its runs under `tb`.
 
-    The page is about the first cluster that virtual runs can be projected to. A plan in the sweep's folder is compared with
-    by default.
-
-    Returns:
-      The HTML page, the Markdown page, and the TensorBoard folder if any run has a history.
+    The page is about the first cluster that virtual runs can be projected to. The plan is by default one in the sweep's folder.
+    Returns the HTML page, the Markdown page, and the TensorBoard folder if any run has a history.
     """
     if plan is not None and config.mode == "throughput":
         raise InputError(f"--plan needs a sweep that trains to a target; got {root}, which has step times only: leave it out")
@@ -82,19 +78,15 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
 
 
 def headline(results: Results) -> str:
-    """Returns the fastest strategy and its time, and how it compares with the next one.
-
-    A strategy wins only if its median run reached the target and its time is known. The fewest devices win among equal times.
-    Strategies with the same time on the same number of devices are named together.
-    """
+    """The fastest strategies whose median run reached the target, on the fewest devices, and how they compare with the next."""
     stop, source = results.config.run.stop, results.source
     if not results.runs or stop.target is None:
         reason = "(`run.stop.target` is none), so there is no time to the target and no fastest strategy."
         return f"**No target was set** {reason}" if results.runs else "No run is computed yet."
     if source.kind == "unknown":
         return f"**Which strategy is the fastest is unknown.** {literal(source.note)}"
-    timed = [cell for cell in results.cells.values() if math.isfinite(cell.time_s.value)]
-    timed.sort(key=lambda cell: (cell.time_s.value, cell.devices))
+    known = (cell for cell in results.cells.values() if math.isfinite(cell.time_s.value))
+    timed = sorted(known, key=lambda cell: (cell.time_s.value, cell.devices))
     if not timed:
         return f"**No strategy's median run reached the target** validation {literal(stop.monitor)} of {stop.target:g}."
     best = timed[0]
@@ -110,7 +102,7 @@ def headline(results: Results) -> str:
     text += f" Next: {literal(second.label)} on {_devices(second)}, {second.time_s.text(tables.seconds)} s"
     pairs, compared = statistics.paired(best.times, second.times), math.comb(len(timed), 2)
     if not math.isnan(pairs.p):
-        # The data have chosen these two among all cells. Any other pair might stand here: Holm's factor of the smallest p.
+        # The data have chosen these two among all pairs of cells, so p has Holm's factor of the smallest one.
         p = min(1.0, compared * pairs.p)
         verdict = "significant" if p < SIGNIFICANCE_LEVEL else "not significant"
         text += f", slower in {pairs.slower} of {pairs.seeds} seeds ({verdict}: sign test, p = {p:.2g} by Holm's correction "
@@ -123,7 +115,7 @@ def _devices(cell: Cell) -> str:
 
 
 def cell_table(results: Results) -> str:
-    """Returns the table of the cells, with what its numbers mean below it."""
+    """The table of the cells, with what its numbers mean below it."""
     rows = []
     for cell in results.cells.values():
         kinds = Counter(run.outcome.replace("_", " ") for run in cell.runs if not run.reached)
@@ -168,7 +160,7 @@ def cell_table(results: Results) -> str:
 
 
 def cautions(results: Results) -> list[str]:
-    """Returns cautions on few seeds, seen validation samples and step times, and the failed processes."""
+    """Cautions on few seeds, seen validation samples and step times, and the failed processes."""
     texts, seeds = [], max((cell.seeds for cell in results.cells.values()), default=EXACT_RUNS)
     if seeds < EXACT_RUNS:
         number = "one seed is an example, not a comparison" if seeds == 1 else f"{seeds} seeds are few"

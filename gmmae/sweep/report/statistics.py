@@ -1,10 +1,10 @@
 """Statistics over the seeds of a sweep: medians with exact intervals, and comparisons of pairs.
 
-A run that missed the target has an infinite time. It counts in every median and every interval.
+A run that missed the target has an infinite time, which counts in every median and every interval.
 
-The interval of a median is exact. It goes from the k-th smallest to the k-th largest value. It holds the true median with a
-probability of 95 % at least. The whole range of m runs holds it with a probability of 1 - 2 · 2^-m. So fewer than 6 runs cannot
-give 95 %, and their interval is their range. Six to eight runs give their range too.
+The interval of a median is exact: it goes from the k-th smallest to the k-th largest value, and holds the true median with a
+probability of 95 % at least. The range of m runs, which is the interval of up to 8, holds it with 1 - 2 · 2^-m, so fewer than
+6 runs cannot give 95 %.
 """
 
 import math
@@ -16,11 +16,8 @@ import scipy  # its `stats` is imported where it is first used, which takes most
 
 from gmmae.data.grouped import Estimate
 
-LEVEL = 0.95
-"""The probability with which an interval holds the median, of `EXACT_RUNS` or more."""
-
-MIN_RUNS, EXACT_RUNS = 3, 6
-"""Minimum number of runs for an interval, and for one that holds the median with `LEVEL`."""
+LEVEL, MIN_RUNS, EXACT_RUNS = 0.95, 3, 6
+"""The probability of an interval, and the fewest runs for an interval at all and for one of that probability."""
 
 
 class Pairs(NamedTuple):
@@ -33,11 +30,7 @@ class Pairs(NamedTuple):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Returns the median and its interval. Infinite values count. With one that is unknown nothing is known.
-
-    >>> estimate([10.0, math.inf, 20.0]), estimate([10.0, math.inf]).value
-    (Estimate(value=20.0, low=10.0, high=inf), inf)
-    """
+    """The median and its interval, both unknown if one value is."""
     if not len(values) or np.isnan(values).any():
         return Estimate()
     low, high = math.nan, math.nan
@@ -49,10 +42,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired(base: Mapping[int, float], other: Mapping[int, float]) -> Pairs:
-    """Compares times to the target by seed. A seed in which both missed has no ratio, and no part in the test. Nor have ties.
-
-    Nothing is compared where a time is unknown.
-    """
+    """Compares times by seed, if all are known. The test leaves out ties and seeds in which both missed."""
     both = np.array([(base[seed], other[seed]) for seed in base if seed in other]).reshape(-1, 2)
     both = both[: 0 if np.isnan(both).any() else None]
     first, second = both[np.isfinite(both).any(axis=1)].T
@@ -62,11 +52,7 @@ def paired(base: Mapping[int, float], other: Mapping[int, float]) -> Pairs:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values corrected for their number (Holm 1979). NaN stands for no test.
-
-    >>> holm([0.25, 0.0625, math.nan, 0.5])
-    [0.5, 0.1875, nan, 0.5]
-    """
+    """P-values corrected for their number (Holm 1979). NaN stands for no test."""
     order = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
     corrected, largest = [math.nan] * len(p_values), 0.0
     for rank, (p, place) in enumerate(order):

@@ -1,4 +1,4 @@
-"""Writes the runs of a sweep as TensorBoard logs, from their records and histories."""
+"""The runs of a sweep as TensorBoard logs, from their records and histories."""
 
 import math
 import time
@@ -29,9 +29,8 @@ KINDS = {
 def write(results: Results) -> Path | None:
     """Writes `tb/<strategy>/n<NN>/seed<S>` for each run with a history. Returns `tb`, or None if there is none.
 
-    Numbers of devices have leading zeros, because TensorBoard sorts alphabetically.
-    If times are projected, the names of tags and logs say so. `tb/compare` has
-    a log of each strategy, and a chart of them for each number of devices.
+    Numbers of devices have leading zeros, because TensorBoard sorts alphabetically. `tb/compare` has a chart for each number of
+    devices, with a log of each strategy's median run.
     """
     if not any(run.history for run in results.runs):
         return None
@@ -57,8 +56,7 @@ def write(results: Results) -> Path | None:
                 # The axis "Relative" starts at a line's first event, so each line begins with NaN at time 0.
                 lines[scaling + ending][tag] = [(0.0, math.nan), *points]
                 if stop.target is not None:
-                    *_, end = lines["target"].get(tag, [points[-1]])
-                    end_s = max(end[0], points[-1][0])
+                    end_s, _ = max([points[-1], *lines["target"].get(tag, ())])
                     lines["target"][tag] = [(0.0, stop.target), (end_s, stop.target)]
         start = time.time()
         for log, by_tag in lines.items() if kind != "unknown" else ():  # TensorBoard draws all lines of a tag in one chart

@@ -1,7 +1,6 @@
 """The report of a sweep in throughput mode: samples per second, by measured step times.
 
-Strong scaling keeps the global batch, weak scaling the device batch. Source of the efficiencies: Serebryakov, "Scaling deep
-learning workloads" (2017).
+Source of the efficiencies: Serebryakov, "Scaling deep learning workloads" (2017).
 """
 
 from pathlib import Path
@@ -14,7 +13,7 @@ from gmmae.sweep.report.figures import shown
 
 
 def parts(results: Results, folder: Path) -> list[str]:
-    """Returns the figure and the table, or what is missing."""
+    """The figure and the table, or what is missing."""
     timing, rows, lines = results.config.timing, [], []
     by_samples = {timings.devices: {row.samples: row for row in timings.train} for timings in results.timings}
     families = [(f"strong, batch {batch}", batch, 1, 0) for batch in sorted(timing.global_batches)]

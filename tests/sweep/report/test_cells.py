@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from gmmae.sweep.grid import RunKey
-from gmmae.sweep.report import cells
+from gmmae.sweep.report import cells, figures
 from gmmae.system.errors import InputError
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
@@ -44,6 +44,17 @@ def test_projected_cells_worked_by_hand(projected):
     assert missed.time_s == near((INF, 130, INF))
     assert math.isnan(missed.efficiency.value)
     assert projected.cells["linear", 2].time_s == (INF, INF, INF)
+
+
+def test_figures_draw_the_times_of_all_cells_and_the_median_runs_on_the_most_devices(projected, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "shown", lambda drawn, *_: drawn)
+    monkeypatch.setattr(figures.comparison, "time_to_target", lambda lines, y_label, **_: (y_label, lines))
+    monkeypatch.setattr(figures.loss_curves, "losses_by_devices", lambda lines, x_label, **_: (x_label, lines))
+    [(label, (strong, _, warmup, _))] = figures.time_to_target(projected, tmp_path)
+    assert (label, strong.median) == ("projected time to target (s)", near((100, 218, 277)))
+    assert (warmup.median, warmup.reached) == (near((100, INF, INF)), (3, 1, 0))
+    label, (strong, *_) = figures.losses(projected, tmp_path, "")
+    assert (label, strong.time_s[-1], strong.val_loss[-1]) == ("projected time (s)", near(277), near(sweeps.TARGET))
 
 
 def timed(root, times):

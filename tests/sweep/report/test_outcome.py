@@ -26,6 +26,7 @@ CELLS = [
     planned("weak", 2, 2 * BATCH, RATE, 300.0),  # 520 s
     planned("linear", 2, 2 * BATCH, 2 * RATE, 90.0, probability_of_failure=0.7, seconds_high=None),  # collapses
     planned("linear", 4, 8 * BATCH, 4 * RATE, 90.0),  # of another batch
+    planned("weak", 4, 4 * BATCH, 2 * RATE, 90.0),  # of another rate
     planned("sqrt", 2, 2 * BATCH, 2 * RATE, 90.0),  # not in the sweep
 ]
 FORECAST = {"cells": CELLS, "best": CELLS[2], "scaled_by_user": False}

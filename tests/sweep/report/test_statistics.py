@@ -2,7 +2,6 @@ import math
 
 import pytest
 
-from gmmae.data.grouped import Estimate
 from gmmae.sweep.report.statistics import estimate, holm, paired
 
 INF, NAN = math.inf, math.nan
@@ -56,11 +55,6 @@ def test_comparisons_with_misses_and_ties_worked_by_hand(base, other, expected):
     assert found[:2] == expected[:2]
     assert found.ratio == pytest.approx(expected[2], nan_ok=True)
     assert found.p == pytest.approx(expected[3], nan_ok=True)
-
-
-def test_seeds_of_one_side_alone_do_not_count():
-    assert paired({0: 80.0, 1: 1000.0, 2: 60.0}, {0: 40.0, 2: 30.0, 3: 1.0})[:3] == (2, 0, Estimate(0.5))
-    assert paired({0: 1.0}, {1: 1.0}).seeds == 0
 
 
 def test_holms_correction_worked_by_hand():
