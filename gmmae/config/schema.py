@@ -93,7 +93,7 @@ class StopConfig(Section, name="stop"):
     max_epochs: PositiveInt = 400  # stop after this many epochs
     time_limit_s: PositiveFloat | None = None  # stop at the first epoch that ends after this total_s
     collapse_epochs: PositiveInt | None = None  # stop when the validation loss stays exactly the same for these epochs
-    patience_epochs: PositiveInt | None = None  # stop when the best value of the metric is older than these epochs
+    patience_epochs: PositiveInt | None = None  # stop after this many epochs without an improvement
     min_relative_improvement: Share = 0.01  # smallest improvement that patience_epochs counts, as a share of the metric
 
     def __post_init__(self) -> None:
@@ -120,7 +120,9 @@ class StopConfig(Section, name="stop"):
 class ParallelConfig(Section, name="parallel"):
     """The devices and how they share a batch."""
 
-    devices: PositiveInt | Literal["all"] = "all"  # devices to train on; with simulate_devices, all means one GPU
+    devices: PositiveInt | Literal["all"] = (
+        "all"  # devices to train on; all: every one that JAX sees, but one GPU with simulate_devices
+    )
     simulate_devices: PositiveInt | None = None  # compute the batch of this many devices on fewer
     micro_batch_size: PositiveInt | None = None  # most samples of a device at once, to bound memory; none: as the workload says
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
@@ -141,7 +143,7 @@ class DistributedConfig(Section, name="distributed"):
     local_devices: Numbers | Literal["auto"] = "auto"  # GPUs of this process; auto: all, or its part of the host's
     start_timeout_s: Annotated[float, at_least(1)] = 300.0  # longest wait for the other processes at the start
     heartbeat_timeout_s: Annotated[float, at_least(1)] = 30.0  # a process that is silent for longer is lost, and all others end
-    stall_timeout_s: PositiveFloat | None = 600.0  # a process is killed in an epoch this long and 10 times the longest
+    stall_timeout_s: PositiveFloat | None = 600.0  # kill the process when an epoch takes longer, and 10 times the longest one
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,9 @@ class CheckpointConfig(Section, name="checkpoint"):
     """When checkpoints are written."""
 
     every_epochs: PositiveInt = 10  # epochs between checkpoints
-    min_interval_s: NonNegativeFloat | Literal["auto"] = "auto"  # least seconds between two; auto: 0, and 5 in a sweep
+    min_interval_s: NonNegativeFloat | Literal["auto"] = (
+        "auto"  # minimum seconds between checkpoints; auto: 0, and 5 in a sweep
+    )
     at_end: bool = True  # write one when the run has ended by itself; a sweep does with keep_checkpoints only
     keep: PositiveInt = 2  # newest checkpoints kept
 

@@ -6,13 +6,14 @@ first by alphabet of its patients or scans.
 """
 
 import hashlib
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import patient_key
+from gmmae.data.extraction.annotations import PATIENTS, patient_key
 from gmmae.data.extraction.arrays import member
 from gmmae.data.extraction.headers import data_file
 from gmmae.data.extraction.tasks import Plan, Task
@@ -30,7 +31,7 @@ def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
     """The groups of a plan's nodules, given the voxels of those that were read, by name."""
     own: dict[str, str] = {}
     sharing = defaultdict[tuple[str, str], list[str]](list)
-    for name, kind, key in (found for task in plan.tasks for found in _keys(task, values)):
+    for name, kind, key in itertools.chain(*(_keys(task, values) for task in plan.tasks), _further_patients(plan)):
         if key:
             sharing[kind, key].append(name)
             own.setdefault(name, key)  # the first key names the nodule's own group
@@ -73,6 +74,15 @@ def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, s
         yield name, "scan", item.series
         yield name, "voxels", volume
         yield name, "voxels", _digest(values[name]) if name in values else ""
+
+
+def _further_patients(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yields as `_keys` does: the patients by every column, where some rows leave the first one blank and have another."""
+    # A case or a group may be something else where there is a patient too.
+    columns = [plan.header.index(plan.used[name]) for name in PATIENTS if name in plan.used and name not in ("case", "group")]
+    rows = [(item.name, [patient_key(item.cells[i]) for i in columns]) for task in plan.tasks for item in task.items]
+    if any(keys and not keys[0] and any(keys) for _, keys in rows):
+        yield from ((name, "patient", f"{i} {key}" * bool(key)) for name, keys in rows for i, key in enumerate(keys))
 
 
 def _digest(array: np.ndarray) -> str:

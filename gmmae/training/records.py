@@ -198,8 +198,11 @@ def read_history(path: Path) -> list[Epoch]:
 
 def parse_history(text: str) -> list[Epoch]:
     """The rows of a `history.csv` of this text; raises as `read_history`."""
-    rows = []
-    for row in csv.DictReader(io.StringIO(text)):
+    rows, reader = [], csv.DictReader(io.StringIO(text))
+    names = tuple(reader.fieldnames or ())
+    if names[: len(PLAIN)] != PLAIN or not all(name.startswith("val_") for name in names[len(PLAIN) :]):
+        raise ValueError(f"the columns {', '.join(names)}")
+    for row in reader:
         values: dict[str, Any] = {key: (int if key in COUNTS else float)(row[key]) for key in PLAIN if key != "train_loss"}
         values["train_loss"] = float(row["train_loss"]) if row["train_loss"] else None
         rows.append(Epoch(**values, metrics={key.removeprefix("val_"): float(row[key]) for key in row if key not in PLAIN}))

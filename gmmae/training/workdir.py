@@ -59,7 +59,13 @@ class WorkDir:
                 f"was saved; got {got}: put the file back as it was, remove {place} to go on from an older checkpoint with "
                 "fewer rows, or give another workdir"
             )
-        return parse_history(held.decode())
+        try:
+            return parse_history(held.decode())
+        except ValueError as error:
+            raise InputError(
+                f"{self.history} must have the columns that this version writes; got {error}: go on with the version that "
+                "began the run, or give another workdir"
+            ) from error
 
     def read_config(self) -> dict[str, Any]:
         """Reads the values of the saved configuration by key."""

@@ -54,6 +54,15 @@ def test_a_patient_is_known_by_many_names(tmp_path, column):
     assert (nodules.groups, nodules.by) == (("0", "0", "1", "1"), "patient")
 
 
+def test_columns_of_patients_that_fill_each_others_gaps_are_read_together(tmp_path):
+    root = folders.write(tmp_path / "cubes")
+    table = root / "nodules.csv"
+    names = [line.split(",")[0] for line in table.read_text().splitlines()[1:5]]
+    rows = zip(names, ("P0", "P1", "", ""), ("", "S1", "S1", "S2"), strict=True)
+    folders.write_rows(table, rows, ("file", "patient", "subject"))
+    assert load(cubes(root, crop="10mm")).groups == ("P0", "P1", "P1", "S2")
+
+
 def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder):
     rows = [("a", 10, -20, 30, 8), ("b", 10, -20, 30, 8), ("c", 12, -20, 30, 8), ("d", 10, -24, 30, 8)]
     config = luna_folder("ab", rows)

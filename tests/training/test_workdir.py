@@ -1,6 +1,7 @@
 """The owner of a work directory."""
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from gmmae.config.toml import to_toml
 from gmmae.system.errors import InputError, StorageError
 from gmmae.training import figures, loop
-from gmmae.training.records import Epoch
+from gmmae.training.records import Epoch, Progress
 from gmmae.training.run_logger import write_history
 from gmmae.training.workdir import WorkDir, claim
 from tests.small import Recorder, small
@@ -100,3 +101,11 @@ def test_broken_record(tmp_path, text):
     WorkDir(tmp_path).record.write_text(text)
     with pytest.raises(InputError, match=r"record.json must be a record of this program"):
         WorkDir(tmp_path).read_record()
+
+
+def test_a_history_with_the_columns_of_another_version_is_refused(tmp_path):
+    workdir = claimed(small(), tmp_path)
+    workdir.history.write_text(text := workdir.history.read_text().replace("batch", "batch,grad_norm", 1))
+    progress = Progress(1, 1, {}, 1, hashlib.sha256(text.encode()).hexdigest())
+    with pytest.raises(InputError, match="must have the columns that this version writes; got the columns epoch,"):
+        workdir.read_rows_of(progress)
