@@ -55,6 +55,9 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     assert {row["nodule_id"] for row in evaluated} == {row["nodule_id"] for row in described} == set(known)
     assert all(row["label"] == row["diagnosis"] for row in predicted)
     assert len({row["group"] for row in evaluated}) == 16
+    (tmp_path / "smaller.csv").write_text((folder / "labels.csv").read_text().replace(",9.", ",8."))
+    lines_of(capsys, "evaluate", run, "--data.csv", tmp_path / "smaller.csv", "--out", tmp_path / "smaller")
+    assert {row["split"] for row in rows(tmp_path / "smaller")} - {"train", "validation"} == {"unknown"}  # cut in another way
 
 
 def test_columns_of_other_names_are_named_by_options(folder, tmp_path, capsys):

@@ -140,10 +140,15 @@ def test_everything_may_be_asked_for_at_once(full, tmp_path):
     assert {array.shape for array, _ in read(out / "images").values()} == {(12, 12, 12)}
 
 
-def test_data_without_masks_and_columns_make_nodules(bare, tmp_path):
-    out = tmp_path / "made"
-    assert run_gmmae("generate", bare.folder, "--out", out, "--count", 3, "--diameter-mm", 6, 10) == 0
-    assert {row["category"] for row in rows(out / "nodules.csv")} == {""}
+def test_data_without_masks_and_columns_make_nodules_others_for_each_seed(bare, tmp_path):
+    distances = []
+    for seed in ("0", "1"):
+        words = ("--out", tmp_path / seed, "--count", 3, "--diameter-mm", 6, 10, "--seed", seed)
+        assert run_gmmae("generate", bare.folder, *words) == 0
+        made = rows(tmp_path / seed / "nodules.csv")
+        assert {row["category"] for row in made} == {""}
+        distances.append([row["distance"] for row in made])
+    assert distances[0] != distances[1]
 
 
 @pytest.mark.parametrize(

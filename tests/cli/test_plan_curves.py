@@ -70,6 +70,7 @@ def test_step_times_and_a_cluster_give_times_and_a_choice(csvs, tmp_path, capsys
     assert set(found["clusters"]) == {"H200, NVLink, 400 Gb/s", "K80, 1 GbE"}
     fast, slow = found["clusters"].values()
     assert fast["best"]["seconds"] < slow["best"]["seconds"]
+    assert fast["cells"][0] == slow["cells"][0]  # one device: a cluster's reference step is that of another model
     assert {cell["scaling"] for cell in fast["cells"]} == {"strong", "weak", "best-batch"}
     assert fast["best"]["expected_s"] <= 1.1 * min(cell["expected_s"] for cell in fast["cells"])
     assert "Set --samples" not in out
