@@ -55,11 +55,11 @@ def test_a_finished_sweep_starts_nothing(undisturbed):
 
 
 def test_virtual_runs_are_followed_by_the_step_times_that_the_projection_needs(undisturbed):
-    """Weak and linear: 32 on every device; validation volumes a device: 128, 64, 32."""
+    """Weak and linear: 32 on every device, and a cluster's 24; validation volumes a device: 128, 64, 32."""
     fake, _, _ = undisturbed
     found = step_times.read(fake.folder.step_times(1))
     assert found is not None
-    assert [row.samples for row in found.train] == [32]
+    assert [row.samples for row in found.train] == [24, 32]
     assert [row.samples for row in found.validation] == [32, 64, 128]
     assert not fake.folder.step_times(2).exists()
 
