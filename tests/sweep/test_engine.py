@@ -117,7 +117,8 @@ def test_a_failed_run_is_an_outcome_with_its_last_words_and_where_to_read_more(f
 
 
 def test_what_a_failed_run_left_is_kept(failing):
-    _, [(_, _, _, records), *_] = failing
+    fake, [(_, _, _, records), *_] = failing
+    assert fake.folder.log("weak-n1-seed0").read_text().count("RuntimeError: what it was") == 2
     assert records["weak-n1-seed0"].record is None
     hung = records["linear-n2-seed0"].record
     assert (hung.stop_reason, hung.epochs) == ("sigterm", 2)
