@@ -49,7 +49,7 @@ def test_short_runs_tell_what_a_larger_batch_and_learning_rate_bring(tmp_path):
     with Laboratory():
         measured = plan(tmp_path, stop__target=0.1, precision="float64").measured
     assert measured.train is not None
-    assert (measured.train.batches, measured.gradient_bytes) == ((1, 2, 8, 16, 32), 8 * 1000)
+    assert (measured.train.batches, measured.gradient_bytes) == ((1, 2, 8, 16, 32), 8000)
     assert measured.ratios.weak == pytest.approx(math.log((1 + 20 / 16) / (1 + 20 / 8)), abs=0.1)
     assert measured.ratios.rate_exponent == pytest.approx(-0.5, abs=0.15)
 

@@ -13,5 +13,5 @@ def fake(tmp_path):
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory):
     fake = Fake(tmp_path_factory.mktemp("undisturbed"))
-    code, watch = fake.sweep(grid())
+    code, watch = fake.sweep(grid(), reference_batches=(24,))
     return fake, code, watch

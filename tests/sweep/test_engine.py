@@ -55,11 +55,11 @@ def test_a_finished_sweep_starts_nothing(undisturbed):
 
 
 def test_virtual_runs_are_followed_by_the_step_times_that_the_projection_needs(undisturbed):
-    """Weak and linear: 32 on every device; validation volumes a device: 128, 64, 32."""
+    """Weak and linear: 32 on every device, and a cluster's 24; validation volumes a device: 128, 64, 32."""
     fake, _, _ = undisturbed
     found = step_times.read(fake.folder.step_times(1))
     assert found is not None
-    assert [row.samples for row in found.train] == [32]
+    assert [row.samples for row in found.train] == [24, 32]
     assert [row.samples for row in found.validation] == [32, 64, 128]
     assert not fake.folder.step_times(2).exists()
 
@@ -117,7 +117,8 @@ def test_a_failed_run_is_an_outcome_with_its_last_words_and_where_to_read_more(f
 
 
 def test_what_a_failed_run_left_is_kept(failing):
-    _, [(_, _, _, records), *_] = failing
+    fake, [(_, _, _, records), *_] = failing
+    assert fake.folder.log("weak-n1-seed0").read_text().count("RuntimeError: what it was") == 2
     assert records["weak-n1-seed0"].record is None
     hung = records["linear-n2-seed0"].record
     assert (hung.stop_reason, hung.epochs) == ("sigterm", 2)

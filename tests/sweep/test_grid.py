@@ -159,12 +159,6 @@ def test_without_one_device_the_first_strong_run_owns_the_path():
     }
 
 
-def test_other_rates_are_other_paths():
-    config = SweepConfig(scaling=("sqrt", "linear", "weak", "sqrt-warmup", "linear-warmup"), devices=(4,))
-    assert all(members == [owner] for owner, members in shared(config).items())
-    assert len(shared(config)) == 5
-
-
 @pytest.mark.parametrize("scaling", [("linear", "linear-warmup"), ("sqrt", "sqrt-warmup")])
 def test_a_warmup_of_no_epochs_is_none(scaling):
     plain, warm = scaling

@@ -9,17 +9,17 @@ from tests.sweep.fake_runs import grid
 
 
 def throughputs(**changes) -> SweepConfig:
-    timing = TimingConfig(device_batches=(1, 8), global_batches=(2, 16))
+    timing = TimingConfig(device_batches=(3, 8), global_batches=(2, 16))
     return grid(mode="throughput", jobs=1, devices=(4, 2), timing=timing, **changes)
 
 
 def test_throughput_is_measured_once_on_each_number_of_devices(fake):
-    """Weak: 1 and 8 a device. Strong: 16 in all, and 2 where that is one for each device."""
+    """Weak: 3 and 8 a device. Strong: 16 in all, and 2 where that is one for each device."""
     assert fake.sweep(throughputs())[0] == 0
     assert fake.events("start") == ["step-times-n2", "step-times-n4"]
     folder = fake.folder
     rows = {n: [row.samples for row in found.train] for n in (2, 4) if (found := step_times.read(folder.step_times(n)))}
-    assert rows == {2: [2, 16], 4: [4, 16, 32]}
+    assert rows == {2: [2, 6, 16], 4: [12, 16, 32]}
     assert fake.sweep(throughputs())[0] == 0
     assert len(fake.events("start")) == 2
 

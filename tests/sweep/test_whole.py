@@ -71,7 +71,6 @@ def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
     assert (found.devices, found.failed, found.oversubscribed) == (1, {}, False)
     assert [row.samples for row in found.train] == [4, 8]
     assert [row.samples for row in found.validation] == [3, 6]
-    assert all(0 < row.low_s <= row.median_s <= row.high_s for row in (*found.train, *found.validation))
 
 
 @pytest.mark.slow

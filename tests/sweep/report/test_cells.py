@@ -47,14 +47,16 @@ def test_projected_cells_worked_by_hand(projected):
 
 
 def test_figures_draw_the_times_of_all_cells_and_the_median_runs_on_the_most_devices(projected, tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "shown", lambda drawn, *_: drawn)
-    monkeypatch.setattr(figures.comparison, "time_to_target", lambda lines, y_label, **_: (y_label, lines))
-    monkeypatch.setattr(figures.loss_curves, "losses_by_devices", lambda lines, x_label, **_: (x_label, lines))
-    [(label, (strong, _, warmup, _))] = figures.time_to_target(projected, tmp_path)
-    assert (label, strong.median) == ("projected time to target (s)", near((100, 218, 277)))
+    asked: list = []
+    monkeypatch.setattr(figures, "shown", lambda *_: "")
+    monkeypatch.setattr(figures.comparison, "time_to_target", lambda lines, y_label, **_: asked.append((y_label, lines)))
+    monkeypatch.setattr(figures.loss_curves, "losses_by_devices", lambda lines, x_label, **_: asked.append((x_label, lines)))
+    figures.time_to_target(projected, tmp_path)
+    figures.losses(projected, tmp_path, "")
+    [(times, (strong, _, warmup, _)), (losses, (run, *_))] = asked
+    assert (times, strong.median) == ("projected time to target (s)", near((100, 218, 277)))
     assert (warmup.median, warmup.reached) == (near((100, INF, INF)), (3, 1, 0))
-    label, (strong, *_) = figures.losses(projected, tmp_path, "")
-    assert (label, strong.time_s[-1], strong.val_loss[-1]) == ("projected time (s)", near(277), near(sweeps.TARGET))
+    assert (losses, run.time_s[-1], run.val_loss[-1]) == ("projected time (s)", near(277), near(sweeps.TARGET))
 
 
 def timed(root, times):

