@@ -27,10 +27,8 @@ def test_scores_are_those_of_scikit_learn(classes):
 
 def test_intervals_resample_patients():
     """All samples are of one, so there is none."""
-    truth, (fit, judged, test) = np.arange(90) % 2, np.arange(90).reshape(3, 30)
-    inputs = truth[:, None] + np.random.default_rng(0).normal(size=(90, 2))
-    nodules = Nodules(inputs, None, make_table(truth.astype(str).tolist(), group=["a"] * 90))
-    labelled = Labelled(nodules, ("x", "y"), truth, np.r_[fit, judged], test, [(fit, judged)], True, 0)
+    inputs, half = np.arange(60.0)[:, None], np.arange(30)
+    nodules = Nodules(inputs, None, make_table([*map(str, inputs)], group=["a"] * 60))
+    labelled = Labelled(nodules, ("x", "y"), np.arange(60) % 2, half, half + 30, [(half, half + 30)], True, 0)
     for result in compare(labelled, [{"voxels": inputs}], 1, print):
-        assert result.auc.value > 0.5
         assert np.isnan([*result.auc[1:], *result.accuracy[1:]]).all()
