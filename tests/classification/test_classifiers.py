@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from gmmae.classification.classifiers import BOOSTING, MIN_TO_BOOST, accuracy, macro_auc
+from gmmae.classification.classifiers import BOOSTING, MIN_TO_BOOST, accuracy, compare, macro_auc
+from gmmae.classification.samples import Labelled
+from gmmae.data.volumes import Nodules, make_table
 
 
 @pytest.mark.parametrize("missing", [0, 2])
@@ -21,3 +23,12 @@ def test_scores_are_those_of_scikit_learn(classes):
     expected = roc_auc_score(truth, found[:, 1] if classes == 2 else found, multi_class="ovr")
     assert macro_auc(found, truth, once) == pytest.approx(expected)
     assert accuracy(found, truth, once) == pytest.approx(accuracy_score(truth, found.argmax(1)))
+
+
+def test_intervals_resample_patients():
+    """All samples are of one, so there is none."""
+    inputs, half = np.arange(60.0)[:, None], np.arange(30)
+    nodules = Nodules(inputs, None, make_table([*map(str, inputs)], group=["a"] * 60))
+    labelled = Labelled(nodules, ("x", "y"), np.arange(60) % 2, half, half + 30, [(half, half + 30)], True, 0)
+    for result in compare(labelled, [{"voxels": inputs}], 1, print):
+        assert np.isnan([*result.auc[1:], *result.accuracy[1:]]).all()

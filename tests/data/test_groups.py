@@ -63,6 +63,12 @@ def test_columns_of_patients_that_fill_each_others_gaps_are_read_together(tmp_pa
     assert load(cubes(root, crop="10mm")).groups == ("P0", "P1", "P1", "S2")
 
 
+def test_cubes_of_one_series_are_one_group(tmp_path):
+    root = folders.write(tmp_path / "cubes", 2)
+    folders.write_rows(root / "nodules.csv", [["n0.mha", "P1", "S"], ["n1.mha", "", "S"]], ("file", "patient", "seriesuid"))
+    assert load(cubes(root, crop="whole")).groups == ("P1", "P1")
+
+
 def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder):
     rows = [("a", 10, -20, 30, 8), ("b", 10, -20, 30, 8), ("c", 12, -20, 30, 8), ("d", 10, -24, 30, 8)]
     config = luna_folder("ab", rows)

@@ -23,11 +23,10 @@ def cut_short(image, name, useCompression):
         file.truncate(0 if name.endswith(".gz") else 400)
 
 
-@pytest.mark.parametrize("values", [VALUES, np.full((2, 3, 4), np.nan, np.float32)], ids=["int16", "NaN"])
-def test_an_image_is_written_in_each_format(tmp_path, values):
+def test_an_image_is_written_in_each_format(tmp_path):
     for name in ("a.nii.gz", "a.nii", "a.mha", "a.mhd"):
-        writing.write_image(sitk.GetImageFromArray(values), tmp_path / name)
-        assert sitk.ReadImage(tmp_path / name).GetSize() == values.shape[::-1]
+        writing.write_image(sitk.GetImageFromArray(np.full((2, 3, 4), np.nan)), tmp_path / name)
+        assert sitk.ReadImage(tmp_path / name).GetSize() == (4, 3, 2)
 
 
 @pytest.mark.parametrize("name", ["a.nii.gz", "a.nii", "a.mha", "missing/a.nii"])

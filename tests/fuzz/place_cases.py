@@ -172,9 +172,6 @@ for what, (change, place) in UNWRITABLE.items():
     if what != "a file":  # which `evaluate` and `export` replace
         OUTS += out("cubes", commands="evaluate", expect=of_a_file)
         OUTS += out("nodules", commands="export", expect=of_a_file)
-THESIS = {"a folder with another file": content("../out/thesis.tex", "mine\n")}
-for base, command in {"cubes": "insert", "generator": "generate"}.items():
-    OUTS += table(base, "--out", command, refused("out"), THESIS, options={"out": "{folder}/../out"})
 CASES = [
     *NAMES,
     *FOLDERS,

@@ -365,6 +365,9 @@ MASKS = [
     ),
     *table("cubes", "mask", "prepare", LOST._replace(reads=itself), EMPTY),
     *table("cubes", "mask", "segment, train unet, insert", refused("n2"), EMPTY),
+    *table(
+        "cubes", "mask", "segment", refused("n2"), {"without a voxel or a place": both(NO_CENTRES, EMPTY["without a voxel"])}
+    ),
 ]
 NO_MASKS = {"no folder": gone("masks"), "a file for the folder": both(gone("masks"), content("masks", "none\n"))}
 for without, like, segmented, inserted in (

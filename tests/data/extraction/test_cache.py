@@ -49,6 +49,8 @@ def test_a_damaged_entry_is_made_again_and_a_sound_one_only_where_it_is_refreshe
     config = volumes(tmp_path)
     folder = prepare(config).folder
     assert prepare(config).from_cache
+    units = (prepare(replace(config, padding="replicate", window=window)).folder for window in (config.window, (0.0, 1.0)))
+    assert len({*units}) == 2
     content = bytearray((folder / ARRAYS).read_bytes())
     content[2000] ^= 1
     (folder / ARRAYS).write_bytes(content)

@@ -28,9 +28,8 @@ def test_the_interval_of_an_auc_is_as_wide_as_theory_says():
     se = np.sqrt(241 / (12 * 120 * 120))
     assert (auc.high - auc.low) / (2 * 1.96) == pytest.approx(se, rel=0.35)
     # Nodules that repeat those of their patients do not narrow it.
-    assert c2st(*(Sample(*(np.repeat(part, 4, axis=0) for part in normal(seed))) for seed in (2, 3))) == pytest.approx(
-        auc, abs=0.02
-    )
+    one, two = (Sample(part.features.repeat(4, 0), np.repeat(part.groups, 4).tolist()) for part in (normal(2), normal(3)))
+    assert c2st(one, two) == pytest.approx(auc, abs=0.02)
 
 
 def test_a_pair_in_two_folds_hides_what_a_pair_in_one_fold_shows():
