@@ -19,7 +19,7 @@ from gmmae.models.kernels.precision import matmul, wanted
 EPSILON = 1e-5
 """Added to a variance."""
 SLOPE = 0.01
-"""Of the leaky ReLU below 0."""
+"""Of the leaky ReLU."""
 
 _KERNEL_INIT = nn.initializers.glorot_uniform()
 

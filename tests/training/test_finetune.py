@@ -9,6 +9,7 @@ from gmmae.multihost.distributed import Group
 from gmmae.system.errors import InputError
 from gmmae.training.loop import run
 from gmmae.training.records import read_history
+from gmmae.training.trained import load
 from tests.small import Recorder, fingerprint, small
 
 
@@ -16,7 +17,7 @@ from tests.small import Recorder, fingerprint, small
 def other(tmp_path_factory):
     """A run of other data, another optimiser and another precision, whose best epoch is not the last."""
     folder = tmp_path_factory.mktemp("other")
-    config = small(data__seed=3, optim__clip_norm=1.0, precision="float64", stop__max_epochs=4, optim__learning_rate=0.02)
+    config = small(data__seed=3, optim__clip_norm=1.0, precision="float64", stop__max_epochs=5, optim__learning_rate=0.02)
     return folder, run(config, folder, Recorder())
 
 
@@ -32,6 +33,9 @@ class Listener(Group):
 
 def test_a_run_begins_with_the_best_parameters_of_another(other, tmp_path):
     folder, record = other
+    assert record.best_epoch == record.epochs - 1
+    model = load(folder)
+    assert model.losses(model.workload.load().validation).mean() == pytest.approx(record.best_val_loss)
     group = Listener()
     display = Recorder()
     # A rate at which the first epoch changes next to nothing: its validation is that of the parameters it began with.
