@@ -84,7 +84,7 @@ def main() -> None:
         print(f"```\n{driver()}\n```\n\n{', '.join(f'{name} {version}' for name, version in versions().items())}\n")
         print(f"JAX sees {len(jax.devices())} × {jax.devices()[0].device_kind}")
         if not gpus:
-            raise SystemExit(f"JAX sees no GPU: {gpu.way_out if gpu else 'nvidia-smi lists none'}")
+            raise SystemExit(f"JAX sees no GPU: {gpu.remedy if gpu else 'nvidia-smi lists none'}")
         return
     if not gpus:
         raise SystemExit("JAX sees no GPU")

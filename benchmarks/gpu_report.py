@@ -113,7 +113,7 @@ def left_out(section: Section, gpu: nvidia.Gpu | None) -> str:
     """Returns the reason why a section cannot run on this machine, or ""."""
     if not section.on_gpu or (gpu and gpu.extra):
         return ""
-    return f"JAX cannot use the GPU, {gpu.name}: {gpu.way_out}" if gpu else "it needs an NVIDIA GPU; nvidia-smi lists none"
+    return f"JAX cannot use the GPU, {gpu.name}: {gpu.remedy}" if gpu else "it needs an NVIDIA GPU; nvidia-smi lists none"
 
 
 def report(names: Iterable[str], gpu: nvidia.Gpu | None) -> Iterable[str]:

@@ -22,7 +22,7 @@ from benchmarks.options import Parser, guarded
 from experiments import tables
 from experiments.zoo.runs import RATE_FACTORS, SEEDS, read
 from experiments.zoo.workloads import WORKLOADS
-from gmmae.planner.step_ratios import LEVEL_SHARE, MetricCurve, flatness, smooth, steps_at_equal_loss
+from gmmae.planner.step_ratios import LEVEL_SHARE, MetricCurve, remaining_fall, smooth, steps_at_equal_loss
 
 CASES = ROOT / "results" / "zoo" / "cases.csv"
 MEASURED = CASES.with_name("measured.csv")
@@ -56,7 +56,7 @@ class Case(NamedTuple):
     """A base run and what could be measured beside it.
 
     Attributes:
-      flatness: of the base run (`gmmae.planner.step_ratios`).
+      remaining_fall: of the base run (`gmmae.planner.step_ratios`).
       full: steps to the target by batch and learning rate; infinite where it was not reached.
       measured: results of short runs, by batch, learning rate and largest cost.
     """
@@ -67,7 +67,7 @@ class Case(NamedTuple):
     seed: int
     samples: int
     batch: int
-    flatness: float
+    remaining_fall: float
     full: dict[Point, float]
     measured: dict[tuple[Point, float], "Short"]
 
@@ -120,7 +120,9 @@ def cases_of(name: str, path: Path) -> Iterator[Case]:
                     if point in full
                     for most in costs
                 }
-                yield Case(name, base, target, seed, samples, curves[1.0].batch, flatness(own, steps, level), full, measured)
+                yield Case(
+                    name, base, target, seed, samples, curves[1.0].batch, remaining_fall(own, steps, level), full, measured
+                )
 
 
 def _short(base: MetricCurve, base_steps: float, run: MetricCurve, batch: float, most: float) -> Short:
@@ -160,7 +162,7 @@ def write(cases: list[Case]) -> None:
     rows = [
         {
             **dict(zip(KEY, (*case.setting, case.seed), strict=True)), "samples": case.samples,
-            "base_batch": case.batch, "flatness": f"{case.flatness:.4g}", "batch": f"{k:g}", "rate": f"{m:.4g}",
+            "base_batch": case.batch, "remaining_fall": f"{case.remaining_fall:.4g}", "batch": f"{k:g}", "rate": f"{m:.4g}",
             "steps": f"{steps:.4g}",
         }
         for case in cases for (k, m), steps in case.full.items()
@@ -190,7 +192,7 @@ def load() -> list[Case]:
     found = []
     for of, rows in grouped.items():
         full = {(float(row["batch"]), exact[row["rate"]]): float(row["steps"]) for row in rows}
-        samples, batch, flat = int(rows[0]["samples"]), int(rows[0]["base_batch"]), float(rows[0]["flatness"])
+        samples, batch, flat = int(rows[0]["samples"]), int(rows[0]["base_batch"]), float(rows[0]["remaining_fall"])
         found.append(Case(*of, samples, batch, flat, full, short[of]))
     return found
 

@@ -89,7 +89,7 @@ def measured(case: Case) -> tuple[Ratios, float]:
         weak = step_ratios.weak_ratio(first.steps, first.base_steps, CHOSEN[0][0][0])
     found = (second.steps, second.base_steps) if second.steps and second.base_steps else None
     exponent = step_ratios.rate_exponent(found, weak, CHOSEN[1][0])
-    return Ratios(weak, exponent, case.steps, case.flatness), 1 + first.cost + second.cost
+    return Ratios(weak, exponent, case.steps, case.remaining_fall), 1 + first.cost + second.cost
 
 
 def cells(cases: Sequence[Case]) -> list[Cell]:

@@ -67,7 +67,7 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
                     # One thread is enough for so few samples. Several took ten times as long beside other work.
                     with threadpool_limits(1):
                         found.append(fitted.fit(inputs[train], truth[train]).predict_proba(inputs[test]))
-            aucs, shares = (np.array([of(one, truth[test], weight) for one in found]) for of in (macro_auc, accuracy))
+            aucs, shares = (np.array([score(one, truth[test], weight) for one in found]) for score in (macro_auc, accuracy))
             auc, right = (grouped.estimate(values.mean(0)) for values in (aucs, shares))
             sds = [float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan for values in (aucs, shares)]
             count = runs[0][kind].shape[1]

@@ -27,11 +27,11 @@ def command(options: PlanArguments, config: Config, name: str) -> int | None:
         print(f"a plan predicts {', '.join(names)}; {config.scaling} is left out", flush=True)
     with join_processes(config), claimed(root):
         try:
-            of = measure(config, root, terminal.display, options.devices, clusters, options.scale_compute)
+            found = measure(config, root, terminal.display, options.devices, clusters, options.scale_compute)
         except PlanInterruptedError as error:
             print("interrupted; the same command goes on where it was", flush=True)
             return EXIT_CODES[str(error)]
-        measured, warnings = of.measured, of.warnings
+        measured, warnings = found.measured, found.warnings
         if left_out := sorted(n for n in options.devices if n > measured.samples):
             warnings.append(
                 f"{', '.join(map(str, left_out))} devices are left out: there are {measured.samples} training samples"
@@ -41,16 +41,16 @@ def command(options: PlanArguments, config: Config, name: str) -> int | None:
         plan = Plan(
             title=f"Plan: {name}",
             measured=measured,
-            metric=of.metric,
-            target=of.target,
-            forecasts=of.forecasts,
+            metric=found.metric,
+            target=found.target,
+            forecasts=found.forecasts,
             basis=f"a run at batch {measured.optim.batch_size}{beside}",
-            device_kind=of.device_kind,
+            device_kind=found.device_kind,
             precision=config.precision,
-            facts=of.facts,
+            facts=found.facts,
             warnings=warnings,
-            content={"config": name, "precision": config.precision, "curves": of.curves},
-            evidence={"device": of.device_kind, "precision": config.precision, **of.costs},
+            content={"config": name, "precision": config.precision, "curves": found.curves},
+            evidence={"device": found.device_kind, "precision": config.precision, **found.costs},
         )
         lines = page.write(root, plan)
     print(*lines, sep="\n")

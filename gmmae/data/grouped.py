@@ -61,9 +61,10 @@ def weights(groups: Groups, seed: int, resamples: int = RESAMPLES) -> Weights:
     >>> np.unique(weights(["a", "a", "b"], seed=0), axis=0).tolist()
     [[0.0, 0.0, 2.0], [1.0, 1.0, 1.0], [2.0, 2.0, 0.0]]
     """
-    names, of = np.unique(np.asarray(groups), return_inverse=True)
+    names, group_index = np.unique(np.asarray(groups), return_inverse=True)
     drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), resamples)
-    return np.vstack([np.ones(len(of)), drawn[:, of] if len(names) >= MIN_GROUPS else np.full((resamples, len(of)), np.nan)])
+    known = drawn[:, group_index] if len(names) >= MIN_GROUPS else np.full((resamples, len(group_index)), np.nan)
+    return np.vstack([np.ones(len(group_index)), known])
 
 
 def estimate(values: Float[np.ndarray, " resamples"]) -> Estimate:

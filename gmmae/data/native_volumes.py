@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import refuse
+from gmmae.data.extraction.annotations import raise_first
 from gmmae.data.extraction.extract import centre_mm, nodules_of, stored
 from gmmae.data.extraction.folders import plan_cubes, source_of
 from gmmae.data.extraction.prepare import say_on_stderr
@@ -31,10 +31,10 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
         plan = plan_cubes(config)
     except OSError as error:
         raise unreadable_root(error) from error
-    refuse(plan.faults, "take its row out of the CSV")
+    raise_first(plan.faults, "take its row out of the CSV")
     if not plan.tasks:
         raise DataError(f"data.csv must list a nodule; {root} lists none")
-    nodules = _read_all(plan.tasks, config.least_axes, config.hu)
+    nodules = _read_all(plan.tasks, config.min_ndim, config.hu)
     for nodule in nodules:
         masses(nodule.values[None], config.window, [nodule.place])
     groups = join(plan, {nodule.name: nodule.values for nodule in nodules})
@@ -45,16 +45,16 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
 
 
 @lru_cache(maxsize=1)  # for the folds of a cross-validation
-def _read_all(tasks: tuple[Task, ...], least_axes: int, hu: bool) -> tuple[NativeNodule, ...]:
+def _read_all(tasks: tuple[Task, ...], min_ndim: int, hu: bool) -> tuple[NativeNodule, ...]:
     """Tasks hold the files' stamps, so changed files are read again."""
-    nodules = [nodule for task in tasks for nodule in _read_task(task, least_axes, hu)]
+    nodules = [nodule for task in tasks for nodule in _read_task(task, min_ndim, hu)]
     return tuple(sorted(nodules, key=lambda nodule: nodule.name))
 
 
-def _read_task(task: Task, least_axes: int, hu: bool) -> Iterator[NativeNodule]:
+def _read_task(task: Task, min_ndim: int, hu: bool) -> Iterator[NativeNodule]:
     place, voxels, values = task.label, None, np.empty(0)
     try:
-        for item, scan, source in nodules_of(task, least_axes):
+        for item, scan, source in nodules_of(task, min_ndim):
             place = place_of(task, item)
             if scan.voxels is not voxels:
                 voxels, values = scan.voxels, stored(region(scan, hu), hu)

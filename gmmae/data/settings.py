@@ -112,7 +112,7 @@ class DataConfig(Section, name="data"):
         return (z, y, x)
 
     @property
-    def least_axes(self) -> int:
+    def min_ndim(self) -> int:
         """Scans have three axes; arrays may have fewer."""
         return self.ndim if self.source == "cubes" else 3
 

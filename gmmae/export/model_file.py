@@ -100,5 +100,5 @@ def _exported(function: Callable[..., Any], params: Params, samples: Samples) ->
 
 def _shapes(program: Exported) -> dict[str, Any]:
     (_, samples), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
-    of = {"samples": samples, "gives": jax.tree.unflatten(program.out_tree, program.out_avals)}
-    return jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}".replace("'", ""), of)
+    described = {"samples": samples, "gives": jax.tree.unflatten(program.out_tree, program.out_avals)}
+    return jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}".replace("'", ""), described)

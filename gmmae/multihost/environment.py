@@ -55,10 +55,10 @@ def default_devices(config: Config, samples: int = MAX_CPU_DEVICES) -> int | Non
     """The CPU devices of a run that trains alone, or None where the user has chosen them; one where the batch follows them."""
     if config.parallel.devices != "all" or devices_are_chosen():
         return None
-    return device_a_core(config, samples=samples) if devices_may_change(config) else 1
+    return default_cpu_devices(config, samples=samples) if devices_may_change(config) else 1
 
 
-def device_a_core(config: Config, runs: int = 1, samples: int = MAX_CPU_DEVICES) -> int:
+def default_cpu_devices(config: Config, runs: int = 1, samples: int = MAX_CPU_DEVICES) -> int:
     """One CPU device for each core beside other runs, within bounds; a power of two for the exact reduction."""
     count = max(1, min(cores() // runs, MAX_CPU_DEVICES, config.optim.batch_size, samples))
     return 1 << min(count, config.parallel.deterministic_shards).bit_length() - 1 if config.parallel.deterministic else count

@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     @property
     def may_miss(self) -> bool:
         """Whether the loss hardly falls any more where the base run reaches the target."""
-        return self.measured.ratios.flatness < LEAST_FALL
+        return self.measured.ratios.remaining_fall < LEAST_FALL
 
 
 def factor_text(factor: float) -> str:
@@ -112,9 +112,9 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     strong = {cell.devices: cell for cell in forecast.cells if cell.scaling == "strong"}
     if best is None:
         return [_question(plan, forecast, strong)]
-    of, plural = times_of(plan, forecast), "s" * (best.devices > 1)
+    kind, plural = times_of(plan, forecast), "s" * (best.devices > 1)
     noun = "GPU" if {"GPU", "NVIDIA"} & set(forecast.cluster.device.split()) else "device"
-    where = f"device{plural} {of.removeprefix('devices ')}" if of.startswith(AS_MEASURED) else f"{noun}{plural} of {of}"
+    where = f"device{plural} {kind.removeprefix('devices ')}" if kind.startswith(AS_MEASURED) else f"{noun}{plural} of {kind}"
     name = f"{label(best.scaling).lower()} with batch {best.batch}"
     if best.devices in strong and best.scaling != "strong":
         _, low, high = prediction.time_ratio(measured, forecast, best, strong[best.devices])
@@ -150,9 +150,9 @@ def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) 
     one, ratio, low, high = compared[n]
     name, fails = label(one.scaling).lower(), one.probability_of_failure
     name += f", which fails in {100 * fails:.0f} % of runs" * (fails > LIKELY_FAILURE)
-    of = f" of {forecast.cluster.name}" * (len(plan.forecasts) > 1)
+    where = f" of {forecast.cluster.name}" * (len(plan.forecasts) > 1)
     text = (
-        f"Keep {base} or grow? On {n} devices{of} growing to {one.batch} ({name}) takes {100 * ratio:.0f} % of the "
+        f"Keep {base} or grow? On {n} devices{where} growing to {one.batch} ({name}) takes {100 * ratio:.0f} % of the "
         f"{'time' if timed else 'steps'} ({100 * low:.0f} to {100 * high:.0f} %, 80 %). "
     )
     if timed:
@@ -183,10 +183,10 @@ def shown(forecast: Forecast) -> list[Prediction]:
     """
     found = []
     for n in dict.fromkeys(cell.devices for cell in forecast.cells):
-        of = [cell for cell in forecast.cells if cell.devices == n]
-        of = [cell for cell in of if not cell.failed_trial] or of
-        of.sort(key=lambda cell: (cell.expected_s if forecast.best else cell.steps, cell != forecast.best))
-        found += list({(cell.batch, cell.learning_rate): cell for cell in reversed(of)}.values())[::-1][:BEST]
+        cells = [cell for cell in forecast.cells if cell.devices == n]
+        cells = [cell for cell in cells if not cell.failed_trial] or cells
+        cells.sort(key=lambda cell: (cell.expected_s if forecast.best else cell.steps, cell != forecast.best))
+        found += list({(cell.batch, cell.learning_rate): cell for cell in reversed(cells)}.values())[::-1][:BEST]
     return found
 
 
@@ -243,11 +243,11 @@ def evidence(plan: Plan) -> list[str]:
         on = f" on {plan.device_kind} in {plan.precision}" if plan.device_kind else ""
         lines.append(f"A step takes {1e3 * rule.overhead_s:.3g} ms + {1e3 * rule.sample_s:.3g} ms a sample{on}.")
     for forecast in plan.forecasts:
-        of = f" for {forecast.cluster.name}" * several
+        where = f" for {forecast.cluster.name}" * several
         listed = " ".join(map(str, forecast.listed))
         if listed:
             at = ", ".join(f"{batch} on {n}" for n, batch in forecast.best_batches.items())
-            lines.append(f"The strategy best-batch{of}: {at}" + f"; --optim.best-batches {listed}" * bool(plan.device_kind))
+            lines.append(f"The strategy best-batch{where}: {at}" + f"; --optim.best-batches {listed}" * bool(plan.device_kind))
         if not plan.device_kind or not (best := forecast.best):
             continue
         if times_of(plan, forecast).startswith(AS_MEASURED):
@@ -257,5 +257,5 @@ def evidence(plan: Plan) -> list[str]:
             )
         option = f" --optim.best-batches {listed}" * (best.scaling == BEST_BATCH)
         options = f"--scaling {best.scaling} --parallel.devices {best.devices}{option}"
-        lines.append(f"To train the choice{of}, add to the plan's options: {options}")
+        lines.append(f"To train the choice{where}, add to the plan's options: {options}")
     return [*lines, *plan.facts]

@@ -49,7 +49,7 @@ def hardest_level(curves: Sequence[Sequence[float]], stop: StopConfig) -> float:
     1.01
     """
     costs = [[stop.cost(value) for value in values] for values in curves]
-    level = max(min(of) + MARGIN * (of[0] - min(of)) for of in costs)
+    level = max(min(curve) + MARGIN * (curve[0] - min(curve)) for curve in costs)
     unit = 10.0 ** (math.floor(math.log10(abs(level) or 1.0)) - TARGET_DIGITS + 1)
     return stop.cost(float(f"{math.ceil(level / unit - 1e-9) * unit:.{TARGET_DIGITS}g}"))
 
@@ -68,7 +68,7 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
     hardest = hardest_level(smoothed, stop)
     target = hardest if stop.target is None else stop.target
     base = base_batch or min(curve.batch for curve in curves)
-    reached, flatness, logs, warnings = [], [], defaultdict[int, list[float]](list), []
+    reached, remaining_fall, logs, warnings = [], [], defaultdict[int, list[float]](list), []
     for curve, values in zip(curves, smoothed, strict=True):
         costs = [stop.cost(value) for value in values]
         path = MetricCurve(np.array([0.0, *curve.steps]), np.array([costs[0], *costs]))
@@ -88,17 +88,17 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
         validations = sum(step < steps for step in curve.steps)
         reached.append((curve, steps, validations))
         logs[curve.batch].append(math.log(steps))
-        flatness.append(step_ratios.flatness(path, steps, stop.cost(target)))
+        remaining_fall.append(step_ratios.remaining_fall(path, steps, stop.cost(target)))
         if validations < MIN_VALIDATIONS:
             warnings.append(
                 f"each curve should have {MIN_VALIDATIONS} validations or more before the target; {curve.name} has "
                 f"{validations}: validate more often"
             )
     x = {batch: step_ratios.shape(math.log2(batch / base)) for batch in logs}
-    pairs = [(x[batch], log) for batch, of in logs.items() for log in of]
+    pairs = [(x[batch], log) for batch, group in logs.items() for log in group]
     shapes, steps_logs = np.array(pairs).T
     weak, level = np.polyfit(shapes, steps_logs, 1)
-    means = {batch: float(np.mean(of)) for batch, of in sorted(logs.items())}
+    means = {batch: float(np.mean(group)) for batch, group in sorted(logs.items())}
     squares = sum((mean - level - weak * x[batch]) ** 2 for batch, mean in means.items())
     residual = math.sqrt(squares / max(1, len(means) - 2))
     if len(means) == 2:
@@ -109,6 +109,6 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
             f"batch takes {math.exp(weak):.2f} of the steps: do not trust batches without a curve"
         )
     nearest = min(means, key=lambda batch: abs(math.log(batch / base)))
-    flat = float(np.mean([of for of, (curve, _, _) in zip(flatness, reached, strict=True) if curve.batch == nearest]))
+    flat = float(np.mean([fall for fall, (curve, _, _) in zip(remaining_fall, reached, strict=True) if curve.batch == nearest]))
     ratios = Ratios(min(float(weak), step_ratios.MAX_WEAK_RATIO), None, math.exp(level), flat)
     return Evidence(target, base, {batch: math.exp(mean) for batch, mean in means.items()}, reached, ratios, warnings)

@@ -110,7 +110,7 @@ def measure(
         found = step_ratios.steps_at_equal_loss(curve, steps, second.curve(stop))
         factor = second.record.global_batch / base.record.global_batch
         exponent = step_ratios.rate_exponent(found, weak, (factor, factor))
-    ratios = Ratios(weak, exponent, steps, step_ratios.flatness(curve, steps, stop.cost(stop.target)))
+    ratios = Ratios(weak, exponent, steps, step_ratios.remaining_fall(curve, steps, stop.cost(stop.target)))
 
     def table(rows: Collection[Timing]) -> StepTimes:
         return StepTimes(*map(tuple, zip(*((row.samples, row.median_s) for row in sorted(rows)), strict=True)))

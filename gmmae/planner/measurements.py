@@ -19,7 +19,7 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import remove_empty
 from gmmae.training import stopping
 from gmmae.training.records import Epoch, Record, epoch_ends
-from gmmae.training.workdir import WorkDir, alone, writable
+from gmmae.training.workdir import WorkDir, alone, os_errors_as_input_errors
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class PlanInterruptedError(Exception):
 def claimed(root: Path) -> Iterator[None]:
     """Makes and locks the work directory of a plan. A refused plan leaves no new folder."""
     lock, new = root / ".lock", [path for path in (root, *root.parents) if not path.exists()]
-    with ExitStack() as held, writable(root):
+    with ExitStack() as held, os_errors_as_input_errors(root):
         held.callback(remove_empty, new)
         root.mkdir(parents=True, exist_ok=True)
         held.enter_context(alone(lock, "plan"))

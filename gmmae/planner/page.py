@@ -12,7 +12,7 @@ from gmmae.plotting.comparison import Measured
 from gmmae.plotting.tables import literal
 from gmmae.system.files import write_text
 from gmmae.system.provenance import git_commit, versions
-from gmmae.training.workdir import writable
+from gmmae.training.workdir import os_errors_as_input_errors
 
 FILES = ("plan.json", "README.md", "index.html")
 
@@ -28,10 +28,10 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
     evidence = [*answer.evidence(plan), *(f"warning: {text}" for text in plan.warnings)]
     lines = [line for of_cluster in answers.values() for line in ("", *of_cluster)][1:]
     bullets = [
-        f"- **{literal(first)}**\n" + "".join(f"- {literal(of)}\n" for of in others) for first, *others in answers.values()
+        f"- **{literal(first)}**\n" + "".join(f"- {literal(line)}\n" for line in others) for first, *others in answers.values()
     ]
     text, folds = ["".join(bullets).rstrip()], []
-    with writable(root):
+    with os_errors_as_input_errors(root):
         for earlier in (root / "figures").glob("times_*"):
             earlier.unlink()
         for place, forecast in enumerate(plan.forecasts, start=1):
@@ -50,8 +50,8 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
                 text.append(document.figure("Times", caption, *canvas.save_both(drawn, stem), markdown.parent))
             text.append(tables.table(columns, rows, title, notes))
             lines += ["", title, tables.text_table(columns, rows), *notes]
-            of = f", {forecast.cluster.name}" * several
-            folds.append(document.folded(f"All strategies{of}", tables.table(*answer.table(plan, forecast, forecast.cells))))
+            where = f", {forecast.cluster.name}" * several
+            folds.append(document.folded(f"All strategies{where}", tables.table(*answer.table(plan, forecast, forecast.cells))))
         folds.append(document.folded("Evidence", "\n".join(f"- {literal(line)}" for line in evidence)))
         document.write(plan.title, "\n\n".join([*text, *folds]), markdown, html)
         content = {
@@ -93,8 +93,8 @@ def _lines(forecast: Forecast) -> list[Measured]:
     """A line for each strategy of the figure; the time of a run that is likely to fail is infinite."""
     names, lines = {"strong", "weak", *(cell.scaling for cell in answer.shown(forecast))}, []
     for name in dict.fromkeys(cell.scaling for cell in forecast.cells if cell.scaling in names):
-        of = [cell for cell in forecast.cells if cell.scaling == name]
-        middle = tuple(cell.seconds if cell.probability_of_failure <= 0.5 else math.inf for cell in of)
-        ends = ((cell.seconds_low, cell.seconds_high) for cell in of)
-        lines.append(Measured(answer.label(name), tuple(cell.devices for cell in of), middle, *zip(*ends, strict=True)))
+        cells = [cell for cell in forecast.cells if cell.scaling == name]
+        middle = tuple(cell.seconds if cell.probability_of_failure <= 0.5 else math.inf for cell in cells)
+        ends = ((cell.seconds_low, cell.seconds_high) for cell in cells)
+        lines.append(Measured(answer.label(name), tuple(cell.devices for cell in cells), middle, *zip(*ends, strict=True)))
     return lines

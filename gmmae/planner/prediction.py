@@ -45,7 +45,7 @@ BEST_BATCH = "best-batch"
 def planned_strategies() -> list[str]:
     """The strategies with one batch and one optimiser, which the law describes."""
     known = strategies.STRATEGIES.items()
-    return [name for name, of in known if not of.grows_in_a_run and of.optimizer is strategies.as_configured]
+    return [name for name, strategy in known if not strategy.grows_in_a_run and strategy.optimizer is strategies.as_configured]
 
 
 class Measured(NamedTuple):
@@ -261,7 +261,7 @@ def forecast(
         # A late run takes `max_epochs`, one that diverges the time of nine in ten; then a run with strong scaling follows.
         late_s = run.late * measured.max_epochs * float(machines[n].epoch_s(path.batch))
         failed_s = (run.failure - run.late) * high + late_s
-        follows_s = min(float(of.mean()) for k, of in strong.items() if k <= n)
+        follows_s = min(float(seconds.mean()) for k, seconds in strong.items() if k <= n)
         cell = Prediction(
             scaling=name,
             devices=n,

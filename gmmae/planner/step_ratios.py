@@ -11,8 +11,8 @@ the base, with x = log2 k and y = ln m,
 The shape s(x) = (1 − ρ^x) / (1 − ρ) is 1 at twice the batch and bounded for large ones, because steps do not fall without end.
 
 The deviation of the logarithm over seeds is exp(d0 + d1 max(x, 0) + d2 max(-x, 0) + d3 ln f + d4 ln S), where S are the base
-run's steps and the flatness f is the share of the loss's whole fall that is left after half of them. The chance of a failure
-is that at the base rate with its logit raised by c √y (γ + 1.25), so it never falls as y grows.
+run's steps and the remaining fall f is the share of the loss's whole fall that is left after half of them. The chance of a
+failure is that at the base rate with its logit raised by c √y (γ + 1.25), so it never falls as y grows.
 
 The constants were fitted to the zoo of small workloads (`experiments/zoo`), and judged with the workload left out.
 """
@@ -40,10 +40,10 @@ RHO = 0.7
 INTERVAL_NORMAL = 1.2816
 """Half the width of an 80 % interval, in standard deviations."""
 
-MEAN_WEAK_RATIO, MEAN_RATE_EXPONENT, MEAN_STEPS, MEAN_FLATNESS = -0.2, -0.7, 200.0, 0.2
+MEAN_WEAK_RATIO, MEAN_RATE_EXPONENT, MEAN_STEPS, MEAN_REMAINING_FALL = -0.2, -0.7, 200.0, 0.2
 """What stands for a number that was not measured, about the middle of the zoo."""
 
-MIN_RATE_EXPONENT, MAX_WEAK_RATIO, MIN_FLATNESS = -1.25, 0.05, 1e-3
+MIN_RATE_EXPONENT, MAX_WEAK_RATIO, MIN_REMAINING_FALL = -1.25, 0.05, 1e-3
 """The limits of what is believed: a γ little beyond the ideal, and for a larger batch few more steps, by chance."""
 
 FAILED_EXPONENT = 0.5
@@ -66,7 +66,7 @@ class Ratios(NamedTuple):
     weak: float | None  # w; None where the first run did not give it
     rate_exponent: float | None  # γ; None without a second run
     steps: float = MEAN_STEPS  # S
-    flatness: float = MEAN_FLATNESS  # f
+    remaining_fall: float = MEAN_REMAINING_FALL  # f
 
 
 class Constants(NamedTuple):
@@ -154,21 +154,21 @@ def known_exponent(ratios: Ratios) -> float:
     return MEAN_RATE_EXPONENT if ratios.rate_exponent is None else ratios.rate_exponent
 
 
-def flatness(base: MetricCurve, base_steps: float, target: float) -> float:
+def remaining_fall(base: MetricCurve, base_steps: float, target: float) -> float:
     """The share of a curve's whole fall to the target that is left after half of the steps.
 
-    >>> flatness(MetricCurve(np.array([0.0, 10.0, 20.0]), np.array([5.0, 2.0, 1.0])), 20, 1.0)
+    >>> remaining_fall(MetricCurve(np.array([0.0, 10.0, 20.0]), np.array([5.0, 2.0, 1.0])), 20, 1.0)
     0.25
     """
     fall = float(base.costs[0]) - target
     left = base.lowest_by(0.5 * base_steps) - target
-    return max(left / fall, MIN_FLATNESS) if fall > 0 else MEAN_FLATNESS
+    return max(left / fall, MIN_REMAINING_FALL) if fall > 0 else MEAN_REMAINING_FALL
 
 
 def deviation_features(batch: float, ratios: Ratios) -> list[float]:
     """The factors of `Constants.deviation`."""
     x = math.log2(batch)
-    return [1.0, max(x, 0.0), max(-x, 0.0), math.log(ratios.flatness), math.log(ratios.steps)]
+    return [1.0, max(x, 0.0), max(-x, 0.0), math.log(ratios.remaining_fall), math.log(ratios.steps)]
 
 
 def deviation(batch: float, rate: float, ratios: Ratios, constants: Constants) -> float:
@@ -228,7 +228,7 @@ def rate_features(batch: float, rate: float, exponent: float) -> list[float]:
     """The factors of `Constants.rate`."""
     y = math.log(rate)
     beyond = y / math.log(LINEAR_RUN[1]) - 1, math.log2(batch) / math.log2(LINEAR_RUN[0]) - 1
-    return [y, y * exponent, *(y * of * factor for of in beyond for factor in (1.0, exponent))]
+    return [y, y * exponent, *(y * excess * factor for excess in beyond for factor in (1.0, exponent))]
 
 
 def log_ratio(batch: float, rate: float, ratios: Ratios, constants: Constants) -> float:
@@ -239,4 +239,4 @@ def log_ratio(batch: float, rate: float, ratios: Ratios, constants: Constants) -
 
 
 def _sum(features: Sequence[float], constants: Sequence[float]) -> float:
-    return sum(one * of for one, of in zip(features, constants, strict=True))
+    return sum(one * constant for one, constant in zip(features, constants, strict=True))

@@ -1,1 +1,1 @@
-"""What the project is about."""
+"""Scaling strategies, learning-rate schedules, batches, and the model of a step's time."""

@@ -77,10 +77,10 @@ def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int
     return BatchPlan(samples, batch, devices, micro_batch)
 
 
-def dividing_part(share: int, most: int) -> int:
+def micro_batch_size(share: int, most: int) -> int:
     """The largest divisor of `share` up to `most`; `most` if that is less than half of it.
 
-    >>> dividing_part(8, most=3), dividing_part(7, most=3), dividing_part(8, most=0)
+    >>> micro_batch_size(8, most=3), micro_batch_size(7, most=3), micro_batch_size(8, most=0)
     (2, 3, 0)
     """
     part = next((part for part in range(most, 0, -1) if share % part == 0), most)

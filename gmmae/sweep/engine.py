@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gmmae.config.schema import defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
-from gmmae.multihost.environment import device_a_core
+from gmmae.multihost.environment import default_cpu_devices
 from gmmae.sweep import slurm, step_times, workers
 from gmmae.sweep.display import SweepDisplay, duration, outcome_table, value_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_keys
@@ -28,7 +28,7 @@ from gmmae.system.nvidia import places
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import epoch_ends
-from gmmae.training.workdir import WorkDir, alone, storage, writable
+from gmmae.training.workdir import WorkDir, alone, os_errors_as_input_errors, storage
 
 FIXED = ("mode", "run.stop.target", "run.stop.monitor", "run.stop.mode", "run.stop.collapse_epochs")
 """Keys that a sweep may not change besides those of a run, because they decide how its finished runs ended."""
@@ -131,7 +131,7 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
         for n in counts:
             names = [name for name, keys in pending.items() if n in (None, keys[0].devices)]
             write_text(folder.queue(n), "\n".join(names))
-            cpu_devices = {CPU_DEVICES: str(n or device_a_core(config.run, config.jobs))}
+            cpu_devices = {CPU_DEVICES: str(n or default_cpu_devices(config.run, config.jobs))}
             workers.keep(
                 folder,
                 ("runs", str(folder.queue(n))),
@@ -217,7 +217,7 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
     if WorkDir(folder.root).record.exists() and not folder.config.exists():
         raise InputError(f"workdir must be new or hold a sweep; got {folder.root}, which holds a run: give another --workdir")
     with ExitStack() as held:
-        with writable(folder.root):
+        with os_errors_as_input_errors(folder.root):
             folder.runs.mkdir(parents=True, exist_ok=True)
             held.enter_context(alone(folder.lock, "sweep"))
             if folder.config.exists():

@@ -18,7 +18,7 @@ from jaxtyping import Array, Int
 from gmmae.config.schema import Config, ParallelConfig, changed, flatten
 from gmmae.multihost.environment import default_devices, require_prepared
 from gmmae.scaling import schedules, strategies
-from gmmae.scaling.batches import BatchPlan, dividing_part, plan_batches
+from gmmae.scaling.batches import BatchPlan, micro_batch_size, plan_batches
 from gmmae.system.errors import InputError
 from gmmae.training import fingerprint, optimizers
 from gmmae.training.parallel import Devices, choose
@@ -140,7 +140,7 @@ def _of_stage(
     else:
         micro_batch = config.parallel.micro_batch_size or 0
         if not micro_batch and devices.platform == "cpu":
-            micro_batch = dividing_part(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
+            micro_batch = micro_batch_size(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
         train_plan = plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
     return {
         "stage": stage,

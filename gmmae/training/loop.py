@@ -35,7 +35,7 @@ from gmmae.training.run_logger import RunLogger, TensorBoard, training_s
 from gmmae.training.step import TrainState
 from gmmae.training.stopping import StopMonitor, finished
 from gmmae.training.terminal import Plain
-from gmmae.training.workdir import WorkDir, claim, storage, writable
+from gmmae.training.workdir import WorkDir, claim, os_errors_as_input_errors, storage
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events
 from gmmae.workloads.sources import Fetcher
@@ -65,7 +65,7 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
             setup = setup._replace(
                 fingerprint=fingerprint.checked(root, now) if workdir.begun else fingerprint.descended(config, now)
             )
-            with writable(root):
+            with os_errors_as_input_errors(root):
                 manager = held.enter_context(checkpoint.opened(workdir.checkpoints, config.checkpoint.keep))
         held.callback(display.close)
         held.enter_context(compilation.precision_context(config))
@@ -117,9 +117,9 @@ class Run:
             # A stage that is over or never reached needs no program.
             stages = compilation.stages(setup)
             self.stages = [
-                (of, programs.training(of, self.state, fetcher), programs.epoch_parts(of))
-                for of, after in zip(stages, [*stages[1:], None], strict=True)
-                if of.stage.first_epoch <= most and (after is None or after.stage.first_epoch > done + 1)
+                (staged, programs.training(staged, self.state, fetcher), programs.epoch_parts(staged))
+                for staged, after in zip(stages, [*stages[1:], None], strict=True)
+                if staged.stage.first_epoch <= most and (after is None or after.stage.first_epoch > done + 1)
             ]
             self.validate = programs.validation(setup, self.state.params, fetcher)
             self.describe = programs.description(setup, self.state.params)
@@ -144,7 +144,7 @@ class Run:
         """A start that fails earlier leaves the work directory as it was."""
         if not self.group.primary:
             return IDLE
-        with writable(self.workdir.root):
+        with os_errors_as_input_errors(self.workdir.root):
             self.workdir.snapshots.mkdir(parents=True, exist_ok=True)
             write_text(self.workdir.config, to_toml(absolute(self.setup.config)))
             fingerprint.write(self.setup.fingerprint, self.workdir.root)

@@ -149,10 +149,10 @@ def choose(count: int | None) -> Devices:
     """The first `count` devices of all processes, process by process, or all of them for None."""
     devices = jax.devices()
     if count is not None and count > len(devices):
-        way_out = f"set JAX_NUM_CPU_DEVICES={count} for virtual devices" if devices[0].platform == "cpu" else "use fewer"
+        remedy = f"set JAX_NUM_CPU_DEVICES={count} for virtual devices" if devices[0].platform == "cpu" else "use fewer"
         raise InputError(
             f"parallel.devices must be at most the number of devices that JAX sees, {len(devices)} ({devices[0].device_kind}); "
-            f"got {count}: {way_out}"
+            f"got {count}: {remedy}"
         )
     if jax.process_count() > 1 and count not in (None, len(devices)):
         raise InputError(

@@ -89,7 +89,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
     """
     workdir = WorkDir(root)
     with ExitStack() as held:
-        with writable(root):
+        with os_errors_as_input_errors(root):
             new = [path for path in (workdir.checkpoints, root, *root.parents) if not path.exists()]
             held.callback(remove_empty, new)
             root.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
 
 
 @contextmanager
-def writable(root: Path) -> Iterator[None]:
+def os_errors_as_input_errors(root: Path) -> Iterator[None]:
     """Turns an `OSError` into an `InputError`, or a `StorageError` where the disk is full or failed."""
     claim_output(root, None, "workdir")
     try:

@@ -58,7 +58,7 @@ def test_columns_of_patients_that_fill_each_others_gaps_are_read_together(tmp_pa
     root = folders.write(tmp_path / "cubes")
     table = root / "nodules.csv"
     names = [line.split(",")[0] for line in table.read_text().splitlines()[1:5]]
-    rows = zip(names, ("P0", "P1", "", ""), ("", "S1", "S1", "S2"), strict=True)
+    rows = list(zip(names, ("P0", "P1", "", ""), ("", "S1", "S1", "S2"), strict=True))
     folders.write_rows(table, rows, ("file", "patient", "subject"))
     assert load(cubes(root, crop="10mm")).groups == ("P0", "P1", "P1", "S2")
 

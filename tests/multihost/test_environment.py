@@ -6,7 +6,7 @@ import pytest
 
 from gmmae.config.schema import Config, OptimConfig, ParallelConfig
 from gmmae.multihost import environment
-from gmmae.multihost.environment import device_a_core, prepare, require_prepared
+from gmmae.multihost.environment import default_cpu_devices, prepare, require_prepared
 from gmmae.system.environment import CPU_DEVICES, THREADS, cores
 from gmmae.system.errors import InputError
 
@@ -91,7 +91,12 @@ def test_a_device_a_core_has_bounds(monkeypatch):
     counts = {}
     for number in (1, 3, 64):
         monkeypatch.setattr(environment, "cores", lambda number=number: number)
-        counts[number] = [device_a_core(Config()), device_a_core(small_batch), device_a_core(exact), device_a_core(Config(), 2)]
+        counts[number] = [
+            default_cpu_devices(Config()),
+            default_cpu_devices(small_batch),
+            default_cpu_devices(exact),
+            default_cpu_devices(Config(), 2),
+        ]
     assert counts == {1: [1, 1, 1, 1], 3: [3, 2, 2, 1], 64: [4, 2, 4, 4]}
 
 

@@ -57,7 +57,7 @@ def test_intervals_are_wider_for_flat_curves_few_steps_and_large_batches():
 
     usual = deviation(8.0)
     assert 0.2 < usual < 0.6
-    assert min(deviation(8.0, flatness=0.02), deviation(8.0, steps=30.0), deviation(16.0)) > 1.03 * usual
+    assert min(deviation(8.0, remaining_fall=0.02), deviation(8.0, steps=30.0), deviation(16.0)) > 1.03 * usual
     assert deviation(0.25) > 1.3 * deviation(1.0)
     assert deviation(8.0, rate_exponent=None) == usual
     assert deviation(8.0, 8.0, rate_exponent=None) > 1.5 * usual

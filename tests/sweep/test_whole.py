@@ -48,7 +48,7 @@ def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path)
     assert "4 runs: 4 max_epochs" in printed
     for key in run_keys(config):
         run = run_config(config, key)
-        run = dataclasses.replace(run, parallel=dataclasses.replace(run.parallel, devices=environment.device_a_core(run)))
+        run = dataclasses.replace(run, parallel=dataclasses.replace(run.parallel, devices=environment.default_cpu_devices(run)))
         alone = loop.run(run, tmp_path / key.name, Recorder())
         [found] = [record for record in folder.read_all(config) if record.key == key]
         assert found.record is not None

@@ -46,11 +46,11 @@ class Fault(NamedTuple):
 SKIP = "set data.on_error = skip to leave such nodules out"
 
 
-def refuse(faults: Sequence[Fault], way_out: str = SKIP) -> None:
-    """Raises DataError with the first fault, if any. `way_out` is the user's alternative to a fix."""
+def raise_first(faults: Sequence[Fault], remedy: str = SKIP) -> None:
+    """Raises DataError with the first fault, if any. `remedy` is the user's alternative to a fix."""
     if faults:
         more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""
-        raise DataError(f"{faults[0].line()}{more}: fix it, or {way_out}")
+        raise DataError(f"{faults[0].line()}{more}: fix it, or {remedy}")
 
 
 class Item(NamedTuple):
@@ -199,7 +199,7 @@ def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
             raise DataError(f"{column} must be a name inside data.root; got {name!r}")
         if any(len(os.fsencode(part)) > MAX_NAME_BYTES for part in parts):
             raise DataError(f"{column} must be a name of at most {MAX_NAME_BYTES} bytes; got {name}")
-    (diameter,), spacing = _numbers(cells, ("diameter_mm",), 1) or (None,), _numbers(cells, SPACINGS, config.least_axes)
+    (diameter,), spacing = _numbers(cells, ("diameter_mm",), 1) or (None,), _numbers(cells, SPACINGS, config.min_ndim)
     require_diameter(diameter)
     require_spacing(spacing or (), ", ".join(SPACINGS))
 
@@ -209,7 +209,7 @@ def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
     return Item(
         group=first(GROUP) if GROUP in cells else first(*PATIENTS, *SCANS),
         category=cells.get("category", ""),
-        centre_mm=_numbers(cells, COORDINATES, config.least_axes),
+        centre_mm=_numbers(cells, COORDINATES, config.min_ndim),
         diameter_mm=diameter,
         spacing_mm=spacing,
         mask=Path(cells["mask"]) if cells.get("mask") else None,

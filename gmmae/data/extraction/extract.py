@@ -33,7 +33,7 @@ def extract(task: Task, config: DataConfig) -> Reading | str:
     """
     cubes, faults = list[Cube](), list[Fault]()
     try:
-        for item, scan, mask in nodules_of(task, config.least_axes):
+        for item, scan, mask in nodules_of(task, config.min_ndim):
             try:
                 cubes.append(_cut(item, scan, mask, config))
             except DataError as error:
@@ -48,7 +48,7 @@ def extract(task: Task, config: DataConfig) -> Reading | str:
     return Reading(task, cubes, faults)
 
 
-def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None]]:
+def nodules_of(task: Task, min_ndim: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None]]:
     """Yields nodules, their scans, read once, and their masks for `read_mask`.
 
     Raises:
@@ -63,8 +63,8 @@ def nodules_of(task: Task, least_axes: int) -> Iterator[tuple[Item, Scan, Path |
     for item in task.items:
         scan = volumes if isinstance(volumes, Scan) else of_array(volumes[item.part])
         mask = masks[item.part] if stack and masks is not None else item.mask or masks
-        if scan.axes < least_axes:
-            raise DataError(f"a volume must have at least data.ndim = {least_axes} axes; this one has {scan.axes}")
+        if scan.axes < min_ndim:
+            raise DataError(f"a volume must have at least data.ndim = {min_ndim} axes; this one has {scan.axes}")
         if scan.bare and item.spacing_mm is not None:
             scan = scan._replace(frame=make_frame(_three(item.spacing_mm, scan, 1.0, "spacingX, spacingY, spacingZ")))
         yield item, scan, mask

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gmmae.data.extraction import folders, medmnist
-from gmmae.data.extraction.annotations import Fault, refuse
+from gmmae.data.extraction.annotations import Fault, raise_first
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import cautions, summarise
 from gmmae.data.extraction.tasks import Plan, Task, relative, sha256
@@ -43,7 +43,7 @@ SOURCES = {
     "cubes": folders.plan_cubes,
     "medmnist": medmnist.plan,
 }
-IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", *COLUMNS)
+IDENTITY_FIELDS = ("source", "volume_shape", "min_ndim", "crop", "outside", "hu", *COLUMNS)
 """Options on which the cubes depend."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 STALE_AFTER_S = 30 * 24 * 3600.0
@@ -109,7 +109,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
             raise
         raise DataError(f"{error}: is it for --data.source {other}?") from error
     if config.on_error == "refuse":
-        refuse(plan.faults, plan.way_out)
+        raise_first(plan.faults, plan.remedy)
     cache = user_cache() if config.cache == "auto" else Path(config.cache)
     root = config.folder if config.folder.is_dir() else config.folder.parent
     options = {name: getattr(config, name) for name in IDENTITY_FIELDS}
@@ -126,7 +126,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
                 summary = from_cache = _whole(entry)
                 summary = summary or _make(entry, config, plan, options, root, say)
     if config.on_error == "refuse":
-        refuse([Fault(**fault) for fault in summary["faults"]], plan.way_out)
+        raise_first([Fault(**fault) for fault in summary["faults"]], plan.remedy)
     return Prepared(entry, summary, from_cache is not None)
 
 

@@ -23,7 +23,7 @@ from types import ModuleType
 import numpy as np
 from pebble import ProcessExpired, ProcessPool
 
-from gmmae.data.extraction.annotations import refuse
+from gmmae.data.extraction.annotations import raise_first
 from gmmae.data.extraction.arrays import array_names, member
 from gmmae.data.extraction.extract import extract
 from gmmae.data.extraction.progress import Say, progress
@@ -53,7 +53,7 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
     with closing(_read_all(left, config, say)) as results:
         for reading in results:
             if config.on_error == "refuse":
-                refuse(reading.faults, plan.way_out)
+                raise_first(reading.faults, plan.remedy)
             if len(reading.cubes) == len(reading.task.items):  # what has a fault is read again
                 with whole_file(kept[reading.task]) as part, part.open("wb") as file:
                     np.savez(file, allow_pickle=False, **cube_arrays(reading.cubes))

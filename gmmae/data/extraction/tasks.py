@@ -67,7 +67,7 @@ class Plan(NamedTuple):
     tasks: tuple[Task, ...]
     faults: list[Fault]  # rows and scans that cannot be read
     annotations: int  # listed, duplicates and faulty ones included
-    way_out: str = SKIP  # the user's alternative to a fix
+    remedy: str = SKIP  # the user's alternative to a fix
     header: tuple[str, ...] = ()  # the user's columns
     used: Mapping[str, str] = {}  # those that are used, by this program's names
     unread: Sequence[str] = ()  # arrays of an `.npz` that are no column

@@ -23,7 +23,7 @@ from gmmae.data.volumes import DataError, Point
 Voxels = Int[np.ndarray, "voxels 3"]
 
 
-class Drawn(NamedTuple):
+class OutlinedNodule(NamedTuple):
     """A reader's nodule on the grid of its stack."""
 
     nodule: ReadNodule
@@ -32,7 +32,7 @@ class Drawn(NamedTuple):
     reach: Voxels  # with the outlines' pixels; by it readers mean the same nodule
 
 
-def draw(nodule: ReadNodule, stacks: list[Stack]) -> Drawn:
+def draw(nodule: ReadNodule, stacks: list[Stack]) -> OutlinedNodule:
     """Draws a reader's outlines on the slices of a series.
 
     Raises:
@@ -68,7 +68,7 @@ def draw(nodule: ReadNodule, stacks: list[Stack]) -> Drawn:
             mask[k] &= ~inside
     if not mask.any():
         raise DataError("the outlines must enclose a voxel; they enclose none")
-    return Drawn(nodule, stack, np.argwhere(mask) + low, np.argwhere(reach) + low)
+    return OutlinedNodule(nodule, stack, np.argwhere(mask) + low, np.argwhere(reach) + low)
 
 
 def enclosed(
@@ -98,7 +98,7 @@ class Consensus(NamedTuple):
     scores: dict[str, float]  # medians of those that a reader gave
 
 
-def match(drawn: list[Drawn]) -> list[list[Drawn]]:
+def match(drawn: list[OutlinedNodule]) -> list[list[OutlinedNodule]]:
     """The readers' outlines by nodule, in the order of each one's first outline."""
     pairs: list[tuple[float, float, int, int]] = []
     for (i, one), (j, other) in itertools.combinations(enumerate(drawn), 2):
@@ -119,7 +119,7 @@ def match(drawn: list[Drawn]) -> list[list[Drawn]]:
     return [[drawn[k] for k in group] for i, group in enumerate(groups) if i == group[0]]
 
 
-def consensus(group: list[Drawn], share: float) -> Consensus:
+def consensus(group: list[OutlinedNodule], share: float) -> Consensus:
     """The voxels that a share of a group's readers have inside, 0 for any reader; DataError if there is none."""
     voxels, votes = np.unique(np.concatenate([item.voxels for item in group]), axis=0, return_counts=True)
     needed = max(math.ceil(share * len(group) - 1e-9), 1)

@@ -14,7 +14,7 @@ import SimpleITK as sitk
 from gmmae.data.extraction.annotations import COLUMNS, COORDINATES, Table, read_table
 from gmmae.data.extraction.dicom import LeftOut, Slice, find_series, read_region, reading, stacks
 from gmmae.data.extraction.progress import Say, progress
-from gmmae.data.lidc.consensus import Consensus, Drawn, category, consensus, draw, match
+from gmmae.data.lidc.consensus import Consensus, OutlinedNodule, category, consensus, draw, match
 from gmmae.data.lidc.messages import SCORES, Message, read_message
 from gmmae.data.settings import NODULES, DataConfig
 from gmmae.data.volumes import DataError
@@ -122,9 +122,11 @@ def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dic
     return both
 
 
-def _groups(where: str, slices: list[Slice], message: Message, found: Counter[str], left_out: LeftOut) -> list[list[Drawn]]:
+def _groups(
+    where: str, slices: list[Slice], message: Message, found: Counter[str], left_out: LeftOut
+) -> list[list[OutlinedNodule]]:
     left_out += [("readers' nodules with a fault", where, fault) for fault in message.faults]
-    drawn: list[Drawn] = []
+    drawn: list[OutlinedNodule] = []
     with _listing(left_out, "series that make no volume", where):
         parts, notes = stacks(slices)
         left_out += [("slices", where, note) for note in notes]

@@ -95,6 +95,6 @@ def resample(
     for part in np.ndindex(*counts):
         away = (to_world(frame, indices + (np.array(part) + 0.5) / counts - 0.5) - centre_mm)[..., ::-1] @ turn
         points = np.moveaxis(away / nodule.voxel_mm + middle, -1, 0)
-        sums += [ndimage.map_coordinates(of, points, order=1, mode="nearest") for of in (nodule.hu, nodule.distance_mm)]
+        sums += [ndimage.map_coordinates(volume, points, order=1, mode="nearest") for volume in (nodule.hu, nodule.distance_mm)]
     hu, distance_mm = sums / np.prod(counts)
     return hu, distance_mm

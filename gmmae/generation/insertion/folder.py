@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.data.extraction.annotations import COLUMNS, Table, read_table, refuse
+from gmmae.data.extraction.annotations import COLUMNS, Table, raise_first, read_table
 from gmmae.data.extraction.folders import find_scans
 from gmmae.data.settings import ANNOTATIONS, DataConfig
 from gmmae.data.volumes import DataError
@@ -33,7 +33,7 @@ def read_scans(root: Path) -> tuple[dict[str, Path], Table, list[str]]:
     if os.path.lexists(path):
         table = read_table(path, DataConfig(source="luna16"), "seriesuid")
         if not table.rows:
-            refuse(table.faults, "leave the file out")
+            raise_first(table.faults, "leave the file out")
     return (
         dict(sorted(scans.items())),
         table,

@@ -117,8 +117,8 @@ def _check(real: Nodules, generated: Nodules, training: Nodules | None, window: 
 def _require_enough(name: str, nodules: Nodules, parts: int = 1) -> None:
     count, patients = len(nodules.names), len(set(nodules.groups))
     if count < parts * MIN_NODULES or patients < parts * MIN_PATIENTS:
-        way_out = "add some" + (", or name the training set with --train" if parts > 1 else "")
+        remedy = "add some" + (", or name the training set with --train" if parts > 1 else "")
         raise InputError(
             f"{name} must have at least {parts * MIN_NODULES} nodules of at least {parts * MIN_PATIENTS} patients (or scans, "
-            f"if no patient is named); got {count} of {patients}: {way_out}"
+            f"if no patient is named); got {count} of {patients}: {remedy}"
         )

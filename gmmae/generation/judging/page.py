@@ -33,7 +33,7 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
     remarks = [f"- {literal(remark[0].upper() + remark[1:])}." for remark in (*_remarks(judgement), *notes)]
     worst = sorted(judgement.generated.ks.items(), key=lambda item: -item[1][0])[:WORST]
     rows = [
-        (name, f"{d:.2f}", f"{p:.2g}", *(f"{of[:, NAMES.index(name)].mean():.3g}" for of in judgement.features))
+        (name, f"{d:.2f}", f"{p:.2g}", *(f"{features[:, NAMES.index(name)].mean():.3g}" for features in judgement.features))
         for name, (d, p) in worst
     ]
     with whole_folder(folder, mark=JSON) as place:

@@ -116,16 +116,16 @@ def exchanged(groups: Sequence[str], first: int, seed: int) -> Bool[np.ndarray, 
     Groups in one set are permuted between the sets; one in both, such as a nodule and its reconstruction, swaps its sides with
     a probability of 1/2.
     """
-    names, of = np.unique(np.asarray(groups), return_inverse=True)
-    label = np.arange(len(of)) < first
-    in_first, in_second = (np.bincount(of, side, len(names)) > 0 for side in (label, ~label))
+    names, group_index = np.unique(np.asarray(groups), return_inverse=True)
+    label = np.arange(len(group_index)) < first
+    in_first, in_second = (np.bincount(group_index, side, len(names)) > 0 for side in (label, ~label))
     both, alone, rng = in_first & in_second, np.flatnonzero(in_first != in_second), np.random.default_rng(seed)
     rows = [label]
     for _ in range(EXCHANGES):
         of_group = np.zeros(len(names), bool)
         of_group[alone] = rng.permutation(in_first[alone])
-        swapped = label ^ (rng.random(len(names)) < 0.5)[of]
-        rows.append(np.where(both[of], swapped, of_group[of]))
+        swapped = label ^ (rng.random(len(names)) < 0.5)[group_index]
+        rows.append(np.where(both[group_index], swapped, of_group[group_index]))
     return np.array(rows)
 
 

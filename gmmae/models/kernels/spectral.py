@@ -39,38 +39,40 @@ _FACTORS: dict[Role, list[list[int]]] = {
 def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     """As `gmmae.models.kernels.convolution.convolve`, by spectra of all axes."""
     period = x.shape[:-2]
-    product = jnp.matmul(_to("data", x, period, precision), _to("kernel", kernel, period, precision), precision=precision)
-    return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision)
+    product = jnp.matmul(
+        _forward("data", x, period, precision), _forward("kernel", kernel, period, precision), precision=precision
+    )
+    return _adjoint("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision)
 
 
 def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
     """Small products with a transposed factor take twice as long, so only g and the results are transposed."""
     period = x.shape[:-2]
-    of_g = _to("result", g.mT, period, precision)
-    to_x = jnp.matmul(_to("kernel", kernel, period, precision), of_g, precision=precision)
-    to_kernel = jnp.matmul(of_g, _to("data", x, period, precision), precision=precision)
+    of_g = _forward("result", g.mT, period, precision)
+    to_x = jnp.matmul(_forward("kernel", kernel, period, precision), of_g, precision=precision)
+    to_kernel = jnp.matmul(of_g, _forward("data", x, period, precision), precision=precision)
     edges, (samples, channels), features = kernel.shape[:-2], x.shape[-2:], kernel.shape[-1]
     return (
-        _from("data", to_x, period, (*period, channels, samples), precision).mT,
-        _from("kernel", to_kernel, period, (*edges, features, channels), precision).mT,
+        _adjoint("data", to_x, period, (*period, channels, samples), precision).mT,
+        _adjoint("kernel", to_kernel, period, (*edges, features, channels), precision).mT,
     )
 
 
 def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     """As `gmmae.models.kernels.convolution.convolve`, by spectra of the first axis."""
-    factor = _to("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1], precision)
+    factor = _forward("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1], precision)
     # The larger factor is on the right, untransposed, and the smaller result is put in order.
     product = jnp.matmul(factor.mT, _patches(x, kernel, precision), precision=precision)
     first, *others = _valid(x, kernel)
-    out = _from("result", product, x.shape[:1], (first, kernel.shape[-1], *others, x.shape[-2]), precision)
+    out = _adjoint("result", product, x.shape[:1], (first, kernel.shape[-1], *others, x.shape[-2]), precision)
     return jnp.moveaxis(out, 1, -1)
 
 
 def first_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
     """That of x is taken along every axis, and dropped where x is data."""
-    of_g = _to("result", g.reshape(len(g), -1, g.shape[-1]), x.shape[:1], precision)
+    of_g = _forward("result", g.reshape(len(g), -1, g.shape[-1]), x.shape[:1], precision)
     product = jnp.matmul(_patches(x, kernel, precision), of_g, precision=precision)
-    to_kernel = _from("kernel", product, x.shape[:1], kernel.shape, precision)
+    to_kernel = _adjoint("kernel", product, x.shape[:1], kernel.shape, precision)
     return every_axis_gradients(x, kernel, g, precision)[0], to_kernel
 
 
@@ -81,7 +83,7 @@ def _valid(x: Array, kernel: Array) -> tuple[int, ...]:
 def _patches(x: Array, kernel: Array, precision: lax.Precision) -> Float[Array, "factors taps rows"]:
     samples, channels = x.shape[-2:]
     moved = jnp.moveaxis(x, -1, 1)
-    patches = _to("data", moved.reshape(len(x), channels, -1), x.shape[:1], precision)
+    patches = _forward("data", moved.reshape(len(x), channels, -1), x.shape[:1], precision)
     patches = patches.reshape(len(patches), *moved.shape[1:])
     for axis in reversed(range(1, x.ndim - 2)):
         patches = _shifts(patches, axis - x.ndim + 1, kernel.shape[axis])
@@ -94,7 +96,7 @@ def _shifts(x: Array, axis: int, edge: int) -> Array:
     return jnp.stack([lax.slice_in_dim(x, tap, tap + size, axis=axis) for tap in range(edge)], axis=1)
 
 
-def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision) -> Float[Array, "factors rows columns"]:
+def _forward(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision) -> Float[Array, "factors rows columns"]:
     *volume, rows, columns = x.shape
     for axis, points in enumerate(volume):
         matrices = _matrices(role, period, points, axis, str(x.dtype))
@@ -102,7 +104,7 @@ def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision)
     return x.reshape(-1, rows, columns)
 
 
-def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...], precision: lax.Precision) -> Array:
+def _adjoint(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...], precision: lax.Precision) -> Array:
     for axis, points in reversed(list(enumerate(shape[: len(period)]))):
         matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
         x = jnp.matmul(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision=precision)

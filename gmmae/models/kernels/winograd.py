@@ -24,35 +24,35 @@ def fits(x: Array, kernel: Array) -> bool:
 def tiles(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     """As `gmmae.models.kernels.convolution.convolve`, where `fits`."""
     axes = range(x.ndim - 2)
-    products = jnp.matmul(_to(_data, x, axes), _to(_kernel, kernel, axes), precision=precision)
-    return _from(_result, products, axes, _places(x))
+    products = jnp.matmul(_forward(_data, x, axes), _forward(_kernel, kernel, axes), precision=precision)
+    return _adjoint(_result, products, axes, _places(x))
 
 
 def tiles_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
     """The gradients of `tiles`; XLA computes D x once for both passes."""
     axes = range(x.ndim - 2)
-    of_x, of_kernel, of_g = _to(_data, x, axes), _to(_kernel, kernel, axes), _to(_gradient, g, axes)
+    of_x, of_kernel, of_g = _forward(_data, x, axes), _forward(_kernel, kernel, axes), _forward(_gradient, g, axes)
     to_x = jnp.matmul(of_g, of_kernel.mT, precision=precision)
     # A CPU takes half the time where the factor with fewer columns is the first one.
     if x.shape[-1] <= g.shape[-1]:
         to_kernel = jnp.matmul(of_x.mT, of_g, precision=precision)
     else:  # the barrier keeps XLA from moving the transposition into the product
         to_kernel = lax.optimization_barrier(jnp.matmul(of_g.mT, of_x, precision=precision)).mT
-    return _from(_to_data, to_x, axes, _places(x)), _from(_to_kernel, to_kernel, axes, kernel.shape[-2:-1])
+    return _adjoint(_to_data, to_x, axes, _places(x)), _adjoint(_to_kernel, to_kernel, axes, kernel.shape[-2:-1])
 
 
 def _places(x: Array) -> tuple[int, ...]:
     return *(size // 2 - 1 for size in x.shape[:-2]), x.shape[-2]
 
 
-def _to(transform: Callable[[Array, int], Sequence[Array]], x: Array, axes: range) -> Float[Array, "factors rows columns"]:
+def _forward(transform: Callable[[Array, int], Sequence[Array]], x: Array, axes: range) -> Float[Array, "factors rows columns"]:
     parts = [x]
     for axis in axes:
         parts = [part for whole in parts for part in transform(whole, axis)]
     return jnp.stack([part.reshape(-1, x.shape[-1]) for part in parts])
 
 
-def _from(
+def _adjoint(
     transform: Callable[[Sequence[Array], int], Array],
     products: Float[Array, "factors rows columns"],
     axes: range,

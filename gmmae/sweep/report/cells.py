@@ -157,7 +157,7 @@ def _source(
     """Returns the source, and the seconds of an epoch in each stage of each run, NaN where none are projected."""
     unknown = [[math.nan] * len(record.stages) for record in records]
     if config.mode != "virtual":
-        shared = any(of.oversubscribed for of in (*records, *timings))
+        shared = any(record.oversubscribed for record in (*records, *timings))
         return Source("measured", OVERSUBSCRIBED if shared else ""), unknown
     reason = "no cluster is given" if cluster is None else "step times have not been measured yet"
     if cluster is not None and timings:
@@ -232,7 +232,7 @@ def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]
             grown.learning_rate if grown else math.nan,
             len(epochs[place]),
             sum(run.reached for run in here),
-            Estimate(*(float(of(epochs[place])) for of in (np.median, np.min, np.max))),
+            Estimate(*(float(statistic(epochs[place])) for statistic in (np.median, np.min, np.max))),
             statistics.estimate(list(times[place].values())),
             _efficiency(times[one], times[place], n, shared),
             *statistics.paired(times["strong", n] if scaling != "strong" and n > 1 else {}, times[place]),

@@ -85,11 +85,11 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
 def _plans(data: Mapping[str, Any]) -> tuple[str, float, dict[str, tuple[Place, bool, dict[tuple[str, int, str], Planned]]]]:
     """Returns metric and target; then by cluster the choice, whether the user scaled times, and the cells."""
     plans = {}
-    for cluster, of in data["clusters"].items():
+    for cluster, forecast in data["clusters"].items():
         cells = {}
-        for cell in of["cells"]:
+        for cell in forecast["cells"]:
             values = {name: math.nan if cell[name] is None else cell[name] for name in Planned._fields}
             planned = json_files.checked(Planned, values, any_number=Planned._fields)
             cells[planned.scaling, planned.devices, str(planned.batch)] = planned
-        plans[cluster] = (of["best"]["scaling"], of["best"]["devices"]), of["scaled_by_user"], cells
+        plans[cluster] = (forecast["best"]["scaling"], forecast["best"]["devices"]), forecast["scaled_by_user"], cells
     return data["metric"], float(data["target"]), plans

@@ -150,10 +150,10 @@ def cell_table(results: Results) -> str:
             "Strong scaling takes the same epochs on any number of devices: one run of a seed is computed for all, so its "
             "efficiency does not vary between seeds."
         )
-    for of in (run.record for run in results.runs if run.record.clipped):
-        batch = max(of.global_batch, of.largest_batch)
-        times = f"{batch / of.batch_size:.4g} times the base batch"
-        notes.append(f"{CAPPED} Batch capped at {batch} of {of.train_samples} training samples, {times}.")
+    for record in (run.record for run in results.runs if run.record.clipped):
+        batch = max(record.global_batch, record.largest_batch)
+        times = f"{batch / record.batch_size:.4g} times the base batch"
+        notes.append(f"{CAPPED} Batch capped at {batch} of {record.train_samples} training samples, {times}.")
     columns = ["scaling", "n", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "rate"]
     title = results.source.titled("Table 1. Time to the target by strategy and number of devices n")
     return tables.table([*columns, "missed"], rows, title, list(dict.fromkeys(notes)))
@@ -172,9 +172,9 @@ def cautions(results: Results) -> list[str]:
             f"**Caution**: the step times scatter, with quartiles up to {100 * spread:.0f} % from their medians. So may all "
             "projected times. On an idle machine remove the folder `step_times` and repeat the sweep: its runs are kept."
         )
-    if named := [f"{of.key.name} ({of.outcome}: {of.message})" for of in results.failed]:
+    if named := [f"{failure.key.name} ({failure.outcome}: {failure.message})" for failure in results.failed]:
         limited = "leaves its cell without a time" if results.config.mode == "virtual" else "counts as an infinite time"
-        stopped = f", and one over the time limit {limited}" * any(of.outcome == TIMED_OUT for of in results.failed)
+        stopped = f", and one over the time limit {limited}" * any(failure.outcome == TIMED_OUT for failure in results.failed)
         texts.append(f"**Failed processes**. A crashed one counts nowhere{stopped}: {literal('; '.join(named))}")
     failed = [f"{n.devices} devices, {what}: {why}" for n in results.timings for what, why in n.failed.items()]
     texts += [f"**Failed measurements** of step times: {literal('; '.join(failed))}"] if failed else []
