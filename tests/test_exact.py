@@ -22,7 +22,6 @@ from gmmae.workloads import registry
 from tests.small import RATES, Recorder, fingerprint, small
 
 EXACT = {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
-EPOCHS = 20
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +35,17 @@ def finish(config: Config, workdir) -> Recorder:
     return display
 
 
+def bits(folder, counts, epochs: int, **changes) -> set[str]:
+    """Trains on each number of devices, and returns what parameters, optimiser and losses are."""
+    found = set()
+    for devices in counts:
+        config = small(parallel__devices=devices, stop__max_epochs=epochs, **EXACT, **changes)
+        rows = finish(config, folder / str(devices)).rows
+        assert len({row.val_loss for row in rows}) == epochs, "losses that do not change would say nothing"
+        found.add(fingerprint(config, folder / str(devices)))
+    return found
+
+
 # 22 samples. In batches of 8 a shard is one sample, and the last batch leaves two of eight empty. In batches of 20 it has three
 # slots: every step leaves one shard empty and a third of another; the last batch, of 2, fills two thirds of one.
 @pytest.mark.slow
@@ -45,26 +55,14 @@ def finish(config: Config, workdir) -> Recorder:
     ids=["one sample a shard", "padding, augmentation, clipping"],
 )
 def test_twenty_epochs_have_the_same_bits_on_any_number_of_devices(tmp_path, counts, changes):
-    fingerprints = {}
-    for devices in counts:
-        config = small(parallel__devices=devices, stop__max_epochs=EPOCHS, **EXACT, **changes)
-        rows = finish(config, tmp_path / str(devices)).rows
-        assert len({row.val_loss for row in rows}) == EPOCHS, "losses that do not change would say nothing"
-        fingerprints[devices] = fingerprint(config, tmp_path / str(devices))
-    assert len(set(fingerprints.values())) == 1, fingerprints
+    assert len(bits(tmp_path, counts, 20, **changes)) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RATES)
 def test_every_optimiser_has_the_same_bits_on_any_number_of_devices(tmp_path, name):
-    fingerprints = {}
-    for devices in (1, 2, 8):
-        optim = {"optim__name": name, "optim__learning_rate": RATES[name], "optim__weight_decay": 0.01}
-        config = small(parallel__devices=devices, stop__max_epochs=5, **EXACT, **optim)
-        rows = finish(config, tmp_path / str(devices)).rows
-        assert len({row.val_loss for row in rows}) == 5, "losses that do not change would say nothing"
-        fingerprints[devices] = fingerprint(config, tmp_path / str(devices))
-    assert len(set(fingerprints.values())) == 1, fingerprints
+    optim = {"optim__name": name, "optim__learning_rate": RATES[name], "optim__weight_decay": 0.01}
+    assert len(bits(tmp_path, (1, 2, 8), 5, **optim)) == 1
 
 
 DIVIDING = """
@@ -93,7 +91,7 @@ def build(config):
 def test_divisions_by_rows_have_the_same_bits_on_any_number_of_devices(tmp_path):
     (tmp_path / "dividing.py").write_text(DIVIDING)
     workload = registry.configuration(str(tmp_path / "dividing.py"))
-    fingerprints = {}
+    found = set()
     for devices in (1, 2, 8):
         config = dataclasses.replace(
             small(parallel__devices=devices, stop__max_epochs=10, **EXACT),
@@ -101,8 +99,8 @@ def test_divisions_by_rows_have_the_same_bits_on_any_number_of_devices(tmp_path)
             settings=workload.settings,
         )
         finish(config, tmp_path / str(devices))
-        fingerprints[devices] = fingerprint(config, tmp_path / str(devices))
-    assert len(set(fingerprints.values())) == 1, fingerprints
+        found.add(fingerprint(config, tmp_path / str(devices)))
+    assert len(found) == 1
 
 
 @pytest.mark.slow
@@ -110,16 +108,15 @@ def test_a_batch_that_grows_has_the_same_bits_on_any_number_of_devices(tmp_path)
     """The eight devices of the strategy are simulated by fewer ones, and by themselves. All 22 samples are 3 slots a shard."""
     growing = {"scaling": "growing", "optim__batch_doubling_epochs": (2, 4)}
     changes = growing | {"parallel__simulate_devices": 8, "stop__max_epochs": 7} | EXACT
-    fingerprints = {}
+    found = set()
     for devices in (1, 2, 8):
         config = small(parallel__devices=devices, **changes)
         rows = finish(config, tmp_path / str(devices)).rows
         assert [row.batch for row in rows] == [8, 8, 16, 16, 22, 22, 22]
-        fingerprints[devices] = fingerprint(config, tmp_path / str(devices))
+        found.add(fingerprint(config, tmp_path / str(devices)))
     real = small(parallel__devices=8, **changes | {"parallel__simulate_devices": None})
     finish(real, tmp_path / "real")
-    fingerprints["real"] = fingerprint(real, tmp_path / "real")
-    assert len(set(fingerprints.values())) == 1, fingerprints
+    assert found == {fingerprint(real, tmp_path / "real")}
 
 
 @pytest.mark.slow
