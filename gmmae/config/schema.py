@@ -120,9 +120,7 @@ class StopConfig(Section, name="stop"):
 class ParallelConfig(Section, name="parallel"):
     """The devices and how they share a batch."""
 
-    devices: PositiveInt | Literal["all"] = (
-        "all"  # devices to train on; all: every one that JAX sees, but one GPU with simulate_devices
-    )
+    devices: PositiveInt | Literal["all"] = "all"  # devices to train on; all: every one, but one GPU with simulate_devices
     simulate_devices: PositiveInt | None = None  # compute the batch of this many devices on fewer
     micro_batch_size: PositiveInt | None = None  # most samples of a device at once, to bound memory; none: as the workload says
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
@@ -151,9 +149,7 @@ class CheckpointConfig(Section, name="checkpoint"):
     """When checkpoints are written."""
 
     every_epochs: PositiveInt = 10  # epochs between checkpoints
-    min_interval_s: NonNegativeFloat | Literal["auto"] = (
-        "auto"  # minimum seconds between checkpoints; auto: 0, and 5 in a sweep
-    )
+    min_interval_s: NonNegativeFloat | Literal["auto"] = "auto"  # minimum seconds between two; auto: 0, and 5 in a sweep
     at_end: bool = True  # write one when the run has ended by itself; a sweep does with keep_checkpoints only
     keep: PositiveInt = 2  # newest checkpoints kept
 

@@ -73,9 +73,7 @@ class DataConfig(Section, name="data"):
     group_column: Text = "auto"  # luna16, cubes: samples equal in this column also stay on one side of the split
     on_error: Annotated[OnError, MAY_CHANGE_ON_RESUME] = "skip"  # luna16, cubes: report a broken scan or row, or stop at it
     workers: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: processes that read scans
-    scan_time_limit_s: Annotated[PositiveFloat | None, MAY_CHANGE_ON_RESUME] = (
-        300.0  # luna16, cubes: give up a volume after this long
-    )
+    scan_time_limit_s: Annotated[PositiveFloat | None, MAY_CHANGE_ON_RESUME] = 300.0  # luna16, cubes: to read a volume
     cache: Annotated[Cache, MAY_CHANGE_ON_RESUME, PATH] = "auto"  # luna16, cubes: folder of extracted cubes; auto: the user's
     augment_with: Place = None  # a folder of cubes with nodules.csv, generated ones: they join the training set
     allow_seen: AllowSeen = False  # go on though the run of init_from, or the generator, was trained on validation samples
