@@ -141,7 +141,7 @@ class DistributedConfig(Section, name="distributed"):
     local_devices: Numbers | Literal["auto"] = "auto"  # GPUs of this process; auto: all, or its part of the host's
     start_timeout_s: Annotated[float, at_least(1)] = 300.0  # longest wait for the other processes at the start
     heartbeat_timeout_s: Annotated[float, at_least(1)] = 30.0  # a process that is silent for longer is lost, and all others end
-    stall_timeout_s: PositiveFloat | None = 600.0  # kill the process when an epoch takes longer, and 10 times the longest one
+    stall_timeout_s: PositiveFloat | None = 600.0  # kill a process whose epoch takes longer, and 10 times the longest so far
 
 
 @dataclass(frozen=True)

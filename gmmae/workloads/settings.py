@@ -59,7 +59,7 @@ class PatchConfig(Section, name="data"):
     file_column: Text = "auto"  # cubes: the CSV's column of the volumes; auto: file, image, image_path or path
     diameter_column: Text = "auto"  # cubes: the CSV's column of diameters; auto: diameter_mm, size_mm or diameter, in mm
     category_column: str = "category"  # cubes: the CSV's column of nodule categories, where there is one
-    group_column: Text = "auto"  # cubes: a further column no split divides, beside patient and volume
+    group_column: Text = "auto"  # cubes: samples equal in this column also stay on one side of the split
     augment: bool = True  # training samples are reflected and rotated by 90 degrees at random, with their masks
     allow_seen: AllowSeen = False  # go on though the run of init_from was trained on validation samples
 
