@@ -248,13 +248,16 @@ def bind_host(host: str) -> str:
 
     It is on all interfaces where a system gives its own name a loopback address, which other hosts would not reach.
 
-    >>> bind_host("127.0.0.1"), bind_host("[::1]")
-    ('127.0.0.1', '[::1]')
+    >>> bind_host("127.0.0.1"), bind_host("[::1]"), bind_host("0:0:0:0:0:0:0:1")
+    ('127.0.0.1', '[::1]', '0:0:0:0:0:0:0:1')
     """
     name = host.strip("[]")
+    with suppress(ValueError):
+        ipaddress.ip_address(name)
+        return host  # an address is meant as it is
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
         return host
-    elsewhere = name == "localhost" or name in found or not any(ipaddress.ip_address(each).is_loopback for each in found)
+    elsewhere = name == "localhost" or not any(ipaddress.ip_address(each).is_loopback for each in found)
     return host if elsewhere else "[::]"
