@@ -26,7 +26,7 @@ ARMS = ("strong", "weak", "linear-warmup", "linear", "growing")
 
 PANELS = {
     "k80_1gbe": "K80s and Gigabit Ethernet",
-    machines.H100: "H100s and NVLink, earlier kernels",
+    machines.H100: "H100s and NVLink",
 }
 """Machines and the titles of their panels."""
 

@@ -18,15 +18,12 @@ H100_STEPS = ROOT / "results" / "bench" / "h100_steps.csv"
 CLUSTERS = ("k80_1gbe", "h200_nvlink")
 """Clusters to which times are projected."""
 
-H100 = "H100, earlier kernels"
-
-EARLIER_CODE = "cuDNN's convolutions and the loss's first kernel"
-"""Code of the H100's two timed steps (`results/bench/h100_steps.csv`). Later code has one timed step, of 32 samples."""
+H100 = "H100"
 
 
 def h100_steps() -> StepTimes:
-    """Returns the times of steps on an H100 with `EARLIER_CODE`."""
-    of = [row for row in tables.read(H100_STEPS) if row["code"] == EARLIER_CODE]
+    """Returns the times of two steps on an H100 in TF32, of 4 and of 32 samples."""
+    of = [row for row in tables.read(H100_STEPS) if (row["precision"], row["versions"]) == ("TF32", "jax 0.11.2")]
     return StepTimes(tuple(int(row["samples"]) for row in of), tuple(float(row["seconds"]) for row in of))
 
 

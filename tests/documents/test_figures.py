@@ -100,11 +100,16 @@ def test_what_generated_nodules_bring_a_classifier(labels):
     assert float(found["generated - copy_paste"]["patients_low"]) < 0 < float(found["generated - copy_paste"]["patients_high"])
 
 
-def test_the_step_of_an_h100_is_one_number():
-    now = next(row for row in records("bench/h100_steps.csv") if row["code"].startswith("convolutions as products"))
-    microseconds = f"{1e6 * float(now['seconds']):.0f}"
-    assert f"438 µs in float32 and {microseconds} µs in TF32" in USERS
-    assert f"| **438** (from a run of 60 epochs) | **{microseconds}** |" in ON_AN_H100
+def test_the_steps_of_an_h100_are_those_of_the_file():
+    steps = {
+        (row["precision"], row["samples"], row["versions"]): f"{1e6 * float(row['seconds']):.0f}"
+        for row in records("bench/h100_steps.csv")
+    }
+    full, tf32 = (steps[precision, "32", "jax 0.11.2"] for precision in ("float32", "TF32"))
+    assert f"| {full} | {tf32} |" in USERS
+    assert f"| {steps['TF32', '32', 'jax 0.12.0.1']} |" in USERS
+    for (_, samples, versions), step in steps.items():
+        assert f"**{step}** (" in ON_AN_H100, (samples, versions)
 
 
 @pytest.mark.parametrize(
