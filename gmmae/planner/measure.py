@@ -46,9 +46,8 @@ MIN_BASE_EPOCHS = 2
 TRIAL_SHARE = 10
 """Epochs of the base run for each epoch of a trial."""
 
-CPU_TIMING = TimingConfig(warmup_steps=2, steps=2, blocks=5)
-GPU_TIMING = TimingConfig(warmup_steps=20, steps=20, blocks=7)
-"""On a CPU a step takes long beside a dispatch, on a GPU it does not."""
+BLOCK_S = 0.25
+"""Seconds of a timed block of the base batch: a dispatch takes milliseconds, which the steps of an epoch share."""
 
 
 def trial_epochs(base: int, growth: float, warmup: int = 0) -> int:
@@ -183,7 +182,7 @@ class _Work:
         }
         self._kept = read_kept(root / "measured.json", shared)
         self.trials: list[str] = []
-        self.epoch_s = 0.0
+        self.epoch_s = self.step_s = 0.0
         self.epochs: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
         self.warnings: list[str] = []
@@ -213,6 +212,7 @@ class _Work:
         self.say(f"training to the target at the base batch, {batch}")
         base = self._run(self.config, f"batch_{batch}", f"batch {batch}", stop.max_epochs)
         self.epoch_s = (base.rows[-1].train_s + base.rows[-1].eval_s) / len(base.epochs)
+        self.step_s = base.rows[-1].train_s / base.rows[-1].steps
         if base.reason != stop_reasons.TARGET_REACHED:
             values = [value for row in base.epochs if math.isfinite(value := row.value(stop.monitor))]
             best = f"{min(values, key=stop.cost):g}" if values else "no finite value"
@@ -236,7 +236,9 @@ class _Work:
 
     def step_times(self, references: Collection[int], max_devices: int) -> Timings:
         """Times steps of parts of the base batch, and validation passes. The runs tell the times of larger batches."""
-        timing, batch = CPU_TIMING if self.device_kind == "cpu" else GPU_TIMING, self.config.optim.batch_size
+        batch = self.config.optim.batch_size
+        fits = max(2, round(BLOCK_S / self.step_s))
+        timing = TimingConfig(steps=min(fits, TimingConfig.steps, math.ceil(self.samples / batch)), blocks=5)
         batches = {*(math.ceil(batch / 4**i) for i in range(batch.bit_length())), *references}
         validation = {math.ceil(self.validation / n) for n in (1, max_devices)}
         file, seconds = self.root / "step_times.json", self._kept["seconds"]

@@ -52,7 +52,7 @@ class TimingConfig(Section, name="timing"):
     device_batches: Counts = (1, 2, 4, 8, 16, 32)  # throughput: samples per device, weak scaling
     global_batches: Counts = (32,)  # throughput: samples per step of all devices together, strong scaling
     warmup_steps: NonNegativeInt = 3  # minimum number of steps before the first timed one
-    steps: PositiveInt = 10  # steps in a timed block; a block is one dispatch
+    steps: PositiveInt = 50  # steps in a timed block, at most an epoch's: a block is one dispatch, as an epoch is
     blocks: PositiveInt = 7  # timed blocks, whose median and quartiles are reported
 
 

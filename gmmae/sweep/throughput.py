@@ -60,8 +60,8 @@ def _train_block(
     setup: TrainSetup, start: TrainState, batch: int, timing: TimingConfig, fetcher: Fetcher
 ) -> Callable[[], float]:
     """Returns a warmed-up function that trains a block of steps and returns the seconds per step."""
-    data = setup.data
-    block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
+    data, steps = setup.data, min(timing.steps, setup.train_plan.steps)
+    block = setup.train_plan._replace(samples=steps * batch, batch=batch)
     if setup.devices.count > batch:
         raise InputError(f"a batch must have at least one sample for each of {setup.devices.count} devices; got {batch}")
 
@@ -80,9 +80,9 @@ def _train_block(
     def run() -> float:
         started = time.perf_counter()
         held[0], _ = train(held[0], next(epochs))
-        return (time.perf_counter() - started) / timing.steps
+        return (time.perf_counter() - started) / steps
 
-    for _ in range(max(1, math.ceil(timing.warmup_steps / timing.steps))):
+    for _ in range(max(1, math.ceil(timing.warmup_steps / steps))):
         run()
     return run
 
