@@ -158,7 +158,7 @@ class CheckpointConfig(Section, name="checkpoint"):
 class LogConfig(Section, name="log"):
     """What a run writes for TensorBoard and for its figures."""
 
-    tensorboard: bool = True  # write TensorBoard events under tb/
+    tensorboard: bool = True  # write TensorBoard's events
     every_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
     figure_epochs: Numbers = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
     figure_samples: PositiveInt = 4  # validation samples shown in figures and images

@@ -152,9 +152,11 @@ class Run:
             "stop.target": self.record.target,
             "stop.monitor": self.record.monitor,
             "stop.mode": self.record.mode,
-            "devices": self.record.devices,
-            "global_batch": self.record.global_batch,
-            "peak_learning_rate": self.record.learning_rate,
+            "Strategy": self.record.scaling,
+            "Devices": self.record.devices,
+            "Batch": self.record.global_batch,
+            "Learning rate": self.record.learning_rate,
+            "Seed": self.record.seed,
         }
         board = IDLE
         if self.setup.config.log.tensorboard:

@@ -122,6 +122,11 @@ class Record:
         return [words] if seen else []
 
     @property
+    def reached(self) -> bool:
+        """Whether the run reached its target."""
+        return self.target_epoch is not None
+
+    @property
     def final_value(self) -> float | None:
         """The metric after the last epoch."""
         return self.final_val_loss if self.monitor == LOSS else self.final_metrics.get(self.monitor)

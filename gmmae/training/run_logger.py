@@ -22,7 +22,12 @@ SCALARS = {
     "optimiser/learning_rate": "lr",
     "optimiser/global_batch": "batch",
 }
-RESULTS = {"result/time_to_target_s": "time_to_target_s", "result/epochs": "epochs", "result/best_val_loss": "best_val_loss"}
+RESULTS = {
+    "result/reached": "reached",
+    "result/epochs": "epochs",
+    "result/time_to_target_s": "time_to_target_s",
+    "result/best_val_loss": "best_val_loss",
+}
 QUEUE = 10_000
 FLUSH_S = 1
 """Seconds between flushes of the event file."""
@@ -41,7 +46,8 @@ class TensorBoard:
     between two processes of a run.
 
     Args:
-      parameters: the run's hyperparameters, for the HParams tab.
+      parameters: the run's hyperparameters, for the HParams tab, which sorts them by name and shows the first five: those with
+        capitals.
       start: the epoch to resume from. Later events are purged, whether they count epochs or steps, so all rows must be written
         again; those that are still there are left out.
       metric: of the target; a workload's own has columns in the HParams tab.
@@ -77,7 +83,7 @@ class TensorBoard:
         # It would warn of each NaN, which here is a result.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
         assert self._writer.file_writer is not None
-        columns = [*SCALARS, *(f"metric/{metric}" for _ in own), *self._result_tags]
+        columns = [*self._result_tags, *SCALARS, *(f"metric/{metric}" for _ in own)]  # the first five are shown
         for summary in hparams(plain, dict.fromkeys(columns, 0.0)):
             self._writer.file_writer.add_summary(summary)
 

@@ -25,7 +25,7 @@ class WorkDir:
         self.lock = root / ".lock"
         self.record = root / "record.json"
         self.history = root / "history.csv"
-        self.tensorboard = root / "tb"
+        self.tensorboard = root  # so that TensorBoard calls the run by its folder
         self.checkpoints = root / "checkpoints"
         self.figures = root / "figures"
         self.snapshots = self.figures / "snapshots"

@@ -52,7 +52,7 @@ def test_two_processes_are_one_run(tmp_path, pair):
     assert len(two) == len({loss for _, _, loss in two}) == 5
     record = json.loads((pair.workdir / "record.json").read_text())
     assert (record["devices"], record["processes"], record["device_batch"], record["stop_reason"]) == (4, 2, 2, "max_epochs")
-    assert len(list((pair.workdir / "tb").iterdir())) == 1
+    assert len(list(pair.workdir.glob("events*"))) == 1
     assert "max_epochs after 5 epochs" in first.out
 
 

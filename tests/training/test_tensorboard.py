@@ -138,7 +138,7 @@ def test_hyperparameters_reach_their_tab(tmp_path):
     found = {name: getattr(value, value.WhichOneof("kind")) for name, value in started.items()}
     assert found == parameters | {"model.filters": "(8, 16)"}
     experiment = contents["_hparams_/experiment"].experiment
-    assert {info.name.tag for info in experiment.metric_infos} == set(SCALARS) | set(RESULTS)
+    assert [info.name.tag for info in experiment.metric_infos] == [*RESULTS, *SCALARS]
 
 
 def test_the_result_fills_its_columns_with_the_metric_of_the_target_but_for_what_was_missed(tmp_path):
@@ -201,15 +201,15 @@ LOGGED = {
 def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, monkeypatch, whole, parts):
     opened, make = [], tensorboardX.SummaryWriter
     monkeypatch.setattr(tensorboardX, "SummaryWriter", lambda *of, **options: opened.append(make(*of, **options)) or opened[-1])
-    config, board = small(**LOGGED), tmp_path / "tb"
+    config, board = small(**LOGGED), tmp_path
     for i, (at, end) in enumerate(parts):
         with pytest.raises(MemoryError) if end is fail else nullcontext():
             run(config if end else changed(config, stop__max_epochs=at), tmp_path, Recorder(at, end or (lambda: None)))
         opened[-1].close()  # all that a killed run has shown is on the disk, and no thread is left
-        [file] = board.glob("*[!x]")
+        [file] = board.glob("events*[!x]")
         file.rename(file.with_name(f"events.out.tfevents.100000000{i}.x"))  # named by the second; a start takes longer
     run(config, tmp_path, Recorder())
-    expected = steps(whole(**LOGGED).workdir / "tb")
+    expected = steps(whole(**LOGGED).workdir)
     assert expected["loss/validation"] == list(range(1, 8))
     assert expected["mixture/mu"] == [0, 2, 4, 6, 7]
     assert expected["steps/loss"] == [step for epoch in range(7) for step in (3 * epoch + 2, 3 * epoch + 3)]
@@ -221,9 +221,9 @@ def test_a_run_that_ends_at_once_keeps_its_last_details(tmp_path):
     """The target was raised to what an earlier epoch had; epoch 3 is in no series of details but as the last one."""
     config = small(log__tensorboard=True, log__every_epochs=2)
     _, display = finish(config, tmp_path)
-    [file] = (tmp_path / "tb").iterdir()
+    [file] = tmp_path.glob("events*")
     file.rename(file.with_name("events.out.tfevents.1000000000.x"))
     raised = changed(config, stop__target=display.rows[1].val_loss)
     assert run(raised, tmp_path, Recorder()).stop_reason == stop_reasons.TARGET_REACHED
-    found = steps(tmp_path / "tb")
+    found = steps(tmp_path)
     assert (found["loss/validation"], found["mixture/mu"], found["result/epochs"]) == ([1, 2, 3], [0, 2, 3], [3])

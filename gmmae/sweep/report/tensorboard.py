@@ -40,8 +40,14 @@ def write(results: Results) -> Path | None:
     with whole_folder(place, "FOLDER", ANYTHING, waits=True) as folder:
         for run in (run for run in results.runs if run.history):
             (scaling, n, seed), record = run.key, run.record
-            parameters = {**run.key._asdict(), "mode": results.config.mode, "outcome": run.outcome}
-            parameters |= {name: getattr(record, name) for name in ("global_batch", "device_batch", "learning_rate")}
+            parameters = {
+                "Strategy": scaling,
+                "Devices": n,
+                "Batch": record.global_batch,
+                "Learning rate": record.learning_rate,
+                "Seed": seed,
+                "outcome": run.outcome,
+            }
             log = folder / scaling / f"n{n:0{digits}}" / f"seed{seed}{ending}"
             board = TensorBoard(log, parameters, metric=record.monitor, times=times, results=tags, clock=clock)
             for row, elapsed_s in zip(run.history, run.elapsed_s, strict=True):

@@ -93,8 +93,8 @@ def test_hparams_say_which_run_it_is_and_without_times_there_are_none(root):
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     plugin = getattr(plugin_data_pb2, "HParamsPluginData")  # noqa: B009 – protobuf makes it at import
     told = plugin.FromString(content).session_start_info.hparams
-    assert (told["scaling"].string_value, told["outcome"].string_value) == ("linear", "collapsed")
-    numbers = {"devices": 2, "seed": 0, "global_batch": 64, "learning_rate": 0.0021}
+    assert (told["Strategy"].string_value, told["outcome"].string_value) == ("linear", "collapsed")
+    numbers = {"Devices": 2, "Seed": 0, "Batch": 64, "Learning rate": 0.0021}
     assert {name: told[name].number_value for name in numbers} == pytest.approx(numbers)
     assert not [tag for tag in by_tag if "time" in tag]
 
