@@ -17,7 +17,7 @@ def test_the_figure_has_a_panel_for_each_machine_with_one_scale():
 
 def test_the_first_figure_in_numbers():
     assert [row for row in headline.ratio_rows() if row not in USERS] == []
-    slow, fast = headline.PANELS
+    fast, slow = headline.PANELS
     ratios = headline.ratios()
     sooner = {key: sum(ratio < 1 for ratio in of) for key, of in ratios.items()}
     assert [sooner["weak", n, slow] for n in (2, 4, 8, 16, 32)] == [1, 0, 0, 0, 0]
