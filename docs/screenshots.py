@@ -1,9 +1,8 @@
 """Takes the screenshots of the documents: a sweep's report, a plan's page and TensorBoard, in headless Chromium.
 
-    python -m docs.screenshots
+    python -m docs.screenshots SWEEP PLAN    # the work directories of a sweep and of a plan
 
-It trains the model of docs/workload.md in a temporary folder, in about two minutes on two cores. Times in the pictures are of
-the machine that it runs on.
+Times in the pictures are of the machine that measured them.
 """
 
 import os
@@ -11,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -26,27 +24,8 @@ COMMANDS = Path(sys.executable).parent
 TIMEOUT_S = 600
 START_S = 60
 
-SWEEP = """
-scaling = ["strong", "weak", "linear-warmup", "linear"]
-devices = [1, 2, 4, 8]
-seeds = [0, 1, 2, 3, 4, 5]
-clusters = ["h200_nvlink"]
-
-[run]
-workload = "mine.py"
-
-[run.stop]
-target = 0.2
-max_epochs = 100
-"""
-
 SCALARS = "#scalars&regexInput=compare&_smoothingWeight=0"
 """The part of TensorBoard's address that shows the median runs of all strategies."""
-
-
-def workload() -> str:
-    """Returns the first file of docs/workload.md."""
-    return (DOCS / "workload.md").read_text(encoding="utf-8").split("```python\n")[1].partition("```")[0]
 
 
 def program(names: Sequence[str], package: str) -> str:
@@ -105,22 +84,14 @@ def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    """Trains, plans and takes the screenshots."""
+    """Takes the screenshots of a sweep and of a plan."""
+    [sweep, plan] = [Path(word).resolve() for word in sys.argv[1:]]
     browser = program(BROWSERS, "Debian's package chromium")
-    gmmae, board = program(["gmmae"], "this project"), program(["tensorboard"], "the extra test")
-    FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "mine.py").write_text(workload(), encoding="utf-8")
-        (folder / "sweep.toml").write_text(SWEEP, encoding="utf-8")
-        plan = ["plan", "--workload", "mine.py", "--stop.target", "0.2", "--clusters", "h200_nvlink", "--workdir", "plan"]
-        for words in (["sweep", "--config", "sweep.toml", "--workdir", "sweep"], plan):
-            if (done := subprocess.run([gmmae, *words], cwd=folder, timeout=TIMEOUT_S, check=False)).returncode:
-                sys.exit(f"gmmae {' '.join(words)} must end with 0; it ended with {done.returncode}.")
-        photograph(browser, (folder / "sweep/report/report.html").as_uri(), FOLDER / "report.png", 1000, 1300)
-        photograph(browser, (folder / "plan/index.html").as_uri(), FOLDER / "plan.png", 1000, 1100)
-        with tensorboard(board, folder, "sweep/tb") as address:
-            photograph(browser, f"{address}{SCALARS}", FOLDER / "tensorboard.png", 1200, 800)
+    photograph(browser, (sweep / "report/report.html").as_uri(), FOLDER / "report.png", 1000, 1300)
+    photograph(browser, (plan / "index.html").as_uri(), FOLDER / "plan.png", 1000, 1100)
+    with tensorboard(program(["tensorboard"], "the extra test"), sweep, "tb") as address:
+        photograph(browser, f"{address}{SCALARS}", FOLDER / "tensorboard.png", 1200, 800)
+        photograph(browser, f"{address}#hparams", FOLDER / "hparams.png", 1700, 700)
 
 
 if __name__ == "__main__":
