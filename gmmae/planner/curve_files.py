@@ -35,8 +35,8 @@ NAMES = {
 }
 """What programs call a column, whatever its case. The first one that is there is read."""
 
-VALIDATION = {"val", "valid", "validation", "eval", "evaluation", "dev", "test"}
-"""Words of a loss that is preferred."""
+VALIDATION = {"val", "valid", "validation", "eval", "evaluation", "dev"}
+"""Words in the name of a loss that is preferred."""
 
 EMPTY = ("", "NA", None)  # NA is Keras' word
 
@@ -212,7 +212,7 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
 
 
 def _step_s(log: Log) -> float | None:
-    """The median over pairs of successive rows with a time, most of which have no validation between them."""
+    """The median over pairs of successive rows with a time, with what happens between them, such as a validation."""
     names = log.columns.step, log.columns.clock
     pairs = pairwise(zip(*(_numbers(log, name, *names) for name in names), strict=True))
     seconds = [(time - earlier) / (step - last) for (last, earlier), (step, time) in pairs if step > last and time > earlier]

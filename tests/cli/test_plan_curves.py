@@ -153,8 +153,9 @@ def seconds_at(batch, step):
 
 def lightning(path, batch):
     """A row for each `log_metrics`, and the step of a validation is that of the batch before, from 0."""
-    rows = (f"{e},{(e + 1) * 999 - 1},{9 - e},\n{e},{(e + 1) * 999 - 1},,{loss_at(batch, (e + 1) * 999)}\n" for e in range(60))
-    path.write_text("epoch,step,train_loss_step,val_loss\n" + "".join(rows))
+    ends = ((e, (e + 1) * 999) for e in range(60))
+    rows = (f"{e},{end - 1},{9 - e},,,\n{e},{end - 1},,,9,{loss_at(batch, end)}\n" for e, end in ends)
+    path.write_text("epoch,step,train_loss_step,test_loss,val_loss_step,val_loss_epoch\n" + "".join(rows) + "60,60000,,9,,\n")
 
 
 def keras(path, batch):
@@ -172,7 +173,7 @@ def nnunet(path, batch):
         f" {{'data_identifier': 'x', 'batch_size': {batch}}} ",
     ]
     for e in range(240):
-        values = f"train_loss {-e} ", f"val_loss {loss_at(batch, 250 * (e + 1)):.6f} ", "Pseudo dice [np.float32(0.15)] "
+        values = f"train_loss {-e} ", f"val_loss {loss_at(batch, 250 * (e + 1)):.6f} "
         epoch_s = seconds_at(batch, 250) + 100 * (e == 0)
         words = " ", f"Epoch {e} ", "Current learning rate: 0.01 ", *values, f"Epoch time: {epoch_s:.2f} s "
         lines += [f"2025-06-23 16:21:54.157436: {text}" for text in words]
@@ -182,11 +183,9 @@ def nnunet(path, batch):
 def hugging_face(path, batch):
     """`train_batch_size` is of one process; here two gradients are accumulated."""
     steps = range(500, 60_001, 500)
-    history = [
-        row for s in steps for row in ({"step": s, "loss": 9}, {"step": s, "eval_loss": loss_at(batch, s), "eval_runtime": 1})
-    ]
+    history = [row for s in steps for row in ({"step": s, "loss": 9}, {"step": s, "eval_loss": loss_at(batch, s)})]
     runtime = seconds_at(batch, 60_000)
-    end = {"step": 60_000, "train_loss": 1, "train_runtime": runtime, "train_samples_per_second": 60_000 * batch / runtime}
+    end = {"step": 60_000, "train_runtime": runtime, "train_samples_per_second": 60_000 * batch / runtime}
     state = {"train_batch_size": batch // 2, "max_steps": 60_000, "log_history": [*history, end]}
     path.write_text(json.dumps(state, indent=2))
 
@@ -240,17 +239,18 @@ def test_logs_of_other_programs_are_read_as_they_are(write, tmp_path, capsys):
 
 
 def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_path, capsys, monkeypatch):
-    logs = [tmp_path / f"{batch}.json" for batch in (8, 32)]
-    for batch, path in zip((8, 32), logs, strict=True):
-        hugging_face(path, batch)
-    out, found = plan(capsys, tmp_path / "plan", *logs, "--step-times", "1=0.01", "32=0.02")
-    assert found["measured"]["step_s"] == {"1": 0.01, "32": 0.02}
-    assert "taken as those of one device" not in out
-    assert "Time a step at batch" not in out
-    monkeypatch.setitem(globals(), "seconds_at", lambda batch, step: step / batch)
-    for batch, path in zip((8, 32), logs, strict=True):
-        hugging_face(path, batch)
-    assert plan(capsys, tmp_path / "plan", *logs)[1]["measured"]["step_s"] is None
+    logs = {batch: tmp_path / f"{batch}.json" for batch in (8, 32)}
+    for clock, options, expected in (
+        (seconds_at, ("--step-times", "1=0.01", "32=0.02"), {"1": 0.01, "32": 0.02}),
+        (lambda batch, step: step / batch, (), None),
+    ):
+        monkeypatch.setitem(globals(), "seconds_at", clock)
+        for batch, path in logs.items():
+            hugging_face(path, batch)
+        out, found = plan(capsys, tmp_path / "plan", *logs.values(), *options)
+        assert found["measured"]["step_s"] == expected
+        assert "taken as those of one device" not in out
+        assert ("Time a step at batch 1 first" in out) == (expected is None)
 
 
 def test_an_export_of_several_runs_has_a_curve_for_each(tmp_path, capsys):
@@ -318,6 +318,7 @@ BAD_FILES = {
     b"step,loss,val_loss,batch\n1,2,2,8\n": "curves must be of one metric; got 'val_loss' in",
     b"epoch,loss,batch\n0,2,8\n1,1,8\n": "b8.csv: give --samples, of which an epoch has ceil(samples / batch) steps",
     b'{"log_history": 3}': NO_CURVE,
+    b"step,epoch_loss,batch\n1,2,8\n": "must have one column 'loss'",
     b"step,loss,batch\n1,2,8\n2,1,9\n": "a curve must have one batch, a whole number of at least 1; got 8, 9 in",
     b"step,loss,batch\n1,2,8.5\n2,1,8.5\n": "a whole number of at least 1; got 8.5",
 }
