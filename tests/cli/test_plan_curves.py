@@ -174,7 +174,7 @@ def nnunet(path, batch):
     ]
     for e in range(240):
         values = f"train_loss {-e} ", f"val_loss {loss_at(batch, 250 * (e + 1)):.6f} "
-        epoch_s = seconds_at(batch, 250) + 100 * (e == 0)
+        epoch_s = seconds_at(batch, 250) + 100 * (e == 9)
         words = " ", f"Epoch {e} ", "Current learning rate: 0.01 ", *values, f"Epoch time: {epoch_s:.2f} s "
         lines += [f"2025-06-23 16:21:54.157436: {text}" for text in words]
     path.write_text("\n".join(lines))
