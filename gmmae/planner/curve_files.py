@@ -246,7 +246,7 @@ def _table(path: Path) -> tuple[list[str], Rows]:
         text = path.read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("{"):
             return _named(_trainer_state(json.loads(text)))
-        if epochs := NNUNET_EPOCH.findall(text):
+        if ": Epoch time: " in text and (epochs := NNUNET_EPOCH.findall(text)):
             batch = re.search(r"'batch_size': (\d+)", text)
             times = accumulate(float(seconds) for *_, seconds in epochs)
             rows = [
