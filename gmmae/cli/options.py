@@ -86,20 +86,22 @@ class MeasureClusterArguments(Options):
 class CurvesArguments(Options):
     """Plan from the loss curves of runs that any program made, all at one learning rate, at two batches or more."""
 
-    # CSV files, event folders of TensorBoard, or work directories of gmmae: two or more. The same batch twice is another seed.
+    # Logs of Lightning, nnU-Net, Hugging Face, Keras, W&B or TensorBoard, work directories of gmmae, or CSV files. Two or more
+    # runs; the same batch twice is another seed.
     curves: tuple[Path, ...] = ()
-    batches: Batches = ()  # batch of each curve, in their order; default: the column --batch-column
-    step_column: Text | None = None  # column of the step; none: step (an event has one)
-    loss_column: Text | None = None  # column or scalar of the validation loss, or of another metric; none: loss
-    batch_column: Text | None = None  # column or scalar of the global batch; none: batch, in files with columns
+    batches: Batches = ()  # batch of each curve, in their order; default: that of the logs
+    step_column: Text | None = None  # column of the step, or of the epoch; none: found by its usual names
+    loss_column: Text | None = None  # column or scalar of the validation loss, or of another metric; none: found by its name
+    batch_column: Text | None = None  # column or scalar of the global batch; none: found by its usual names
     learning_rate_column: Text | None = None  # column or scalar of the learning rate; none: curves are taken to have one rate
     target: float | None = None  # value to reach; none: the hardest one that all curves pass by a margin
     mode: Mode = "min"  # whether lower (min) or higher (max) values are better
     smooth: OddWidth = 3  # each value becomes the median of this number of successive values; 1: none
-    samples: Annotated[int, between(1, 10**12)] | None = None  # samples of the training set; none: batches of any size
+    samples: Annotated[int, between(1, 10**12)] | None = None  # training samples; logs that count epochs need it; none: unknown
     batch_size: Annotated[int, BATCH] | None = None  # base batch B of strong and weak scaling; none: the smallest of the curves
     devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to predict for
-    step_times: tuple[str, ...] = ()  # batch on one device = seconds of a training step, such as 32=0.0021 128=0.0060
+    # batch on one device = seconds of a training step, such as 32=0.0021 128=0.0060; default: those of logs with a clock
+    step_times: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, for the all-reduce
     parameters: Annotated[int, between(1, 10**15)] | None = None  # parameters of the model; --clusters needs them
     precision: Literal["float64", "float32", "bfloat16", "float16"] = "float32"  # of the gradient

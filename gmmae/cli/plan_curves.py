@@ -1,14 +1,16 @@
 """`gmmae plan --curves`: a plan from the loss curves of runs that any program made."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 
 from gmmae.cli.options import CurvesArguments
 from gmmae.config.rules import require
 from gmmae.config.schema import OptimConfig, StopConfig
 from gmmae.planner import page, prediction
 from gmmae.planner.answer import Plan
-from gmmae.planner.curve_files import Columns, read_curves
+from gmmae.planner.curve_files import Columns, Curve, read_curves
 from gmmae.planner.curves import read_evidence
 from gmmae.planner.measurements import claimed
 from gmmae.planner.prediction import BEST_BATCH, Measured
@@ -27,6 +29,11 @@ WITHOUT_LINKS = Cluster("devices without links", "", 1, 0.0, 1e30, 0.0, 1e30)
 MAX_BATCH_RATIO = 16
 """The largest best batch over that of the curves. The law was not tested further away."""
 
+FROM_LOGS = (
+    "Step times are medians of the logs, with some validation in them, and are taken as those of one device. "
+    "--step-times replaces them."
+)
+
 ANY = 10**12
 """Samples or epochs where there is no limit."""
 
@@ -40,9 +47,11 @@ def command(options: CurvesArguments) -> None:
     require(len({cluster.name for cluster in clusters}) == len(clusters), "--clusters", "of different names", options.clusters)
     if clusters and options.parameters is None:
         raise InputError("--parameters must be given with --clusters, because the all-reduce depends on them; got none")
+    curves = read_curves(options.curves, columns, options.batches, options.samples)
+    from_logs = None if times else log_times(curves)
+    times = times or from_logs
     if clusters and times is None:
         raise InputError("--step-times must be given with --clusters, because an all-reduce alone is no time; got none")
-    curves = read_curves(options.curves, columns, options.batches)
     stop = StopConfig(target=options.target, mode=options.mode)
     found = read_evidence(curves, stop, options.smooth, options.batch_size)
     largest = max(found.steps)
@@ -65,7 +74,7 @@ def command(options: CurvesArguments) -> None:
         largest_batch=MAX_BATCH_RATIO * largest,
     )
     names = ["strong", "weak", *[BEST_BATCH] * bool(times)]
-    metric, batches = options.loss_column or "loss", ", ".join(map(str, found.steps))
+    metric, batches = curves[0].metric, ", ".join(map(str, found.steps))
     source = "" if options.target is not None else ", the hardest level that all curves pass by a margin"
     rates = f"have the learning rate {rate:g}" if rate else "are taken to have one learning rate"
     limits = [
@@ -80,7 +89,7 @@ def command(options: CurvesArguments) -> None:
     facts = [
         f"The target is {metric} {found.target:g}{source}. Steps to it by batch: "
         f"{', '.join(f'{steps:.0f} at {batch}' for batch, steps in found.steps.items())}.",
-        *["Times are those of training steps, without validation, start and compilation."] * bool(times),
+        *["Times are those of training steps, without validation, start and compilation."] * bool(options.step_times),
         *(f"It cannot say: {limit[0].lower()}{limit[1:]}" for limit in limits),
     ]
     plan = Plan(
@@ -98,6 +107,7 @@ def command(options: CurvesArguments) -> None:
         facts=facts,
         warnings=found.warnings,
         content={"mode": options.mode, "target_given": options.target is not None, "cannot_say": limits},
+        remark=FROM_LOGS if from_logs else "",
         evidence={
             "samples": options.samples,
             "max_epochs": None,
@@ -113,6 +123,14 @@ def command(options: CurvesArguments) -> None:
     with claimed(options.workdir):
         lines = page.write(options.workdir, plan, FILES)
     print(*lines, sep="\n")
+
+
+def log_times(curves: Sequence[Curve]) -> StepTimes | None:
+    """The step times of the logs, if they have two batches or more and do not fall with the batch."""
+    known = sorted((curve.batch, curve.step_s) for curve in curves if curve.step_s)
+    seconds = {batch: median(s for of, s in known if of == batch) for batch, _ in known}
+    rising = len(seconds) > 1 and sorted(seconds.values()) == list(seconds.values())
+    return StepTimes(tuple(seconds), tuple(seconds.values())) if rising else None
 
 
 def step_times(words: tuple[str, ...]) -> StepTimes:

@@ -42,6 +42,7 @@ class Plan(NamedTuple):
     warnings: Sequence[str]
     content: Mapping[str, object]  # further keys of the JSON file
     evidence: Mapping[str, object]  # further keys of its object `measured`
+    remark: str = ""  # the last line of the answer
 
     @property
     def may_miss(self) -> bool:
@@ -128,7 +129,7 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     doubts += f"The choice takes {_steps(best)} steps, 80 %, {basis}."
     if plan.may_miss:
         doubts += " Another seed may miss this target: the loss hardly falls any more where the base run reaches it."
-    return [_question(plan, forecast, strong), choice, doubts]
+    return [_question(plan, forecast, strong), choice, doubts, *[plan.remark] * bool(plan.remark)]
 
 
 def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) -> str:
@@ -155,12 +156,15 @@ def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) 
         f"Keep {base} or grow? On {n} devices{where} growing to {one.batch} ({name}) takes {100 * ratio:.0f} % of the "
         f"{'time' if timed else 'steps'} ({100 * low:.0f} to {100 * high:.0f} %, 80 %). "
     )
+    share, train = math.ceil(base / n), plan.measured.train
+    first = f" Time a step at batch {share} first: that is what each of {n} devices would have."
+    first *= plan.device_kind is None and (train is None or share < train.batches[0])
     if timed:
         said = "; ".join(f"{verdict} on {_listed(counts)}" for verdict, counts in verdicts.items())
-        return f"{text}{said[0].upper()}{said[1:]} devices."
+        return f"{text}{said[0].upper()}{said[1:]} devices.{first}"
     return (
         f"{text}It pays where a device's step of {math.ceil(one.batch / n)} samples takes less than {1 / ratio:.2g} times as "
-        f"long as one of {math.ceil(base / n)}."
+        f"long as one of {share}.{first}"
     )
 
 

@@ -1,16 +1,23 @@
-"""Loss curves of runs that any program made: CSV files, event folders of TensorBoard, and work directories of gmmae.
+"""Loss curves of runs that any program made, from the logs that it writes.
+
+Programs differ in the form of a log, which `_table` and `_event_rows` bring to rows of named values, and in the names of its
+columns, which `NAMES` and `_losses` know. docs/curves.md has a table of them.
 
 Event files are read with tensorboardX's message types, because the reader of `tensorboard` needs grpc and a web server.
 """
 
 import csv
 import io
+import json
 import math
+import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +25,28 @@ from gmmae.system.errors import InputError
 from gmmae.training.workdir import WorkDir
 
 EVENTS = "*tfevents*"
+
+EPOCHS = ("epoch", "epochs")
+
+NAMES = {
+    "step": ("step", "global_step", "trainer/global_step", "train/global_step", "_step", "steps", *EPOCHS),
+    "batch": ("batch", "batch_size", "train_batch_size"),
+    "clock": ("_runtime", "train_runtime", "wall time"),
+}
+"""What programs call a column, whatever its case. The first one that is there is read."""
+
+VALIDATION = {"val", "valid", "validation", "eval", "evaluation", "dev"}
+"""Words in the name of a loss that is preferred."""
+
+EMPTY = ("", "NA", None)  # NA is Keras' word
+
+NNUNET_EPOCH = re.compile(r": Epoch (\d+)\s.*?: train_loss (\S+).*?: val_loss (\S+).*?: Epoch time: (\S+)", re.DOTALL)
+
+NNUNET_STEPS = 250
+"""Of an epoch, whatever its batch and number of cases."""
+
+Rows = list[tuple[int, dict[Any, Any]]]
+"""Lines with their values by name."""
 
 
 class Columns(NamedTuple):
@@ -27,6 +56,7 @@ class Columns(NamedTuple):
     loss: str | None = None
     batch: str | None = None
     learning_rate: str | None = None
+    clock: str | None = None  # seconds since any moment
 
 
 class Curve(NamedTuple):
@@ -37,18 +67,47 @@ class Curve(NamedTuple):
     steps: tuple[float, ...]
     values: tuple[float, ...]  # finite
     learning_rate: float | None = None  # the largest in the run; None if it is not known
+    metric: str = "loss"
+    step_s: float | None = None  # median seconds of a step by the log's clock, with validation; None without a clock
 
 
-def read_curves(paths: Sequence[Path], columns: Columns, batches: Sequence[int] = ()) -> list[Curve]:
-    """Reads curves of one learning rate. Without `batches`, one for each path, a column has them."""
-    if len(paths) < 2:
-        raise InputError(f"--curves must be two or more, at different batches; got {len(paths)}: add a run at another batch")
-    if batches and len(batches) != len(paths):
-        raise InputError(f"--batches must be one for each of the {len(paths)} curves, in their order; got {len(batches)}")
+class Log(NamedTuple):
+    """What a program wrote of a run, and where its curve is in that."""
+
+    name: str
+    names: list[str]  # of columns
+    rows: Rows
+    columns: Columns
+    metric: str
+
+
+def read_curves(
+    paths: Sequence[Path], columns: Columns, batches: Sequence[int] = (), samples: int | None = None
+) -> list[Curve]:
+    """Reads curves of one learning rate. Without `batches`, one for each curve, a column has them.
+
+    The number of training samples turns epochs into steps, where a log counts epochs only.
+    """
     places = [path.resolve() for path in paths]
     if double := next((path for i, path in enumerate(paths) if places[i] in places[:i]), None):
         raise InputError(f"--curves must be different files; got {double} twice")
-    curves = [_read(path, columns, batch) for path, batch in zip(paths, batches or [None] * len(paths), strict=True)]
+    logs = [log for path in paths for log in _logs(path, columns)]
+    if len(logs) < 2:
+        raise InputError(f"--curves must be two or more, at different batches; got {len(logs)}: add a run at another batch")
+    if batches and len(batches) != len(logs):
+        order = "; ".join(log.name for log in logs)
+        raise InputError(
+            f"--batches must be one for each of the {len(logs)} curves, in their order; got {len(batches)} for {order}"
+        )
+    if len({log.metric for log in logs}) > 1:
+        there = ", ".join(f"{log.metric!r} in {log.name}" for log in logs)
+        raise InputError(f"curves must be of one metric; got {there}: set --loss-column")
+    if log := next((log for log in logs if samples is None and _in_epochs(log)), None):
+        raise InputError(
+            f"--step-column must count steps of the optimiser, which the law needs; got {log.columns.step!r} in {log.name}: "
+            "give --samples, of which an epoch has ceil(samples / batch) steps, or add a column of steps"
+        )
+    curves = [_curve(log, batch, samples) for log, batch in zip(logs, batches or [None] * len(logs), strict=True)]
     rates = [curve for curve in curves if curve.learning_rate is not None]
     for curve in rates:
         if not math.isclose(curve.learning_rate or 0, rates[0].learning_rate or 0, rel_tol=1e-6):
@@ -59,9 +118,74 @@ def read_curves(paths: Sequence[Path], columns: Columns, batches: Sequence[int] 
     return curves
 
 
-def _read(path: Path, columns: Columns, batch: int | None) -> Curve:
-    read = _events if path.is_dir() and not WorkDir(path).history.is_file() else _csv
-    series = read(path, columns, batch)
+def _logs(path: Path, columns: Columns) -> list[Log]:
+    """The log of a path, or the logs of all runs in an export of W&B."""
+    history = WorkDir(path).history
+    is_run = history.is_file()
+    if not is_run and (path.is_dir() or (path.match(EVENTS) and path.suffix != ".csv")):
+        if columns.step:
+            raise InputError(f"--step-column must be left out for event folders, whose events have steps; got {columns.step!r}")
+        names, rows = _named(_events(path))
+    else:
+        names, rows = _table(history if is_run else path)
+    usual = Columns(
+        learning_rate="lr" if is_run else None,
+        **{
+            kind: next((name for word in words for name in names if name.casefold() == word), words[0])
+            for kind, words in NAMES.items()
+        },
+    )
+    loss = f"val_{columns.loss}" if is_run and f"val_{columns.loss}" in names else columns.loss
+    losses = [name for name in names if loss in (name, _metric(name))] or [loss] if loss else _losses(path, names)
+    columns = Columns(*(given or name for given, name in zip(columns, usual, strict=True)))
+    return [
+        Log(
+            str(path) if len(losses) == 1 else f"{path}, {one}",
+            names,
+            rows,
+            columns._replace(loss=one),
+            columns.loss or ("loss" if is_run else _metric(one)),
+        )
+        for one in losses
+    ]
+
+
+def _metric(name: str) -> str:
+    """A column without the run, which W&B's exports put before it."""
+    return name.rpartition(" - ")[2]
+
+
+def _losses(path: Path, names: Sequence[str]) -> list[str]:
+    """The column of the validation loss, or else of another one: that of the fewest words, and not of single steps.
+
+    Events that Keras calls `epoch_loss` are at epochs, and those that count steps have another name.
+    """
+    words = {name: re.findall("[a-z0-9]+", _metric(name).casefold()) for name in names}
+    ranks = {
+        name: (VALIDATION.isdisjoint(some), "step" in some, len(some))
+        for name, some in words.items()
+        if "loss" in some and some[0] != "epoch"
+    }
+    losses = [name for name, rank in ranks.items() if rank == min(ranks.values())]
+    if len({_metric(name) for name in losses}) > 1:
+        raise InputError(f"{path} must have one loss to read; it has {', '.join(map(repr, losses))}: set --loss-column")
+    return losses or [next((name for name in names if name.casefold() == "value"), "loss")]
+
+
+def _in_epochs(log: Log) -> bool:
+    return (log.columns.step or "").casefold() in EPOCHS
+
+
+def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
+    """Steps and losses are those of rows with a loss. The batch and the learning rate may be in others."""
+    path, columns = log.name, log.columns._replace(batch=None) if batch else log.columns
+    options = ("--step-column", "--loss-column", "--batch-column", "--learning-rate-column")
+    for option, name in zip(options, columns, strict=False):
+        if name is not None and log.names.count(name) != 1:
+            way = f"set {option}{', or give --batches' * (option == '--batch-column')}, or mend the line of the names"
+            there = ", ".join(map(repr, log.names))
+            raise InputError(f"{path} must have one column {name!r}; it has {log.names.count(name)} in {there}: {way}")
+    series = [_numbers(log, columns.step, columns.loss), *(_numbers(log, name, name) for name in columns[1:4])]
     steps, values, batches, rates = series
     for name, numbers in zip(("steps", "losses", "batches", "learning rates"), series, strict=True):
         if (bad := next((value for value in numbers if not math.isfinite(value)), None)) is not None:
@@ -75,92 +199,111 @@ def _read(path: Path, columns: Columns, batch: int | None) -> Curve:
             )
     sizes = [batch] if batch else sorted(set(batches))
     if len(sizes) != 1 or not (sizes[0] >= 1 and sizes[0] == int(sizes[0])):
-        several = ", ".join(f"{size:g}" for size in sizes[:5])
+        several = ", ".join(f"{size:g}" for size in sizes[:5]) or "none"
         raise InputError(
             f"a curve must have one batch, a whole number of at least 1; got {several} in {path}: give a file for each, or "
             "--batches"
         )
-    return Curve(str(path), int(sizes[0]), tuple(steps), tuple(values), max(rates, default=None))
+    step_s = _step_s(log)
+    if _in_epochs(log):
+        an_epoch, finished = math.ceil((samples or 0) / sizes[0]), _numbers(log, columns.step, columns.step)[0] == 0
+        steps, step_s = [an_epoch * (epoch + finished) for epoch in steps], None
+    return Curve(path, int(sizes[0]), tuple(steps), tuple(values), max(rates, default=None), log.metric, step_s)
 
 
-def _csv(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
-    """Reads a CSV file, or the history of a work directory, whose metrics have the prefix `val_`.
+def _step_s(log: Log) -> float | None:
+    """The median over pairs of successive rows with a time, with what happens between them, such as a validation."""
+    names = log.columns.step, log.columns.clock
+    pairs = pairwise(zip(*(_numbers(log, name, *names) for name in names), strict=True))
+    seconds = [(time - earlier) / (step - last) for (last, earlier), (step, time) in pairs if step > last and time > earlier]
+    return median(seconds) if seconds else None
+
+
+def _numbers(log: Log, name: str | None, *needed: str | None) -> list[float]:
+    """A column in the rows that have all the columns in `needed`."""
+    numbers = []
+    for line, row in log.rows:
+        try:
+            numbers += [float(row[name])] if all(row.get(one) not in EMPTY for one in needed) else []
+        except (TypeError, ValueError, KeyError):
+            raise InputError(
+                f"{log.name}, line {line}: {name} must be a number; got {row.get(name)!r}: write decimals with a point and "
+                "no unit, or remove the row"
+            ) from None
+    return numbers
+
+
+def _named(rows: Sequence[dict[str, Any]]) -> tuple[list[str], Rows]:
+    return list(dict.fromkeys(name for row in rows for name in row)), list(enumerate(rows, start=1))
+
+
+def _table(path: Path) -> tuple[list[str], Rows]:
+    """The columns and rows of a CSV file, of a `trainer_state.json` of Hugging Face, or of a log of nnU-Net.
 
     A row whose loss is empty has none, as where training and validation share a file.
     """
-    if (columns.step or "").casefold() in ("epoch", "epochs"):
-        raise InputError(
-            f"--step-column must count steps of the optimiser, which the law needs; got {columns.step!r}: add a column of steps"
-        )
-    if is_run := path.is_dir():
-        path = WorkDir(path).history
-        columns = columns._replace(step=columns.step or "steps", learning_rate=columns.learning_rate or "lr")
     try:
         text = path.read_text(encoding="utf-8-sig")
+        if text.lstrip().startswith("{"):
+            return _named(_trainer_state(json.loads(text)))
+        if ": Epoch time: " in text and (epochs := NNUNET_EPOCH.findall(text)):
+            batch = re.search(r"'batch_size': (\d+)", text)
+            times = accumulate(float(seconds) for *_, seconds in epochs)
+            rows = [
+                {"step": NNUNET_STEPS * (int(epoch) + 1), "train_loss": train, "val_loss": validation, "_runtime": time}
+                for (epoch, train, validation, _), time in zip(epochs, times, strict=True)
+            ]
+            return _named([{"batch": batch and batch[1]}, *rows])
         delimiter = max(",;\t", key=text.partition("\n")[0].count)
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        lines = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         reason += ": save it as UTF-8" * isinstance(error, UnicodeDecodeError)
-        raise InputError(f"a curve must be a CSV file, an event folder or a work directory; got {path} ({reason})") from error
-    if len(rows) < 2:
-        raise InputError(f"{path} must have a header and a row for each validation; got {len(rows)} lines")
-    names = [name.strip() for name in rows.pop(0)[1]]
-    loss = columns.loss or "loss"
-    wanted = {
-        "--step-column": columns.step or "step",
-        "--loss-column": f"val_{loss}" if is_run and f"val_{loss}" in names else loss,
-        "--batch-column": None if batch else columns.batch or "batch",
-        "--learning-rate-column": columns.learning_rate,
-    }
-    for option, name in wanted.items():
-        if name is not None and names.count(name) != 1:
-            way = f"set {option}{', or give --batches' * (option == '--batch-column')}, or mend the line of the names"
-            there = ", ".join(map(repr, names))
-            raise InputError(f"{path} must have one column {name!r}; it has {names.count(name)} in {there}: {way}")
-    series: list[list[float]] = [[], [], [], []]
-    for line, row in rows:
-        cells = dict(zip(names, [cell.strip() for cell in row] + [""] * len(names), strict=False))
-        for name, numbers in zip(wanted.values(), series, strict=True) if cells[wanted["--loss-column"] or ""] else ():
-            try:
-                numbers += [] if name is None else [float(cells[name])]
-            except ValueError:
-                raise InputError(
-                    f"{path}, line {line}: {name} must be a number; got {cells[name or '']!r}: write decimals with a point and "
-                    "no unit, or remove the row"
-                ) from None
-    return series
+        raise InputError(
+            f"a curve must be a CSV file, an event folder or another log of docs/curves.md; got {path} ({reason})"
+        ) from error
+    if len(lines) < 2:
+        raise InputError(f"{path} must have a header and a row for each validation; got {len(lines)} lines")
+    names = [name.strip() for name in lines.pop(0)[1]]
+    return names, [
+        (line, dict(zip(names, [cell.strip() for cell in row] + [""] * len(names), strict=False))) for line, row in lines
+    ]
 
 
-def _events(path: Path, columns: Columns, batch: int | None) -> list[list[float]]:
-    """Reads scalars of an event folder, whose files are named by time.
+def _trainer_state(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a Hugging Face trainer, after one with its batch.
+
+    Its `train_batch_size` is of one process and without accumulated gradients. At the end of the training the throughput says
+    how many of these are in a step.
+    """
+    rows, batch = state["log_history"], state.get("train_batch_size")
+    end = next((row for row in rows if "train_samples_per_second" in row), None)
+    if end and batch:
+        batch *= max(1, round(end["train_samples_per_second"] * end["train_runtime"] / state["max_steps"] / batch))
+    return [{"step": 0, "train_batch_size": batch, "train_runtime": 0}, *rows]
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    """The scalars of an event file, or of a folder of them, whose files are named by time.
 
     Events of a later file replace those of earlier files from its first step on, as in TensorBoard after a run is resumed.
     """
-    if columns.step:
-        raise InputError(f"--step-column must be left out for event folders, whose events have steps; got {columns.step!r}")
-    if not batch and not columns.batch:
-        raise InputError(f"the batch of {path} must be given: set --batches, or --batch-column to a scalar of the folder")
-    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    files = sorted(path.glob(EVENTS))
+    series: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    files = sorted(path.glob(EVENTS)) if path.is_dir() else [path]
     if not files:
         raise InputError(f"a curve's folder must hold TensorBoard's event files ({EVENTS}); got {path} without one")
     for file in files:
-        found: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        for tag, step, value in _scalars(file):
-            found[tag].append((step, value))
+        found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for tag, step, value, time in _scalars(file):
+            found[tag].append({tag: value, "step": step, "wall time": time})
         for tag, events in found.items():
-            series[tag] = [event for event in series[tag] if event[0] < events[0][0]] + events
-    tags = (columns.loss or "loss", None if batch else columns.batch, columns.learning_rate)
-    if missing := [tag for tag in tags if tag is not None and tag not in series]:
-        raise InputError(f"{path} must hold the scalar {missing[0]!r}; it has {', '.join(sorted(series)) or 'none'}")
-    values = [[value for _, value in series[tag]] if tag else [] for tag in tags]
-    return [[float(step) for step, _ in series[tags[0] or ""]], *values]
+            series[tag] = [event for event in series[tag] if event["step"] < events[0]["step"]] + events
+    return [event for events in series.values() for event in events]
 
 
-def _scalars(file: Path) -> Iterator[tuple[str, int, float]]:
-    """Yields tag, step and value of the scalars of an event file, which TensorFlow 2 writes as tensors.
+def _scalars(file: Path) -> Iterator[tuple[str, int, float, float]]:
+    """Yields tag, step, value and time of the scalars of an event file, which TensorFlow 2 writes as tensors.
 
     A record is its length in 8 bytes, the checksum of that in 4, an `Event`, and 4 bytes of checksum. A killed process leaves a
     part of one at the end.
@@ -183,6 +326,6 @@ def _scalars(file: Path) -> Iterator[tuple[str, int, float]]:
                 if kind == "tensor" and tensor.dtype in (1, 2):  # TensorFlow's numbers of float and double
                     numbers += np.frombuffer(tensor.tensor_content, "<f4" if tensor.dtype == 1 else "<f8").tolist()
                 if len(numbers) == 1:
-                    yield value.tag, int(event.step), float(numbers[0])
+                    yield value.tag, int(event.step), float(numbers[0]), event.wall_time
     except (OSError, ValueError, DecodeError) as error:
         raise InputError(f"{file} must be a readable event file of TensorBoard; got {error}: export a CSV") from error

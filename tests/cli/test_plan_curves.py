@@ -1,6 +1,7 @@
 """`gmmae plan --curves` as a user meets it: curves of any program, the answer, the page, one line for bad input."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -142,6 +143,128 @@ def test_work_directories_of_gmmae(tmp_path, capsys):
         assert one["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.001)
 
 
+def loss_at(batch, step):
+    return 2 * 0.125 ** (step / 100 / steps_at(batch))
+
+
+def seconds_at(batch, step):
+    return step * (0.02 + 0.004 * batch)
+
+
+def lightning(path, batch):
+    """A row for each `log_metrics`, and the step of a validation is that of the batch before, from 0."""
+    ends = ((e, (e + 1) * 999) for e in range(60))
+    rows = (f"{e},{end - 1},{9 - e},,,\n{e},{end - 1},,,9,{loss_at(batch, end)}\n" for e, end in ends)
+    path.write_text("epoch,step,train_loss_step,test_loss,val_loss_step,val_loss_epoch\n" + "".join(rows) + "60,60000,,9,,\n")
+
+
+def keras(path, batch):
+    """Epochs from 0, sorted metrics, and NA where an epoch has no validation."""
+    steps = ((e, (e + 1) * math.ceil(16_001 / batch)) for e in range(120))
+    rows = (f"{e},0.5,{9 - e},{loss_at(batch, step) if e % 2 else 'NA'}\n" for e, step in steps)
+    path.write_text("epoch,accuracy,loss,val_loss\n" + "".join(rows))
+
+
+def nnunet(path, batch):
+    lines = [
+        "#" * 9,
+        "",
+        "This is the configuration used by this training:",
+        f" {{'data_identifier': 'x', 'batch_size': {batch}}} ",
+    ]
+    for e in range(240):
+        values = f"train_loss {-e} ", f"val_loss {loss_at(batch, 250 * (e + 1)):.6f} "
+        epoch_s = seconds_at(batch, 250) + 100 * (e == 9)
+        words = " ", f"Epoch {e} ", "Current learning rate: 0.01 ", *values, f"Epoch time: {epoch_s:.2f} s "
+        lines += [f"2025-06-23 16:21:54.157436: {text}" for text in words]
+    path.write_text("\n".join(lines))
+
+
+def hugging_face(path, batch):
+    """`train_batch_size` is of one process; here two gradients are accumulated."""
+    steps = range(500, 60_001, 500)
+    history = [row for s in steps for row in ({"step": s, "loss": 9}, {"step": s, "eval_loss": loss_at(batch, s)})]
+    runtime = seconds_at(batch, 60_000)
+    end = {"step": 60_000, "train_runtime": runtime, "train_samples_per_second": 60_000 * batch / runtime}
+    state = {"train_batch_size": batch // 2, "max_steps": 60_000, "log_history": [*history, end]}
+    path.write_text(json.dumps(state, indent=2))
+
+
+def wandb_history(path, batch):
+    """`_step` counts calls of `log`; Lightning and Hugging Face log the steps beside it."""
+    rows = (
+        f"{i},{i},{seconds_at(batch, 500 * i)},{500 * i},1,{loss_at(batch, 500 * i) if i % 2 else ''}\n" for i in range(120)
+    )
+    path.write_text(",_step,_runtime,train/global_step,train/loss,eval/loss\n" + "".join(rows))
+
+
+def wandb_export(path, batch):
+    names = "".join(f',"run {batch} - val/loss{end}"' for end in ("", "__MIN", "__MAX"))
+    rows = (f"{s}" + f",{loss_at(batch, s)}" * 3 + "\n" for s in range(500, 60_001, 500))
+    path.write_text(f'"Step"{names}\n' + "".join(rows))
+
+
+def event_file(path, batch):
+    with SummaryWriter(str(path.with_suffix(""))) as writer:
+        for step in range(500, 60_001, 500):
+            for tag in ("train_loss", "valid_loss"):
+                writer.add_scalar(tag, loss_at(batch, step), step, walltime=1.7e9 + seconds_at(batch, step))
+    next(path.with_suffix("").iterdir()).rename(path)
+
+
+TWO = ("--batches", 8, 32)
+LOGS = {
+    lightning: ("metrics.csv", TWO, False),
+    keras: ("training.log", (*TWO, "--samples", 16_001), False),
+    nnunet: ("training_log_2025_6_23_16_20_48.txt", (), True),
+    hugging_face: ("trainer_state.json", (), True),
+    wandb_history: ("wandb.csv", TWO, True),
+    wandb_export: ("wandb_export.csv", TWO, False),
+    event_file: ("events.out.tfevents.1700000000.host.1.0", TWO, True),
+}
+
+
+@pytest.mark.parametrize("write", LOGS, ids=lambda write: write.__name__)
+def test_logs_of_other_programs_are_read_as_they_are(write, tmp_path, capsys):
+    name, options, timed = LOGS[write]
+    for batch in (8, 32):
+        (tmp_path / str(batch)).mkdir()
+        write(tmp_path / str(batch) / name, batch)
+    out, found = plan(capsys, tmp_path / "plan", tmp_path / "8" / name, tmp_path / "32" / name, *options, *TARGET)
+    assert found["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.003)
+    times = {str(batch): seconds_at(batch, 1) for batch in (8, 32)}
+    assert found["measured"]["step_s"] == (pytest.approx(times, rel=1e-3) if timed else None)
+    assert ("taken as those of one device" in out) == timed
+    assert "Time a step at batch 1 first: that is what each of 8 devices would have" in out
+
+
+def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_path, capsys, monkeypatch):
+    logs = {batch: tmp_path / f"{batch}.json" for batch in (8, 32)}
+    for clock, options, expected in (
+        (seconds_at, ("--step-times", "1=0.01", "32=0.02"), {"1": 0.01, "32": 0.02}),
+        (lambda batch, step: step / batch, (), None),
+    ):
+        monkeypatch.setitem(globals(), "seconds_at", clock)
+        for batch, path in logs.items():
+            hugging_face(path, batch)
+        out, found = plan(capsys, tmp_path / "plan", *logs.values(), *options)
+        assert found["measured"]["step_s"] == expected
+        assert "taken as those of one device" not in out
+        assert ("Time a step at batch 1 first" in out) == (expected is None)
+
+
+def test_an_export_of_several_runs_has_a_curve_for_each(tmp_path, capsys):
+    for batch in (8, 32):
+        wandb_export(tmp_path / f"{batch}.csv", batch)
+    small, large = ((tmp_path / f"{batch}.csv").read_text().splitlines() for batch in (8, 32))
+    rows = (f"{one},{other.partition(',')[2]}\n" for one, other in zip(small, large, strict=True))
+    (tmp_path / "both.csv").write_text("".join(rows))
+    for options in (TWO, (*TWO, "--loss-column", "val/loss")):
+        found = plan(capsys, tmp_path / "plan", tmp_path / "both.csv", *options, *TARGET)[1]
+        assert found["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.003)
+    assert "'run 8 - val/loss'" in refusal(capsys, "plan", "--curves", tmp_path / "both.csv")
+
+
 def test_curves_that_move_away_from_the_target_tell_of_the_mode(tmp_path, capsys):
     files = [write_csv(tmp_path / f"b{batch}.csv", batch, metric=lambda loss: -loss) for batch in (8, 32)]
     line = refusal(capsys, "plan", "--curves", *files, "--workdir", tmp_path / "plan")
@@ -176,7 +299,7 @@ def test_a_bad_option_is_one_line(options, csvs, tmp_path, capsys):
     assert not (tmp_path / "plan").exists()
 
 
-NO_CURVE = "a curve must be a CSV file, an event folder or a work directory; got"
+NO_CURVE = "a curve must be a CSV file, an event folder or another log of docs/curves.md; got"
 BAD_FILES = {
     None: NO_CURVE,
     b"\xff\xfe\x00": NO_CURVE,
@@ -191,6 +314,11 @@ BAD_FILES = {
     b"step,loss,batch\n1,,8\n": "must have a loss in one row at least",
     b"step,loss,batch\n2,2,8\n1,1,8\n": "must increase from 0 on; got 1 after 2",
     b"step,loss,batch\n-2,2,8\n1,1,8\n": "must increase from 0 on; got -2",
+    b"step,val/box_loss,val/dfl_loss,batch\n1,2,2,8\n": "it has 'val/box_loss', 'val/dfl_loss': set --loss-column",
+    b"step,loss,val_loss,batch\n1,2,2,8\n": "curves must be of one metric; got 'val_loss' in",
+    b"epoch,loss,batch\n0,2,8\n1,1,8\n": "b8.csv: give --samples, of which an epoch has ceil(samples / batch) steps",
+    b'{"log_history": 3}': NO_CURVE,
+    b"step,epoch_loss,batch\n1,2,8\n": "must have one column 'loss'",
     b"step,loss,batch\n1,2,8\n2,1,9\n": "a curve must have one batch, a whole number of at least 1; got 8, 9 in",
     b"step,loss,batch\n1,2,8.5\n2,1,8.5\n": "a whole number of at least 1; got 8.5",
 }
@@ -221,8 +349,9 @@ def test_a_bad_event_folder_is_one_line(tmp_path, capsys):
     def said(*words):
         return refusal(capsys, "plan", "--curves", *folders, *words)
 
-    assert "must hold the scalar 'loss'; it has batch, train/loss, val/loss" in said("--batches", 8, 32)
-    assert "the batch of " in said("--loss-column", "val/loss")
+    assert "must have one column 'dice'; it has 0 in " in said("--loss-column", "dice")
+    assert "set --batch-column, or give --batches" in said("--batch-column", "size")
+    assert "--step-column must be left out for event folders" in said("--step-column", "step")
     next(folders[1].iterdir()).write_bytes(b"no event" * 9)
     assert "must be a readable event file of TensorBoard" in said(*EVENTS, "--batches", 8, 32)
     next(folders[1].iterdir()).unlink()

@@ -15,6 +15,7 @@ KEYS = {key for name in BUILT_IN for key, _ in flatten(configuration(name))} | {
 """All keys of configurations and sweeps."""
 
 USERS = {"mine.py", "my_sweep.toml", "load.py", "model.zip", "a.nii.gz", "b.mhd", "report.html"}
+USERS |= {"metrics.csv", "trainer_state.json", "training_log_*.txt"}
 USERS |= {f"{name}mnist3d.npz" for name in ("adrenal", "fracture", "nodule", "organ", "synapse", "vessel")}
 """Files that a user has or names."""
 
@@ -23,7 +24,7 @@ GONE |= {"parallel.epochs_per_dispatch", "training/multi_epoch.py"}
 GONE |= {"benchmarks.populations", "benchmarks.sweep_programs", "benchmarks.sweep_estimate"}
 """Keys, modules and files of earlier versions, which CHANGELOG.md names."""
 
-OUTSIDE = re.compile(r"(jax|lax|torch|scipy|hvd|Model|model|net|Config|Workload|Devices)\.")
+OUTSIDE = re.compile(r"(jax|lax|torch|scipy|hvd|trainer|wandb|Model|model|net|Config|Workload|Devices)\.")
 """Names of libraries, and of what an example has made."""
 
 SUFFIX = re.compile(r"\.(def|py|toml|sh|sbatch|md|txt|json|csv|png|npz|html|yaml)$")
