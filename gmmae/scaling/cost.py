@@ -42,6 +42,9 @@ def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
 Seconds = Annotated[float, Rule("at least 0, in seconds", lambda seconds: seconds >= 0)]
 Bandwidth = Annotated[float, Rule("positive, in bytes per second", lambda bandwidth: bandwidth > 0)]
 
+RENAMED = {"ethernet_100g": "a100"}
+"""Earlier names of files in configs/clusters."""
+
 
 @dataclass(frozen=True)
 class Cluster(Section):
@@ -72,7 +75,7 @@ class Cluster(Section):
 
 def read_cluster(name: str | Path) -> Cluster:
     """The cluster of a TOML file, or of one in configs/clusters, with the fields of `Cluster` as keys."""
-    path = toml.find(name, "clusters")
+    path = toml.find(RENAMED.get(str(name), name), "clusters")
     table = toml.read_table(path)
     try:
         return Cluster(**table)
