@@ -112,6 +112,7 @@ def test_every_shipped_file_is_read_and_says_where_it_is_from(path):
     assert path.read_text(encoding="utf-8").startswith("# ")
     assert (cluster.beta_inter_bytes_per_s or math.inf) < cluster.beta_intra_bytes_per_s
     assert cluster.alpha_intra_s < (cluster.alpha_inter_s or 0)
+    assert cluster.price_per_device_hour is None, "prices go stale"
     assert 0 < cost.all_reduce_s(cluster, 2, 2e6) < cost.all_reduce_s(cluster, 32, 2e6)
 
 
@@ -149,6 +150,11 @@ def test_the_h200s_ring_is_near_the_published_times_of_eight():
         ("beta_intra_bytes_per_s", 0),
         ("beta_inter_bytes_per_s", float("inf")),
         ("collective", "butterfly"),
+        ("price_per_device_hour", 2.5),
+        ("price_per_device_hour", "2.50 USD"),
+        ("price_per_device_hour", "EUR 2,50"),
+        ("price_per_device_hour", "USD -1"),
+        ("watts_per_device", 0),
     ],
 )
 def test_a_bad_value_names_its_key(key, value):
