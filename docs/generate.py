@@ -58,6 +58,13 @@ CLUSTER_KEYS = {
 }
 """The keys of one cluster in `plan.json` with their meanings."""
 
+SPENT_KEYS = {
+    "device_s": "device-seconds: n times the median seconds",
+    "cost_USD": "their cost in the currency of the cluster's `price_per_device_hour`, if it has one",
+    "energy_Wh": "their energy by the cluster's `watts_per_device`, if it has that",
+}
+"""Further keys of a prediction in `plan.json`."""
+
 CURVES_KEYS = {
     "mode": "whether lower (min) or higher (max) values are better",
     "target_given": "whether `--target` gave the target",
@@ -347,7 +354,7 @@ def files() -> list[File]:
             "an entry of cells",
             "plan",
             first_sentence(prediction.Prediction),
-            _record(prediction.Prediction),
+            _record(prediction.Prediction) | SPENT_KEYS,
             prediction.Prediction,
         ),
         File("rule", "plan", first_sentence(prediction.BatchRule), _record(prediction.BatchRule), prediction.BatchRule),

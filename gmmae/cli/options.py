@@ -49,7 +49,7 @@ class ReportArguments(Options):
     """Write a sweep's tables, figures and verdict, finished or not."""
 
     root: Folder = MISSING  # the work directory of a sweep that you trust: the Python that it names is executed
-    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
+    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, such as h100; default: the sweep's
     plan: Path | None = None  # plan.json of `gmmae plan`, shown beside the outcome; default: that of the sweep's folder
 
 
@@ -61,7 +61,7 @@ class PlanArguments(TrainArguments):
     lists the options of that.
     """
 
-    # TOML files, or names of those in configs/clusters
+    # TOML files, or names of those in configs/clusters, such as h100
     clusters: Annotated[tuple[str, ...], Rule("at least one", bool)] = ("h200_nvlink",)
     devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
     scale_compute: PositiveFloat | None = None  # seconds on a cluster's device for one second measured; none: as its file says
@@ -102,7 +102,7 @@ class CurvesArguments(Options):
     devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to predict for
     # batch on one device = seconds of a training step, such as 32=0.0021 128=0.0060; default: those of logs with a clock
     step_times: tuple[str, ...] = ()
-    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, for the all-reduce
+    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, such as h100, for the all-reduce
     parameters: Annotated[int, between(1, 10**15)] | None = None  # parameters of the model; --clusters needs them
     precision: Literal["float64", "float32", "bfloat16", "float16"] = "float32"  # of the gradient
     scale_compute: PositiveFloat | None = None  # seconds on a cluster's device for one second of --step-times; none: 1

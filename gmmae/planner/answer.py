@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gmmae.planner import prediction
 from gmmae.planner.prediction import BEST_BATCH, MAX_TIME_RATIO, Forecast, Measured, Prediction
 from gmmae.scaling import cost, strategies
+from gmmae.scaling.cost import time_text
 
 AS_MEASURED = "devices as fast as the one that measured"
 """Whose times a plan states if no factor to the cluster's own devices is known."""
@@ -59,16 +60,6 @@ def factor_text(factor: float) -> str:
     return f"{float(f'{factor:.3g}'):,.12g}"
 
 
-def time_text(seconds: float) -> str:
-    """Two significant digits.
-
-    >>> time_text(0.1234), time_text(95.4), time_text(110), time_text(5000), time_text(7800)
-    ('0.12 s', '95 s', '1.8 min', '83 min', '2.2 h')
-    """
-    value, unit = (seconds, "s") if seconds < 99.5 else (seconds / 60, "min") if seconds < 5970 else (seconds / 3600, "h")
-    return f"{value:#.2g}".rstrip(".") + f" {unit}" if value < 99.5 else f"{value:.0f} {unit}"
-
-
 def interval_text(low_s: float, high_s: float) -> str:
     """An interval, with one unit where both times have the same.
 
@@ -107,6 +98,11 @@ def times_of(plan: Plan, forecast: Forecast) -> str:
     return f"{AS_MEASURED} ({plan.device_kind} in {plan.precision}), linked as in {name}"
 
 
+def priced(plan: Plan, forecast: Forecast) -> cost.Cluster | None:
+    """The cluster, if the times are those of its devices; a price of an hour says nothing of other times."""
+    return None if times_of(plan, forecast).startswith(AS_MEASURED) else forecast.cluster
+
+
 def answer(plan: Plan, forecast: Forecast) -> list[str]:
     """The lines for a cluster: keep the batch or grow it, the choice with its time, and what is not sure."""
     measured, best = plan.measured, forecast.best
@@ -129,7 +125,21 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     doubts += f"The choice takes {_steps(best)} steps, 80 %, {basis}."
     if plan.may_miss:
         doubts += " Another seed may miss this target: the loss hardly falls any more where the base run reaches it."
-    return [_question(plan, forecast, strong), choice, doubts, *[plan.remark] * bool(plan.remark)]
+    return [_question(plan, forecast, strong), choice, *_one_device(plan, forecast, best, noun), doubts, *[plan.remark] * bool(plan.remark)]
+
+
+def _one_device(plan: Plan, forecast: Forecast, best: Prediction, noun: str) -> list[str]:
+    """A line where the choice is less than half as many times as fast as one device as it has devices."""
+    ones = [cell for cell in forecast.cells if cell.devices == 1 and not cell.failed_trial]
+    one = min(ones, key=lambda cell: cell.expected_s, default=best)
+    faster, cluster = one.seconds / best.seconds, priced(plan, forecast)
+    if one == best or faster >= best.devices / 2:
+        return []
+    what = "price" if cluster and cluster.price_per_device_hour else "device time"
+    return [
+        f"One {noun} with batch {one.batch} is enough if you can wait {time_text(one.seconds)}: {best.devices} are "
+        f"{faster:.1f} times as fast for {best.devices / faster:.1f} times the {what}."
+    ]
 
 
 def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) -> str:
@@ -208,7 +218,8 @@ def table(
             chance = f"{'≥ ' * unknown}{100 * cell.probability_of_failure:.0f} %"
             row |= {"fails": chance, "expected": time_text(cell.expected_s)}
         if forecast.best:
-            row |= {"speed-up": f"{cell.speedup:.2f}", "device time": time_text(cell.devices * cell.seconds)}
+            row["speed-up"] = f"{cell.speedup:.2f}"
+            row |= cost.spent_texts(priced(plan, forecast), cell.devices * cell.seconds)
         row["batch"] = str(cell.batch)
         if plan.device_kind:
             row["rate"] = f"{cell.learning_rate:.3g}"
@@ -257,7 +268,7 @@ def evidence(plan: Plan) -> list[str]:
         if times_of(plan, forecast).startswith(AS_MEASURED):
             lines.append(
                 f"--scale-compute takes the factor from {plan.device_kind} to {forecast.cluster.device}. It gives times of "
-                f"{forecast.cluster.name}."
+                f"{forecast.cluster.name}, and their cost."
             )
         option = f" --optim.best-batches {listed}" * (best.scaling == BEST_BATCH)
         options = f"--scaling {best.scaling} --parallel.devices {best.devices}{option}"

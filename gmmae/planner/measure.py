@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from gmmae.config.schema import Config, changed
 from gmmae.planner import prediction, step_ratios
-from gmmae.planner.answer import time_text
 from gmmae.planner.measurements import (
     VALIDATIONS_AN_EPOCH,
     VERSION,
@@ -25,7 +24,7 @@ from gmmae.planner.measurements import (
 from gmmae.planner.prediction import BEST_BATCH, Forecast, Measured, Prediction, runnable
 from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
 from gmmae.scaling import strategies
-from gmmae.scaling.cost import Cluster, StepTimes, as_in_runs
+from gmmae.scaling.cost import Cluster, StepTimes, as_in_runs, time_text
 from gmmae.scaling.identity import identity_fields
 from gmmae.sweep import step_times, throughput
 from gmmae.sweep.grid import TimingConfig

@@ -2,14 +2,16 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from gmmae.planner import answer, prediction
 from gmmae.planner.answer import Plan, times_of
-from gmmae.planner.prediction import Forecast
+from gmmae.planner.prediction import Forecast, Prediction
 from gmmae.plotting import canvas, comparison, document, tables
 from gmmae.plotting.comparison import Measured
 from gmmae.plotting.tables import literal
+from gmmae.scaling import cost
 from gmmae.system.files import write_text
 from gmmae.system.provenance import git_commit, versions
 from gmmae.training.workdir import os_errors_as_input_errors
@@ -58,8 +60,8 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
             "clusters": {
                 forecast.cluster.name: {
                     "answer": answers[forecast.cluster.name],
-                    "cells": [cell._asdict() for cell in forecast.cells],
-                    "best": forecast.best and forecast.best._asdict(),
+                    "cells": [_json(plan, forecast, cell) for cell in forecast.cells],
+                    "best": forecast.best and _json(plan, forecast, forecast.best),
                     "best_batch": forecast.best_batches,
                     "best_batches": forecast.listed,
                     "compute_scale": forecast.compute_scale,
@@ -87,6 +89,10 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
         strict = json.loads(json.dumps(content), parse_constant=lambda _: None)
         write_text(json_file, json.dumps(strict, indent=1) + "\n")
     return [*lines, "", "Details", *evidence, "", str(json_file), str(html)]
+
+
+def _json(plan: Plan, forecast: Forecast, cell: Prediction) -> Mapping[str, object]:
+    return cell._asdict() | cost.spent(answer.priced(plan, forecast), cell.devices * cell.seconds)
 
 
 def _lines(forecast: Forecast) -> list[Measured]:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 
 from gmmae.config import toml
-from gmmae.config.rules import PositiveInt, Rule, Section, checked_value
+from gmmae.config.rules import PositiveFloat, PositiveInt, Rule, Section, checked_value
 from gmmae.system.errors import InputError
 
 Collective = Literal["ring", "tree", "fastest"]
@@ -41,6 +41,16 @@ def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
 
 Seconds = Annotated[float, Rule("at least 0, in seconds", lambda seconds: seconds >= 0)]
 Bandwidth = Annotated[float, Rule("positive, in bytes per second", lambda bandwidth: bandwidth > 0)]
+Price = Annotated[
+    str,
+    Rule(
+        'a currency and an amount, such as "USD 2.50"',
+        lambda text: bool(re.fullmatch(r"[^\W\d_]+ \d{1,9}(\.\d{1,9})?", text)),
+    ),
+]
+
+RENAMED = {"ethernet_100g": "a100"}
+"""Earlier names of files in configs/clusters."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,8 @@ class Cluster(Section):
     reference_step_s: Seconds = 0.0
     reference_batch: PositiveInt = 32  # samples of that step
     collective: Collective = "fastest"  # the all-reduce: ring, tree, or whichever of the two takes less time
+    price_per_device_hour: Price | None = None  # currency and amount, such as "USD 2.50"; none: no cost is stated
+    watts_per_device: PositiveFloat | None = None  # mean power of a device that trains; none: no energy is stated
     sources: str = ""  # where the numbers are from, in words
 
     def __post_init__(self) -> None:
@@ -72,7 +84,7 @@ class Cluster(Section):
 
 def read_cluster(name: str | Path) -> Cluster:
     """The cluster of a TOML file, or of one in configs/clusters, with the fields of `Cluster` as keys."""
-    path = toml.find(name, "clusters")
+    path = toml.find(RENAMED.get(str(name), name), "clusters")
     table = toml.read_table(path)
     try:
         return Cluster(**table)
@@ -110,6 +122,46 @@ def _between_nodes(cluster: Cluster, devices: int) -> tuple[float, float]:
             f"unknown; got {devices}: use fewer, or give alpha_inter_s and beta_inter_bytes_per_s in the cluster's file"
         )
     return cluster.alpha_inter_s, cluster.beta_inter_bytes_per_s
+
+
+def spent(cluster: Cluster | None, device_s: float) -> dict[str, float]:
+    """Device-seconds, and by the cluster's file their cost and energy, named with their units."""
+    hours, numbers = device_s / 3600, {"device_s": device_s}
+    if cluster and cluster.price_per_device_hour:
+        currency, price = cluster.price_per_device_hour.split()
+        numbers[f"cost_{currency}"] = hours * float(price)
+    if cluster and cluster.watts_per_device:
+        numbers["energy_Wh"] = hours * cluster.watts_per_device
+    return numbers
+
+
+def spent_texts(cluster: Cluster | None, device_s: float) -> dict[str, str]:
+    """The same as texts by the columns of a table, with dashes for a time that is not finite.
+
+    >>> priced = Cluster("", "", 8, 0, 1, price_per_device_hour="USD 2.50", watts_per_device=700)
+    >>> spent_texts(priced, 8 * 79.0), spent_texts(None, math.inf)
+    ({'device time': '11 min', 'cost (USD)': '0.44', 'energy (Wh)': '123'}, {'device time': '–'})
+    """
+    texts = {}
+    for key, value in spent(cluster, device_s).items():
+        name, unit = key.split("_")
+        column, text = ("device time", time_text(value)) if name == "device" else (f"{name} ({unit})", _digits(value))
+        texts[column] = text if math.isfinite(value) else "–"
+    return texts
+
+
+def time_text(seconds: float) -> str:
+    """Two significant digits.
+
+    >>> time_text(0.1234), time_text(95.4), time_text(110), time_text(5000), time_text(7800)
+    ('0.12 s', '95 s', '1.8 min', '83 min', '2.2 h')
+    """
+    value, unit = (seconds, "s") if seconds < 99.5 else (seconds / 60, "min") if seconds < 5970 else (seconds / 3600, "h")
+    return f"{_digits(value)} {unit}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:#.2g}".rstrip(".") if value < 99.5 else f"{value:.0f}"
 
 
 class StepTimes(NamedTuple):

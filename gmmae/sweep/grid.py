@@ -102,7 +102,7 @@ class SweepConfig(Section):
     jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
     run_time_limit_s: PositiveFloat | None = None  # a run that takes longer is ended and recorded as timed_out
     keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
-    clusters: Clusters = ("k80_1gbe",)  # virtual: clusters to project times to, TOML files or names in configs/clusters
+    clusters: Clusters = ("h200_nvlink",)  # virtual: clusters to project times to, TOML files or names in configs/clusters
     timing: TimingConfig = field(default_factory=TimingConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     run: Config = field(default_factory=configuration)

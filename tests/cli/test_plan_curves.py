@@ -81,6 +81,19 @@ def test_step_times_and_a_cluster_give_times_and_a_choice(csvs, tmp_path, capsys
     assert "Set --clusters" in plan(capsys, tmp_path / "plan", *csvs, *TIMES)[0]
 
 
+def test_a_price_and_a_power_give_the_cost_of_every_time(csvs, tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    links = "device = 'A100'\ndevices_per_node = 8\nalpha_intra_s = 1e-6\nbeta_intra_bytes_per_s = 1e11\n"
+    file.write_text(f"name = 'Mine'\n{links}price_per_device_hour = 'EUR 1.80'\nwatts_per_device = 400\n")
+    cluster = ("--clusters", file, "--parameters", 10**6, "--devices", 1, 8)
+    out, found = plan(capsys, tmp_path / "plan", *csvs, *TIMES, *cluster)
+    assert "times the price." in out
+    assert "device time  cost (EUR)  energy (Wh)" in out
+    for cell in found["clusters"]["Mine"]["cells"]:
+        assert cell["device_s"] == pytest.approx(cell["devices"] * cell["seconds"])
+        assert (cell["cost_EUR"], cell["energy_Wh"]) == pytest.approx((cell["device_s"] / 2000, cell["device_s"] / 9))
+
+
 def test_columns_of_other_names_and_rows_without_a_loss(tmp_path, capsys):
     names = ("global_step", "val/loss", "bs")
     others = [write_csv(tmp_path / f"o{batch}.csv", batch, names, delimiter=";") for batch in (8, 32)]

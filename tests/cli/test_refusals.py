@@ -21,7 +21,7 @@ TABLE = {
     "data prepare --data.source luna16": "data.root must be the folder of the .mhd scans",
     "data synth scans --nodules 3 2": "--nodules must be a list of 2 values, each a whole number, two counts, ",
     "sweep --config SWEEP --dry-run --devices 9": "must be at most the samples in a step of the strategy strong, 8; got (9,)",
-    "sweep --config SWEEP --clusters k81": "--clusters must be a TOML file or one of ethernet_100g, ",
+    "sweep --config SWEEP --clusters k81": "--clusters must be a TOML file or one of a100, ",
     "sweep --config SWEEP --workdir /proc/sweep": "workdir must be a folder that can be written; got /proc/sweep",
     "report .": "FOLDER must be the work directory of a sweep; got ., which has no sweep.toml",
     "plan --workdir OUT --clusters nowhere": "--clusters must be a TOML file or one of",

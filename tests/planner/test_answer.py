@@ -86,6 +86,26 @@ def test_a_target_where_the_loss_hardly_falls_may_be_missed_by_another_seed():
     assert "Another seed" not in lines(STRONG)[-1]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "priced", "words"),
+    [
+        (181.0, {}, "One device with batch 32 is enough if you can wait 6.0 min: 4 are 2.0 times as fast for 2.0 times the "),
+        (179.0, {}, ""),
+        (240.0, {"device": "cpu", "price_per_device_hour": "USD 9"}, "4 are 1.5 times as fast for 2.7 times the price."),
+        (240.0, {"price_per_device_hour": "USD 9"}, "4 are 1.5 times as fast for 2.7 times the device time."),
+    ],
+)
+def test_one_device_is_named_where_more_are_not_half_as_many_times_as_fast(seconds, priced, words):
+    """A price counts where the times are those of the cluster's devices."""
+    choice = STRONG._replace(seconds=seconds, expected_s=seconds)
+    plan = plan_of(ALONE, choice, best=choice)
+    forecast = plan.forecasts[0]._replace(cluster=replace(IDEAL, **priced))
+    said = answer.answer(plan, forecast)
+    assert len(said) == 3 + bool(words)
+    assert words in said[2]
+    assert ("cost (USD)" in answer.table(plan, forecast, [choice])[0]) == ("price." in words)
+
+
 def test_the_table_has_three_runs_for_each_number_of_devices_by_expected_time():
     """The expected time has the failures, and the median has not. Strategies of one run stand once, and the choice for them."""
     risky = WEAK._replace(scaling="sqrt", batch=129, seconds=10.0, expected_s=300.0)
@@ -109,6 +129,8 @@ def test_the_page_and_the_json_say_what_the_terminal_says(tmp_path):
     assert "Mine, steps measured on cpu in tf32" in markdown
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["measured"]["ratios"]["weak"] is None
-    assert plan["clusters"]["Slow"]["best"] == chosen(forecasts[1])._asdict() != forecasts[1].cells[0]._asdict()
+    best = chosen(forecasts[1])
+    assert best != forecasts[1].cells[0]
+    assert plan["clusters"]["Slow"]["best"] == best._asdict() | {"device_s": best.devices * best.seconds}
     assert "a / (b B) = 5 on one device" in html
     assert "--optim.best-batches " in html

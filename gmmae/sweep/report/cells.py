@@ -41,6 +41,7 @@ class Source(NamedTuple):
     short: str = ""  # for titles: "projected to K80, 1 GbE"
     note: str = ""  # in sentences: what a projection assumes, or why there are no times
     cluster: str = ""  # that times are projected to
+    priced: Cluster | None = None  # the same; none: times are those of another device
 
     def titled(self, title: str) -> str:
         """A title with the source of the times."""
@@ -112,6 +113,10 @@ class Results(NamedTuple):
     source: Source
     cells: dict[Place, Cell]
 
+    def spent(self, cell: Cell) -> dict[str, str]:
+        """The median time on all devices, and what it costs, by columns."""
+        return cost.spent_texts(self.source.priced, cell.devices * cell.time_s.value)
+
 
 def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[Results]:
     """Reads a sweep's work directory, of which any file may be missing.
@@ -163,7 +168,7 @@ def _source(
     if cluster is not None and timings:
         try:
             stages = [_epoch_seconds(cluster, timings[0], config.run.precision, record) for record in records]
-            return Source("projected", *_projection_texts(cluster, timings[0], config.run.precision), cluster.name), stages
+            return Source("projected", *_projection(cluster, timings[0], config.run.precision)), stages
         except InputError as error:
             reason = f"{cluster.name}: {error}"
     return Source("unknown", note=f"Times cannot be projected ({reason}). The report shows epochs only."), unknown
@@ -190,20 +195,21 @@ def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: R
     ]
 
 
-def _projection_texts(cluster: Cluster, timings: Timings, precision: str) -> tuple[str, str]:
+def _projection(cluster: Cluster, timings: Timings, precision: str) -> tuple[str, str, str, Cluster | None]:
     as_there = cluster.reference_step_s or cost.same_device(cluster.device, timings.device_kind)
     title = f"projected to {cluster.name}" + ("" if as_there else f", with steps of {timings.device_kind}")
     between = "an unknown link between nodes"
     if cluster.alpha_inter_s is not None and cluster.beta_inter_bytes_per_s is not None:
         between = f"{1e6 * cluster.alpha_inter_s:g} µs, {1e-9 * cluster.beta_inter_bytes_per_s:g} GB/s between nodes"
     scaled = f", scaled to {cluster.reference_step_s:g} s for a step of {cluster.reference_batch} samples"
-    return title, (
+    note = (
         f"Projected to {cluster.name} ({cluster.devices_per_node} a node), not measured there: computation as measured on "
         f"{timings.device_kind} in {precision} (quartiles within {100 * step_times.spread(timings.train):.1f} % of the medians)"
         f"{scaled if cluster.reference_step_s else ''}; all-reduce with "
         f"α = {1e6 * cluster.alpha_intra_s:g} µs, β = {1e-9 * cluster.beta_intra_bytes_per_s:g} GB/s inside a node and "
         f"{between}; no overlap of the two. Every step of an epoch counts as a full one, including the last."
     )
+    return title, note, cluster.name, cluster if as_there else None
 
 
 def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]) -> dict[Place, Cell]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from gmmae.data.grouped import Estimate
 from gmmae.plotting import document, tables
 from gmmae.plotting.tables import literal
+from gmmae.scaling import cost
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep import step_times
 from gmmae.sweep.grid import SweepConfig, run_keys
@@ -54,9 +55,11 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
             folds["Losses"] = figures.losses(found, folder, f"Figure {len(drawn) + 1}")
             projected = [one for one in by_cluster if one.source.kind == "projected"]
             if len(projected) > 1:
-                times = [[cell.time_s.text(tables.seconds) for cell in one.cells.values()] for one in projected]
-                rows = [(scaling, str(n), *each) for (scaling, n), *each in zip(found.cells, *times, strict=True)]
-                columns = ("scaling", "devices", *(f"{one.source.cluster} (s)" for one in projected))
+                columns, *rows = ["scaling", "devices"], *([scaling, str(n)] for scaling, n in found.cells)
+                for one in projected:
+                    columns += [f"{one.source.cluster} (s)", *cost.spent_texts(one.source.priced, 0.0)]
+                    for row, cell in zip(rows, one.cells.values(), strict=True):
+                        row += [cell.time_s.text(tables.seconds), *one.spent(cell).values()]
                 title = "Table 2. Time to the target on other clusters, projected"
                 folds["Other clusters"] = tables.table(columns, rows, title)
             if plan:
@@ -92,7 +95,8 @@ def headline(results: Results) -> str:
     best = timed[0]
     tied = [cell for cell in timed if (cell.time_s.value, cell.devices) == (best.time_s.value, best.devices)]
     one_device = results.cells.get((best.scaling, 1), best).time_s.value / best.time_s.value
-    faster = f", {tables.ratio(one_device)} times as fast as one device" if 1 < one_device < math.inf else ""
+    faster, more = tables.ratio(one_device), tables.ratio(best.devices / one_device)
+    faster = f", {faster} times as fast as one device for {more} times the device time" if 1 < one_device < math.inf else ""
     labels = literal(" and ".join(cell.label for cell in tied))
     text = f"**Fastest: {labels} on {_devices(best)}, {best.time_s.text(tables.seconds)} s to the target{faster}** "
     text += f"(reached by {best.reached} of {best.seeds} seeds; {literal(source.short or source.kind)})."
@@ -121,19 +125,20 @@ def cell_table(results: Results) -> str:
         kinds = Counter(run.outcome.replace("_", " ") for run in cell.runs if not run.reached)
         kinds["stopped by the time limit"] = cell.seeds - len(cell.runs)
         rows.append(
-            (
-                cell.scaling,
-                f"{cell.devices}{cell.mark}",
-                f"{cell.reached} of {cell.seeds}",
-                cell.epochs.text(lambda value: f"{value:g}" if math.isfinite(value) else "not reached"),
-                cell.time_s.text(tables.seconds),
-                cell.efficiency.text(tables.percent),
-                cell.ratio.text(tables.ratio),
-                Estimate(cell.p_holm).text("{:.3g}".format),
-                cell.batch or "–",
-                Estimate(cell.learning_rate).text("{:g}".format),
-                ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()) if count) or "–",
-            )
+            {
+                "scaling": cell.scaling,
+                "n": f"{cell.devices}{cell.mark}",
+                "reached": f"{cell.reached} of {cell.seeds}",
+                "epochs": cell.epochs.text(lambda value: f"{value:g}" if math.isfinite(value) else "not reached"),
+                "time (s)": cell.time_s.text(tables.seconds),
+                **results.spent(cell),
+                "efficiency (%)": cell.efficiency.text(tables.percent),
+                "ratio": cell.ratio.text(tables.ratio),
+                "p": Estimate(cell.p_holm).text("{:.3g}".format),
+                "batch": cell.batch or "–",
+                "rate": Estimate(cell.learning_rate).text("{:g}".format),
+                "missed": ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()) if count) or "–",
+            }
         )
     few = min((len(cell.times) for cell in results.cells.values() if len(cell.times) >= MIN_RUNS), default=EXACT_RUNS)
     coverage = f" from {EXACT_RUNS} seeds on. The range of {few} holds the median with {100 - 200 * 0.5**few:.3g} %"
@@ -154,9 +159,8 @@ def cell_table(results: Results) -> str:
         batch = max(record.global_batch, record.largest_batch)
         times = f"{batch / record.batch_size:.4g} times the base batch"
         notes.append(f"{CAPPED} Batch capped at {batch} of {record.train_samples} training samples, {times}.")
-    columns = ["scaling", "n", "reached", "epochs", "time (s)", "efficiency (%)", "ratio", "p", "batch", "rate"]
     title = results.source.titled("Table 1. Time to the target by strategy and number of devices n")
-    return tables.table([*columns, "missed"], rows, title, list(dict.fromkeys(notes)))
+    return tables.table(list(rows[0]), [list(row.values()) for row in rows], title, list(dict.fromkeys(notes)))
 
 
 def cautions(results: Results) -> list[str]:

@@ -19,8 +19,10 @@ from tests import sweeps
 from tests.sweep.report.test_outcome import FORECAST, PLAN
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 
-FAST = replace(FLAT, name="Fast", reference_step_s=0.25)
-ODD = replace(FLAT, name="Odd", reference_step_s=1.0, reference_batch=64)
+# Steps are a CPU's, so a cost stands only where a cluster names a step of its own device: not for `PRICED` itself.
+PRICED = replace(FLAT, price_per_device_hour="USD 2.50", watts_per_device=300.0)
+FAST = replace(PRICED, name="Fast", reference_step_s=0.25)
+ODD = replace(FAST, name="Odd", reference_step_s=1.0, reference_batch=64, watts_per_device=None)
 TWO = replace(GRID, scaling=("strong", "weak"), devices=(1, 2), seeds=tuple(range(8)))
 ONE = replace(GRID, seeds=(0,))
 
@@ -124,7 +126,7 @@ NUMBER = re.compile(r"(-?\d+\.\d+(?:e-?\d+)?)")
 def test_the_report_of_fixed_records_is_the_text_that_was_found_right(case, tmp_path):
     root, golden = tmp_path / "sweep", Path(__file__).parent / "golden" / f"{case.__name__}.txt"
     root.mkdir()
-    page.write(case(root), root, [ODD, FLAT, FAST])
+    page.write(case(root), root, [ODD, PRICED, FAST])
     report = root / "report"
     text = "\n".join(path.read_text() for path in [report / "report.md", *sorted(report.glob("*.csv"))])
     if not golden.exists():
