@@ -125,7 +125,13 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     doubts += f"The choice takes {_steps(best)} steps, 80 %, {basis}."
     if plan.may_miss:
         doubts += " Another seed may miss this target: the loss hardly falls any more where the base run reaches it."
-    return [_question(plan, forecast, strong), choice, *_one_device(plan, forecast, best, noun), doubts, *[plan.remark] * bool(plan.remark)]
+    return [
+        _question(plan, forecast, strong),
+        choice,
+        *_one_device(plan, forecast, best, noun),
+        doubts,
+        *[plan.remark] * bool(plan.remark),
+    ]
 
 
 def _one_device(plan: Plan, forecast: Forecast, best: Prediction, noun: str) -> list[str]:
