@@ -42,7 +42,7 @@ MAPPINGS = 30_000
 
 
 TESTS = itertools.count(1)
-"""Every eighth test counts the mappings, which takes up to 33 ms; no test leaves more than 4,000."""
+"""Every fourth test counts the mappings, which takes up to 33 ms; no test leaves more than 4,000."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def forget_programs() -> Iterator[None]:
     """Drops compiled programs between tests where there may be too many; otherwise the next test uses them again."""
     yield
     maps = Path("/proc/self/maps")
-    if next(TESTS) % 8 == 0 and (not maps.exists() or maps.read_bytes().count(b"\n") > MAPPINGS):
+    if next(TESTS) % 4 == 0 and (not maps.exists() or maps.read_bytes().count(b"\n") > MAPPINGS):
         jax.clear_caches()
         gc.collect()
 
