@@ -106,6 +106,22 @@ def test_a_crossing_lies_between_two_validations():
     assert crossing((0, 18, 36), (math.nan, 3.0, math.nan), 2.0) == math.inf
 
 
+def overfitted(losses, train, **rules):
+    rows = [Epoch(e, e, e, 0.1, *both, 0, 0, 0, 0, 0, 32) for e, both in enumerate(zip(train, losses, strict=True), 1)]
+    return StopMonitor(StopConfig(**rules), rows).overfitted_from()
+
+
+def test_overfitting_is_a_training_loss_that_falls_while_the_validation_gets_worse():
+    falls, rises, flat = [1 / epoch for epoch in range(1, 31)], [*[0.5] * 9, *range(1, 22)], [*[0.5] * 9, 0.4, *[0.5] * 20]
+    assert overfitted(rises, falls) == 2
+    assert overfitted([-loss for loss in rises], falls, mode="max") == 2
+    assert overfitted([0.9, 0.8, *rises[2:]], falls) == 4
+    assert [overfitted(*both) for both in ((flat, falls), (rises, falls[::-1]), (rises, [math.nan] * 30))] == [None] * 3
+    assert overfitted([*[0.5] * 8, 0.4, *range(1, 10)], falls[:18]) is None  # nine epochs
+    assert overfitted([*[0.5] * 19, 0.4, *range(1, 11)], falls) is None  # a third of all
+    assert overfitted([math.nan] * 30, falls) is None
+
+
 def test_every_reason_has_its_exit_code():
     expected = {
         0: {"target_reached", "max_epochs", "time_limit", "stalled"},
