@@ -23,8 +23,8 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     title += f", best epoch {best}" if best else ""
     with storage(workdir.figures):
         history = epoch_ends(read_history(workdir.history))
-        drawn = best and (workdir.snapshots / f"epoch_{best:06d}.npz").exists()  # not by earlier versions
-        snapshots = read_snapshots(workdir.snapshots, best if best and drawn else len(history))
+        kept = workdir.snapshots / f"epoch_{best or 0:06d}.npz"  # which earlier versions did not write
+        snapshots = read_snapshots(workdir.snapshots, best if best and kept.exists() else len(history))
         draw_samples = getattr(registry.load(config.workload), "draw", None)
         paths = [draw_samples(snapshots, workdir.figures, title, "png")] if draw_samples and snapshots else []
         if history:

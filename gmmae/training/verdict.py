@@ -8,8 +8,8 @@ from gmmae.training.stopping import StopMonitor
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 
-MAX_VALUES = 2**23
-"""Of training samples, for which a workload's baselines take half a second at most."""
+MAX_VALUES = 2**22
+"""Of training samples, for which a workload's baselines take a quarter of a second."""
 
 
 def verdict(config: Config, workdir: WorkDir, cache: RunCache) -> list[str]:
@@ -17,8 +17,10 @@ def verdict(config: Config, workdir: WorkDir, cache: RunCache) -> list[str]:
     lines, epoch = [], StopMonitor(config.stop, workdir.read_rows()).overfitted_from()
     if epoch:
         augment = "--data.augment may help, and " * (("data.augment", False) in flatten(config))
-        facts = f"overfitted from epoch {epoch} on: the training loss fell and the validation {config.stop.monitor} got worse"
-        lines.append(f"{facts}; {augment}--stop.patience-epochs ends such a run earlier")
+        lines.append(
+            f"overfitted from epoch {epoch} on: the training loss fell and the validation {config.stop.monitor} got worse; "
+            f"{augment}--stop.patience-epochs ends such a run earlier"
+        )
     baselines = getattr(registry.load(config.workload), "baselines", None)
     data = cache.get(("data", *workload_key(config)), lambda: None)  # none where the run had ended before
     if baselines and data and np.size(data.train) <= MAX_VALUES:

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from threadpoolctl import threadpool_limits
 
 from gmmae.data import sources
 from gmmae.data.volumes import central_section, to_density
@@ -90,6 +91,7 @@ def events(arrays: Mapping[str, np.ndarray]) -> Events:
     return Events(histograms={f"mixture/{name}": values for name, values in parameters.items()}, images=images)
 
 
+@threadpool_limits.wrap(1)  # several threads take three times as long where other work shares the cores
 def baselines(config: Config, train: Samples, samples: Samples) -> tuple[str, dict[str, np.ndarray]]:
     """Losses with the mean training volume, and with principal components of the training volumes.
 
@@ -101,20 +103,19 @@ def baselines(config: Config, train: Samples, samples: Samples) -> tuple[str, di
     if config.loss == "msle":
         train, samples = np.log1p(train), np.log1p(samples)
     train, samples = (part.reshape(len(part), -1) for part in (train, samples))
-    latent, mean = config.model.latent_dim, train.mean(0)
-    most = min(len(train) - 1, train.shape[1], latent)
+    mean, most = train.mean(0), min(len(train) - 1, train.shape[1], config.model.latent_dim)
     train, rest = train - mean, samples - mean
     _, vectors = np.linalg.eigh(train @ train.T)  # faster than a singular value decomposition
     components, _ = np.linalg.qr(train.T @ vectors[:, : -most - 1 : -1])
     losses = {}
     for k in (0, min(5, most), most):
         axes = components[:, :k]
-        errors = abs(rest - rest @ axes @ axes.T)
-        losses[f"pca_{k}" if k else "mean_volume"] = (errors if config.loss == "mae" else errors**2).mean(1)
+        errors = abs(rest - rest @ axes @ axes.T) ** (1 if config.loss == "mae" else 2)
+        losses[f"pca_{k}" if k else "mean_volume"] = errors.mean(1)
     return (
         f"mean_volume is the mean of {len(train)} training volumes, and pca_K their first K principal components (of "
-        f"log(1 + x) for msle, and not the best for mae); the latent vector has {latent} numbers, and {len(train)} volumes "
-        f"give K < {len(train)}",
+        f"log(1 + x) for msle, and not the best for mae); the latent vector has {config.model.latent_dim} numbers, and "
+        f"{len(train)} volumes give K < {len(train)}",
         losses,
     )
 

@@ -1,11 +1,17 @@
 import math
+import re
 
 import pytest
 
 from gmmae.config.schema import StopConfig
 from gmmae.system import stop_reasons
+from gmmae.training.compilation import RunCache
 from gmmae.training.records import Epoch
+from gmmae.training.run_logger import write_history
 from gmmae.training.stopping import StopMonitor, crossing
+from gmmae.training.verdict import verdict
+from gmmae.training.workdir import WorkDir
+from tests.small import small
 
 
 def monitor(ends, inside=(), train_loss=0.5, total_s=10.0, **rules):
@@ -106,20 +112,25 @@ def test_a_crossing_lies_between_two_validations():
     assert crossing((0, 18, 36), (math.nan, 3.0, math.nan), 2.0) == math.inf
 
 
-def overfitted(losses, train, **rules):
+FALLS = [1 / epoch for epoch in range(1, 31)]
+RISES = [0.5, *range(1, 30)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "train", "words"),
+    [
+        (RISES, FALLS, [["from epoch 2 on", "--data.augment"]]),
+        ([0.4, *[0.5] * 29], FALLS, []),
+        (RISES, FALLS[::-1], []),
+        (RISES[:10], FALLS[:10], []),  # nine epochs after the best
+        ([0.5] * 19 + [0.4, *range(1, 11)], FALLS, []),  # a third of all
+    ],
+)
+def test_overfitting_is_a_training_loss_that_falls_while_the_validation_gets_worse(tmp_path, losses, train, words):
     rows = [Epoch(e, e, e, 0.1, *both, 0, 0, 0, 0, 0, 32) for e, both in enumerate(zip(train, losses, strict=True), 1)]
-    return StopMonitor(StopConfig(**rules), rows).overfitted_from()
-
-
-def test_overfitting_is_a_training_loss_that_falls_while_the_validation_gets_worse():
-    falls, rises, flat = [1 / epoch for epoch in range(1, 31)], [*[0.5] * 9, *range(1, 22)], [*[0.5] * 9, 0.4, *[0.5] * 20]
-    assert overfitted(rises, falls) == 2
-    assert overfitted([-loss for loss in rises], falls, mode="max") == 2
-    assert overfitted([0.9, 0.8, *rises[2:]], falls) == 4
-    assert [overfitted(*both) for both in ((flat, falls), (rises, falls[::-1]), (rises, [math.nan] * 30))] == [None] * 3
-    assert overfitted([*[0.5] * 8, 0.4, *range(1, 10)], falls[:18]) is None  # nine epochs
-    assert overfitted([*[0.5] * 19, 0.4, *range(1, 11)], falls) is None  # a third of all
-    assert overfitted([math.nan] * 30, falls) is None
+    write_history(tmp_path / "history.csv", rows)
+    lines = verdict(small(), WorkDir(tmp_path), RunCache())
+    assert [re.findall("from epoch .* on|--data.augment", line) for line in lines] == words
 
 
 def test_every_reason_has_its_exit_code():
