@@ -15,10 +15,10 @@ def command(config: Config, root: Path, command_line: str) -> int:
     """Trains, draws the figures, and prints where everything is."""
     with join_processes(config) as group:
         with no_collection_of_imports():
-            from gmmae.training.loop import run  # it imports JAX, which reads the environment that is set here
+            from gmmae.training.loop import RunCache, run  # it imports JAX, which reads the environment that is set here
 
-        display = terminal.display() if group.primary else IDLE
-        record = run(config, root, display, group)
+        display, cache = terminal.display() if group.primary else IDLE, RunCache()
+        record = run(config, root, display, group, cache)
     assert record.stop_reason is not None
     reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
     best = "never finite: look for samples that are not finite, or lower --optim.learning-rate"
@@ -31,8 +31,11 @@ def command(config: Config, root: Path, command_line: str) -> int:
     elif group.primary:
         with no_collection_of_imports():
             from gmmae.training.figures import draw  # matplotlib is imported after the training
+            from gmmae.training.verdict import verdict
 
         workdir = WorkDir(root)
+        for line in verdict(config, workdir, cache):
+            display.say(line)
         places = {
             "figures": "  ".join(map(str, draw(config, record, workdir))),
             "record": workdir.record,

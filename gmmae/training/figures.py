@@ -18,10 +18,13 @@ MAX_SNAPSHOTS = 5
 
 def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     """Draws the workload's picture of its samples and `losses.png`; returns their paths."""
+    best = record.best_epoch
     title = f"{record.scaling}, {record.devices} × {record.device_kind}, seed {record.seed}"
+    title += f", best epoch {best}" if best else ""
     with storage(workdir.figures):
         history = epoch_ends(read_history(workdir.history))
-        snapshots = read_snapshots(workdir.snapshots, len(history))
+        kept = workdir.snapshots / f"epoch_{best or 0:06d}.npz"  # which earlier versions did not write
+        snapshots = read_snapshots(workdir.snapshots, best if best and kept.exists() else len(history))
         draw_samples = getattr(registry.load(config.workload), "draw", None)
         paths = [draw_samples(snapshots, workdir.figures, title, "png")] if draw_samples and snapshots else []
         if history:

@@ -281,4 +281,7 @@ class Run:
         if in_tensorboard and self.events:
             self.logger.events(epoch, self.events(arrays))
         if in_figure:
-            self.logger.snapshot(epoch, self.validation[LOSS], arrays)
+            loss, best = self.validation[LOSS], self.best_epoch
+            if last and best:  # the figure ends with the parameters that are kept
+                epoch, loss, arrays = best, self.history[best - 1].val_loss, self.describe(self.best)
+            self.logger.snapshot(epoch, loss, arrays)

@@ -2,10 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from gmmae.config.schema import LOSS, StopConfig
 from gmmae.system.stop_reasons import COLLAPSED, DIVERGED, INTERRUPTED, MAX_EPOCHS, STALLED, TARGET_REACHED, TIME_LIMIT
 from gmmae.training.records import Epoch, Record
+
+MIN_HALF = 5
+"""Epochs of half of those after the best. Fewer may be worse by chance."""
 
 
 class StopMonitor:
@@ -85,6 +89,19 @@ class StopMonitor:
         if done >= stop.max_epochs:
             return MAX_EPOCHS
         return TIME_LIMIT if self.time_limit_s <= last.total_s else None
+
+    def overfitted_from(self) -> int | None:
+        """The epoch after the best one, if more than a third of all follow that and only the training loss went on falling.
+
+        From the first to the second half of these epochs the metric gets worse by a hundredth of its best value.
+        """
+        best = self.costs.index(min(self.costs))
+        costs, train = self.costs[best + 1 :], [row.train_loss or 0.0 for row in self.epochs[best:]]
+        half = len(costs) // 2
+        if half < MIN_HALF or 2 * len(costs) <= best:
+            return None
+        worse = fmean(costs[half:]) - fmean(costs[:half]) > 0.01 * abs(self.costs[best])
+        return best + 1 if worse and fmean(train[half:]) < fmean(train[:half]) else None
 
 
 def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from threadpoolctl import threadpool_limits
 
 from gmmae.data import sources
 from gmmae.data.volumes import central_section, to_density
@@ -15,9 +16,12 @@ from gmmae.models.losses import LOSSES
 from gmmae.models.mixture import Mixture
 from gmmae.workloads import lattice
 from gmmae.workloads.augment import symmetries
-from gmmae.workloads.interface import Events, Params, PerSample, Snapshot, Splits, Workload
+from gmmae.workloads.interface import Events, Params, PerSample, Samples, Snapshot, Splits, Workload
 from gmmae.workloads.mixtures import mixture_refinement, splits_of
 from gmmae.workloads.settings import NodulesConfig as Config
+
+MAX_BASELINE_VOLUMES = 2048
+"""Training volumes, evenly spaced among all, whose principal components are computed: that takes less than a second."""
 
 
 def build(config: Config) -> Workload:
@@ -85,6 +89,35 @@ def events(arrays: Mapping[str, np.ndarray]) -> Events:
     rho = arrays["covariances"][..., rows, columns] / (sigma[..., rows] * sigma[..., columns])
     parameters = {"alpha": arrays["weights"], "mu": arrays["means"], "sigma": sigma, "rho": rho}
     return Events(histograms={f"mixture/{name}": values for name, values in parameters.items()}, images=images)
+
+
+@threadpool_limits.wrap(1)  # several threads take three times as long where other work shares the cores
+def baselines(config: Config, train: Samples, samples: Samples) -> tuple[str, dict[str, np.ndarray]]:
+    """Losses with the mean training volume, and with principal components of the training volumes.
+
+    The squared error that components minimise is `mse`, and of log(1 + x) it is `msle`.
+    """
+    if config.model.decoder == "lattice":  # its loss has other parts too
+        return "", {}
+    train = train[:: -(-len(train) // MAX_BASELINE_VOLUMES)]
+    if config.loss == "msle":
+        train, samples = np.log1p(train), np.log1p(samples)
+    train, samples = (part.reshape(len(part), -1) for part in (train, samples))
+    mean, most = train.mean(0), min(len(train) - 1, train.shape[1], config.model.latent_dim)
+    train, rest = train - mean, samples - mean
+    _, vectors = np.linalg.eigh(train @ train.T)  # faster than a singular value decomposition
+    components, _ = np.linalg.qr(train.T @ vectors[:, : -most - 1 : -1])
+    losses = {}
+    for k in (0, min(5, most), most):
+        axes = components[:, :k]
+        errors = abs(rest - rest @ axes @ axes.T) ** (1 if config.loss == "mae" else 2)
+        losses[f"pca_{k}" if k else "mean_volume"] = errors.mean(1)
+    return (
+        f"mean_volume is the mean of {len(train)} training volumes, and pca_K their first K principal components (of "
+        f"log(1 + x) for msle, and not the best for mae); the latent vector has {config.model.latent_dim} numbers, and "
+        f"{len(train)} volumes give K < {len(train)}",
+        losses,
+    )
 
 
 def slices(volume: np.ndarray, density: np.ndarray, zoom: int = 8) -> np.ndarray:

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 import gmmae
 from gmmae.cli.arguments import parse_train
@@ -24,6 +25,7 @@ from gmmae.training.loop import run
 from gmmae.training.records import Progress
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
+from gmmae.workloads.nodules import baselines
 from tests.commands import refusal, rows, run_gmmae
 from tests.faults.damages import rewrite
 from tests.small import Recorder, small
@@ -38,7 +40,7 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, ca
     folder, record = mixture_run
     code, printed, _ = evaluate(capsys, folder)
     assert code == 0
-    head, loss, intervals, place = printed.splitlines()
+    head, loss, *_, intervals, _, place = printed.splitlines()
     assert head == f"{folder}: the parameters of epoch {record.best_epoch}, the best, on 6 validation samples"
     table = rows(folder / "evaluation.csv")
     values = np.array([float(row["loss"]) for row in table])
@@ -51,10 +53,22 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, ca
     assert words == f"({expected.low:.6g} to {expected.high:.6g})"
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
-    assert list(table[0]) == [*COLUMNS][:-2]
+    assert list(table[0]) == [*[*COLUMNS][:4], "mean_volume", "pca_5", "pca_8", "refined_30"]
     names = registry.build(small()).load().names
     assert names is not None
     assert [row["name"] for row in table] == names["validation"]
+
+
+@pytest.mark.parametrize(("loss", "power"), [("msle", 2), ("mae", 1)])
+def test_the_scale_is_that_of_scikit_learns_components(loss, power):
+    data = registry.build(small()).load()
+    parts = [part.reshape(len(part), -1) for part in (data.train, data.validation)]
+    train, samples = map(np.log1p, parts) if loss == "msle" else parts
+    _, found = baselines(small(loss=loss, model__latent_dim=128).settings, data.train, data.validation)
+    for count, name in ((0, "mean_volume"), (5, "pca_5"), (21, "pca_21")):
+        pca = PCA(count).fit(train)
+        error = samples - (pca.inverse_transform(pca.transform(samples)) if count else train.mean(0))
+        np.testing.assert_allclose(found[name], (abs(error) ** power).mean(1), rtol=1e-3)
 
 
 def test_all_samples_are_those_of_both_splits_in_small_batches_too(mixture_run, tmp_path, capsys, monkeypatch):
@@ -78,6 +92,7 @@ def test_other_data_are_evaluated_whole_however_few_they_are(mixture_run, tmp_pa
     code, printed, _ = evaluate(capsys, folder, "--data.seed", 5, "--data.samples", 4, "--out", out)
     assert code == 0  # the run's 6 validation samples would be too many
     assert printed.splitlines()[0].endswith("on 4 unseen samples")
+    assert "mean_volume" not in printed  # it would be of the run's data
     assert len(rows(out)) == 4
     model = gmmae.load(folder, data__seed=5, data__samples=4, data__validation=0.25)
     expected = np.concatenate([model.losses(model.workload.load().train), model.losses(model.workload.load().validation)])

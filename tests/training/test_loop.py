@@ -13,7 +13,10 @@ import pytest
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.training import compilation, loop, programs
+from gmmae.training.figures import draw
 from gmmae.training.records import from_json, read_history, to_json
+from gmmae.training.trained import load
+from gmmae.training.workdir import WorkDir
 from tests.small import Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
 from tests.training.test_same_bits import GROWING
 
@@ -42,6 +45,18 @@ def test_record_and_history_are_complete(uninterrupted):
     assert record.final_val_loss == history[-1].val_loss
     assert checkpoint_epochs(workdir) == [4, 5]
     assert snapshots(workdir) == ["epoch_000000.npz", "epoch_000005.npz"]
+
+
+def test_the_figure_ends_with_the_parameters_that_are_kept(tmp_path):
+    record, display = finish(small(stop__mode="max"), tmp_path)  # so the best epoch is the first
+    assert snapshots(tmp_path) == ["epoch_000000.npz", "epoch_000001.npz"]
+    model = load(tmp_path)
+    (tmp_path / "figures" / "snapshots" / "epoch_000003.npz").touch()  # of an earlier end, and not drawn
+    draw(model.config, record, WorkDir(tmp_path))
+    with np.load(tmp_path / "figures" / "snapshots" / "epoch_000001.npz") as kept:
+        assert kept["val_loss"] == display.rows[0].val_loss
+        expected = model.describe(model.workload.load().validation[:2])["density"]
+        np.testing.assert_allclose(kept["density"], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_target_reached(tmp_path, uninterrupted):

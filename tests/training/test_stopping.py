@@ -1,11 +1,17 @@
 import math
+import re
 
 import pytest
 
 from gmmae.config.schema import StopConfig
 from gmmae.system import stop_reasons
+from gmmae.training.compilation import RunCache
 from gmmae.training.records import Epoch
+from gmmae.training.run_logger import write_history
 from gmmae.training.stopping import StopMonitor, crossing
+from gmmae.training.verdict import verdict
+from gmmae.training.workdir import WorkDir
+from tests.small import small
 
 
 def monitor(ends, inside=(), train_loss=0.5, total_s=10.0, **rules):
@@ -104,6 +110,27 @@ def test_a_crossing_lies_between_two_validations():
     assert crossing((0, 18, 36), (math.inf, 3.0, 1.0), 2.0) == 27.0
     assert crossing((0, 18), (math.inf, 3.0), 4.0) == 18.0
     assert crossing((0, 18, 36), (math.nan, 3.0, math.nan), 2.0) == math.inf
+
+
+FALLS = [1 / epoch for epoch in range(1, 31)]
+RISES = [0.5, *range(1, 30)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "train", "words"),
+    [
+        (RISES, FALLS, [["from epoch 2 on", "--data.augment"]]),
+        ([0.4, *[0.5] * 29], FALLS, []),
+        (RISES, FALLS[::-1], []),
+        (RISES[:10], FALLS[:10], []),  # nine epochs after the best
+        ([0.5] * 19 + [0.4, *range(1, 11)], FALLS, []),  # a third of all
+    ],
+)
+def test_overfitting_is_a_training_loss_that_falls_while_the_validation_gets_worse(tmp_path, losses, train, words):
+    rows = [Epoch(e, e, e, 0.1, *both, 0, 0, 0, 0, 0, 32) for e, both in enumerate(zip(train, losses, strict=True), 1)]
+    write_history(tmp_path / "history.csv", rows)
+    lines = verdict(small(), WorkDir(tmp_path), RunCache())
+    assert [re.findall("from epoch .* on|--data.augment", line) for line in lines] == words
 
 
 def test_every_reason_has_its_exit_code():
