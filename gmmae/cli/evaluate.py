@@ -86,7 +86,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
     metrics: list[str] = []
     for part in [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]:
         samples = getattr(data, part)
-        kinds = _kinds(known, samples, part, other, unmatched)
+        kinds = kinds_of(known, samples, part, other, unmatched)
         columns = {"name": data.names[part] if data.names else range(len(kinds)), "split": kinds}
         columns |= {"group": data.groups[part]} if data.groups else {}
         found, more = model.evaluate(samples), (data.columns or {}).get(part, {})
@@ -132,7 +132,7 @@ def _write(
         print(f"{'samples':<12} {path}")
 
 
-def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
+def kinds_of(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
     """What each sample was to a run, `unmatched` where the run does not know it. Samples of sources are not all known.
 
     `other` says whether the data may be others than the run's.
