@@ -79,8 +79,8 @@ def verdict(results: Sequence[Result], groups: np.ndarray, by: str) -> str:
     """Which features are shown to be better than chance."""
     count = len(set(groups))
     better = [each.kind for each in results if each.method == LINEAR and each.auc.low > 0.5 and count >= FEW_GROUPS]
-    patients, shown = "patients" if by == "patient" else "groups", ", ".join(better) or "nothing"
-    return f"{len(groups)} volumes of {count} {patients}, {LINEAR}: {shown} better than chance"
+    patients, shown = "patients" if by == "patient" else "groups", ", ".join(better) or "no features"
+    return f"{len(groups)} volumes of {count} {patients}: {LINEAR} beats chance with {shown}"
 
 
 def draw(path: Path, results: Sequence[Result], truth: np.ndarray, classes: Sequence[str], title: str) -> None:

@@ -21,8 +21,8 @@ MIN_SAMPLES = 2 * grouped.FOLDS
 
 MIN_TEST_GROUPS = 50
 """With fewer test patients all are cross-validated: half of 50 in each class leave an AUC uncertain by ±0.14."""
-COMPONENTS = 32
-"""Principal components of the voxels; fewer if there are fewer volumes."""
+COMPONENTS = 10
+"""Principal components of the voxels. Standardised, the small ones of many more are noise that hides the large ones."""
 
 Indices = Int[np.ndarray, " samples"]
 

@@ -62,14 +62,13 @@ def command(options: PredictArguments, config: Config) -> None:
         labels = samples.labels_of(nodules, rule._replace(column=options.label_column or rule.column))
     judged = np.flatnonzero(np.isin(labels, classes) & ~fitted)
     truth, groups = np.searchsorted(classes, labels[judged]), columns["group"][judged]
-    lines = [f"{len(kinds)} nodules, to the run and its classifiers {_counts(kinds)}; what they were fitted to is no test"]
+    lines = [f"{options.folder}: {_counts(kinds)}; fitted: no test, of patients whom the run or its classifiers were fitted to"]
     lines += [f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()]
+    lines.append(f"labels for a test: {_counts(labels[~fitted]) or 'none'}; it takes {' and '.join(classes)}, and needs each")
     results = []
     if len(set(truth)) == len(classes):
         results = [scored(kind, LINEAR, values[None, judged], truth, groups) for kind, values in found.items()]
         lines += [tables.text_table(*report.table(results, {})), report.verdict(results, groups, nodules.by)]
-    else:
-        lines.append(f"no test, which needs labels {' and '.join(classes)}; got {_counts(labels[~fitted]) or 'none'}")
     rows = {"name": columns["name"], "group": columns["group"], "split": kinds, "label": labels}
     for kind, values in found.items():
         rows |= {f"{kind}: {name}": values[:, i].round(5) for i, name in enumerate(classes) if i or len(classes) > 2}
