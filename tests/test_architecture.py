@@ -188,10 +188,10 @@ def test_what_must_work_without_jax_knows_no_jax(name):
             "scipy",
             [
                 *("gmmae.plotting", "gmmae.data", "gmmae.scaling", "gmmae.planner", "gmmae.sweep.report", "gmmae.generation"),
-                "gmmae.classification.features",
+                "gmmae.classification",
             ],
         ),
-        ("sklearn", ["gmmae.generation", "gmmae.classification.classifiers"]),
+        ("sklearn", ["gmmae.generation", "gmmae.classification", "gmmae.cli.predict"]),
         ("SimpleITK", ["gmmae.plotting", "gmmae.data", "gmmae.generation.insertion"]),
         ("tensorboardX", ["gmmae.training.run_logger", "gmmae.sweep.report.tensorboard", "gmmae.planner.curve_files"]),
         ("orbax", ["gmmae.training.checkpoint"]),

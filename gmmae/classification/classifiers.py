@@ -23,8 +23,10 @@ Probabilities = Float[np.ndarray, "samples classes"]
 BOOSTING: Any = HistGradientBoostingClassifier(random_state=0).set_params(
     learning_rate=0.05, max_features=0.3, early_stopping=False
 )
+LINEAR = "logistic regression"
+"""The classifier that is kept for other volumes."""
 METHODS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
-    "logistic regression": (
+    LINEAR: (
         make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000)),
         {"logisticregression__C": [0.0001, 0.001, 0.01, 0.1, 1.0]},
     ),
@@ -47,33 +49,50 @@ class Result(NamedTuple):
     accuracy_sd: float
     settings: list[dict[str, Any]]  # chosen for each run
     probabilities: Probabilities  # of the test samples' classes, mean over runs and seeds
+    fitted: Any = None  # the first run's classifier for other volumes
 
 
 def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: int, say: Callable[[str], None]) -> list[Result]:
-    """Fits all classifiers to the training samples and judges them by the test samples."""
-    train, test, truth = labelled.train, labelled.test, labelled.truth
-    weight = grouped.weights(labelled.nodules.table["group"][test], seed=0)
-    results = []
+    """Fits all classifiers to training samples and judges them by test samples."""
+    test, truth, results = labelled.test, labelled.truth, []
+    groups = labelled.nodules.table["group"][test]
+    # Boosting many folds would take minutes, and gains nothing on so few samples.
+    methods = {LINEAR: METHODS[LINEAR]} if labelled.rounds[1:] else METHODS
     for kind in runs[0]:
-        for name, (method, settings) in METHODS.items():
-            chosen, found = [], []
+        for name, (method, settings) in methods.items():
+            chosen, found, fits = [], [], []
             for inputs in (run[kind] for run in runs):
-                chosen.append(choose(method, settings, inputs, truth, labelled.folds))
-                for seed in range(seeds):
-                    fitted: Any = clone(method)
-                    fitted.set_params(**chosen[-1])
-                    if method is BOOSTING:
-                        fitted.set_params(random_state=seed)
-                    # One thread is enough for so few samples. Several took ten times as long beside other work.
-                    with threadpool_limits(1):
-                        found.append(fitted.fit(inputs[train], truth[train]).predict_proba(inputs[test]))
-            aucs, shares = (np.array([score(one, truth[test], weight) for one in found]) for score in (macro_auc, accuracy))
-            auc, right = (grouped.estimate(values.mean(0)) for values in (aucs, shares))
-            sds = [float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan for values in (aucs, shares)]
-            count = runs[0][kind].shape[1]
-            results.append(Result(kind, count, name, auc, sds[0], right, sds[1], chosen, np.mean(found, axis=0)))
-        say(f"{kind}: AUC {', '.join(f'{result.auc.value:.3f} ({result.method})' for result in results[-len(METHODS) :])}")
+                answers, best = np.zeros((seeds, len(truth), len(labelled.classes))), {}
+                for train, judged, folds in labelled.rounds:
+                    best = choose(method, settings, inputs, truth, folds)
+                    for seed in range(seeds):
+                        fitted: Any = clone(method)
+                        fits.append(fitted)
+                        fitted.set_params(**best)
+                        if method is BOOSTING:
+                            fitted.set_params(random_state=seed)
+                        # One thread is enough for so few samples. Several took ten times as long beside other work.
+                        with threadpool_limits(1):
+                            fitted.fit(inputs[train], truth[train])
+                            if len(judged):
+                                answers[seed, judged] = fitted.predict_proba(inputs[judged])
+                chosen.append(best)
+                found.extend(answers[:, test])
+            result = scored(kind, name, np.array(found), truth[test], groups)
+            results.append(
+                result._replace(features=runs[0][kind].shape[1], settings=chosen, fitted=fits[len(fits) // len(runs) - 1])
+            )
+        say(f"{kind}: AUC {', '.join(f'{result.auc.value:.3f} ({result.method})' for result in results[-len(methods) :])}")
     return results
+
+
+def scored(kind: str, name: str, found: np.ndarray, truth: Int[np.ndarray, " samples"], groups: grouped.Groups) -> Result:
+    """The scores of a classifier's fits, by the probabilities that each gives."""
+    weight = grouped.weights(groups, seed=0)
+    aucs, shares = (np.array([score(one, truth, weight) for one in found]) for score in (macro_auc, accuracy))
+    auc, right = (grouped.estimate(values.mean(0)) for values in (aucs, shares))
+    sds = [float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan for values in (aucs, shares)]
+    return Result(kind, 0, name, auc, sds[0], right, sds[1], [], np.mean(found, axis=0))
 
 
 def choose(

@@ -8,16 +8,21 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gmmae.classification.classifiers import MIN_TO_BOOST, Result
-from gmmae.classification.samples import Labelled
+import numpy as np
+from sklearn.metrics import RocCurveDisplay
+
+from gmmae.classification.classifiers import LINEAR, MIN_TO_BOOST, Result
+from gmmae.classification.samples import MIN_TEST_GROUPS, Labelled
 from gmmae.data.extraction import medmnist
-from gmmae.data.grouped import FOLDS, Estimate
+from gmmae.data.grouped import FEW_GROUPS, FOLDS, Estimate
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import own_columns
-from gmmae.plotting import tables
+from gmmae.plotting import canvas, tables
+from gmmae.plotting.comparison import STYLES
 from gmmae.system.files import csv_text, whole_folder, write_text
 
 JSON, MARKDOWN, TABLE, PREDICTIONS = "classification.json", "classification.md", "classification.csv", "predictions.csv"
+ROC, WEIGHTS = "roc.png", "classifiers.npz"
 
 
 def published() -> dict[str, Any]:
@@ -30,18 +35,27 @@ def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int
     tested = labelled.truth[labelled.test]
     classes = ", ".join(f"{sum(tested == i)} of {name!r}" for i, name in enumerate(labelled.classes))
     groups = len(set(labelled.nodules.table["group"][labelled.test]))
-    lines = [f"{len(labelled.train)} training and {len(tested)} test samples; in the test set {classes}"]
+    fitted = len(labelled.rounds[-1][0])
+    lines = [f"{fitted} training and {len(tested)} test samples; in the test set {classes}"]
     if labelled.unlabelled:
         lines.append(f"{labelled.unlabelled} volumes have no label and are left out")
     if labelled.own_test:
         lines.append("training, validation and test sets are the data's own; settings were chosen on the validation set")
+    elif labelled.rounds[1:]:
+        lines = [
+            f"{len(tested)} samples, {classes}",
+            f"a {FOLDS}-fold cross-validation tests all samples, because the run's validation set is of fewer than "
+            f"{MIN_TEST_GROUPS} patients or groups; the split is by {labelled.nodules.by}. The model was trained, without "
+            f"labels, on {len(labelled.seen)} of them; settings were chosen by {FOLDS} folds of each training set",
+            *lines[1:],
+        ]
     else:
         lines.append(
             f"the test set is the run's validation set; the split is by {labelled.nodules.by}. The model was not trained on "
             f"it, but its epoch was chosen by its loss there, without labels; settings were chosen by {FOLDS} folds of the "
             "training set"
         )
-    if len(labelled.train) < MIN_TO_BOOST:
+    if not labelled.rounds[1:] and fitted < MIN_TO_BOOST:
         lines.append(f"gradient boosting learns nothing from fewer than {MIN_TO_BOOST} samples, so look at logistic regression")
     lines.append(f"means over {len(runs)} of the model's runs and {seeds} of the classifier's seeds; sd is between these")
     lines.append(f"95 % intervals resample the {groups} groups of the test set: patients, or volumes where none is named")
@@ -61,6 +75,30 @@ def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int
     return lines
 
 
+def verdict(results: Sequence[Result], groups: np.ndarray, by: str) -> str:
+    """Which features are shown to be better than chance."""
+    count = len(set(groups))
+    better = [each.kind for each in results if each.method == LINEAR and each.auc.low > 0.5 and count >= FEW_GROUPS]
+    patients, shown = "patients" if by == "patient" else "groups", ", ".join(better) or "no features"
+    return f"{len(groups)} volumes of {count} {patients}: {LINEAR} beats chance with {shown}"
+
+
+def draw(path: Path, results: Sequence[Result], truth: np.ndarray, classes: Sequence[str], title: str) -> None:
+    """Draws the ROC curves of the logistic regressions of two classes."""
+    if len(classes) > 2 or not results:
+        return
+    figure = canvas.blank(5.4, title)
+    axes = figure.subplots()
+    axes.set_prop_cycle(color=[colour for colour, _ in STYLES])
+    for result in results:
+        if result.method == LINEAR:
+            RocCurveDisplay.from_predictions(truth, result.probabilities[:, 1], ax=axes, name=result.kind)
+    axes.plot([0, 1], [0, 1], "k--", lw=0.9)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), ncols=2, frameon=False, fontsize=8)
+    canvas.dress(axes, "false positive rate", f"true positive rate, {classes[1]}")
+    canvas.save(figure, path)
+
+
 def table(results: Sequence[Result], known: dict[str, list[float]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Columns and rows of the results, with published ones below."""
     number = "{:.3f}".format
@@ -76,9 +114,14 @@ def table(results: Sequence[Result], known: dict[str, list[float]]) -> tuple[tup
 
 
 def write(
-    folder: Path, labelled: Labelled, results: Sequence[Result], known: dict[str, list[float]], about: dict[str, Any]
+    folder: Path,
+    labelled: Labelled,
+    results: Sequence[Result],
+    known: dict[str, list[float]],
+    about: dict[str, Any],
+    basis: np.ndarray,
 ) -> list[Path]:
-    """Writes the table as CSV and Markdown, all values as JSON, and the probabilities of the test samples."""
+    """Writes table, values, the test samples' probabilities, ROC curves of two classes, and what `gmmae predict` reads."""
     rows, predictions, columns = [], [], labelled.nodules.table
     for result in results:
         values = {"features": result.kind, "count": result.features, "classifier": result.method}
@@ -94,9 +137,15 @@ def write(
     shown = tables.table(*table(results, known), "Classification of the test set", [f"{note}." for note in about["notes"]])
     rounded = [{name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items()} for row in rows]
     exact = [row | {"settings": result.settings} for row, result in zip(rows, results, strict=True)]
+    weights = {}
+    for kind, (scaler, linear) in ((result.kind, result.fitted) for result in results if result.method == LINEAR):
+        slopes = linear.coef_ / scaler.scale_  # for features as they are; two classes have one row
+        weights[kind] = np.column_stack([slopes, linear.intercept_ - slopes @ scaler.mean_])
     with whole_folder(folder, mark=JSON) as place:
+        np.savez(place / WEIGHTS, allow_pickle=False, basis=basis, **weights)
+        draw(place / ROC, results, labelled.truth[labelled.test], labelled.classes, about["notes"][0])
         write_text(place / MARKDOWN, f"{shown}\n")
         write_text(place / TABLE, csv_text(rounded, rounded[0]))
         write_text(place / PREDICTIONS, csv_text(predictions, predictions[0]))
         write_text(place / JSON, json.dumps(about | {"results": exact}, indent=1) + "\n")
-    return [folder / name for name in (MARKDOWN, TABLE, PREDICTIONS, JSON)]
+    return sorted(folder.iterdir())

@@ -1,20 +1,30 @@
 """Labelled volumes of a run's data, divided as the run did, and what its model finds in them."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Shaped
+from sklearn.decomposition import PCA
+from sklearn.model_selection import StratifiedGroupKFold
 
 from gmmae.classification.features import block_means, mixture_features
 from gmmae.data import grouped, sources
 from gmmae.data.settings import CROP_PATTERN, DataConfig
-from gmmae.data.volumes import Nodules, masses, own_columns, to_density
+from gmmae.data.volumes import Nodules, masses, own_columns, to_density, windowed
 from gmmae.system.errors import InputError
 from gmmae.training.trained import Trained
 
 MIN_SAMPLES = 2 * grouped.FOLDS
 """Fewest samples of each class in the training set."""
+
+
+MIN_TEST_GROUPS = 50
+"""With fewer test patients all are cross-validated: half of 50 in each class leave an AUC uncertain by ±0.14."""
+COMPONENTS = 10
+"""Principal components of the voxels. Standardised, the small ones of many more are noise that hides the large ones."""
+
+Indices = Int[np.ndarray, " samples"]
 
 
 class LabelRule(NamedTuple):
@@ -31,9 +41,11 @@ class Labelled(NamedTuple):
     nodules: Nodules  # those without a label are left out
     classes: tuple[str, ...]  # their names
     truth: Int[np.ndarray, " samples"]  # class of each volume
-    train: Int[np.ndarray, " train"]
-    test: Int[np.ndarray, " test"]  # the model was not trained on them
-    folds: list[tuple[np.ndarray, np.ndarray]]  # that choose settings, without the test set
+    seen: Indices  # the model was trained on them
+    test: Indices  # those that judge; all of them are a cross-validation
+    # Volumes to fit to, those that judge the fit, and folds of the first, or a validation set, that choose settings. Of a
+    # cross-validation the last round judges nothing, and fits what is kept.
+    rounds: list[tuple[Indices, Indices, list[tuple[Indices, Indices]]]]
     own_test: bool  # whether the data have a test set of their own
     unlabelled: int  # volumes without a label
 
@@ -41,7 +53,7 @@ class Labelled(NamedTuple):
 def load(data: DataConfig, rule: LabelRule) -> Labelled:
     """Loads the data of a run, with their labels."""
     loaded = sources.load(replace(data, augment_with=None))
-    labels = _labels(loaded.nodules, rule)
+    labels = labels_of(loaded.nodules, rule)
     kept = np.flatnonzero(labels != "")
     classes = np.unique(labels[kept])
     if len(classes) < 2:
@@ -53,8 +65,11 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
     nodules, truth = loaded.nodules.take(kept), np.searchsorted(classes, labels[kept])
     train, validation, own = (np.flatnonzero(np.isin(kept, part)) for part in (*loaded.split, loaded.test))
     own_test = len(loaded.test) > 0
-    test = own if own_test else validation
-    parts = {"training": train, "test": test} | ({"validation": validation} if own_test else {})
+    groups, parts = nodules.table["group"], {"training": train, "test": own if own_test else validation}
+    if own_test:
+        parts["validation"] = validation
+    elif len(set(groups[validation])) < MIN_TEST_GROUPS:
+        parts = {"training": np.arange(len(truth))}
     for name, part in parts.items():
         counts, least = np.bincount(truth[part], minlength=len(classes)), MIN_SAMPLES if name == "training" else 1
         if counts.min() < least:
@@ -62,18 +77,24 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
                 f"the {name} set must have {least} or more samples of each class; it has {counts.min()} of "
                 f"{str(classes[counts.argmin()])!r}"
             )
-    folds = [(train, validation)]
-    if not own_test:
-        divided = grouped.folds(truth[train], nodules.table["group"][train], data.seed)
-        folds = [(train[fit], train[judged]) for fit, judged in divided]
-    if not folds:
+    fitted = parts["training"]
+    pairs = [(fitted, parts.get("test", fitted[:0]))]
+    if "test" not in parts:
+        pairs[:0] = StratifiedGroupKFold(grouped.FOLDS, shuffle=True, random_state=data.seed).split(truth, truth, groups)
+    rounds = []
+    for fit, test in pairs:
+        folds = () if own_test else grouped.folds(truth[fit], groups[fit], data.seed)
+        rounds.append((fit, test, [(fit[inner], fit[outer]) for inner, outer in folds] or [(train, validation)] * own_test))
+    if not all(folds for *_, folds in rounds):
         raise InputError(
             f"a class must be in several of {grouped.FOLDS} folds by {nodules.by}; got one whose samples are of few groups"
         )
-    return Labelled(nodules, tuple(classes.tolist()), truth, train, test, folds, own_test, len(labels) - len(kept))
+    names = tuple(classes.tolist())
+    return Labelled(nodules, names, truth, train, parts.get("test", fitted), rounds, own_test, len(labels) - len(kept))
 
 
-def _labels(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]:
+def labels_of(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]:
+    """The labels; empty where a volume has none."""
     words = nodules.table["category"] if rule.column is None else nodules.column(rule.column)
     if words is None:
         known = ", ".join(own_columns(nodules.table, ())) or "none"
@@ -90,12 +111,17 @@ def _labels(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]
     return np.select(ranges, [f"at most {rule.at_most:g}", f"at least {rule.at_least:g}"], "")
 
 
-def inputs(model: Trained, labelled: Labelled, data: DataConfig, blocks: int) -> dict[str, np.ndarray]:
+def principal_components(labelled: Labelled, data: DataConfig) -> Any:  # noqa: ANN401
+    """Those of the labelled volumes that the model was trained on too, components × voxels."""
+    values = windowed(labelled.nodules.values[labelled.seen], data.window).reshape(len(labelled.seen), -1)
+    return PCA(min(COMPONENTS, *values.shape), svd_solver="full").fit(values).components_
+
+
+def inputs(model: Trained, nodules: Nodules, data: DataConfig, blocks: int, basis: np.ndarray) -> dict[str, np.ndarray]:
     """The features of each kind, for all volumes.
 
     Diameters are a kind of their own where `data.crop` is a multiple of them, because the cubes then do not show them.
     """
-    nodules = labelled.nodules
     density = to_density(nodules.values, data.window, nodules.places)
     described = model.describe(density)
     mixture = mixture_features(*(np.asarray(described[name]) for name in ("weights", "means", "covariances")))
@@ -106,6 +132,8 @@ def inputs(model: Trained, labelled: Labelled, data: DataConfig, blocks: int) ->
         "voxels": block_means(nodules.values, data.window, blocks),
     }
     kinds["all three"] = np.column_stack(list(kinds.values()))
+    # Classifiers standardise these, so the mean volume is of no matter.
+    kinds["PCA"] = windowed(nodules.values, data.window).reshape(len(mixture), -1) @ basis.T
     crop = CROP_PATTERN.fullmatch(data.crop)
     if crop is not None and crop["unit"] == "x" and not np.isnan(nodules.diameter_mm).any():
         sizes = np.log(nodules.diameter_mm)[:, None]

@@ -8,6 +8,7 @@ from gmmae.cli.arguments import data_of
 from gmmae.cli.options import ClassifyArguments
 from gmmae.config.schema import Config, flatten
 from gmmae.data.extraction import medmnist
+from gmmae.data.extraction.annotations import patient_key
 from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.plotting import tables
 from gmmae.system.errors import InputError
@@ -42,18 +43,25 @@ def command(options: ClassifyArguments, config: Config) -> None:
         seeds.append(own.seed)
     out = options.out or options.run / "classification"
     claim_output(out, report.JSON)
-    labelled = samples.load(data, LabelRule(options.label_column, low, high))
-    inputs = []
+    rule = LabelRule(options.label_column, low, high)
+    labelled = samples.load(data, rule)
+    basis, nodules = samples.principal_components(labelled, data), labelled.nodules
+    inputs, losses = [], []
     now = fingerprint.load(config)
     for run, seed in zip(runs, seeds, strict=True):
         fingerprint.checked(run, now)
         model = restore(replace(config, seed=seed), run)
         if model.workload.encode is None or model.workload.describe is None:
             raise InputError(f"RUN must have a model that describes volumes by mixtures, such as nodules; got {run}")
-        inputs.append(samples.inputs(model, labelled, data, options.blocks))
+        inputs.append(samples.inputs(model, nodules, data, options.blocks, basis))
+        losses.append(model.record.best_val_loss)
     results = classifiers.compare(labelled, inputs, options.seeds, say_on_stderr)
-    notes = report.notes(labelled, data, runs, options.seeds)
+    verdict = report.verdict(results, nodules.table["group"][labelled.test], nodules.by)
+    notes = [verdict, *report.notes(labelled, data, runs, options.seeds)]
+    patients = nodules.table["group"][labelled.rounds[-1][0]] if nodules.by.startswith("patient") else ()
     known = report.published().get(medmnist.dataset_name(data.folder), {}) if data.source == "medmnist" else {}
     about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
-    paths = report.write(out, labelled, results, known, about)
+    about |= {"losses": losses, "blocks": options.blocks, "label": rule._replace(column=rule.column or data.category_column)}
+    about |= {"fitted": ["train", "validation"][: len(labelled.rounds)], "patients": sorted(set(map(patient_key, patients)))}
+    paths = report.write(out, labelled, results, known, about, basis)
     print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *paths])

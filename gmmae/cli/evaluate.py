@@ -93,7 +93,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
     few = sum(np.size(getattr(data, part)) for part in parts) <= MAX_REFINED_VALUES
     for part in parts:
         samples = getattr(data, part)
-        kinds = _kinds(known, samples, part, other, unmatched)
+        kinds = kinds_of(known, samples, part, other, unmatched)
         columns = {"name": data.names[part] if data.names else range(len(kinds)), "split": kinds}
         columns |= {"group": data.groups[part]} if data.groups else {}
         about, simple = baselines(config.settings, data.train, samples) if baselines else ("", {})
@@ -143,7 +143,7 @@ def _write(
         print(f"{'samples':<12} {path}")
 
 
-def _kinds(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
+def kinds_of(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
     """What each sample was to a run, `unmatched` where the run does not know it. Samples of sources are not all known.
 
     `other` says whether the data may be others than the run's.

@@ -60,6 +60,7 @@ GROUPS = {
         Command("evaluate", "compute loss and metrics for each sample"),
         Command("describe", "describe volumes as mixtures"),
         Command("classify", "classify volumes by what the model finds in them"),
+        Command("predict", "classify other nodules by what classify fitted"),
         Command("export", "write the model to one file that JAX alone can load"),
         Command("generate", "make new nodules"),
         Command("insert", "put nodules into CT scans"),

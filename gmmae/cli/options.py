@@ -152,6 +152,19 @@ class ClassifyArguments(Options):
 
 
 @dataclass(frozen=True)
+class PredictArguments(Options):
+    """Apply the classifiers that `gmmae classify RUN` kept to other nodules, cut like the run's.
+
+    No label is needed. Where there are labels, those of nodules and patients that the run was not trained on are a test.
+    """
+
+    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    folder: Folder = MISSING  # the nodules: a folder with a CSV, one shaped like LUNA16, or an .npz of volumes
+    label_column: Text | None = None  # column of the CSV with the labels, if there are any; none: as classified
+    out: Path | None = None  # folder to write, and earlier results are replaced; none: predicted_FOLDER in RUN
+
+
+@dataclass(frozen=True)
 class ExportArguments(Options):
     """Write a run's best parameters and functions to one file that JAX loads without gmmae."""
 
@@ -272,6 +285,7 @@ PARSERS: Mapping[str, Parser] = {
     "evaluate": partial(parse_on_run, EvaluateArguments),
     "describe": partial(parse_on_run, DescribeArguments),
     "classify": partial(parse_on_run, ClassifyArguments),
+    "predict": partial(parse_on_run, PredictArguments),
     "export": partial(parse_on_run, ExportArguments),
     "generate": _own(GenerateArguments),
     "insert": _own(InsertArguments),

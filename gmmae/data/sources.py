@@ -29,17 +29,15 @@ class SplitNodules(NamedTuple):
 
 
 def load(config: DataConfig) -> SplitNodules:
-    """Loads the nodules, takes central sections where `data.ndim` asks for them, and divides them.
+    """Loads the nodules and divides them.
 
     Nodules of `data.augment_with` follow as training samples.
     """
-    synthetic = config.source == "synthetic"
-    nodules = synthetic_nodules(config.samples, config.volume_shape, config.seed) if synthetic else prepare.load(config)
-    nodules = _sections(nodules, config.ndim)
+    nodules = undivided(config)
     divided = divide(nodules, config)
     if not config.augment_with:
         return SplitNodules(nodules, divided)
-    more = _sections(prepare.load(of_generated(config, config.augment_with)), config.ndim)
+    more = undivided(of_generated(config, config.augment_with))
     held_out = nodules.take(divided.validation)
     known = {key for keys in _kin(held_out, held_out.column("inserted")) for key in keys}
     shared = [name for name, keys in zip(more.names, _kin(more, more.table["name"]), strict=True) if known & keys]
@@ -50,6 +48,14 @@ def load(config: DataConfig) -> SplitNodules:
         )
     both = joined(nodules, more)
     return SplitNodules(both, divided._replace(train=np.append(divided.train, range(len(nodules.values), len(both.values)))))
+
+
+def undivided(config: DataConfig) -> Nodules:
+    """All nodules, or central sections of them where `data.ndim` asks for these."""
+    synthetic = config.source == "synthetic"
+    nodules = synthetic_nodules(config.samples, config.volume_shape, config.seed) if synthetic else prepare.load(config)
+    masks = None if nodules.masks is None else central_section(nodules.masks, config.ndim)
+    return nodules._replace(values=central_section(nodules.values, config.ndim), masks=masks)
 
 
 def _kin(nodules: Nodules, generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
@@ -75,8 +81,3 @@ def divide(nodules: Nodules, config: DataConfig) -> Split:
     if parts.any():
         return Split(*(np.flatnonzero(parts == part) for part in ("train", "validation")))
     return split(nodules.groups, nodules.categories, config.validation, config.seed)
-
-
-def _sections(nodules: Nodules, ndim: int) -> Nodules:
-    masks = None if nodules.masks is None else central_section(nodules.masks, ndim)
-    return nodules._replace(values=central_section(nodules.values, ndim), masks=masks)

@@ -6,6 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
+from gmmae.classification import samples
+from gmmae.classification.classifiers import LINEAR
 from gmmae.classification.report import published
 from gmmae.config.schema import changed
 from gmmae.data.extraction.medmnist import DATASETS
@@ -14,7 +16,7 @@ from tests import medmnist_files
 from tests.commands import last_refusal, lines_of, rows, run_gmmae
 from tests.small import Recorder, small
 
-KINDS = ("mixture", "latent", "voxels", "all three")
+KINDS = ("mixture", "latent", "voxels", "all three", "PCA")
 
 
 def config_of(root, **changes):
@@ -46,7 +48,7 @@ def test_two_runs_give_a_table_beside_the_published_one(medmnist_runs, tmp_path,
     assert [result["auc"] for result in content["results"]] == pytest.approx([float(row["auc"]) for row in table], abs=1e-4)
     assert all(len(result["settings"]) == 2 for result in content["results"])
     predictions = rows(out / "predictions.csv")
-    assert len(predictions) == 16 * 8
+    assert len(predictions) == 16 * 10
     np.testing.assert_allclose([float(row["benign"]) + float(row["malignant"]) for row in predictions], 1, atol=2e-5)
     assert run_gmmae("classify", medmnist_runs[0], "--seeds", 1, "--out", out) == 0  # an earlier result is replaced
     assert rows(out / "classification.csv")[0]["auc_sd"] == ""
@@ -80,8 +82,9 @@ def test_more_classes_and_the_other_commands(tmp_path, capsys):
     assert {row["split"] for row in rows(folder / "evaluation_test.csv")} == {"test"}
 
 
-def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patients(tmp_path, capsys):
+def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patients(tmp_path, capsys, monkeypatch):
     """Balls of 40 patients, two each, whose diameter follows the score."""
+    monkeypatch.setattr(samples, "MIN_TEST_GROUPS", 1)  # fewer would be cross-validated
     cubes, folder = tmp_path / "cubes", tmp_path / "run"
     (cubes / "images").mkdir(parents=True)
     lines = ["file,patient,diameter_mm,score"]
@@ -127,6 +130,55 @@ def test_runs_and_labels_that_do_not_fit_are_refused(medmnist_runs, tmp_path, ca
         (("--data.root", without), "the test set must have 1 or more samples of each class; it has 0 of 'malignant'"),
     ):
         assert message in last_refusal(capsys, "classify", one, "--out", tmp_path / "out", *words)
+
+
+@pytest.fixture(scope="module")
+def classified_run(medmnist_runs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classified") / "run"
+    shutil.copytree(medmnist_runs[0], folder)
+    assert run_gmmae("classify", folder, "--seeds", 1) == 0
+    return folder
+
+
+def test_what_is_kept_gives_the_probabilities_of_the_test(medmnist_runs, classified_run, tmp_path, capsys):
+    path, out = medmnist_runs[0].parent / "nodulemnist3d.npz", tmp_path / "out"
+    assert "16 unseen, 24 fitted, 12 validation" in lines_of(capsys, "predict", classified_run, path, "--out", out)[0]
+    found = {row["name"]: row for row in rows(out / "probabilities.csv")}
+    judged = [row for row in rows(classified_run / "classification" / "predictions.csv") if row["classifier"] == LINEAR]
+    assert len(judged) == 16 * len(KINDS)
+    for row in judged:
+        assert found[row["name"]]["split"] == "unseen"
+        assert float(found[row["name"]][f"{row['features']}: malignant"]) == pytest.approx(float(row["malignant"]), abs=1e-4)
+    shutil.copytree(classified_run, other := tmp_path / "other")
+    record = json.loads((other / "record.json").read_text())
+    (other / "record.json").write_text(json.dumps(record | {"best_val_loss": 2.0}))
+    for words, message in (
+        ((medmnist_runs[1], path), "must have been classified"),
+        ((classified_run, path, "--data.shape", 12), "got data.shape otherwise"),
+        ((other, path), "its parameters have changed"),
+    ):
+        assert message in last_refusal(capsys, "predict", *words)
+
+
+@pytest.mark.parametrize(
+    ("count", "labels"), [(30, ()), (30, ("benign", "malignant")), (30, ("benign", "malignant", "metastasis")), (1, ("?",))]
+)
+def test_new_nodules_have_probabilities_and_with_labels_a_test(classified_run, tmp_path, capsys, count, labels):
+    lines = ["nodule_id,image_path,truth" if labels else "nodule_id,image_path"]
+    for i, volume in enumerate(medmnist_files.arrays(counts={"train": count})["train_images"]):
+        np.save(tmp_path / f"{i}.npy", volume)
+        label = labels[2] if i > 26 and labels[2:] else labels[i % 2] if labels else ""
+        lines.append(f"N{99 - i},{i}.npy" + f",{label}" * bool(labels))
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    options = ("--label-column", "truth") if labels else ()
+    printed = "\n".join(lines_of(capsys, "predict", classified_run, tmp_path, *options, "--out", tmp_path / "out"))
+    table = rows(tmp_path / "out" / "probabilities.csv")
+    assert {f"{row['nodule_id']},{row['image_path']}" for row in table} == {
+        line.rpartition(",")[0] if labels else line for line in lines[1:]
+    }
+    assert all((float(row["voxels: malignant"]) > 0.5) == int(row["image_path"][:-4]) % 2 for row in table)
+    assert (tmp_path / "out" / "roc.png").exists() == ("beats chance" in printed) == bool(labels[1:])
+    assert ("3 metastasis" in printed and "27 volumes of" in printed) == bool(labels[2:])
 
 
 def test_published_results_are_of_each_data_set_and_plausible():

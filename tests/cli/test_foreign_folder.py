@@ -58,6 +58,11 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     (tmp_path / "smaller.csv").write_text((folder / "labels.csv").read_text().replace(",9.", ",8."))
     lines_of(capsys, "evaluate", run, "--data.csv", tmp_path / "smaller.csv", "--out", tmp_path / "smaller")
     assert {row["split"] for row in rows(tmp_path / "smaller")} - {"train", "validation"} == {"unknown"}  # cut in another way
+    # So few patients are cross-validated, and other cuts of theirs are no test.
+    assert {row["nodule_id"] for row in predicted} == set(known)
+    printed = lines_of(capsys, "predict", run, folder, "--data.csv", tmp_path / "smaller.csv")
+    assert "32 fitted" in printed[0]
+    assert "labels for a test: none" in " ".join(printed)
 
 
 def test_columns_of_other_names_are_named_by_options(folder, tmp_path, capsys):

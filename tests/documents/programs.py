@@ -34,7 +34,7 @@ PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report"}
 OTHERS = {"head", "tensorboard", "unzip", "source", "ssh", "git", "pre-commit", "md5sum"}
 """Programs of others, which are not looked into."""
 
-ON_A_RUN = {"evaluate", "describe", "classify", "export"}
+ON_A_RUN = {"evaluate", "describe", "classify", "predict", "export"}
 """Commands whose options are those of the run that they are given."""
 
 

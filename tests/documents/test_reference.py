@@ -46,7 +46,18 @@ def test_every_option_of_a_command_is_listed(command):
     found, own = set(first_cells(text)), options(["gmmae", *command.split()])
     assert {option for option in found if option.startswith("--")} <= own
     elsewhere = {f"--{key.replace('_', '-')}" for key in (*KEYS, *(OF_SWEEPS if command == "sweep" else ()))}
-    positional = {"--root", "--run", "--runs", "--files", "--nodules", "--scans", "--real", "--generated", "--which"}
+    positional = {
+        "--folder",
+        "--root",
+        "--run",
+        "--runs",
+        "--files",
+        "--nodules",
+        "--scans",
+        "--real",
+        "--generated",
+        "--which",
+    }
     assert not {option for option in own - found - elsewhere - positional if not re.search(r"\.|^--no-|^-h|^--help$", option)}
 
 

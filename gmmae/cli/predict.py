@@ -1,0 +1,86 @@
+"""`gmmae predict`: the probabilities of new nodules' classes, and a test of the classifiers where labels are known."""
+
+import json
+from collections import Counter
+from zipfile import BadZipFile
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from gmmae.classification import report, samples
+from gmmae.classification.classifiers import LINEAR, scored
+from gmmae.classification.samples import LabelRule
+from gmmae.cli.evaluate import DIVISION, kinds_of
+from gmmae.cli.options import PredictArguments
+from gmmae.config.schema import Config, changed
+from gmmae.data import sources
+from gmmae.data.extraction.annotations import patient_key
+from gmmae.data.extraction.folders import source_of
+from gmmae.data.volumes import own_columns, to_density
+from gmmae.plotting import tables
+from gmmae.system.errors import InputError
+from gmmae.system.files import claim_output, csv_text, print_result, whole_folder, write_text
+from gmmae.training import fingerprint
+from gmmae.training.trained import restore, run_config
+from gmmae.workloads.configuration import identity_settings, on_its_data
+
+CSV, SUMMARY = "probabilities.csv", "summary.txt"
+
+
+def command(options: PredictArguments, config: Config) -> None:
+    """Writes the probabilities and, where there are labels, the test."""
+    run, place = options.run, options.run / "classification"
+    try:
+        about = json.loads((place / report.JSON).read_text(encoding="utf-8"))
+        weights = dict(np.load(place / report.WEIGHTS, allow_pickle=False))
+    except (OSError, ValueError, BadZipFile) as error:
+        raise InputError(f"RUN must have been classified; got {error}: give `gmmae classify {run}`") from error
+    own = run_config(run)  # whose column of categories the new nodules may not have
+    config = on_its_data(changed(config, data__root=str(options.folder), data__category_column="category"), own)
+    config = changed(config, data__source=source_of(options.folder, config.settings.data.csv))
+    data, settings = config.settings.data, identity_settings(config)
+    if others := {key for key, value in identity_settings(own).items() if value != settings[key]} - DIVISION:
+        raise InputError(f"nodules must be cut as those of {run}; got {', '.join(others)} otherwise: leave these options out")
+    out = options.out or run / f"predicted_{options.folder.resolve().stem}"
+    claim_output(out, CSV)
+    model = restore(config, run)
+    if about["losses"][0] != model.record.best_val_loss:
+        raise InputError(f"the classifiers must be of {run} as it is; its parameters have changed: give `gmmae classify {run}`")
+    nodules = sources.undivided(data)
+    columns, rule = nodules.table, LabelRule(*about["label"])
+    inputs = samples.inputs(model, nodules, data, about["blocks"], weights.pop("basis"))
+    linear, found, classes = LogisticRegression(), {}, about["classes"]
+    for kind, rows in weights.items():
+        linear.coef_, linear.intercept_, linear.classes_ = rows[:, :-1], rows[:, -1], np.array(classes)
+        found[kind] = linear.predict_proba(inputs[kind])
+    density = to_density(nodules.values, data.window, nodules.places)
+    kinds = np.array(kinds_of(fingerprint.read(run), density, "all", True, "unseen"))
+    fitted = np.isin(kinds, about["fitted"]) | np.isin([*map(patient_key, nodules.groups)], about["patients"])
+    kinds = np.where(fitted, "fitted", kinds)
+    labels = columns["category"]  # an .npz has no other column of them
+    if options.label_column or nodules.column(rule.column or "") is not None:
+        labels = samples.labels_of(nodules, rule._replace(column=options.label_column or rule.column))
+    judged = np.flatnonzero(np.isin(labels, classes) & ~fitted)
+    truth, groups = np.searchsorted(classes, labels[judged]), columns["group"][judged]
+    lines = [f"{options.folder}: {_counts(kinds)}; fitted: no test, of patients whom the run or its classifiers were fitted to"]
+    lines += [f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()]
+    lines.append(f"labels for a test: {_counts(labels[~fitted]) or 'none'}; it takes {' and '.join(classes)}, and needs each")
+    results = []
+    if len(set(truth)) == len(classes):
+        results = [scored(kind, LINEAR, values[None, judged], truth, groups) for kind, values in found.items()]
+        lines += [tables.text_table(*report.table(results, {})), report.verdict(results, groups, nodules.by)]
+    rows = {"name": columns["name"], "group": columns["group"], "split": kinds, "label": labels}
+    for kind, values in found.items():
+        rows |= {f"{kind}: {name}": values[:, i].round(5) for i, name in enumerate(classes) if i or len(classes) > 2}
+    rows |= own_columns(columns, rows)
+    with whole_folder(out, mark=CSV) as folder:
+        write_text(
+            folder / CSV, csv_text((dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)), rows)
+        )
+        write_text(folder / SUMMARY, "\n".join(lines))
+        report.draw(folder / report.ROC, results, truth, classes, lines[-1])
+    print_result(out, [*lines, *sorted(out.iterdir())])
+
+
+def _counts(words: np.ndarray) -> str:
+    return ", ".join(f"{count} {word}" for word, count in Counter(words[words != ""].tolist()).items())

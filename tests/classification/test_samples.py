@@ -1,0 +1,21 @@
+"""Which samples judge a classifier."""
+
+import numpy as np
+
+from gmmae.classification.samples import LabelRule, load
+from gmmae.data.settings import DataConfig
+
+
+def test_few_patients_judge_each_once_and_are_on_one_side(tmp_path):
+    volumes = np.random.default_rng(0).integers(-900, 300, (60, 8, 8, 8)).astype(np.int16)
+    patients, kinds = [f"P{i // 3}" for i in range(60)], [("benign", "malignant")[i // 3 % 2] for i in range(60)]
+    np.savez(tmp_path / "a.npz", volumes=volumes, patient=patients, categories=kinds)
+    root, cache = str(tmp_path / "a.npz"), str(tmp_path / "cache")
+    labelled = load(DataConfig(source="cubes", root=root, cache=cache, crop="whole", shape=8, workers=1), LabelRule())
+    groups = labelled.nodules.table["group"]
+    assert np.sort(np.concatenate([test for _, test, _ in labelled.rounds])).tolist() == list(range(60))
+    assert labelled.rounds[-1][0].tolist() == list(range(60))  # what is kept is fitted to all
+    for train, test, folds in labelled.rounds:
+        for fitted, judged in ((train, test), *folds):
+            assert not set(groups[fitted]) & set(groups[judged])
+        assert {index for fold in folds for side in fold for index in side} <= set(train.tolist())
