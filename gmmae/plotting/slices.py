@@ -45,8 +45,9 @@ def contact_sheet(
     rows = math.ceil(len(shown) / columns)
     sheet = np.full((rows * (height + 2), columns * (width + 2)), np.nan)
     high = 0.42 * rows * height / width * max(1, 4.5 / (0.42 * columns))
-    figure = Figure(figsize=(max(0.42 * columns, 4.5), high + 0.4))
-    axes = figure.add_axes((0.01, 0.01, 0.98, 1 - 0.4 / figure.get_figheight()))
+    head = 0.4 + 0.14 * filled.any()  # inches above the sheet, for one line or two
+    figure = Figure(figsize=(max(0.42 * columns, 4.5), high + head))
+    axes = figure.add_axes((0.01, 0.01, 0.98, 1 - head / figure.get_figheight()))
     for i, (image, share) in enumerate(zip(images, filled[shown], strict=True)):
         top, left = i // columns * (height + 2) + 1, i % columns * (width + 2) + 1
         sheet[top : top + height, left : left + width] = image
@@ -58,8 +59,8 @@ def contact_sheet(
     count = f"{len(shown)} of {len(values)}" if len(shown) < len(values) else len(values)
     title = f"{TITLES[values.ndim]}{count} nodules, {unit or 'values'} {window[0]:g} to {window[1]:g}"
     if filled.any():
-        title += "; orange: partly outside the scan"
-    figure.text(0.01, 1 - 0.3 / figure.get_figheight(), title, fontsize=8)
+        title += "\norange: partly outside the scan"
+    figure.text(0.01, 1 - (head - 0.1) / figure.get_figheight(), title, fontsize=8)
     return canvas.save(figure, path)
 
 
