@@ -125,7 +125,7 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     doubts += f"The choice takes {_steps(best)} steps, 80 %, {basis}."
     if plan.may_miss:
         doubts += " Another seed may miss this target: the loss hardly falls any more where the base run reaches it."
-    if not cost.same_device(forecast.cluster.device, plan.device_kind):  # on the same one a trial has run
+    if not (plan.device_kind and cost.same_device(forecast.cluster.device, plan.device_kind)):  # else a trial has run there
         doubts += " Memory is not checked."
     return [
         _question(plan, forecast, strong),
