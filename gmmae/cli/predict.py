@@ -64,7 +64,8 @@ def command(options: PredictArguments, config: Config) -> None:
     truth, groups = np.searchsorted(classes, labels[judged]), columns["group"][judged]
     lines = [f"{options.folder}: {_counts(kinds)}; fitted: no test, of patients whom the run or its classifiers were fitted to"]
     lines += [f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()]
-    lines.append(f"labels for a test: {_counts(labels[~fitted]) or 'none'}; it takes {' and '.join(classes)}, and needs each")
+    there = _counts(labels[~fitted]) or "none (--label-column names another column)"
+    lines.append(f"labels for a test: {there}; it takes {' and '.join(classes)}, so written, and needs each")
     results = []
     if len(set(truth)) == len(classes):
         results = [scored(kind, LINEAR, values[None, judged], truth, groups) for kind, values in found.items()]

@@ -1,5 +1,6 @@
 """The volumes that a user names to be described: files, an array, a folder, or a configuration's data."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,13 @@ import numpy as np
 
 from gmmae.data import writing
 from gmmae.data.extraction import folders
+from gmmae.data.extraction.annotations import find_csv
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_names
 from gmmae.data.extraction.headers import SUFFIXES
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare
 from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.summary import fault_lines
-from gmmae.data.settings import DataConfig
+from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.sources import of_generated
 from gmmae.data.volumes import DataError, Point, central_section
 
@@ -46,7 +48,12 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         if source == "medmnist" and config.hu:
             raise DataError(f"{place}: voxels must be HU, as the run's data are; got bytes of --data.source medmnist")
         # The run's own window applies later, when volumes become densities.
-        config = replace(of_generated(config, place), source=source, csv=config.csv)
+        given, config = config, replace(of_generated(config, place), source=source, csv=config.csv)
+        if place.is_dir() and (table := find_csv(config)).is_file():
+            with table.open(encoding="utf-8", errors="replace") as file:  # the columns that are named, if they are there
+                header = [name.strip(' \ufeff"\n') for name in re.split("[,;\t]", file.readline())]
+            named = {name: getattr(given, name) for name in COLUMNS if getattr(given, name) in header}
+            config = replace(config, **named)
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))
     prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=folders.plan_files(files))

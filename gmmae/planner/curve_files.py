@@ -42,6 +42,12 @@ EMPTY = ("", "NA", None)  # NA is Keras' word
 
 NNUNET_EPOCH = re.compile(r": Epoch (\d+)\s.*?: train_loss (\S+).*?: val_loss (\S+).*?: Epoch time: (\S+)", re.DOTALL)
 
+SAME_RATE = 0.1
+"""A schedule has begun to fall when a log has its first rate."""
+
+RATE = "learning_rate"
+"""Hugging Face's column."""
+
 NNUNET_STEPS = 250
 """Of an epoch, whatever its batch and number of cases."""
 
@@ -110,7 +116,7 @@ def read_curves(
     curves = [_curve(log, batch, samples) for log, batch in zip(logs, batches or [None] * len(logs), strict=True)]
     rates = [curve for curve in curves if curve.learning_rate is not None]
     for curve in rates:
-        if not math.isclose(curve.learning_rate or 0, rates[0].learning_rate or 0, rel_tol=1e-6):
+        if not math.isclose(curve.learning_rate or 0, rates[0].learning_rate or 0, rel_tol=SAME_RATE):
             raise InputError(
                 f"curves must have one learning rate, because it changes the steps; got {rates[0].learning_rate:g} in "
                 f"{rates[0].name} and {curve.learning_rate:g} in {curve.name}: plan each rate alone"
@@ -129,7 +135,7 @@ def _logs(path: Path, columns: Columns) -> list[Log]:
     else:
         names, rows = _table(history if is_run else path)
     usual = Columns(
-        learning_rate="lr" if is_run else None,
+        learning_rate="lr" if is_run else RATE if RATE in names else None,
         **{
             kind: next((name for word in words for name in names if name.casefold() == word), words[0])
             for kind, words in NAMES.items()
@@ -275,13 +281,17 @@ def _trainer_state(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of a Hugging Face trainer, after one with its batch.
 
     Its `train_batch_size` is of one process and without accumulated gradients. At the end of the training the throughput says
-    how many of these are in a step.
+    how many of these are in a step, and before that nothing does. Of several it does not say whether devices or one after the
+    other computed them, so the time of a step is then unknown.
     """
-    rows, batch = state["log_history"], state.get("train_batch_size")
+    rows, batch, parts = state["log_history"], state.get("train_batch_size"), 1
     end = next((row for row in rows if "train_samples_per_second" in row), None)
-    if end and batch:
-        batch *= max(1, round(end["train_samples_per_second"] * end["train_runtime"] / state["max_steps"] / batch))
-    return [{"step": 0, "train_batch_size": batch, "train_runtime": 0}, *rows]
+    if not end:
+        batch = None
+    elif batch:
+        parts = max(1, round(end["train_samples_per_second"] * end["train_runtime"] / state["max_steps"] / batch))
+    rows = [{"step": 0, "train_batch_size": batch and batch * parts, "train_runtime": 0}, *rows]
+    return [{name: value for name, value in row.items() if parts == 1 or name != "train_runtime"} for row in rows]
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

@@ -148,7 +148,10 @@ def test_the_volumes_of_a_run_on_scans_are_in_hu_whatever_its_window(files, tmp_
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("RUN FILE", "data.crop = 1.25x needs a column diameter_mm; there is none: give data.crop in mm, or whole"),
+        (
+            "RUN FILE",
+            "data.crop = 1.25x needs a column diameter_mm; there is none: name it (--data.diameter-column)",
+        ),
         ("RUN", "a folder with a nodules.csv, a folder shaped like LUNA16, or an .npz of volumes; got none"),
         ("RUN nowhere.nii.gz", "volume file not found: nowhere.nii.gz"),
         ("RUN CSV", "a volume must end in .npy, .npz"),

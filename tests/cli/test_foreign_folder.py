@@ -47,6 +47,14 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     lines_of(capsys, "evaluate", run, "--split", "all", "--out", tmp_path / "evaluated.csv")
     lines_of(capsys, "classify", run, "--label-column", "diagnosis", "--seeds", 1)
     lines_of(capsys, "describe", run, "--out", tmp_path / "described")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "scans").symlink_to(folder / "scans")
+    text = (folder / "labels.csv").read_text()
+    (other / "nodules.csv").write_text(text.replace("image_path", "volume").replace("size_mm", "long axis"))
+    names = ("--data.file-column", "volume", "--data.diameter-column", "long axis")
+    lines_of(capsys, "describe", run, other, *names, "--out", tmp_path / "others")
+    assert len(rows(tmp_path / "others" / "nodules.csv")) == 32
     known = {row["nodule_id"]: row for row in rows(folder / "labels.csv")}
     evaluated, described = rows(tmp_path / "evaluated.csv"), rows(tmp_path / "described" / "nodules.csv")
     predicted = rows(run / "classification" / "predictions.csv")

@@ -193,13 +193,18 @@ def nnunet(path, batch):
     path.write_text("\n".join(lines))
 
 
-def hugging_face(path, batch):
-    """`train_batch_size` is of one process; here two gradients are accumulated."""
+def hugging_face(path, batch, parts=2, rate=5e-5):
+    """`train_batch_size` is of one process; here two gradients are accumulated. The rate falls with the steps."""
     steps = range(500, 60_001, 500)
-    history = [row for s in steps for row in ({"step": s, "loss": 9}, {"step": s, "eval_loss": loss_at(batch, s)})]
+    rates = {s: rate * (1 - s / (90_000 + 1_000 * batch)) for s in steps}
+    history = [
+        row
+        for s in steps
+        for row in ({"step": s, "loss": 9, "learning_rate": rates[s]}, {"step": s, "eval_loss": loss_at(batch, s)})
+    ]
     runtime = seconds_at(batch, 60_000)
     end = {"step": 60_000, "train_runtime": runtime, "train_samples_per_second": 60_000 * batch / runtime}
-    state = {"train_batch_size": batch // 2, "max_steps": 60_000, "log_history": [*history, end]}
+    state = {"train_batch_size": batch // parts, "max_steps": 60_000, "log_history": [*history, end]}
     path.write_text(json.dumps(state, indent=2))
 
 
@@ -230,7 +235,7 @@ LOGS = {
     lightning: ("metrics.csv", TWO, False),
     keras: ("training.log", (*TWO, "--samples", 16_001), False),
     nnunet: ("training_log_2025_6_23_16_20_48.txt", (), True),
-    hugging_face: ("trainer_state.json", (), True),
+    hugging_face: ("trainer_state.json", (), False),  # two devices, or one that accumulates: the log does not say
     wandb_history: ("wandb.csv", TWO, True),
     wandb_export: ("wandb_export.csv", TWO, False),
     event_file: ("events.out.tfevents.1700000000.host.1.0", TWO, True),
@@ -259,11 +264,15 @@ def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_
     ):
         monkeypatch.setitem(globals(), "seconds_at", clock)
         for batch, path in logs.items():
-            hugging_face(path, batch)
+            hugging_face(path, batch, parts=1)
         out, found = plan(capsys, tmp_path / "plan", *logs.values(), *options)
         assert found["measured"]["step_s"] == expected
         assert "taken as those of one device" not in out
         assert ("Time a step at batch 1 first" in out) == (expected is None)
+    hugging_face(logs[32], 32, rate=5e-4)
+    assert "must have one learning rate" in refusal(capsys, "plan", "--curves", *logs.values())
+    logs[32].write_text(logs[32].read_text().replace("train_samples_per_second", "flos"))  # as before the training's end
+    assert "--batches" in refusal(capsys, "plan", "--curves", *logs.values())
 
 
 def test_an_export_of_several_runs_has_a_curve_for_each(tmp_path, capsys):

@@ -110,7 +110,10 @@ def edge_mm(edge: str, diameter_mm: float | None, scan: Scan, shape: Shape) -> f
     if match["unit"] == "mm":
         return float(match["number"])
     if diameter_mm is None:
-        raise DataError(f"data.crop = {edge} needs a column diameter_mm; there is none: give data.crop in mm, or whole")
+        raise DataError(
+            f"data.crop = {edge} needs a column diameter_mm; there is none: name it (--data.diameter-column), or give "
+            "data.crop in mm, or whole"
+        )
     return float(match["number"]) * diameter_mm
 
 
