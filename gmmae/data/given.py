@@ -1,6 +1,5 @@
 """The volumes that a user names to be described: files, an array, a folder, or a configuration's data."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.sources import of_generated
-from gmmae.data.volumes import DataError, Point, central_section
+from gmmae.data.volumes import DataError, Point, central_section, letters
 
 LARGE_VOLUME = 3.0
 """A volume whose edges all exceed the cube's by this factor may be a whole scan."""
@@ -51,9 +50,8 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         given, config = config, replace(of_generated(config, place), source=source, csv=config.csv)
         if place.is_dir() and (table := find_csv(config)).is_file():
             with table.open(encoding="utf-8", errors="replace") as file:  # the columns that are named, if they are there
-                header = [name.strip(' \ufeff"\n') for name in re.split("[,;\t]", file.readline())]
-            named = {name: getattr(given, name) for name in COLUMNS if getattr(given, name) in header}
-            config = replace(config, **named)
+                header = set(map(letters, file.readline().split(",")))
+            config = replace(config, **{name: word for name in COLUMNS if letters(word := getattr(given, name)) in header})
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))
     prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=folders.plan_files(files))

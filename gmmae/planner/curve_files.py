@@ -1,6 +1,6 @@
 """Loss curves of runs that any program made, from the logs that it writes.
 
-Programs differ in the form of a log, which `_table` and `_event_rows` bring to rows of named values, and in the names of its
+Programs differ in the form of a log, which `_table` and `_events` bring to rows of named values, and in the names of its
 columns, which `NAMES` and `_losses` know. docs/curves.md has a table of them.
 
 Event files are read with tensorboardX's message types, because the reader of `tensorboard` needs grpc and a web server.
@@ -44,9 +44,6 @@ NNUNET_EPOCH = re.compile(r": Epoch (\d+)\s.*?: train_loss (\S+).*?: val_loss (\
 
 SAME_RATE = 0.1
 """A schedule has begun to fall when a log has its first rate."""
-
-RATE = "learning_rate"
-"""Hugging Face's column."""
 
 NNUNET_STEPS = 250
 """Of an epoch, whatever its batch and number of cases."""
@@ -135,7 +132,7 @@ def _logs(path: Path, columns: Columns) -> list[Log]:
     else:
         names, rows = _table(history if is_run else path)
     usual = Columns(
-        learning_rate="lr" if is_run else RATE if RATE in names else None,
+        learning_rate="lr" if is_run else next((name for name in names if name == "learning_rate"), None),
         **{
             kind: next((name for word in words for name in names if name.casefold() == word), words[0])
             for kind, words in NAMES.items()
