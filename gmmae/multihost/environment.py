@@ -1,5 +1,6 @@
 """Threads and CPU devices of a run, decided before JAX starts."""
 
+import math
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from gmmae.config.schema import Config, ParallelConfig
-from gmmae.scaling.strategies import devices_may_change
+from gmmae.scaling.strategies import devices_may_change, strategy
 from gmmae.system.environment import CACHE_FOLDER, CACHE_MIN_S, CPU_DEVICES, THREADS, cores
 from gmmae.system.errors import InputError
 
@@ -52,10 +53,16 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
 
 
 def default_devices(config: Config, samples: int = MAX_CPU_DEVICES) -> int | None:
-    """The CPU devices of a run that trains alone, or None where the user has chosen them; one where the batch follows them."""
+    """The CPU devices of a run that trains alone, or None where the user has chosen them; one where the batch follows them.
+
+    Replicas of local steps are divided among them evenly.
+    """
     if config.parallel.devices != "all" or devices_are_chosen():
         return None
-    return default_cpu_devices(config, samples=samples) if devices_may_change(config) else 1
+    if not devices_may_change(config):
+        return 1
+    count = default_cpu_devices(config, samples=samples)
+    return math.gcd(count, config.parallel.simulate_devices or 1) if strategy(config.scaling).local else count
 
 
 def default_cpu_devices(config: Config, runs: int = 1, samples: int = MAX_CPU_DEVICES) -> int:

@@ -45,7 +45,11 @@ BEST_BATCH = "best-batch"
 def planned_strategies() -> list[str]:
     """The strategies with one batch and one optimiser, which the law describes."""
     known = strategies.STRATEGIES.items()
-    return [name for name, strategy in known if not strategy.grows_in_a_run and strategy.optimizer is strategies.as_configured]
+    return [
+        name
+        for name, strategy in known
+        if not (strategy.grows_in_a_run or strategy.local) and strategy.optimizer is strategies.as_configured
+    ]
 
 
 class Measured(NamedTuple):

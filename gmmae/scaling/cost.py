@@ -211,11 +211,6 @@ def scale(cluster: Cluster, step_times: StepTimes) -> float:
     return cluster.reference_step_s / step_times.at(cluster.reference_batch)
 
 
-def projected_step_s(cluster: Cluster, step_times: StepTimes, device_batch: int, devices: int, gradient_bytes: float) -> float:
-    """The seconds of a training step on `devices` devices of the cluster; `device_batch` includes padding."""
-    return scale(cluster, step_times) * step_times.at(device_batch) + all_reduce_s(cluster, devices, gradient_bytes)
-
-
 def affine(times: StepTimes) -> tuple[float, float]:
     """Fits a + b · batch, both at least 0, by least squares of the relative residuals.
 

@@ -22,7 +22,8 @@ COSINE_END = 0.01
 class Stage(NamedTuple):
     """A part of a run with one batch. Runs of equal stages and equal seeds are one optimisation.
 
-    `learning_rate` is that after the strategy's warmup, and `optim` has the optimiser's constants for this batch.
+    `learning_rate` is that after the strategy's warmup, and `optim` has the optimiser's constants for this batch. With local
+    steps there is a replica on each device, which takes steps of its own; otherwise one state is on all.
     """
 
     first_epoch: int
@@ -30,6 +31,12 @@ class Stage(NamedTuple):
     learning_rate: float
     warmup_epochs: int
     optim: OptimConfig
+    replicas: int = 1
+
+    @property
+    def local_steps(self) -> int:
+        """The steps between two averages of the replicas; 0: the gradient is averaged at each step."""
+        return self.optim.local_steps if self.replicas > 1 else 0
 
 
 WITH_BETAS = ("adam", "adamw", "lamb")
@@ -122,7 +129,7 @@ class ScalingStrategy(NamedTuple):
     `batch` gives the largest one where it grows. `factor` is that of the learning rate by k. With `warmup` the rate goes from η
     to its peak in `optim.scaling_warmup_epochs`. `optimizer` gives the base values with the constants for k times the base
     batch. No batch is larger than `largest_batch`. `doubles_after` gives the epochs after which the batch doubles; None: it
-    stays.
+    stays. With `local` each device takes `optim.local_steps` on its share, and then the devices average.
     """
 
     label: str
@@ -132,6 +139,7 @@ class ScalingStrategy(NamedTuple):
     optimizer: Callable[[OptimConfig, float], OptimConfig] = as_configured
     largest_batch: Callable[[OptimConfig], float] = lambda optim: math.inf
     doubles_after: Callable[[OptimConfig], tuple[int, ...]] | None = None
+    local: bool = False
 
     def grows(self, optim: OptimConfig) -> bool:
         """Whether the batch follows the number of devices."""
@@ -167,6 +175,8 @@ STRATEGIES: dict[str, ScalingStrategy] = {
     ),
     "growing": ScalingStrategy("Growing batch", batch_a_device, doubles_after=doubling_epochs),
     "best-batch": ScalingStrategy("Best batch", planned_batch),
+    "local": ScalingStrategy("Local steps", lambda optim, devices: optim.batch_size, local=True),
+    "local-weak": ScalingStrategy("Local steps, weak", batch_a_device, local=True),
 }
 
 
@@ -242,6 +252,8 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     for epoch in chosen.doubles_after(optim) if chosen.doubles_after else ():
         if stages[-1].batch < largest:
             stages.append(chosen.stage(optim, min(2 * stages[-1].batch, largest), epoch + 1))
+    if chosen.local:
+        stages = [stage._replace(replicas=devices) for stage in stages]
     return Resolved(wanted, tuple(stages), rule_ends=end < min(wanted, samples))
 
 
@@ -252,5 +264,6 @@ def require_known(config: Config) -> Config:
 
 
 def devices_may_change(config: Config) -> bool:
-    """Whether neither batch nor learning rate follow the devices, so that any number computes the same."""
-    return config.parallel.simulate_devices is not None or not strategy(config.scaling).grows(config.optim)
+    """Whether neither batch, learning rate nor replicas follow the devices, so that any number computes the same."""
+    chosen = strategy(config.scaling)
+    return config.parallel.simulate_devices is not None or not (chosen.grows(config.optim) or chosen.local)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 
 from gmmae.config.schema import Config, StopConfig, flatten
@@ -35,6 +36,7 @@ SHAPES = ("data.ndim", "data.shape")
 def new_record(setup: TrainSetup, state: TrainState) -> Record:
     """The record of a run that has not begun."""
     config, devices, plan = setup.config, setup.devices, setup.strategy_plan
+    of_state = sum(leaf.size for leaf in jax.tree.leaves(state) if np.issubdtype(leaf.dtype, np.inexact))
     return Record(
         run_id=run_id(config, setup.fingerprint.digests),
         scaling=config.scaling,
@@ -48,6 +50,8 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         wanted_batch=setup.strategy.wanted_batch,
         global_batch=plan.batch,
         largest_batch=setup.strategy.stages[-1].batch if len(setup.strategy.stages) > 1 else 0,
+        local_steps=setup.stage.local_steps,
+        reduced_numbers=of_state if setup.stage.local_steps else 0,
         device_batch=plan.device_batch,
         padding=plan.padding,
         steps_per_epoch=plan.steps,
@@ -157,6 +161,9 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     if config.parallel.deterministic:
         shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
         facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"
+    elif every := setup.stage.local_steps:
+        numbers = f"{record.reduced_numbers:,} numbers of parameters and optimiser"
+        facts["reduction"] = f"after {every} local steps and at the end of an epoch, of {numbers}"
     last_step = f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""
     steps = " → ".join(str(math.ceil(plan.samples / stage.batch)) for stage in setup.strategy.stages)
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""

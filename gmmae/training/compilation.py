@@ -108,6 +108,8 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     devices = choose(min(most, there.count)) if most else there
     strategy_devices = parallel.simulate_devices or devices.count
     strategy = strategies.resolve(config.scaling, config.optim, strategy_devices, samples)
+    if strategy.stages[0].replicas > 1:
+        _require_rounds(config, devices.count, strategy_devices)
     if parallel.deterministic:
         _require_deterministic(parallel, devices)
     sharers = parallel.deterministic_shards if parallel.deterministic else devices.count
@@ -138,10 +140,10 @@ def _of_stage(
     if config.parallel.deterministic:
         train_plan = strategy_plan._replace(devices=config.parallel.deterministic_shards)
     else:
-        micro_batch = config.parallel.micro_batch_size or 0
+        micro_batch, sharers = config.parallel.micro_batch_size or 0, max(stage.replicas, devices.count)
         if not micro_batch and devices.platform == "cpu":
-            micro_batch = micro_batch_size(math.ceil(strategy_plan.batch / devices.count), workload.cpu_samples)
-        train_plan = plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
+            micro_batch = micro_batch_size(math.ceil(strategy_plan.batch / sharers), workload.cpu_samples)
+        train_plan = plan_batches(strategy_plan.samples, strategy_plan.batch, sharers, micro_batch)
     return {
         "stage": stage,
         "strategy_plan": strategy_plan,
@@ -164,6 +166,23 @@ def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:
             "parallel.deterministic_shards bounds memory"
         )
     require_prepared(parallel, jax.local_device_count() if devices.platform == "cpu" else 0)
+
+
+def _require_rounds(config: Config, devices: int, replicas: int) -> None:
+    every, validated = config.optim.local_steps, config.stop.validate_every_steps
+    if config.parallel.deterministic:
+        raise InputError(
+            f"scaling must average each step's gradient with parallel.deterministic; got {config.scaling}: use strong or weak"
+        )
+    if replicas % devices:
+        raise InputError(
+            f"parallel.devices must divide parallel.simulate_devices = {replicas} with {config.scaling}; got {devices}: use 1"
+        )
+    if validated and validated % every:
+        raise InputError(
+            f"stop.validate_every_steps must be a multiple of optim.local_steps = {every} with {config.scaling}; got "
+            f"{validated}: validate where a round ends"
+        )
 
 
 @contextmanager

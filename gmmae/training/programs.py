@@ -48,11 +48,14 @@ class _Chunks:
         devices, source = setup.devices, getattr(setup.data, split)
         self._setup, self._plan, self._epochs, self.places = setup, plan, epochs, places
         self._length, self.from_source = len(parts[0]), isinstance(source, CheckedSource)
+        self._local_steps = setup.stage.local_steps if split == "train" else 0
         if self.from_source:
             like, slots = cast(setup.config, source.first), plan.devices * plan.device_batch // devices.count
             step_bytes = len(devices.own) * slots * sum(leaf.nbytes for leaf in jax.tree.leaves(like))
             most = int(1e6 * setup.config.parallel.prefetch_mb / (CHUNKS_IN_MEMORY * step_bytes))
-            self._length = max(1, min(self._length, most))
+            if most < self._length:
+                every = self._local_steps or 1
+                self._length = max(every, most // every * every)
             rows = len(devices.own), self._length * slots
             # To compile for before anything is read.
             self._held = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (*rows, *leaf.shape)), like)
@@ -96,6 +99,8 @@ class _Chunks:
         if config.parallel.deterministic:  # every device has the slots of all shards
             shape = devices.count, self._length, self._plan.devices, self._plan.device_batch
             slots = jax.tree.map(lambda array: np.broadcast_to(array.swapaxes(0, 1), shape), slots)
+        elif self._local_steps:
+            slots = jax.tree.map(lambda array: array.reshape(devices.count, -1, *array.shape[1:]), slots)
         indices, weights, rows = devices.shard(slots)
         slots = Slots(indices if rows is None else rows, indices, weights, self._shard_ranges)
         return *devices.replicate((*values, np.int32(len(steps)))), samples, slots
@@ -185,8 +190,8 @@ def compile_training(
         return chunks.arguments(epoch, steps, values, read=read)
 
     of_run = _fast(setup, partial(losses, setup.workload)), setup.optimizer, plan.micro_batches, config.parallel.deterministic
-    function = partial(train_steps, algorithm=Algorithm(*of_run))
-    key = "train", donate, plan, setup.stage.optim
+    function = partial(train_steps, algorithm=Algorithm(*of_run, setup.stage.local_steps))
+    key = "train", donate, plan, setup.stage.optim, setup.stage.local_steps
     example = arguments(1, chunks.of_epoch[0], read=False)
     return chunks.compile(key, function, state, *example, donate=(0,) * donate), arguments, chunks
 

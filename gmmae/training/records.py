@@ -94,6 +94,8 @@ class Record:
     mode: str = "min"  # whether lower (min) or higher (max) values of that metric are better
     largest_batch: int = 0  # of a run whose batch grows, at most the training samples; 0 where it does not grow
     growth: list[list[int]] = field(default_factory=list)  # first epoch and global batch of each later stage that has begun
+    local_steps: int = 0  # steps of a device between two averages of the states; 0: each step averages the gradient
+    reduced_numbers: int = 0  # numbers that such an average is of; 0: an all-reduce is of the gradient
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
     stop_reason: str | None = None  # None while the run goes on
     epochs: int = 0  # finished epochs

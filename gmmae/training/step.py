@@ -36,12 +36,16 @@ class Batch(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """What a step does with its batch, in `micro_batches` equal parts or by the `exact` reduction."""
+    """What a step does with its batch, in `micro_batches` equal parts or by the `exact` reduction.
+
+    With `local_steps` each replica takes that many steps by its own gradients, and then the replicas' states are averaged.
+    """
 
     losses: Losses
     optimizer: optax.GradientTransformationExtraArgs
     micro_batches: int = 1
     exact: bool = False
+    local_steps: int = 0
 
 
 class EpochValues(NamedTuple):
@@ -54,6 +58,8 @@ class EpochValues(NamedTuple):
 
 class Slots(NamedTuple):
     """One device's slots of consecutive steps, or with the exact reduction those of all shards, `shards × shard_batch`.
+
+    With local steps the replicas that a device computes are the first axis.
 
     Attributes:
       rows: where the samples are in the arrays on the device.
@@ -101,6 +107,14 @@ def pmean(local: X) -> X:
         return unravel(lax.pmean(vector, AXIS))
 
 
+def averaged(of_replicas: X) -> X:
+    """The mean over a device's replicas, the leading axis, and over devices; whole numbers are equal everywhere."""
+    leaves, tree = jax.tree.flatten(of_replicas)
+    floating = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
+    means = iter(pmean([leaf.mean(0) for leaf, mean in zip(leaves, floating, strict=True) if mean]))
+    return tree.unflatten([next(means) if mean else leaf[0] for leaf, mean in zip(leaves, floating, strict=True)])
+
+
 def train_step(
     state: TrainState,
     batch: Batch,
@@ -113,7 +127,7 @@ def train_step(
     """Takes one synchronous data-parallel step (Eq. 2): local gradient of the weighted sum, mean over devices, update.
 
     The state is equal on all devices, before and after. With the exact reduction the batch has the samples of all devices, with
-    the shards as leading axis.
+    the shards as leading axis. With local steps nothing is averaged here: gradient and loss are the replica's.
 
     Returns:
       The new state and the mean loss over the step's real samples of all devices, before the update.
@@ -128,7 +142,9 @@ def train_step(
     if algorithm.exact:
         loss, gradient = exact_mean(loss_and_gradient, batch, weights, shard_range)
     else:
-        loss, gradient = pmean(in_micro_batches(loss_and_gradient, batch, weights, algorithm.micro_batches))
+        loss, gradient = in_micro_batches(loss_and_gradient, batch, weights, algorithm.micro_batches)
+        if not algorithm.local_steps:
+            loss, gradient = pmean((loss, gradient))
     with jax.named_scope("optimiser"):
         update = algorithm.optimizer.update
         updates, opt_state = update(gradient, state.opt_state, state.params, learning_rate=learning_rate)
@@ -144,7 +160,7 @@ def train_steps(
     *,
     algorithm: Algorithm,
 ) -> tuple[TrainState, Float[Array, " steps"]]:
-    """Takes consecutive steps of an epoch, each by `train_step`.
+    """Takes consecutive steps of an epoch, each by `train_step`, or rounds of local steps (Stich, arXiv:1805.09767).
 
     Where `count` is an array, the program has the same bits for any number of steps.
 
@@ -160,8 +176,21 @@ def train_steps(
         state, loss = train_step(state, batch, weights, rate, slots.shard_range, algorithm=algorithm)
         return state, _noted(step_losses, loss, number)
 
-    of_steps = jnp.arange(len(rates)), rates, slots.rows, slots.indices, slots.weights
-    return _scanned(step, (state, jnp.zeros_like(rates)), of_steps, count)
+    def of_steps(slots: Slots) -> tuple[Array, ...]:
+        return jnp.arange(len(rates)), rates, slots.rows, slots.indices, slots.weights
+
+    start, every = (state, jnp.zeros_like(rates)), algorithm.local_steps
+    if not every:
+        return _scanned(step, start, of_steps(slots), count)
+
+    def take_round(number: Array, carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
+        def of_replica(slots: Slots) -> tuple[TrainState, Array]:
+            first = number * every
+            return _scanned(step, carry, of_steps(slots), jnp.minimum(first + every, count), first)
+
+        return averaged(lax.map(of_replica, slots._replace(shard_range=None)))
+
+    return lax.fori_loop(0, -(-count // every), take_round, start)
 
 
 def validate_steps(
@@ -191,14 +220,16 @@ def validate_steps(
     return _scanned(step, zeros, (jnp.arange(steps), slots.rows, slots.weights), count)
 
 
-def _scanned(step: Callable[[X, PyTree], X], carry: X, of_steps: PyTree, count: Int[Array, ""] | int) -> X:
+def _scanned(
+    step: Callable[[X, PyTree], X], carry: X, of_steps: PyTree, count: Int[Array, ""] | int, first: Int[Array, ""] | int = 0
+) -> X:
     if isinstance(count, int):
         return lax.scan(lambda carry, of_step: (step(carry, of_step), None), carry, of_steps)[0]
 
     def numbered(number: Array, carry: X) -> X:
         return step(carry, jax.tree.map(lambda array: lax.dynamic_index_in_dim(array, number, keepdims=False), of_steps))
 
-    return lax.fori_loop(0, count, numbered, carry)
+    return lax.fori_loop(first, count, numbered, carry)
 
 
 def _noted(of_steps: Float[Array, " steps"], value: Float[Array, ""], number: Array) -> Float[Array, " steps"]:

@@ -52,7 +52,7 @@ def small_plan(capsys, workdir, *arguments, target="0.2"):
     return plan(capsys, *options, *arguments)
 
 
-@pytest.mark.parametrize(("scaling", "left_out"), [("weak", False), ("growing", True), ("sde", True)])
+@pytest.mark.parametrize(("scaling", "left_out"), [("weak", False), ("growing", True), ("sde", True), ("local", True)])
 def test_a_strategy_that_no_plan_predicts_is_named(measured, tmp_path, capsys, scaling, left_out):
     code, out, _ = small_plan(capsys, tmp_path / "plan", "--scaling", scaling)
     assert code == 0

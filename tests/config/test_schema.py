@@ -50,7 +50,7 @@ BAD = [
         "optim.batch_size optim.cosine_epochs stop.max_epochs stop.collapse_epochs stop.patience_epochs": COUNT,
         "stop.validate_every_steps parallel.simulate_devices parallel.micro_batch_size parallel.devices": COUNT,
         "parallel.fetch_threads distributed.num_processes checkpoint.every_epochs checkpoint.keep": COUNT,
-        "log.every_epochs log.figure_samples data.workers": COUNT,
+        "log.every_epochs log.figure_samples data.workers optim.local_steps": COUNT,
         "optim.best_batches": ((0,), (32, -1)),
         "optim.decay_epochs optim.batch_doubling_epochs": EPOCHS,
         "stop.time_limit_s data.scan_time_limit_s parallel.prefetch_mb distributed.stall_timeout_s": POSITIVE,
@@ -184,6 +184,7 @@ OTHER = {
     "optim.learning_rate": 1 / 3,
     "optim.batch_size": 16,
     "optim.best_batches": (32, 48),
+    "optim.local_steps": 4,
     "optim.scaling_warmup_epochs": 10,
     "optim.decay_epochs": (30, 60),
     "optim.decay_factor": 0.2,
@@ -265,7 +266,7 @@ def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(k
     assert (key in identity_fields(other)) == (key not in MAY_DIFFER_ON_RESUME)
 
 
-@pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup", "sde", "growing"])
+@pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup", "sde", "growing", "local"])
 def test_devices_determine_a_run_only_where_its_batch_follows_them(scaling):
     """The batch follows the number of simulated devices; with `strong`, above, it follows none."""
     config = changed(DEFAULT, "scaling", scaling)

@@ -39,8 +39,9 @@ def alone(config: Config, workdir: Path) -> list[Epoch]:
 
 
 @pytest.mark.slow
-def test_two_processes_are_one_run(tmp_path, pair):
-    config = small(parallel__devices=4, stop__max_epochs=5, log__tensorboard=True)
+@pytest.mark.parametrize("scaling", ["strong", "local"])
+def test_two_processes_are_one_run(tmp_path, pair, scaling):
+    config = small(scaling=scaling, optim__local_steps=2, parallel__devices=4, stop__max_epochs=5, log__tensorboard=True)
     pair.start(config)
     first, silent = pair.finish()
     assert (first.code, first.error) == (0, "")

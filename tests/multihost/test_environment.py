@@ -43,11 +43,23 @@ def test_other_numbers_of_devices_or_threads_are_refused_on_a_cpu(monkeypatch, t
     [
         (Config(), True, "3"),
         (Config(scaling="weak", parallel=ParallelConfig(simulate_devices=8)), True, "3"),
+        (Config(scaling="local", parallel=ParallelConfig(simulate_devices=9)), True, "3"),
+        (Config(scaling="local", parallel=ParallelConfig(simulate_devices=8)), True, "1"),
+        (Config(scaling="local"), True, "1"),
         (Config(scaling="weak"), True, "1"),
         (Config(parallel=ParallelConfig(devices=1)), True, None),
         (Config(), False, None),
     ],
-    ids=["strong", "simulated", "its batch follows the devices", "a number is given", "beside others"],
+    ids=[
+        "strong",
+        "simulated",
+        "three replicas each",
+        "replicas that 3 do not divide",
+        "a replica a device",
+        "its batch follows the devices",
+        "a number is given",
+        "beside others",
+    ],
 )
 def test_a_run_takes_a_device_a_core_where_its_batch_follows_no_devices(monkeypatch, config, alone, devices):
     monkeypatch.setattr(environment, "cores", lambda: 3)

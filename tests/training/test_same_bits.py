@@ -45,6 +45,7 @@ SWINGS = {"optim__learning_rate": 0.02, "stop__max_epochs": 4}
 INSIDE = SWINGS | {"stop__validate_every_steps": 1}
 DOUBLING = {"scaling": "growing", "parallel__simulate_devices": 8}
 GROWING = DOUBLING | {"optim__batch_doubling_epochs": (2, 4), "stop__max_epochs": 7, "checkpoint__every_epochs": 1}
+LOCAL = {"scaling": "local", "parallel__simulate_devices": 4, "optim__local_steps": 2, "stop__max_epochs": 4}
 KINDS: dict[str, dict[str, Any]] = {
     "two devices": {"parallel__devices": 2, "optim__batch_size": 5, "data__augment": True},
     "micro-batches": {"parallel__micro_batch_size": 2},
@@ -55,6 +56,8 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 QUICK = {
     "a batch that grows, ended after epoch 2": Case(GROWING, (epochs(2), Part())),
+    "local steps, ended after epoch 2": Case(LOCAL, (epochs(2), Part())),
+    "local steps, validations inside": Case(LOCAL, (validated(2),)),
     "validations inside": Case(SWINGS, (validated(1),)),
     "validations inside, interrupted": Case(INSIDE, (Part({}, 1), Part())),
     "validations after steps two and three": Case(INSIDE, (validated(2),)),
@@ -86,6 +89,7 @@ SLOW = {
         {"optim__batch_size": 2, "stop__max_epochs": 2, "optim__name": "lamb"}, (validated(2),)
     ),
     **{f"a source, {name}": Case(of, source=True) for name, of in KINDS.items()},
+    "a source, local steps in chunks of two": Case(LOCAL | {"parallel__prefetch_mb": 0.23}, source=True),
     "a source, one step": Case({"optim__batch_size": 22}, source=True),
     "a source, validations inside": Case(SWINGS, (validated(2),), source=True),
     "a source, several validation steps": Case({"data__samples": 400, "data__validation": 300}, source=True),

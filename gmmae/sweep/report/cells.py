@@ -187,10 +187,11 @@ def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: R
         passes_s = passes.at(math.ceil(record.validation_samples / record.devices))
     except InputError as error:
         raise InputError(f"validation: {error}") from error
-    gradient_bytes = record.parameters * (8 if precision == "float64" else 4)
+    reduced_bytes = (record.reduced_numbers or record.parameters) * (8 if precision == "float64" else 4)
+    scale, reduce_s = cost.scale(cluster, train), cost.all_reduce_s(cluster, record.devices, reduced_bytes)
     return [
-        plan.steps * cost.projected_step_s(cluster, train, plan.device_batch, record.devices, gradient_bytes)
-        + cost.scale(cluster, train) * passes_s
+        scale * (plan.steps * train.at(plan.device_batch) + passes_s)
+        + math.ceil(plan.steps / (record.local_steps or 1)) * reduce_s
         for plan in stage_plans(record)
     ]
 

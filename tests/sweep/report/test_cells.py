@@ -103,6 +103,15 @@ def test_a_cell_has_the_batches_of_the_run_that_grew_the_most_and_each_stage_has
     assert cell.times == near({0: 5 * 21.8, 1: 7 * 21.8 + 3 * 13.0})  # a batch of 64 is that of weak scaling on 2 devices
 
 
+def test_local_steps_reduce_their_numbers_once_a_round(tmp_path):
+    config = replace(GRID, scaling=("local",), devices=(2,), seeds=(0,))
+    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    of_state = {"local_steps": 5, "reduced_numbers": 3 * sweeps.PARAMETERS}
+    sweeps.add(config, tmp_path, RunKey("local", 2, 0), "target_reached", 10, **of_state)
+    # As strong scaling, but for the 16 s of 16 all-reduces: here four, of three times as many numbers.
+    assert read(config, tmp_path).cells["local", 2].times == near({0: 10 * (21.8 - 16 + 12)})
+
+
 def test_other_devices_speed_up_all_computation_and_float64_doubles_the_gradient(projected):
     def seconds(config, cluster):
         return read(config, projected.folder.root, cluster).cells["strong", 2].times[0]
