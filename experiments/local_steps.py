@@ -25,9 +25,9 @@ from experiments.zoo.workloads import WORKLOADS, Data, Workload
 from gmmae.planner.step_ratios import MetricCurve, smooth
 
 SEEDS = 3
-RATE_FACTORS = (1, 2, 4, 8)
-"""Learning rates over the lowest one of the zoo."""
 DEVICES = (8, 32)
+RATE_FACTORS = (1, 2, *(base * math.sqrt(n) for n in DEVICES for base in (1, 2)))
+"""Learning rates over the lowest one of the zoo: two base rates, and each times the roots of the devices."""
 LOCAL_STEPS = (4, 16, 64)
 MOST = 2.5
 """Largest number of steps over those of the base run's length."""
@@ -77,7 +77,8 @@ def steps_to(
     run = jax.jit(jax.vmap(jax.vmap(block, (0, 0, None)), (None, 0, 0)))
     here = slice(SEEDS), slice(len(RATE_FACTORS))
     carry, losses = jax.tree.map(lambda leaf: leaf[here], trainer.start), [trainer.first_losses[here]]
-    rates, orders = jnp.asarray(trainer.learning_rates[here[1]]), [batches(len(inputs), batch, seed) for seed in range(SEEDS)]
+    rates = workload.learning_rate * jnp.array(RATE_FACTORS)
+    orders = [batches(len(inputs), batch, seed) for seed in range(SEEDS)]
     spacing, blocks, found = rounds * every, 8, np.array(math.inf)
     while (len(losses) - 1) * blocks * spacing < most and np.isinf(found).any():
         indices = np.stack([[next(order) for _ in range(blocks * spacing)] for order in orders])
@@ -100,13 +101,14 @@ def rows_of(name: str) -> list[dict[str, Any]]:
     target = levels(base, workload.epochs, samples)[-1]
     rows = []
     for cell in cells(workload):
-        if cell[2] > samples:
+        if cell[2] > samples or cell[1] >= 4 * max(1, samples // cell[2]):  # a round of an epoch is one of the cells before
             continue
         found = steps_to(target, trainer, workload, data, cell, int(MOST * length))
         for (seed, rate), steps in np.ndenumerate(found):
             rows.append(
                 {"workload": name, "samples": samples, "base_batch": workload.batch_size, "devices": cell[0],
-                 "local_steps": cell[1], "batch": cell[2], "seed": seed, "rate": RATE_FACTORS[rate], "steps": f"{steps:.4g}"}
+                 "local_steps": cell[1], "batch": cell[2], "seed": seed, "rate": f"{RATE_FACTORS[rate]:.4g}",
+                 "steps": f"{steps:.4g}"}
             )  # fmt: skip
     return rows
 

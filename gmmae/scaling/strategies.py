@@ -126,10 +126,11 @@ def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
 class ScalingStrategy(NamedTuple):
     """One scaling strategy.
 
-    `batch` gives the largest one where it grows. `factor` is that of the learning rate by k. With `warmup` the rate goes from η
-    to its peak in `optim.scaling_warmup_epochs`. `optimizer` gives the base values with the constants for k times the base
-    batch. No batch is larger than `largest_batch`. `doubles_after` gives the epochs after which the batch doubles; None: it
-    stays. With `local` each device takes `optim.local_steps` on its share, and then the devices average.
+    `batch` gives the largest one where it grows. `factor` is that of the learning rate by k, or by n with
+    `local`. With `warmup` the rate goes from η to its peak in `optim.scaling_warmup_epochs`. `optimizer` gives the base values
+    with the constants for k times the base batch. No batch is larger than `largest_batch`. `doubles_after` gives the epochs
+    after which the batch doubles; None: it stays. With `local` each device takes `optim.local_steps` steps on its share, and
+    then the devices average.
     """
 
     label: str
@@ -174,9 +175,10 @@ STRATEGIES: dict[str, ScalingStrategy] = {
         "SDE rule + warmup", batch_a_device, math.sqrt, warmup=True, optimizer=by_sde, largest_batch=end_of_sde
     ),
     "growing": ScalingStrategy("Growing batch", batch_a_device, doubles_after=doubling_epochs),
-    "best-batch": ScalingStrategy("Best batch", planned_batch),
     "local": ScalingStrategy("Local steps", lambda optim, devices: optim.batch_size, local=True),
+    "local-sqrt": ScalingStrategy("Local steps, √n η", lambda optim, devices: optim.batch_size, math.sqrt, local=True),
     "local-weak": ScalingStrategy("Local steps, weak", batch_a_device, local=True),
+    "best-batch": ScalingStrategy("Best batch", planned_batch),
 }
 
 
@@ -253,7 +255,8 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
         if stages[-1].batch < largest:
             stages.append(chosen.stage(optim, min(2 * stages[-1].batch, largest), epoch + 1))
     if chosen.local:
-        stages = [stage._replace(replicas=devices) for stage in stages]
+        rate = optim.learning_rate * chosen.factor(devices)
+        stages = [stage._replace(replicas=devices, learning_rate=rate) for stage in stages]
     return Resolved(wanted, tuple(stages), rule_ends=end < min(wanted, samples))
 
 
