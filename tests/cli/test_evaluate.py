@@ -96,7 +96,8 @@ def test_other_data_are_evaluated_whole_however_few_they_are(mixture_run, tmp_pa
     assert code == 0  # the run's 6 validation samples would be too many
     assert printed.splitlines()[0].endswith("on 4 unseen samples")
     assert "for scale: the loss " in printed
-    assert len(table := rows(out)) == 4
+    table = rows(out)
+    assert len(table) == 4
     model = gmmae.load(folder, data__seed=5, data__samples=4, data__validation=0.25)
     data = model.workload.load()
     expected = np.concatenate([model.losses(data.train), model.losses(data.validation)])
