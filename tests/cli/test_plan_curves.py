@@ -262,6 +262,7 @@ def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_
     logs = {batch: tmp_path / f"{batch}.json" for batch in (8, 32)}
     for clock, options, expected in (
         (seconds_at, ("--step-times", "1=0.01", "32=0.02"), {"1": 0.01, "32": 0.02}),
+        (seconds_at, ("--step-times", "1=10", "32=20"), {"1": 10, "32": 20}),
         (lambda batch, step: step / batch, (), None),
     ):
         monkeypatch.setitem(globals(), "seconds_at", clock)
@@ -271,6 +272,7 @@ def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_
         assert found["measured"]["step_s"] == expected
         assert "taken as those of one device" not in out
         assert ("Time a step at batch 1 first" in out) == (expected is None)
+        assert ("--step-times are seconds" in out) == (options[2:] == ("32=20",))
     hugging_face(logs[32], 32, rate=5e-4)
     assert "must have one learning rate" in refusal(capsys, "plan", "--curves", *logs.values())
     logs[32].write_text(logs[32].read_text().replace("train_samples_per_second", "flos"))  # as before the training's end
