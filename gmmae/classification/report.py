@@ -76,11 +76,14 @@ def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int
 
 
 def verdict(results: Sequence[Result], groups: np.ndarray, by: str) -> str:
-    """Which features are shown to be better than chance."""
-    count = len(set(groups))
-    better = [each.kind for each in results if each.method == LINEAR and each.auc.low > 0.5 and count >= FEW_GROUPS]
+    """Which features are shown to be better than chance, and whether the diameter alone is ahead of those of the voxels."""
+    count, aucs = len(set(groups)), {each.kind: each.auc for each in results if each.method == LINEAR}
+    better = [kind for kind, auc in aucs.items() if auc.low > 0.5 and count >= FEW_GROUPS]
+    most = max(auc.value for kind, auc in aucs.items() if "diameter" not in kind)
+    size = aucs["diameter"].value if "diameter" in better else 0
     patients, shown = "patients" if by == "patient" else "groups", ", ".join(better) or "no features"
-    return f"{len(groups)} volumes of {count} {patients}: {LINEAR} beats chance with {shown}"
+    ahead = f"; the diameter alone is ahead: AUC {size:.3f}, at most {most:.3f} without it" * (size > most)
+    return f"{len(groups)} volumes of {count} {patients}: {LINEAR} beats chance with {shown}{ahead}"
 
 
 def draw(path: Path, results: Sequence[Result], truth: np.ndarray, classes: Sequence[str], title: str) -> None:

@@ -3,14 +3,15 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gmmae.cli.options import EvaluateArguments
-from gmmae.config.schema import Config, changed
+from gmmae.config.schema import LOSS, Config, changed
 from gmmae.data import grouped
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
@@ -19,9 +20,10 @@ from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.trained import restore, run_config
+from gmmae.training.verdict import scale
 from gmmae.workloads import registry
 from gmmae.workloads.configuration import identity_settings, on_its_data
-from gmmae.workloads.interface import Samples
+from gmmae.workloads.interface import Samples, Splits
 from gmmae.workloads.sources import count, hashes
 
 GROUPS = "patients, or scans where none is named"
@@ -87,18 +89,18 @@ def command(options: EvaluateArguments, config: Config) -> None:
     cut_anew = not DIVISION.issuperset(on_data) or ("data.root" not in on_data and SIZES.intersection(on_data))
     unmatched = "unknown" if cut_anew else "unseen"
     rows: list[dict[str, Any]] = []
-    metrics: list[str] = []
+    metrics, losses = list[str](), dict[str, np.ndarray]()
     parts = [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]
-    baselines, about = None if other else getattr(registry.load(config.workload), "baselines", None), ""
+    about, simple = _simple_models(config, data, known, own if other else None)
     few = sum(np.size(getattr(data, part)) for part in parts) <= MAX_REFINED_VALUES
     for part in parts:
         samples = getattr(data, part)
         kinds = kinds_of(known, samples, part, other, unmatched)
         columns = {"name": data.names[part] if data.names else range(len(kinds)), "split": kinds}
         columns |= {"group": data.groups[part]} if data.groups else {}
-        about, simple = baselines(config.settings, data.train, samples) if baselines else ("", {})
+        losses = simple(samples)
         refined = {"refined_30": model.refine(samples, 30)["loss"]} if about and few else {}
-        found, more = {**model.evaluate(samples), **simple, **refined}, (data.columns or {}).get(part, {})
+        found, more = {**model.evaluate(samples), **losses, **refined}, (data.columns or {}).get(part, {})
         metrics = list(found)
         columns |= {name: values.tolist() for name, values in found.items()}
         columns |= {f"csv_{name}" if name in columns else name: values for name, values in more.items()}
@@ -111,9 +113,21 @@ def command(options: EvaluateArguments, config: Config) -> None:
         print(f"{note}; they count as train")
     for kind, of_kind in by_kind.items():
         print(*[f"{kind}:"] * bool(first), *_summary(of_kind, metrics, data.may_be_undefined), sep="\n")
+        if losses:
+            print(scale({name: [row[name] for row in of_kind] for name in (LOSS, *losses)}))
     if about:
-        print(f"for scale: {about}; refined_30 is the loss after `gmmae describe --refine 30`")
+        print(f"{about}; refined_30 is the loss after `gmmae describe --refine 30`")
     _write(options, rows, split, settings, changes, other)
+
+
+def _simple_models(config: Config, data: Splits, known: Fingerprint | None, own: Config | None) -> tuple[str, Callable]:
+    """The workload's baselines of the data's training samples, or of those of the run `own` if they are still there."""
+    baselines = getattr(registry.load(config.workload), "baselines", None)
+    with suppress(InputError):
+        train = registry.build(own).load().train if own and baselines else data.train
+        if baselines and (not own or (known and hashes(train)[0] == known.train)):
+            return baselines(config.settings, train)
+    return "", lambda _: {}
 
 
 def _write(

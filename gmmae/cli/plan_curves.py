@@ -34,6 +34,9 @@ FROM_LOGS = (
     "--step-times replaces them."
 )
 
+MAX_LOG_RATIO = 100
+"""A given step time above it is of another unit: the log's step has validation in it, and devices differ by less."""
+
 ANY = 10**12
 """Samples or epochs where there is no limit."""
 
@@ -92,6 +95,12 @@ def command(options: CurvesArguments) -> None:
         *["Times are those of training steps, without validation, start and compilation."] * bool(options.step_times),
         *(f"It cannot say: {limit[0].lower()}{limit[1:]}" for limit in limits),
     ]
+    logged = {curve.batch: curve.step_s for curve in curves if curve.step_s}
+    doubts = [
+        f"--step-times are seconds; {seconds:g} at batch {batch} is {seconds / logged[batch]:.0f} times the log's step"
+        for batch, seconds in (zip(*times, strict=True) if times else ())
+        if seconds > MAX_LOG_RATIO * logged.get(batch, math.inf)
+    ]
     plan = Plan(
         title="Plan from curves",
         measured=measured,
@@ -105,7 +114,7 @@ def command(options: CurvesArguments) -> None:
         device_kind=None,
         precision=options.precision,
         facts=facts,
-        warnings=found.warnings,
+        warnings=[*doubts, *found.warnings],
         content={"mode": options.mode, "target_given": options.target is not None, "cannot_say": limits},
         remark=FROM_LOGS if from_logs else "",
         evidence={

@@ -1,7 +1,7 @@
 """`gmmae predict`: the probabilities of new nodules' classes, and a test of the classifiers where labels are known."""
 
-import json
 from collections import Counter
+from operator import itemgetter
 from zipfile import BadZipFile
 
 import numpy as np
@@ -18,6 +18,7 @@ from gmmae.data.extraction.annotations import patient_key
 from gmmae.data.extraction.folders import source_of
 from gmmae.data.volumes import own_columns, to_density
 from gmmae.plotting import tables
+from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, csv_text, print_result, whole_folder, write_text
 from gmmae.training import fingerprint
@@ -25,16 +26,21 @@ from gmmae.training.trained import restore, run_config
 from gmmae.workloads.configuration import identity_settings, on_its_data
 
 CSV, SUMMARY = "probabilities.csv", "summary.txt"
+KEYS = ("losses", "label", "blocks", "classes", "fitted", "patients")
+"""What is read of a classification."""
 
 
 def command(options: PredictArguments, config: Config) -> None:
     """Writes the probabilities and, where there are labels, the test."""
     run, place = options.run, options.run / "classification"
+    advice = f"give `gmmae classify {run}`"
     try:
-        about = json.loads((place / report.JSON).read_text(encoding="utf-8"))
+        losses, label, blocks, classes, splits, patients = json_files.read(
+            place / report.JSON, "be of a classification", advice, itemgetter(*KEYS)
+        )
         weights = dict(np.load(place / report.WEIGHTS, allow_pickle=False))
     except (OSError, ValueError, BadZipFile) as error:
-        raise InputError(f"RUN must have been classified; got {error}: give `gmmae classify {run}`") from error
+        raise InputError(f"RUN must have been classified; got {error}: {advice}") from error
     own = run_config(run)  # whose column of categories the new nodules may not have
     config = on_its_data(changed(config, data__root=str(options.folder), data__category_column="category"), own)
     config = changed(config, data__source=source_of(options.folder, config.settings.data.csv))
@@ -44,18 +50,18 @@ def command(options: PredictArguments, config: Config) -> None:
     out = options.out or run / f"predicted_{options.folder.resolve().stem}"
     claim_output(out, CSV)
     model = restore(config, run)
-    if about["losses"][0] != model.record.best_val_loss:
-        raise InputError(f"the classifiers must be of {run} as it is; its parameters have changed: give `gmmae classify {run}`")
+    if losses[0] != model.record.best_val_loss:
+        raise InputError(f"the classifiers must be of {run} as it is; its parameters have changed: {advice}")
     nodules = sources.undivided(data)
-    columns, rule = nodules.table, LabelRule(*about["label"])
-    inputs = samples.inputs(model, nodules, data, about["blocks"], weights.pop("basis"))
-    linear, found, classes = LogisticRegression(), {}, about["classes"]
+    columns, rule = nodules.table, LabelRule(*label)
+    inputs = samples.inputs(model, nodules, data, blocks, weights.pop("basis"))
+    linear, found = LogisticRegression(), {}
     for kind, rows in weights.items():
         linear.coef_, linear.intercept_, linear.classes_ = rows[:, :-1], rows[:, -1], np.array(classes)
         found[kind] = linear.predict_proba(inputs[kind])
     density = to_density(nodules.values, data.window, nodules.places)
     kinds = np.array(kinds_of(fingerprint.read(run), density, "all", True, "unseen"))
-    fitted = np.isin(kinds, about["fitted"]) | np.isin([*map(patient_key, nodules.groups)], about["patients"])
+    fitted = np.isin(kinds, splits) | np.isin([*map(patient_key, nodules.groups)], patients)
     kinds = np.where(fitted, "fitted", kinds)
     labels = columns["category"]  # an .npz has no other column of them
     if options.label_column or nodules.column(rule.column or "") is not None:

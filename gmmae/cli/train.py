@@ -34,7 +34,7 @@ def command(config: Config, root: Path, command_line: str) -> int:
             from gmmae.training.verdict import verdict
 
         workdir = WorkDir(root)
-        for line in verdict(config, workdir, cache):
+        for line in verdict(config, record, workdir, cache):
             display.say(line)
         places = {
             "figures": "  ".join(map(str, draw(config, record, workdir))),

@@ -177,6 +177,7 @@ def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) 
     share, train = math.ceil(base / n), plan.measured.train
     first = f" Time a step at batch {share} first: that is what each of {n} devices would have."
     first *= plan.device_kind is None and (train is None or share < train.batches[0])
+    first += f" More than {base} devices cannot share {base} samples." * (max(cell.devices for cell in forecast.cells) > base)
     if timed:
         said = "; ".join(f"{verdict} on {_listed(counts)}" for verdict, counts in verdicts.items())
         return f"{text}{said[0].upper()}{said[1:]} devices.{first}"

@@ -26,6 +26,9 @@ from gmmae.training.workdir import WorkDir
 
 EVENTS = "*tfevents*"
 
+LOGS = ("history.csv", EVENTS, "metrics.csv", "training_log_*.txt", "trainer_state.json", "*.csv", "*.log")
+"""Names in a folder. The first of these that is there is read."""
+
 EPOCHS = ("epoch", "epochs")
 
 NAMES = {
@@ -123,14 +126,16 @@ def read_curves(
 
 def _logs(path: Path, columns: Columns) -> list[Log]:
     """The log of a path, or the logs of all runs in an export of W&B."""
-    history = WorkDir(path).history
-    is_run = history.is_file()
-    if not is_run and (path.is_dir() or (path.match(EVENTS) and path.suffix != ".csv")):
+    is_run = WorkDir(path).history.is_file()
+    files = next((found for name in LOGS if (found := sorted(path.glob(name)))), []) if path.is_dir() else [path]
+    if files and files[0].match(EVENTS) and path.suffix != ".csv":
         if columns.step:
             raise InputError(f"--step-column must be left out for event folders, whose events have steps; got {columns.step!r}")
-        names, rows = _named(_events(path))
+        names, rows = _named(_events(files))
+    elif len(files) == 1:
+        names, rows = _table(files[0])
     else:
-        names, rows = _table(history if is_run else path)
+        raise InputError(f"a curve's folder must hold one log, {' or '.join(LOGS)}; got {len(files)} in {path}: name the file")
     usual = Columns(
         learning_rate="lr" if is_run else next((name for name in names if name == "learning_rate"), None),
         **{
@@ -291,15 +296,12 @@ def _trainer_state(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if parts == 1 or name != "train_runtime"} for row in rows]
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
-    """The scalars of an event file, or of a folder of them, whose files are named by time.
+def _events(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """The scalars of event files, which are named by time.
 
     Events of a later file replace those of earlier files from its first step on, as in TensorBoard after a run is resumed.
     """
     series: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    files = sorted(path.glob(EVENTS)) if path.is_dir() else [path]
-    if not files:
-        raise InputError(f"a curve's folder must hold TensorBoard's event files ({EVENTS}); got {path} without one")
     for file in files:
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for tag, step, value, time in _scalars(file):

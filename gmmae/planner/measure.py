@@ -33,7 +33,7 @@ from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.guard import as_input_error
-from gmmae.training import compilation, loop
+from gmmae.training import compilation, loop, programs
 from gmmae.training.compilation import RunCache
 from gmmae.training.stopping import StopMonitor
 from gmmae.training.terminal import Plain
@@ -172,7 +172,7 @@ class _Work:
         self._cache = RunCache()
         setup = compilation.prepare(config, cache=self._cache)
         self.samples, self.validation = setup.train_plan.samples, setup.eval_plan.samples
-        self.device_kind = setup.devices.kind
+        self.device_kind, self.memory_bytes = setup.devices.kind, setup.devices.memory_bytes
         shared = {
             "version of gmmae": VERSION,
             "configuration": json.loads(json.dumps(identity_fields(config))),
@@ -304,6 +304,15 @@ class _Work:
         warmup = strategies.resolve(config.scaling, config.optim, cell.devices, self.samples).stages[0].warmup_epochs
         epochs = trial_epochs(len(base.epochs), cell.batch / base.record.global_batch, warmup)
         words = f"{cell.scaling} with batch {cell.batch} and learning rate {cell.learning_rate:.3g}"
+        memory = ""
+        if self.memory_bytes < math.inf:
+            share = math.ceil(cell.batch / cell.devices)
+            sized = changed(self.config, optim__batch_size=share)
+            needed = programs.needed_bytes(compilation.prepare(sized, cache=self._cache))
+            memory = f"; {share} samples on a device need {needed / 1e9:.2g} of {self.memory_bytes / 1e9:.2g} GB"
+            if needed > self.memory_bytes:
+                self.trials.append(f"{words} does not fit{memory}")
+                return False
         self.say(f"trying {words}, at most {time_text(max(1.0, epochs * self.epoch_s))}")
         name = f"trial_{cell.scaling}_{cell.batch if best else cell.devices}"
         try:
@@ -312,11 +321,11 @@ class _Work:
             known = as_input_error(error)
             if known is None or known is error:
                 raise
-            self.trials.append(f"{words} did not fit into memory")
+            self.trials.append(f"{words} did not fit into the memory of one device{memory}")
             return False
         last = run.rows[-1]
         passed = math.isfinite(last.value(stop.monitor))
         if cell.learning_rate > self.config.optim.learning_rate:
             passed = passed and bool(run.curve(stop).costs[-1] <= base.curve(stop).lowest_by(last.steps))
-        self.trials.append(f"{len(run.epochs)} epochs of {words} went {'well' if passed else 'too slowly'}")
+        self.trials.append(f"{len(run.epochs)} epochs of {words} went {'well' if passed else 'too slowly'}{memory}")
         return passed

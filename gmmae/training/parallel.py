@@ -3,6 +3,7 @@
 With `in_axes` and `out_axes` None, replicated arrays have no leading device axis and are not copied.
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,6 +63,11 @@ class Devices:
     def platform(self) -> str:
         """cpu, gpu or tpu."""
         return self.devices[0].platform
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of one of them, infinite where JAX does not know it, as on a CPU."""
+        return (self.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
 
     @property
     def triton(self) -> bool:

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int32, PyTree
 
 from gmmae.models.convolutions import fast_convolutions
 from gmmae.scaling.batches import BatchPlan, ShardedIndices, epoch_order, shard_samples
-from gmmae.training.compilation import TrainSetup, cast, workload_key
+from gmmae.training.compilation import TrainSetup, blank_state, cast, precision_context, workload_key
 from gmmae.training.step import Algorithm, EpochValues, Slots, TrainState, train_steps, validate_steps
 from gmmae.workloads import registry
 from gmmae.workloads.contract import UNDEFINED, losses, summable_values
@@ -194,6 +194,14 @@ def compile_training(
     key = "train", donate, plan, setup.stage.optim, setup.stage.local_steps
     example = arguments(1, chunks.of_epoch[0], read=False)
     return chunks.compile(key, function, state, *example, donate=(0,) * donate), arguments, chunks
+
+
+def needed_bytes(setup: TrainSetup) -> int:
+    """Memory of a device for the training, with its data and state, as XLA counts it."""
+    with precision_context(setup.config):
+        state = setup.devices.replicate(blank_state(setup.config, setup.workload))
+        used: Any = compile_training(setup, state)[0].memory_analysis()
+    return used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes + used.temp_size_in_bytes
 
 
 def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None) -> Validate:

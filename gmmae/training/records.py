@@ -48,9 +48,6 @@ class Epoch(NamedTuple):
 PLAIN = Epoch._fields[:-1]
 """The columns of every history."""
 
-COUNTS = ("epoch", "steps", "samples", "batch")
-"""Whole numbers among them."""
-
 
 class Progress(NamedTuple):
     """How far a run is, for a checkpoint.
@@ -210,7 +207,7 @@ def parse_history(text: str) -> list[Epoch]:
     if names[: len(PLAIN)] != PLAIN or not all(name.startswith("val_") for name in names[len(PLAIN) :]):
         raise ValueError(f"the columns {', '.join(names)}")
     for row in reader:
-        values: dict[str, Any] = {key: (int if key in COUNTS else float)(row[key]) for key in PLAIN if key != "train_loss"}
+        values: dict[str, Any] = {key: Epoch.__annotations__[key](row[key]) for key in PLAIN if key != "train_loss"}
         values["train_loss"] = float(row["train_loss"]) if row["train_loss"] else None
         rows.append(Epoch(**values, metrics={key.removeprefix("val_"): float(row[key]) for key in row if key not in PLAIN}))
     return rows

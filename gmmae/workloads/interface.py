@@ -9,7 +9,7 @@ and optional functions of the host on NumPy arrays:
 
     draw(snapshots, folder, title, ending) -> Path      one picture of the shown samples: PNG or SVG, by its ending
     events(arrays) -> Events                            TensorBoard's view of `Workload.describe`
-    baselines(config, train, samples) -> (words, {name: one loss a sample})     losses of simple models
+    baselines(config, train) -> (words, samples -> {name: one loss a sample})     losses of simple models
 
 Every loss is that of one sample, so strong scaling computes the numbers of one device. A loss that looks at other samples, as
 batch normalisation does, would depend on the division of the batch, so there is no mutable state either.

@@ -92,26 +92,32 @@ def events(arrays: Mapping[str, np.ndarray]) -> Events:
 
 
 @threadpool_limits.wrap(1)  # several threads take three times as long where other work shares the cores
-def baselines(config: Config, train: Samples, samples: Samples) -> tuple[str, dict[str, np.ndarray]]:
+def baselines(config: Config, train: Samples) -> tuple[str, Callable[[Samples], dict[str, np.ndarray]]]:
     """Losses with the mean training volume, and with principal components of the training volumes.
 
     The squared error that components minimise is `mse`, and of log(1 + x) it is `msle`.
     """
     if config.model.decoder == "lattice":  # its loss has other parts too
-        return "", {}
-    train = train[:: -(-len(train) // MAX_BASELINE_VOLUMES)]
-    if config.loss == "msle":
-        train, samples = np.log1p(train), np.log1p(samples)
-    train, samples = (part.reshape(len(part), -1) for part in (train, samples))
+        return "", lambda samples: {}
+
+    def values(part: Samples) -> np.ndarray:
+        return (np.log1p(part) if config.loss == "msle" else part).reshape(len(part), -1)
+
+    train = values(train[:: -(-len(train) // MAX_BASELINE_VOLUMES)])
     mean, most = train.mean(0), min(len(train) - 1, train.shape[1], config.model.latent_dim)
-    train, rest = train - mean, samples - mean
+    train = train - mean
     _, vectors = np.linalg.eigh(train @ train.T)  # faster than a singular value decomposition
     components, _ = np.linalg.qr(train.T @ vectors[:, : -most - 1 : -1])
-    losses = {}
-    for k in (0, min(5, most), most):
-        axes = components[:, :k]
-        errors = abs(rest - rest @ axes @ axes.T) ** (1 if config.loss == "mae" else 2)
-        losses[f"pca_{k}" if k else "mean_volume"] = errors.mean(1)
+
+    @threadpool_limits.wrap(1)
+    def losses(samples: Samples) -> dict[str, np.ndarray]:
+        rest, found = values(samples) - mean, {}
+        for k in (0, min(5, most), most):
+            axes = components[:, :k]
+            errors = abs(rest - rest @ axes @ axes.T) ** (1 if config.loss == "mae" else 2)
+            found[f"pca_{k}" if k else "mean_volume"] = errors.mean(1)
+        return found
+
     return (
         f"mean_volume is the mean of {len(train)} training volumes, and pca_K their first K principal components (of "
         f"log(1 + x) for msle, and not the best for mae); the latent vector has {config.model.latent_dim} numbers, and "

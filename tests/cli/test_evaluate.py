@@ -40,7 +40,7 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, ca
     folder, record = mixture_run
     code, printed, _ = evaluate(capsys, folder)
     assert code == 0
-    head, loss, *_, intervals, _, place = printed.splitlines()
+    head, loss, *_, intervals, scale, _, place = printed.splitlines()
     assert head == f"{folder}: the parameters of epoch {record.best_epoch}, the best, on 6 validation samples"
     table = rows(folder / "evaluation.csv")
     values = np.array([float(row["loss"]) for row in table])
@@ -51,6 +51,9 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, ca
     assert name == "loss"
     assert float(mean) == pytest.approx(values.mean(), rel=1e-5)
     assert words == f"({expected.low:.6g} to {expected.high:.6g})"
+    for model in ("mean_volume", "pca_5", "pca_8"):
+        better = values.mean() < np.mean([float(row[model]) for row in table])
+        assert f"{'better' if better else 'worse'} than {model} (" in scale
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
     assert list(table[0]) == [*[*COLUMNS][:4], "mean_volume", "pca_5", "pca_8", "refined_30"]
@@ -64,7 +67,7 @@ def test_the_scale_is_that_of_scikit_learns_components(loss, power):
     data = registry.build(small()).load()
     parts = [part.reshape(len(part), -1) for part in (data.train, data.validation)]
     train, samples = map(np.log1p, parts) if loss == "msle" else parts
-    _, found = baselines(small(loss=loss, model__latent_dim=128).settings, data.train, data.validation)
+    found = baselines(small(loss=loss, model__latent_dim=128).settings, data.train)[1](data.validation)
     for count, name in ((0, "mean_volume"), (5, "pca_5"), (21, "pca_21")):
         pca = PCA(count).fit(train)
         error = samples - (pca.inverse_transform(pca.transform(samples)) if count else train.mean(0))
@@ -92,11 +95,24 @@ def test_other_data_are_evaluated_whole_however_few_they_are(mixture_run, tmp_pa
     code, printed, _ = evaluate(capsys, folder, "--data.seed", 5, "--data.samples", 4, "--out", out)
     assert code == 0  # the run's 6 validation samples would be too many
     assert printed.splitlines()[0].endswith("on 4 unseen samples")
-    assert "mean_volume" not in printed  # it would be of the run's data
-    assert len(rows(out)) == 4
+    assert "for scale: the loss " in printed
+    table = rows(out)
+    assert len(table) == 4
     model = gmmae.load(folder, data__seed=5, data__samples=4, data__validation=0.25)
-    expected = np.concatenate([model.losses(model.workload.load().train), model.losses(model.workload.load().validation)])
-    np.testing.assert_allclose([float(row["loss"]) for row in rows(out)], expected, rtol=1e-4)
+    data = model.workload.load()
+    expected = np.concatenate([model.losses(data.train), model.losses(data.validation)])
+    np.testing.assert_allclose([float(row["loss"]) for row in table], expected, rtol=1e-4)
+    simple = baselines(small().settings, registry.build(small()).load().train)[1]  # of the run's training volumes
+    expected = np.concatenate([simple(data.train)["pca_5"], simple(data.validation)["pca_5"]])
+    np.testing.assert_allclose([float(row["pca_5"]) for row in table], expected, rtol=1e-4)
+
+
+def test_other_data_have_no_scale_where_the_runs_own_have_changed(mixture_run, tmp_path, capsys):
+    shutil.copytree(mixture_run.folder, folder := tmp_path / "run")
+    path = folder / "fingerprint.json"
+    path.write_text(path.read_text().replace('"train": ["', '"train": ["other'))
+    code, printed, _ = evaluate(capsys, folder, "--data.seed", 5, "--data.samples", 4)
+    assert (code, "for scale" in printed) == (0, False)
 
 
 def test_a_run_whose_folder_of_data_was_ignored_can_be_opened(mixture_run, tmp_path, capsys):

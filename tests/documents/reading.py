@@ -64,7 +64,10 @@ def _without_fences(text: str) -> str:
 
 
 def blocks() -> Iterator[Said]:
-    """Yields each command line of the indented blocks of the pages; one that goes on with a backslash is one."""
+    """Yields each command line of the indented blocks of the pages; one that goes on with a backslash is one.
+
+    A comment above a line is none.
+    """
     for path in PAGES:
         lines = _without_fences(path.read_text(encoding="utf-8")).splitlines()
         numbers = iter(range(len(lines)))
@@ -72,7 +75,7 @@ def blocks() -> Iterator[Said]:
             text = lines[i]
             while text.endswith("\\"):
                 text = text[:-1] + lines[next(numbers)].strip()
-            if text.startswith("    "):
+            if text.startswith("    ") and not text.startswith("    #"):
                 yield Said(f"{_name(path)}:{i + 1}", text.strip())
 
 

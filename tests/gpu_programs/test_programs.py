@@ -50,6 +50,12 @@ def test_the_last_stage_of_a_growing_batch_meets_once_a_step_and_keeps_to_its_me
     assert faults(read(program, STEPS), Asked("float32", 8, PARAMETERS, GROWN)) == []
 
 
+def test_the_memory_of_a_step_is_known_for_gpus_that_are_not_there():
+    """Half of the batch on a device needs less than the whole, and more than half: the data are on each."""
+    whole, half = (programs.needed_bytes(compilation.prepare(PAPER, topology("h100", n, 1))) for n in (1, 2))
+    assert 0.5 < half / whole < 1
+
+
 def epoch_of_small(target: str) -> str:
     """The text of the compiled epoch of the smallest run."""
     config, devices = small(data__augment=False), topology(target, 1, 1)

@@ -38,16 +38,20 @@ def step_s(batch: int) -> float:
 
 
 class Laboratory:
-    """Replaces the modules that measure, and stops when `breaks_at` results are made. `memory` is the largest batch."""
+    """Replaces the modules that measure, and stops when `breaks_at` results are made.
 
-    def __init__(self, breaks_at: int = 0, memory: float = math.inf):
-        self.made, self.breaks_at, self.memory = 0, breaks_at, memory
+    `memory` is the largest batch, and `known_memory` the memory of a device, in GB, of which a sample needs one.
+    """
+
+    def __init__(self, breaks_at: int = 0, memory: float = math.inf, known_memory: float = math.inf):
+        self.made, self.breaks_at, self.memory, self.known_memory = 0, breaks_at, memory, known_memory
 
     def __enter__(self) -> Self:
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(measure, "compilation", SimpleNamespace(prepare=self.prepare))
         self._patch.setattr(measure, "loop", SimpleNamespace(run=self.run))
         self._patch.setattr(measure.throughput, "measure", self.step_times)
+        self._patch.setattr(measure.programs, "needed_bytes", lambda setup: 1e9 * setup.train_plan.batch)
         self._patch.setattr(prediction, "DRAWS", 50)
         return self
 
@@ -65,7 +69,7 @@ class Laboratory:
             fingerprint=fingerprint.of(config, Splits(*data)),
             train_plan=BatchPlan(SAMPLES, config.optim.batch_size, 1),
             eval_plan=BatchPlan(VALIDATION, VALIDATION, 1),
-            devices=SimpleNamespace(kind="cpu"),
+            devices=SimpleNamespace(kind="cpu", memory_bytes=1e9 * self.known_memory),
         )
 
     def run(self, config: Config, root, display, **_: object) -> Record:

@@ -52,6 +52,7 @@ def lines(*cells, **changes):
         ((STRONG, WEAK._replace(probability_of_failure=0.6)), "Keep on 4 devices."),
         ((STRONG, WEAK, *(one._replace(devices=8) for one in (STRONG, WEAK))), "Grow on 4 and 8 devices."),
         ((WEAK._replace(devices=64),), "No number of devices can do both"),
+        ((STRONG, WEAK, WEAK._replace(devices=64)), "More than 32 devices cannot share 32 samples."),
     ],
 )
 def test_the_first_line_answers_whether_to_keep_or_grow(cells, words):

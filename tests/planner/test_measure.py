@@ -77,8 +77,19 @@ def test_a_trial_that_does_not_fit_into_memory_gives_way_to_the_next_best(tmp_pa
     best = found.forecasts[0].best
     assert best
     assert best.batch <= 32 < max(batch for batch, *_ in found.measured.failed_trials)
-    assert any("did not fit into memory" in fact for fact in found.facts)
+    assert any("did not fit into the memory of one device" in fact for fact in found.facts)
     assert again == found
+
+
+def test_what_does_not_fit_into_the_memory_of_a_device_is_not_tried(tmp_path):
+    config = small(stop__target=0.1, stop__max_epochs=200)
+    with Laboratory(known_memory=4), claimed(tmp_path):
+        found = measure(config, tmp_path, lambda: IDLE, (2, 4, 8), (FAST,), 1e-3)
+    best = found.forecasts[0].best
+    assert best
+    assert best.batch <= 4 * best.devices
+    assert any("does not fit; 8 samples on a device need 8 of 4 GB" in fact for fact in found.facts)
+    assert all(batch <= 32 for batch in (int(name.split()[5]) for name in found.costs["epochs"] if name.startswith("trial")))
 
 
 @pytest.mark.parametrize("name", ["version of gmmae", "configuration", "data", "device"])

@@ -12,6 +12,7 @@ from gmmae.training.stopping import StopMonitor, crossing
 from gmmae.training.verdict import verdict
 from gmmae.training.workdir import WorkDir
 from tests.small import small
+from tests.sweep.test_runs import RECORD
 
 
 def monitor(ends, inside=(), train_loss=0.5, total_s=10.0, **rules):
@@ -129,7 +130,7 @@ RISES = [0.5, *range(1, 30)]
 def test_overfitting_is_a_training_loss_that_falls_while_the_validation_gets_worse(tmp_path, losses, train, words):
     rows = [Epoch(e, e, e, 0.1, *both, 0, 0, 0, 0, 0, 32) for e, both in enumerate(zip(train, losses, strict=True), 1)]
     write_history(tmp_path / "history.csv", rows)
-    lines = verdict(small(), WorkDir(tmp_path), RunCache())
+    lines = verdict(small(), RECORD, WorkDir(tmp_path), RunCache())
     assert [re.findall("from epoch .* on|--data.augment", line) for line in lines] == words
 
 

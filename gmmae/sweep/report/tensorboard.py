@@ -54,20 +54,21 @@ def write(results: Results) -> Path | None:
                 board.row(row._replace(total_s=elapsed_s) if kind == "projected" else row)
             board.result(replace(record, time_to_target_s=run.time_s if run.reached else None))
             board.close()
-        lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(dict, target={})  # seconds and values
+        lines: dict[str, dict[str, list[tuple[int, float, float]]]] = defaultdict(dict, target={})  # steps, seconds, values
         for (scaling, n), cell in results.cells.items():
             if run := cell.median_run:
                 tag = f"compare/n{n:0{digits}}_{stop.monitor}"
-                points = [(at, row.value(stop.monitor)) for at, row in zip(run.elapsed_s, run.history, strict=True)]
+                rows = enumerate(zip(run.elapsed_s, run.history, strict=True), start=1)
+                points = [(step, at, row.value(stop.monitor)) for step, (at, row) in rows]
                 # The axis "Relative" starts at a line's first event, so each line begins with NaN at time 0.
-                lines[scaling + ending][tag] = [(0.0, math.nan), *points]
+                lines[scaling + ending][tag] = [(0, 0.0, math.nan), *points]
                 if stop.target is not None:
-                    end_s, _ = max([points[-1], *lines["target"].get(tag, ())])
-                    lines["target"][tag] = [(0.0, stop.target), (end_s, stop.target)]
+                    steps, times_s, _ = zip(points[-1], *lines["target"].get(tag, ()), strict=True)
+                    lines["target"][tag] = [(0, 0.0, stop.target), (max(steps), max(times_s), stop.target)]
         start = time.time()
         for log, by_tag in lines.items() if kind != "unknown" else ():  # TensorBoard draws all lines of a tag in one chart
             with SummaryWriter(str(folder / "compare" / log)) as writer:
                 for tag, points in by_tag.items():
-                    for step, (at_s, value) in enumerate(points):
+                    for step, at_s, value in points:
                         writer.add_scalar(tag, value, step, start + at_s)
     return place
