@@ -59,8 +59,8 @@ def undivided(config: DataConfig) -> Nodules:
 
 
 def _kin(nodules: Nodules, generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
-    """Patients, by any column, the generated nodule itself, and voxels."""
-    columns = (nodules.table["group"], generated, *map(nodules.column, PATIENTS))
+    """Patients, by any column, the scan, the generated nodule itself, and voxels."""
+    columns = (nodules.table["group"], nodules.table["origin"], generated, *map(nodules.column, PATIENTS))
     for volume, *texts in zip(nodules.values, *(column for column in columns if column is not None), strict=True):
         yield {volume.tobytes(), *map(patient_key, texts)} - {""}
 

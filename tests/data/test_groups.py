@@ -82,6 +82,17 @@ def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder):
     assert load(config).groups == ("a", "b", "a", "a")
 
 
+def test_a_scan_in_two_formats_is_one_group(tmp_path):
+    """Two nodules of it, of two patients: the second file is compressed and holds floating-point numbers."""
+
+    def again(case, i):
+        return (
+            case._replace(values=folders.case(0).values.astype(float), row=["again.nii.gz", *case.row[1:]]) if i == 1 else case
+        )
+
+    assert load(cubes(folders.write(tmp_path / "cubes", 3, spoil=again), crop="8mm")).groups == ("P0", "P0", "P2")
+
+
 def arrays(path: Path, volumes: np.ndarray, **more) -> DataConfig:
     np.savez(path, volumes=volumes, **more)
     return cubes(path, crop="whole")
