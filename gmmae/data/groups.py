@@ -16,6 +16,7 @@ import numpy as np
 from gmmae.data.extraction.annotations import PATIENTS, patient_key
 from gmmae.data.extraction.arrays import member
 from gmmae.data.extraction.tasks import Plan, Task
+from gmmae.data.volumes import letters
 
 
 class Groups(NamedTuple):
@@ -46,6 +47,8 @@ def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
         if kind == "patient":
             patients |= {groups[name] for name in names}
     lines = [f"what belongs together is one group for the split: {min(joined)}, the first of {len(joined)}"] if joined else []
+    if case := [name for name in plan.header if letters(name) == "case" and name not in plan.used.values()]:
+        lines.append(f"the column {case[0]} has two values, so it names no patients: give it as data.group_column if it does")
     alone, by = sum(groups[name] not in patients for name in read), "patient"
     if alone:
         by = (

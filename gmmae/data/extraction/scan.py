@@ -33,7 +33,7 @@ HU_RANGE = (-32768, 32767)
 MIN_LARGEST_HU = 10
 """The noise of CT has larger magnitudes."""
 MAX_LABELS_NAMED = 5
-ORIGIN_VOXELS = 2**21
+ORIGIN_VOXELS = 2**20
 """Of a larger volume only some slices are hashed, so that a scan takes some hundredths of a second."""
 
 
