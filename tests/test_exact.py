@@ -87,7 +87,7 @@ def build(config):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(jax.__version_info__ >= (0, 12), reason="a known fault, see docs/devices.md", strict=True)
+@pytest.mark.xfail(jax.__version_info__ >= (0, 12), reason="fused multiply-add, see docs/devices.md", strict=True)
 def test_divisions_by_rows_have_the_same_bits_on_any_number_of_devices(tmp_path):
     (tmp_path / "dividing.py").write_text(DIVIDING)
     workload = registry.configuration(str(tmp_path / "dividing.py"))

@@ -46,22 +46,17 @@ DIVISION = {
     for name in (
         "source",
         "root",
-        "csv",
         "samples",
         "seed",
         "validation",
         "folds",
         "fold",
         "file_column",
-        "diameter_column",
         "category_column",
         "group_column",
     )
 }
-"""Settings that leave the voxels of a nodule as they are. Where others change, a nodule cannot be recognised."""
-
-SIZES = {"data.csv", "data.diameter_column"}
-"""These may name other sizes for a folder's nodules, which are then cut in another way."""
+"""Settings that leave samples as they are. Where others change, a sample whose origin is not known cannot be recognised."""
 
 
 def command(options: EvaluateArguments, config: Config) -> None:
@@ -86,8 +81,8 @@ def command(options: EvaluateArguments, config: Config) -> None:
         fingerprint.require_same(known.digests, dict(digests), options.run)
     if split == "test" and data.test is None:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
-    cut_anew = not DIVISION.issuperset(on_data) or ("data.root" not in on_data and SIZES.intersection(on_data))
-    unmatched = "unknown" if cut_anew else "unseen"
+    by_origin = known is not None and data.origins and " " in known.train[0]
+    unmatched = "unseen" if by_origin or DIVISION.issuperset(on_data) else "unknown"
     rows: list[dict[str, Any]] = []
     metrics, losses = list[str](), dict[str, np.ndarray]()
     parts = [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]
@@ -95,7 +90,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
     few = sum(np.size(getattr(data, part)) for part in parts) <= MAX_REFINED_VALUES
     for part in parts:
         samples = getattr(data, part)
-        kinds = kinds_of(known, samples, part, other, unmatched)
+        kinds = kinds_of(known, samples, (data.origins or {}).get(part), part, other, unmatched)
         columns = {"name": data.names[part] if data.names else range(len(kinds)), "split": kinds}
         columns |= {"group": data.groups[part]} if data.groups else {}
         losses = simple(samples)
@@ -157,18 +152,22 @@ def _write(
         print(f"{'samples':<12} {path}")
 
 
-def kinds_of(known: Fingerprint | None, samples: Samples, split: str, other: bool, unmatched: str) -> list[str]:
+def kinds_of(
+    known: Fingerprint | None, samples: Samples, origins: Sequence[str] | None, split: str, other: bool, unmatched: str
+) -> list[str]:
     """What each sample was to a run, `unmatched` where the run does not know it. Samples of sources are not all known.
 
     `other` says whether the data may be others than the run's.
     """
-    names, total = hashes(samples)[0], count(samples)
+    names, total = fingerprint.words(hashes(samples)[0], origins), count(samples)
     if known is None or len(names) < total or len(known.train) < known.samples:
         return ["unknown" if other else split] * total
-    if not other:
-        return ["train" if name in known.seen else split for name in names]
-    kinds = dict.fromkeys(known.validation, "validation") | dict.fromkeys([*known.train, *known.seen], "train")
-    return [kinds.get(name, "test" if split == "test" else unmatched) for name in names]
+    kinds = dict.fromkeys(known.seen, "train")
+    if other:
+        parts = {"validation": known.validation, "train": [*known.train, *known.seen]}
+        kinds = {word: kind for kind, of_kind in parts.items() for name in of_kind for word in name.split()}
+        split = "test" if split == "test" else unmatched
+    return [next((kinds[word] for word in name.split() if word in kinds), split) for name in names]
 
 
 def _summary(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], may_be_undefined: Sequence[str]) -> list[str]:

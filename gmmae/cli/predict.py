@@ -45,7 +45,8 @@ def command(options: PredictArguments, config: Config) -> None:
     config = on_its_data(changed(config, data__root=str(options.folder), data__category_column="category"), own)
     config = changed(config, data__source=source_of(options.folder, config.settings.data.csv))
     data, settings = config.settings.data, identity_settings(config)
-    if others := {key for key, value in identity_settings(own).items() if value != settings[key]} - DIVISION:
+    may_differ = {*DIVISION, "data.csv", "data.diameter_column"}
+    if others := {key for key, value in identity_settings(own).items() if value != settings[key]} - may_differ:
         raise InputError(f"nodules must be cut as those of {run}; got {', '.join(others)} otherwise: leave these options out")
     out = options.out or run / f"predicted_{options.folder.resolve().stem}"
     claim_output(out, CSV)
@@ -60,7 +61,7 @@ def command(options: PredictArguments, config: Config) -> None:
         linear.coef_, linear.intercept_, linear.classes_ = rows[:, :-1], rows[:, -1], np.array(classes)
         found[kind] = linear.predict_proba(inputs[kind])
     density = to_density(nodules.values, data.window, nodules.places)
-    kinds = np.array(kinds_of(fingerprint.read(run), density, "all", True, "unseen"))
+    kinds = np.array(kinds_of(fingerprint.read(run), density, columns["origin"].tolist(), "all", True, "unseen"))
     fitted = np.isin(kinds, splits) | np.isin([*map(patient_key, nodules.groups)], patients)
     kinds = np.where(fitted, "fitted", kinds)
     labels = columns["category"]  # an .npz has no other column of them

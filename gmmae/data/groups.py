@@ -1,8 +1,8 @@
 """The groups that no split divides: everything that belongs together, as connected components.
 
-Nodules belong together if they share a patient, a scan (its file, a copy of it, or its series) or their voxels. Equal
-coordinates in two files say nothing, because cut volumes may have coordinates of their own. A component is named after the
-first by alphabet of its patients or scans.
+Nodules belong together if they share a patient, a scan (its file, a copy of it in any format, or its series) or their voxels.
+Equal coordinates in two files say nothing, because cut volumes may have coordinates of their own. A component is named after
+the first by alphabet of its patients or scans.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ import numpy as np
 
 from gmmae.data.extraction.annotations import PATIENTS, patient_key
 from gmmae.data.extraction.arrays import member
-from gmmae.data.extraction.headers import data_file
 from gmmae.data.extraction.tasks import Plan, Task
+from gmmae.data.volumes import letters
 
 
 class Groups(NamedTuple):
@@ -27,11 +27,11 @@ class Groups(NamedTuple):
     lines: list[str]  # what joined groups, and where a split may divide a patient
 
 
-def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
-    """The groups of a plan's nodules, given the voxels of those that were read, by name."""
+def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
+    """The groups of a plan's nodules, given the voxels and the origin of those that were read, by name."""
     own: dict[str, str] = {}
     sharing = defaultdict[tuple[str, str], list[str]](list)
-    for name, kind, key in itertools.chain(*(_keys(task, values) for task in plan.tasks), _further_patients(plan)):
+    for name, kind, key in itertools.chain(*(_keys(task, read) for task in plan.tasks), _further_patients(plan)):
         if key:
             sharing[kind, key].append(name)
             own.setdefault(name, key)  # the first key names the nodule's own group
@@ -47,33 +47,33 @@ def join(plan: Plan, values: Mapping[str, np.ndarray]) -> Groups:
         if kind == "patient":
             patients |= {groups[name] for name in names}
     lines = [f"what belongs together is one group for the split: {min(joined)}, the first of {len(joined)}"] if joined else []
-    alone, by = sum(groups[name] not in patients for name in values), "patient"
+    if case := [name for name in plan.header if letters(name) == "case" and name not in plan.used.values()]:
+        lines.append(f"the column {case[0]} has two values, so it names no patients: give it as data.group_column if it does")
+    alone, by = sum(groups[name] not in patients for name in read), "patient"
     if alone:
         by = (
-            "scan or volume, because no patient is known"
-            if alone == len(values)
-            else f"patient, but by scan for {alone} nodules"
+            "scan or volume, because no patient is known" if alone == len(read) else f"patient, but by scan for {alone} nodules"
         )
         lines.append(f"the split is by {by}: a patient with several may be in both training and validation")
     return Groups(groups, by, lines)
 
 
-def _keys(task: Task, values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, str]]:
+def _keys(task: Task, read: Mapping[str, tuple[np.ndarray, str]]) -> Iterator[tuple[str, str, str]]:
     """Yields a nodule's name, a kind of relation, and a text that all nodules related in this way share."""
     stack = task.items[0].part is not None
     volumes = [_digest(array) for array in member(task.file, task.items[0].array)] if stack else []
-    data = data_file(task.file)
-    scan = "" if stack else next(stamp.sample for stamp in task.stamps if stamp.path == data)
     for item in task.items:
         name, volume = item.name, volumes[item.part or 0] if stack else ""
         # Not the file's name: a renamed copy is divided as the file is.
         yield name, "", item.group or (volume and f"volume {volume[:12]}") or name
         yield name, "group", patient_key(item.group)
         yield name, "patient", item.patient
-        yield name, "scan", scan
+        yield name, "scan", "" if stack else task.label
         yield name, "scan", item.series
-        yield name, "voxels", volume
-        yield name, "voxels", _digest(values[name]) if name in values else ""
+        if name in read:
+            values, origin = read[name]
+            yield name, "voxels" if stack else "scan", origin
+            yield name, "voxels", _digest(values)
 
 
 def _further_patients(plan: Plan) -> Iterator[tuple[str, str, str]]:

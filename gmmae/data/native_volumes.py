@@ -37,7 +37,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     nodules = _read_all(plan.tasks, config.min_ndim, config.hu)
     for nodule in nodules:
         masses(nodule.values[None], config.window, [nodule.place])
-    groups = join(plan, {nodule.name: nodule.values for nodule in nodules})
+    groups = join(plan, {nodule.name: (nodule.values, nodule.origin) for nodule in nodules})
     for line in groups.lines:
         say_on_stderr(line)
     own = {item.name: dict(zip(plan.header, item.cells, strict=True)) for task in plan.tasks for item in task.items}
@@ -54,7 +54,7 @@ def _read_all(tasks: tuple[Task, ...], min_ndim: int, hu: bool) -> tuple[NativeN
 def _read_task(task: Task, min_ndim: int, hu: bool) -> Iterator[NativeNodule]:
     place, voxels, values = task.label, None, np.empty(0)
     try:
-        for item, scan, source in nodules_of(task, min_ndim):
+        for item, scan, source, origin in nodules_of(task, min_ndim):
             place = place_of(task, item)
             if scan.voxels is not voxels:
                 voxels, values = scan.voxels, stored(region(scan, hu), hu)
@@ -69,7 +69,7 @@ def _read_task(task: Task, min_ndim: int, hu: bool) -> Iterator[NativeNodule]:
             sx, sy, sz = scan.spacing_mm
             diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
             facts = (item.name, item.group, item.category, values, mask, (z, y, x), (sz, sy, sx), diameter_mm, place)
-            yield NativeNodule(*facts)
+            yield NativeNodule(*facts, origin=origin)
             place = task.label
     except DataError as error:
         raise DataError(f"{place}: {error}") from error

@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from gmmae.data.extraction import prepare
 from gmmae.data.extraction.annotations import PATIENTS, patient_key
 from gmmae.data.settings import COLUMNS, DataConfig
-from gmmae.data.splits import Split, split
+from gmmae.data.splits import Split, requested, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.data.volumes import DataError, Nodules, central_section, joined
 
@@ -59,8 +59,8 @@ def undivided(config: DataConfig) -> Nodules:
 
 
 def _kin(nodules: Nodules, generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
-    """Patients, by any column, the generated nodule itself, and voxels."""
-    columns = (nodules.table["group"], generated, *map(nodules.column, PATIENTS))
+    """Patients, by any column, the scan, the generated nodule itself, and voxels."""
+    columns = (nodules.table["group"], nodules.table["origin"], generated, *map(nodules.column, PATIENTS))
     for volume, *texts in zip(nodules.values, *(column for column in columns if column is not None), strict=True):
         yield {volume.tobytes(), *map(patient_key, texts)} - {""}
 
@@ -80,4 +80,8 @@ def divide(nodules: Nodules, config: DataConfig) -> Split:
     parts = nodules.table["split"]
     if parts.any():
         return Split(*(np.flatnonzero(parts == part) for part in ("train", "validation")))
-    return split(nodules.groups, nodules.categories, config.validation, config.seed)
+    divided = split(nodules.groups, nodules.categories, config.validation, config.seed)
+    wanted, number = requested(len(parts), config.validation), len(divided.validation)
+    if abs(number - wanted) > wanted / 2:
+        prepare.say_on_stderr(f"validation has {number} of {len(parts)} nodules in place of {wanted}: no group is divided")
+    return divided

@@ -67,7 +67,7 @@ class Nodules(NamedTuple):
     - `group`: the patient, or the scan where none is named. A split never divides a group.
     - `category` and `split` (train, validation or test): empty where not known.
     - `centre_mm` (samples × 3: x, y, z in the world) and `edge_mm` of the cube; `filled`, its share outside of the scan.
-    - `diameter_mm`: NaN where not known.
+    - `diameter_mm`: NaN where not known. `origin`: the same for nodules of one scan or volume, however they are cut.
 
     Attributes:
       values: int16 in HU, or float32 in a unit of their own.
@@ -152,7 +152,9 @@ def own_columns(table: Mapping[str, np.ndarray], taken: Iterable[str]) -> dict[s
 def make_table(names: Sequence[str], **columns: Sequence[Any] | np.ndarray) -> dict[str, np.ndarray]:
     """The table of `Nodules`; by default each is a group, lies in the origin and has no size."""
     nothing, zeros = np.full(len(names), ""), np.zeros(len(names))
-    table = dict.fromkeys(("name", "group", "place"), np.array(names)) | dict.fromkeys(("category", "split", "path"), nothing)
+    table = dict.fromkeys(("name", "group", "place"), np.array(names)) | dict.fromkeys(
+        ("category", "split", "path", "origin"), nothing
+    )
     table |= {"centre_mm": np.zeros((len(names), 3)), "edge_mm": zeros, "diameter_mm": zeros + np.nan, "filled": zeros}
     return table | {name: np.asarray(column) for name, column in columns.items()}
 
@@ -170,6 +172,7 @@ class NativeNodule(NamedTuple):
     diameter_mm: float
     place: str = ""
     own: Mapping[str, str] = {}
+    origin: str = ""
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:

@@ -1,8 +1,7 @@
 """Hashes of a run's data and of its workload's file, which later commands compare: moved or renamed data are the same."""
 
 import json
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +21,10 @@ class Fingerprint(NamedTuple):
     """The samples of a run, and the file of its workload.
 
     Attributes:
-      train, validation: a hash of each sample's largest array, in order; of a source only of some.
+      train, validation: words for each sample, in order: a hash of its largest array and its origin, where that is known; of a
+        source only of some. Samples that share a word are one, or of one scan.
       digests: what is compared, by name: the workload's file first, the number of seen validation samples last.
       seen: training samples of the runs that this one descends from, by `init_from` or generated nodules.
-      root: `data.root`, or empty; not compared.
     """
 
     train: list[str]
@@ -33,7 +32,6 @@ class Fingerprint(NamedTuple):
     samples: int
     digests: dict[str, str]
     seen: list[str]
-    root: str = ""
 
 
 def of(config: Config, data: Splits) -> Fingerprint:
@@ -51,10 +49,15 @@ def of(config: Config, data: Splits) -> Fingerprint:
         parts = {"samples": "".join(of_samples), "labels or other arrays": others, "groups": str(members)}
         digests[f"number of {split} samples"] = f"{count(samples)}, {len(of_samples)} of them hashed"
         digests |= {f"{split} {part}": digest(values) for part, values in parts.items()}
-        names[split] = of_samples
-    settings = getattr(config.settings, "data", None)
-    root = str(getattr(settings, "root", None) or "") if hasattr(settings, "allow_seen") else ""
-    return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[], root=root)
+        names[split] = words(of_samples, (data.origins or {}).get(split))
+    return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
+
+
+def words(hashes: Sequence[str], origins: Sequence[str] | None) -> list[str]:
+    """The entries of a `Fingerprint` for samples with these hashes; some samples of a source go without their origins."""
+    if origins is None or len(origins) != len(hashes):
+        return [*hashes]
+    return [*map(" ".join, zip(hashes, origins, strict=True))]
 
 
 def load(config: Config) -> Fingerprint:
@@ -64,7 +67,10 @@ def load(config: Config) -> Fingerprint:
 
 def read(folder: Path) -> Fingerprint | None:
     """Reads the fingerprint in a folder; None where there is none."""
-    convert = partial(json_files.checked, Fingerprint)
+
+    def convert(values: dict[str, Any]) -> Fingerprint:  # one of before has an entry root too
+        return json_files.checked(Fingerprint, {name: values[name] for name in Fingerprint._fields})
+
     try:
         return json_files.read(folder / FILE, "have the hashes of data", "delete it, and nothing is compared", convert)
     except FileNotFoundError:
@@ -89,29 +95,20 @@ def checked(folder: Path, now: Fingerprint) -> Fingerprint:
     """The fingerprint of the run in a folder, whose data must be the same, or `now` if there is none."""
     known = read(folder) or now
     require_same(known.digests, now.digests, folder)
-    return known
+    return now._replace(seen=known.seen, digests=known.digests)
 
 
 def descended(config: Config, now: Fingerprint) -> Fingerprint:
     """The fingerprint of a run that begins, with the samples that the runs before it have seen.
 
-    Refuses, unless `data.allow_seen`, a validation sample that is among them, or may be, cut in another way.
+    Refuses, unless `data.allow_seen`, a validation sample that is among them, or of the scan of one.
     """
     data = getattr(config.settings, "data", None)
     places = [place for place in (config.init_from, getattr(data, "augment_with", None)) if place]
     before = [known for place in places if (known := read(Path(place)))]
-    seen = {name for known in before for name in (*known.train, *known.seen)}
-    held_out = sum(name in seen for name in now.validation)
-    allowed = getattr(data, "allow_seen", False)
-    of_folder = [known for known in before if now.root == known.root != ""]
-    unknown = max((len(set(now.validation).difference(*known[:2], known.seen)) for known in of_folder), default=0)
-    if unknown and not allowed:
-        raise InputError(
-            f"validation samples must be cut as those of {' or '.join(places)}, of {now.root} too; got {unknown} that it does "
-            "not have, so they may be training samples that were cut in another way: keep its options of data, or set "
-            "data.allow_seen"
-        )
-    if held_out and not allowed:
+    seen = {word for known in before for name in (*known.train, *known.seen) for word in name.split()}
+    held_out = sum(not seen.isdisjoint(name.split()) for name in now.validation)
+    if held_out and not getattr(data, "allow_seen", False):
         raise InputError(
             f"validation samples must be new to what a run begins with; got {held_out} of {len(now.validation)} that the model "
             f"of {' or '.join(places)} was trained on: divide the data as it did, or set data.allow_seen"

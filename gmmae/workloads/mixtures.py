@@ -22,10 +22,10 @@ def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefin
 
     train, validation, test = (jax.tree.map(lambda array, index=index: array[index], samples) for index in parts.values())
     table = loaded.nodules.table
-    own, names, groups = own_columns(table, ()), by_split(table["name"]), by_split(table["group"])
+    own, names, groups, origins = own_columns(table, ()), *map(by_split, (table["name"], table["group"], table["origin"]))
     columns = {part: {name: values[index].tolist() for name, values in own.items()} for part, index in parts.items()}
     test = test if len(loaded.test) else None
-    return Splits(train, validation, about, names, groups, may_be_undefined, test, columns)
+    return Splits(train, validation, about, names, groups, may_be_undefined, test, columns, origins)
 
 
 def mixture_refinement(loss: str, sigma_floor: float, *, diagonal: bool) -> Callable[[PerSample, int], PerSample]:

@@ -126,6 +126,7 @@ def build(config: Config) -> Workload:
                 for name, part in parts.items()
             },
             groups={name: [volumes[volume].group for volume in patches.volumes[part]] for name, part in parts.items()},
+            origins={name: [volumes[volume].origin for volume in patches.volumes[part]] for name, part in parts.items()},
             may_be_undefined=() if all_visible else ("dice",),
             columns={
                 name: {key: [volumes[volume].own[key] for volume in patches.volumes[part]] for key in volumes[0].own}

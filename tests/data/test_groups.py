@@ -15,6 +15,7 @@ from gmmae.data.volumes import DataError
 from gmmae.workloads.segmentation import load_volumes, split_volumes
 from gmmae.workloads.settings import PatchConfig
 from tests import volume_folders as folders
+from tests.commands import run_gmmae
 
 COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient")
 
@@ -54,6 +55,28 @@ def test_a_patient_is_known_by_many_names(tmp_path, column):
     assert (nodules.groups, nodules.by) == (("0", "0", "1", "1"), "patient")
 
 
+@pytest.mark.parametrize("words", [(), ("--data.group-column", "case")])
+def test_a_column_of_cases_and_controls_names_no_patients_unless_it_is_named(tmp_path, capsys, words):
+    volumes = np.random.default_rng(0).integers(-1000, 400, (12, 6, 8, 9)).astype(np.int16)
+    cases = ["case"] * 5 + ["Control"] * 7
+    np.savez(tmp_path / "d.npz", volumes=volumes, case=cases, diameter_mm=np.full(12, 4), spacing_mm=np.full((12, 3), 0.7))
+    data = ("--data.source", "cubes", "--data.root", tmp_path / "d.npz", "--data.cache", tmp_path / "cache")
+    assert run_gmmae("data", "prepare", *data, *words) == 0
+    printed = capsys.readouterr().out
+    assert f"12 nodules in {2 if words else 12} groups" in printed
+    assert ("the column case has two values" in printed) == (not words)
+    divided = sources.load(cubes(tmp_path / "d.npz", group_column=words[-1] if words else "auto")).split
+    assert len(divided.validation) == (5 if words else 3)
+    assert ("validation has 5 of 12 nodules in place of 3" in capsys.readouterr().err) == bool(words)
+
+
+@pytest.mark.parametrize("spacing", [{}, {"spacing_mm": np.full((4, 3), 0.7)}], ids=["none", "spacing"])
+def test_arrays_that_are_cut_without_a_spacing_are_named(tmp_path, capsys, spacing):
+    volumes = np.random.default_rng(0).integers(-1000, 400, (4, 6, 8, 9)).astype(np.int16)
+    load(dataclasses.replace(arrays(tmp_path / "d.npz", volumes, diameter_mm=np.full(4, 3), **spacing), crop="1.25x"))
+    assert ("4 arrays without a spacing are cut as if a voxel were 1 mm" in capsys.readouterr().err) == (not spacing)
+
+
 def test_columns_of_patients_that_fill_each_others_gaps_are_read_together(tmp_path):
     root = folders.write(tmp_path / "cubes")
     table = root / "nodules.csv"
@@ -80,6 +103,17 @@ def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder):
     rows[1] = ("b", 14, -20, 30, 8)  # another place
     folders.write_rows(Path(config.root) / "annotations.csv", rows, COLUMNS)
     assert load(config).groups == ("a", "b", "a", "a")
+
+
+def test_a_scan_in_two_formats_is_one_group(tmp_path):
+    """Two nodules of it, of two patients: the second file is compressed and holds floating-point numbers."""
+
+    def again(case, i):
+        return (
+            case._replace(values=folders.case(0).values.astype(float), row=["again.nii.gz", *case.row[1:]]) if i == 1 else case
+        )
+
+    assert load(cubes(folders.write(tmp_path / "cubes", 3, spoil=again), crop="8mm")).groups == ("P0", "P0", "P2")
 
 
 def arrays(path: Path, volumes: np.ndarray, **more) -> DataConfig:

@@ -25,6 +25,8 @@ COLUMNS = (*COORDINATES, "diameter_mm")
 """Columns of a CSV of scans, beside `seriesuid`."""
 SPACINGS = ("spacingX", "spacingY", "spacingZ")
 MAX_NAME_BYTES = 255
+MIN_CASE_ROWS = 10
+"""From so many rows on, a column `case` of two values says case or control, and is no patient."""
 
 
 class Fault(NamedTuple):
@@ -135,7 +137,10 @@ def table_of(
 ) -> Table:
     """The nodules of a CSV's records: line numbers, which `form` shows in messages, and cells."""
     required = (file_column, *(COLUMNS if file_column == "seriesuid" else ()))
-    used = _recognised(path, header, config, required)
+    used, records = _recognised(path, header, config, required), [*records]
+    cases = {patient_key(dict(zip(header, cells, strict=False)).get(used.get("case", ""), "")) for _, cells in records}
+    if len(cases - {""}) <= 2 and len(records) >= MIN_CASE_ROWS:
+        used.pop("case", None)
     ours = {column: name for name, column in used.items()}
     columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
     rows, faults = dict[object, Item](), list[Fault]()

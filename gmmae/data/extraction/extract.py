@@ -14,7 +14,18 @@ from jaxtyping import Bool, Float, Real, UInt8
 
 from gmmae.data.extraction.annotations import Fault, Item
 from gmmae.data.extraction.arrays import array_names, open_array
-from gmmae.data.extraction.scan import Scan, as_image, index_of, make_frame, mask_region, of_array, read, read_mask, region
+from gmmae.data.extraction.scan import (
+    Scan,
+    as_image,
+    index_of,
+    make_frame,
+    mask_region,
+    of_array,
+    origin,
+    read,
+    read_mask,
+    region,
+)
 from gmmae.data.extraction.tasks import Cube, Reading, Task, place_of, stamps
 from gmmae.data.settings import CROP_PATTERN, DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
@@ -33,9 +44,9 @@ def extract(task: Task, config: DataConfig) -> Reading | str:
     """
     cubes, faults = list[Cube](), list[Fault]()
     try:
-        for item, scan, mask in nodules_of(task, config.min_ndim):
+        for item, scan, mask, source in nodules_of(task, config.min_ndim):
             try:
-                cubes.append(_cut(item, scan, mask, config))
+                cubes.append(_cut(item, scan, mask, config)._replace(origin=source))
             except DataError as error:
                 faults.append(Fault("nodule", place_of(task, item), str(error), 1))
     except DataError as error:
@@ -48,8 +59,8 @@ def extract(task: Task, config: DataConfig) -> Reading | str:
     return Reading(task, cubes, faults)
 
 
-def nodules_of(task: Task, min_ndim: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None]]:
-    """Yields nodules, their scans, read once, and their masks for `read_mask`.
+def nodules_of(task: Task, min_ndim: int) -> Iterator[tuple[Item, Scan, Path | np.ndarray | None, str]]:
+    """Yields nodules, their scans, read once, their masks for `read_mask`, and the `origin` of the scan.
 
     Raises:
       DataError: the volume cannot be used, and so no nodule of it.
@@ -58,6 +69,7 @@ def nodules_of(task: Task, min_ndim: int) -> Iterator[tuple[Item, Scan, Path | n
     path, names = task.file, array_names(task.file) if task.file.suffix == ".npz" else ()
     stack = task.items[0].part is not None
     volumes = open_array(path, task.items[0].array) if stack else read(path)
+    whole = origin(volumes) if isinstance(volumes, Scan) else ""
     inner = "masks" if stack else "mask"
     masks = open_array(path, inner) if inner in names else None
     for item in task.items:
@@ -67,7 +79,7 @@ def nodules_of(task: Task, min_ndim: int) -> Iterator[tuple[Item, Scan, Path | n
             raise DataError(f"a volume must have at least data.ndim = {min_ndim} axes; this one has {scan.axes}")
         if scan.bare and item.spacing_mm is not None:
             scan = scan._replace(frame=make_frame(_three(item.spacing_mm, scan, 1.0, "spacingX, spacingY, spacingZ")))
-        yield item, scan, mask
+        yield item, scan, mask, whole or origin(scan)
 
 
 def centre_mm(item: Item, scan: Scan) -> Point:

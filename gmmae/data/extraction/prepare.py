@@ -35,7 +35,7 @@ from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
 from gmmae.system.files import stoppable, whole_file, write_text, writing
 
-VERSION = 8
+VERSION = 9
 """It grows when the same files and options would give other cubes, or an entry another meaning."""
 
 SOURCES = {
@@ -173,7 +173,7 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
     files = {item.name: relative(root, task.file) for task in plan.tasks for item in task.items}
     table["path"] = np.array([files[item.name] for item in items])
     try:
-        groups = join(plan, {item.name: cube.values for item, cube in zip(items, cubes, strict=True)})
+        groups = join(plan, {cube.item.name: (cube.values, cube.origin) for cube in cubes})
     except OSError as error:
         raise unreadable_root(error) from error
     table["group"] = np.array([groups.names[item.name] for item in items])
@@ -182,7 +182,7 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
         sheet.unlink()
     with whole_file(entry / ARRAYS, durable=True) as part, part.open("wb") as file:
         np.savez(file, allow_pickle=False, **table)
-    summary = summarise(plan, faults, table, config.hu, groups) | {
+    summary = summarise(plan, faults, table, config, groups) | {
         "repeated": sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures),
         "seconds": {"total_s": time.perf_counter() - start},
         "arrays_sha256": sha256(entry / ARRAYS),

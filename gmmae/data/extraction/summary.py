@@ -8,15 +8,19 @@ import numpy as np
 from jaxtyping import Float
 
 from gmmae.data.extraction.annotations import Fault
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES
 from gmmae.data.extraction.tasks import Plan
 from gmmae.data.groups import Groups
+from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
 
 MAX_FAULT_LINES = 20
 """summary.json has all faults."""
 
 
-def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarray], hu: bool, groups: Groups) -> dict[str, Any]:
+def summarise(
+    plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarray], config: DataConfig, groups: Groups
+) -> dict[str, Any]:
     """Counts and statistics. `annotations = nodules + duplicates + lost` always holds."""
     kinds = Counter(fault.kind for fault in faults)
     values, masked, filled, diameter_mm = (table[name] for name in ("values", "masked", "filled", "diameter_mm"))
@@ -24,6 +28,11 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
     unused = [column for column in plan.header if column not in plan.used.values()]
     notes = ["nothing reads split: the split follows from data.validation and data.seed"] if "split" in unused else []
     notes += [f"nothing reads {', '.join(plan.unread)}: a column has one value for each volume"] if plan.unread else []
+    arrays = [task for task in plan.tasks if task.file.suffix in ARRAY_SUFFIXES and config.crop != "whole"]
+    unknown = {item.name for task in arrays for item in task.items if item.spacing_mm is None}
+    # An array that is the cube already needs no spacing.
+    cut = table["place"][np.isin(table["name"], [*unknown]) & (table["edge_mm"] != max(values.shape[1:]))].tolist()
+    notes += [f"{len(cut)} arrays without a spacing are cut as if a voxel were 1 mm, such as {cut[0]}: give it"] if cut else []
     of_each = [*zip(*(table[name].tolist() for name in ("name", "group", "split")), strict=True)]
     trained = {group for _, group, split in of_each if split == "train"}
     if leaks := [name for name, group, split in of_each if split not in ("", "train") and group in trained]:
@@ -52,8 +61,8 @@ def summarise(plan: Plan, faults: Sequence[Fault], table: Mapping[str, np.ndarra
         "diameter_mm": _spread(diameter_mm[np.isfinite(diameter_mm)]),
         "border_padded": int((filled > 0).sum()),
         "filled_share": _spread(filled),
-        "unit": "HU" if hu else "",
-        "offset": table["place"][low >= 0].tolist() if hu else [],
+        "unit": "HU" if config.hu else "",
+        "offset": table["place"][low >= 0].tolist() if config.hu else [],
         "values": {f"p{n}": float(np.percentile(values, n)) for n in (1, 25, 50, 75, 99)},
         "faults": [fault._asdict() for fault in faults],
     }
@@ -90,7 +99,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
 
 
 def cautions(summary: dict[str, Any]) -> list[str]:
-    """The grouping's lines, and one on nodules hardly below 0 HU, as with an offset of 1,024."""
+    """The lines on grouping, columns and spacings, and one on nodules hardly below 0 HU, as with an offset of 1,024."""
     text = list(summary["grouping"])
     if offset := summary["offset"]:
         text.append(

@@ -50,6 +50,7 @@ class Cube(NamedTuple):
     centre_mm: Point  # of the cube
     edge_mm: float  # the longest edge
     filled: float  # share of the voxels outside the scan
+    origin: str = ""  # hash of the volume that it is cut from
 
 
 class Reading(NamedTuple):

@@ -72,7 +72,9 @@ def native_nodules(samples: int, edge: int, seed: int) -> tuple[NativeNodule, ..
             hu, mask = _render(phantom, scanner, (count + 1, edge, edge), spacing_mm, rng)
         z, y, x = ((n - 1) / 2 for n in hu.shape)
         facts = (name, name, phantom.category, _as_int16(hu), mask.astype(np.uint8), (z, y, x))
-        nodules.append(NativeNodule(*facts, tuple(spacing_mm.tolist()), phantom.diameter_mm))
+        nodules.append(
+            NativeNodule(*facts, tuple(spacing_mm.tolist()), phantom.diameter_mm, origin=f"synthetic-{seed}-{index}")
+        )
     return tuple(nodules)
 
 
@@ -93,5 +95,9 @@ def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
         cube, masks[index] = nodule_cube(phantoms[-1], shape, rng)
         hu[index] = _as_int16(cube)
     names, diameter_mm = [f"synthetic-{index:06d}" for index in range(samples)], np.array([p.diameter_mm for p in phantoms])
-    sizes = {"diameter_mm": diameter_mm, "edge_mm": EDGE_DIAMETERS * diameter_mm}
-    return Nodules(hu, masks, make_table(names, category=[phantom.category for phantom in phantoms], **sizes))
+    columns = {"diameter_mm": diameter_mm, "edge_mm": EDGE_DIAMETERS * diameter_mm}
+    columns |= {
+        "category": [phantom.category for phantom in phantoms],
+        "origin": [f"synthetic-{seed}-{i}" for i in range(samples)],
+    }
+    return Nodules(hu, masks, make_table(names, **columns))
