@@ -44,7 +44,7 @@ test-install: $(VENV)/ready
 
 # Faults (kills, stops, hangs, full disks, damaged checkpoints) of runs and sweeps, with a row of a table for each.
 test-faults: $(VENV)/ready
-	$(BIN)/python -m pytest tests/faults -q -s
+	GMMAE_TEST_FAULTS=1 $(BIN)/python -m pytest tests/faults -q -s
 
 # Compares with PyTorch, which it installs. `make bench BENCH="--parts peers --turns 3"` runs a part.
 bench: $(VENV)/bench

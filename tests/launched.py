@@ -76,10 +76,10 @@ class Launch:
             assert all(process.poll() is None for process in self.processes), [self._end(i) for i in range(len(self.processes))]
             time.sleep(0.005)
 
-    def finish(self, within_s: float = 2 * START_S, only: Sequence[int] = ()) -> list[End]:
+    def finish(self, within_s: float = 2 * START_S, only: Sequence[int] | None = None) -> list[End]:
         """Waits for the processes, or for some of them, and returns how they ended."""
         deadline = time.monotonic() + within_s
-        ranks = only or range(len(self.processes))
+        ranks = range(len(self.processes)) if only is None else only
         for i in ranks:
             self.processes[i].wait(max(0.01, deadline - time.monotonic()))
         return [self._end(i) for i in ranks]

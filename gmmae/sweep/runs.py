@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from gmmae.system.json_files import checked
 from gmmae.system.stop_reasons import INTERRUPTED, STALLED
 from gmmae.training.records import Record
 from gmmae.training.stopping import finished
-from gmmae.training.workdir import WorkDir
+from gmmae.training.workdir import WorkDir, storage
 
 CRASHED = "crashed"
 TIMED_OUT = "timed_out"
@@ -100,8 +100,10 @@ class SweepDir:
     @contextmanager
     def turn(self, name: str) -> Iterator[None]:
         """Holds the lock of a run, as the worker that computes it, or raises a `BusyError`."""
-        self.run(name).root.mkdir(parents=True, exist_ok=True)
-        with locks.held(self.run(name).root / ".turn", _refuse, look=False):
+        with ExitStack() as held:
+            with storage(self.root):
+                self.run(name).root.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locks.held(self.run(name).root / ".turn", _refuse, look=False))
             yield
 
     def queue(self, devices: int | None) -> Path:
@@ -118,8 +120,9 @@ class SweepDir:
 
     def write(self, path: Path, content: Failure | Attempt) -> None:
         """Writes a failure or an attempt."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(content._asdict(), indent=1) + "\n")
+        with storage(self.root):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(content._asdict(), indent=1) + "\n")
 
     def read_attempt(self, name: str) -> Attempt | None:
         """The attempt of a run, or None where there is none that can be read."""

@@ -32,6 +32,7 @@ from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
 from gmmae.training.records import Record
 from gmmae.training.terminal import Plain, standard_output
+from gmmae.training.workdir import storage
 
 MAX_GROWTH_BYTES = 2 * 2**30
 """How much more memory than after its first run a worker may have, before it asks to be replaced."""
@@ -81,7 +82,8 @@ def _compute(config: SweepConfig, folder: SweepDir, name: str, train: Train, alo
     """
     key, log, attempt = RunKey.named(name), folder.log(name), folder.attempt(name)
     assert key is not None
-    send_output_to(log)
+    with storage(folder.root):
+        send_output_to(log)
     failure, reason = None, None
     with _time_limit(config.run_time_limit_s, folder, name) as passed:
         try:

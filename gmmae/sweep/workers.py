@@ -86,6 +86,11 @@ def note_end(folder: SweepDir, pid: int, code: int) -> str:
         elif not attempt.timed_out:
             folder.write(path, attempt._replace(how=how))
         return f"{name} has lost its process, {how}"
+    if code == StorageError.exit_code:  # between two runs
+        raise StorageError(
+            f"{folder.root} must stay a folder that can be written; a worker's write failed: make room, and give the same "
+            "command again"
+        )
     return ""
 
 

@@ -233,8 +233,8 @@ def compile_validation(
     plan, exact = setup.eval_plan, setup.config.parallel.deterministic
     places = shard_samples(np.arange(plan.samples, dtype=np.int32), plan, setup.config.dtype)
     chunks = _Chunks(setup, "validation", plan, [range(plan.steps)], lambda _: places, math.inf, fetcher)
-    values = partial(summable_values, setup.workload, setup.data.may_be_undefined)
-    function = partial(validate_steps, values=values, exact=exact)
+    per_sample = partial(summable_values, setup.workload, setup.data.may_be_undefined)
+    function = partial(validate_steps, per_sample=per_sample, exact=exact)
     example = chunks.arguments(1, chunks.of_epoch[0], read=False)
     return chunks.compile(("validation", plan), function, params, *example), chunks
 

@@ -174,7 +174,7 @@ def train_steps(
         (state, step_losses), (number, rate, rows, indices, weights) = carry, of_step
         batch = Batch(take(samples, rows), sample_keys(epoch_key, indices))
         state, loss = train_step(state, batch, weights, rate, slots.shard_range, algorithm=algorithm)
-        return state, _noted(step_losses, loss, number)
+        return state, _with(step_losses, number, loss)
 
     def of_steps(slots: Slots) -> tuple[Array, ...]:
         return jnp.arange(len(rates)), rates, slots.rows, slots.indices, slots.weights
@@ -199,21 +199,21 @@ def validate_steps(
     samples: Samples,
     slots: Slots,
     *,
-    values: Callable[[Params, Samples], PerSample],
+    per_sample: Callable[[Params, Samples], PerSample],
     exact: bool = False,
 ) -> dict[str, Float[Array, " steps"]]:
-    """The mean of each step's real samples, by name, 0 for steps that are not taken; `values` gives one for each sample."""
+    """The mean of each step's real samples, by name, 0 for steps that are not taken."""
 
     def sums(samples: Samples, weights: Array) -> dict[str, Array]:
-        return {name: weighted_sum(value, weights) for name, value in values(params, samples).items()}
+        return {name: weighted_sum(value, weights) for name, value in per_sample(params, samples).items()}
 
     def means(rows: Array, weights: Array) -> dict[str, Array]:
         batch = take(samples, rows)
         return exact_mean(sums, batch, weights, slots.shard_range) if exact else pmean(sums(batch, weights))
 
-    def step(noted: dict[str, Array], of_step: tuple[Array, Array, Array]) -> dict[str, Array]:
+    def step(step_means: dict[str, Array], of_step: tuple[Array, Array, Array]) -> dict[str, Array]:
         number, *places = of_step
-        return {name: _noted(noted[name], value, number) for name, value in means(*places).items()}
+        return {name: _with(step_means[name], number, mean) for name, mean in means(*places).items()}
 
     steps, names = len(slots.weights), jax.eval_shape(means, slots.rows[0], slots.weights[0])
     zeros = {name: jnp.zeros(steps, leaf.dtype) for name, leaf in names.items()}
@@ -232,6 +232,9 @@ def _scanned(
     return lax.fori_loop(first, count, numbered, carry)
 
 
-def _noted(of_steps: Float[Array, " steps"], value: Float[Array, ""], number: Array) -> Float[Array, " steps"]:
-    """Writes all values again: XLA makes an update in place a copy on a GPU, which divides the step's CUDA graph."""
-    return jnp.where(jnp.arange(len(of_steps)) == number, value, of_steps)
+def _with(values: Float[Array, " steps"], number: Array, value: Float[Array, ""]) -> Float[Array, " steps"]:
+    """The values with another one at `number`.
+
+    All are written again: XLA makes an update in place a copy on a GPU, which divides the step's CUDA graph.
+    """
+    return jnp.where(jnp.arange(len(values)) == number, value, values)

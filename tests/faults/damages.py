@@ -1,4 +1,4 @@
-"""Damages to the files of a checkpoint; each one makes it unreadable."""
+"""Damages to a run's files: to a checkpoint, which each one makes unreadable, and to its history."""
 
 import os
 import shutil
@@ -45,3 +45,14 @@ DAMAGES: Mapping[str, Callable[[Path], object]] = (
     | {f"{name} removed": partial(_remove, name=name) for name in ("arrays", "progress")}
 )
 """The damages, by name. Orbax's other files are no part of it: damage to its markers and to its own metadata harms nothing."""
+
+
+def _edit(history: Path) -> None:
+    history.write_bytes(history.read_bytes().replace(b"0.", b"1.", 1))
+
+
+HISTORY: Mapping[str, Callable[[Path], object]] = {
+    "history.csv cut to half": lambda history: os.truncate(history, history.stat().st_size // 2),
+    "history.csv edited": _edit,
+    "history.csv missing": Path.unlink,
+}

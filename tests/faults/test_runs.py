@@ -7,20 +7,24 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from gmmae.config.schema import changed
 from gmmae.models.settings import ModelConfig
-from tests.faults.damages import DAMAGES
+from gmmae.system import exit_codes
+from tests.faults.damages import DAMAGES, HISTORY
 from tests.faults.disks import fill, make_read_only, mount_disk, unmount
 from tests.launched import SILENCE_S, Launch
 from tests.small import fingerprint, small
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
+ALL = bool(os.environ.get("GMMAE_TEST_FAULTS"))
+"""Also the faults whose promise other tests hold: make test-faults."""
 EPOCHS, EVERY = 30, 2
 CONFIG = small(
     parallel__devices="all",
@@ -43,6 +47,8 @@ class Fault(NamedTuple):
     Attributes:
       strike: does it.
       codes: of the processes; None for one that stays stopped, until it is killed.
+      then: happens once all that can end have ended.
+      refused: the exit code of the same command until `mend`, where that is needed.
       mend: what a person does before the same command.
       bound_s: until all have ended.
       options: of `distributed`.
@@ -51,6 +57,8 @@ class Fault(NamedTuple):
 
     strike: Callable[[Launch], object]
     codes: tuple[int | None, ...]
+    then: Callable[[Launch], object] = lambda launch: None
+    refused: int = 0
     mend: Callable[[Launch], object] = lambda launch: None
     bound_s: float = 10.0
     options: dict[str, object] = {}  # noqa: RUF012
@@ -73,6 +81,20 @@ def saving(strike: Callable[[Launch], object]) -> Callable[[Launch], object]:
 
 def empty(launch: Launch) -> None:
     (launch.workdir.parent / "filler").unlink()
+
+
+def damage(launch: Launch) -> None:
+    newest = max(launch.workdir.glob("checkpoints/*"), key=lambda path: int(path.name))
+    DAMAGES["array data cut to half"](newest)
+
+
+def spoil(launch: Launch, change: Callable[[Path], object]) -> None:
+    shutil.copy(history := launch.workdir / "history.csv", launch.folder)
+    change(history)
+
+
+def put_back(launch: Launch) -> None:
+    shutil.copy(launch.folder / "history.csv", launch.workdir)
 
 
 def back(launch: Launch) -> None:
@@ -115,9 +137,20 @@ FAULTS: dict[str, Fault] = {
         bound_s=60.0,
         options={"heartbeat-timeout-s": 3 * SILENCE_S},
     ),
-    **{f"alone: {what}": Fault(strike, (74,), mend, disk=what != AWAY) for what, (strike, mend) in FULL.items()},
-    **{f"two: {what}": Fault(strike, (74, 74), mend, disk=what != AWAY) for what, (strike, mend) in FULL.items()},
+    **{
+        f"{who}: {what}": Fault(strike, codes, mend=mend, disk=what != AWAY)
+        for who, codes in {"alone": (74,), "two": (74, 74)}.items()
+        for what, (strike, mend) in FULL.items()
+    },
 }
+if ALL:
+    FAULTS["alone: SIGSTOP, or a hang"] = Fault(sent(STOP, 0), (None,), refused=2)
+    for who, codes in {"alone": (143,), "two": (143, 143)}.items():
+        ends = Fault(sent(TERM, 0), codes)
+        FAULTS[f"{who}: the newest checkpoint damaged after SIGTERM"] = ends._replace(then=damage)
+        for what, change in HISTORY.items():
+            spoiled = ends._replace(then=lambda launch, change=change: spoil(launch, change), refused=2, mend=put_back)
+            FAULTS[f"{who}: {what} after SIGTERM"] = spoiled
 
 
 @pytest.fixture(scope="module")
@@ -161,16 +194,28 @@ def test_all_processes_end_in_time_and_the_same_command_ends_as_if_nothing_had_b
     assert [end.code for end in ended] == [code for code in fault.codes if code is not None]
     if 74 in fault.codes:
         assert {end.error.count("\n") for end in ended} == {1}
+    done = len(launch.rows())
+    fault.then(launch)
+    if fault.refused:
+        launch.start(CONFIG, ids, **fault.options)
+        assert {(end.code, end.error.count("\n")) for end in launch.finish()} == {(fault.refused, 1)}
     launch.kill()  # a process that was stopped alone holds the work directory
     fault.mend(launch)
-    done = len(launch.rows())
     launch.start(CONFIG, ids, **fault.options)
     again = launch.finish()
     assert [end.code for end in again] == [0] * len(again), again[0].error
     assert [row.epoch for row in launch.rows()] == list(range(1, EPOCHS + 1))
     assert fingerprint(CONFIG, launch.workdir) == undisturbed[ids]
     assert launch.left() == []
-    print(f"| {name} | {', '.join(map(str, fault.codes))} | {took_s:.1f} s | {done} |")
+    same = f"0, after {fault.refused} and mending" if fault.refused else "0"
+    print(f"| {name} | {', '.join(map(str, fault.codes))} | {took_s:.1f} s | {done} | {same} | {queued(fault.codes)} |")
+
+
+def queued(codes: Sequence[int | None]) -> str:
+    """Whether launch/slurm.sbatch queues a run again that ends with these codes. srun kills a process that stays behind."""
+    in_a_shell = [128 - code if code < 0 else code for code in (-KILL if code is None else code for code in codes)]
+    code = exit_codes.of_run([max(in_a_shell)], len(codes))
+    return "queued again" if exit_codes.again([code], 1) else "no"
 
 
 @pytest.mark.parametrize("ids", [ALONE, TWO], ids=["alone", "two"])

@@ -2,6 +2,9 @@
 
 from typing import get_args
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from benchmarks.device_programs import compiled, in_mode, read, topology
@@ -9,6 +12,7 @@ from gmmae.config.schema import Optimizer, changed
 from gmmae.config.toml import find
 from gmmae.models import autoencoder
 from gmmae.training import compilation, programs
+from gmmae.training.step import pmean
 from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, PLAIN, Asked, faults, validation_faults
 from tests.small import small
@@ -83,3 +87,13 @@ def test_without_pallas_triton_a_gpu_computes_the_loss_in_plain_operations(monke
     """JAX has announced its end."""
     monkeypatch.setattr(autoencoder, "loss_kernel", None)
     assert "mixture_loss" not in epoch_of_small("h100")
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_gpus_of_one_host_are_joined_by_nvlink_and_two_hosts_are_not(hosts):
+    """JAX 0.12 chooses its own kernel for an all-reduce by that; either way it is one all-reduce, and no other launch is it."""
+    devices = topology("h100", 8, hosts)
+    weights = devices.shard(np.ones((8, 1), np.float32))
+    program = devices.compile(lambda ones: pmean(jnp.broadcast_to(ones, PARAMETERS)), weights, sharded=1)
+    assert ("__triton_collective" in (program.as_text() or "")) == (jax.__version_info__ >= (0, 12) and hosts == 1)
+    assert read(program, steps=1).meetings == [("all-reduce", 4 * PARAMETERS)]
