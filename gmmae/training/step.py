@@ -20,6 +20,9 @@ Losses = Callable[[Params, Samples, Array | None], Array]
 """`(parameters, samples, keys) -> one loss for each sample`."""
 X = TypeVar("X")
 
+LARGE = 262_144
+"""Elements of an array whose mean over a CPU's devices is taken alone."""
+
 
 class TrainState(NamedTuple):
     """All that a step changes."""
@@ -99,12 +102,23 @@ def in_micro_batches(function: BatchFunction[B, T], batch: B, weights: Float[Arr
 
 
 def pmean(local: X) -> X:
-    """The mean over devices, by one `lax.pmean` of all arrays, because each one synchronises all devices."""
+    """The mean over devices, where it can by one `lax.pmean` of all arrays, because each one synchronises all devices."""
     if lax.axis_size(AXIS) == 1:
         return local
     with jax.named_scope("reduction"):
-        vector, unravel = ravel_pytree(local)
-        return unravel(lax.pmean(vector, AXIS))
+        return lax.platform_dependent(local, cpu=_pmean_on_cpu, default=_pmean_as_one)
+
+
+def _pmean_as_one(local: PyTree) -> PyTree:
+    vector, unravel = ravel_pytree(local)
+    return unravel(lax.pmean(vector, AXIS))
+
+
+def _pmean_on_cpu(local: PyTree) -> PyTree:
+    """Takes large arrays alone: XLA joins arrays by loops that are all as long as the longest, and read beyond the others."""
+    leaves, tree = jax.tree.flatten(local)
+    means = _pmean_as_one({i: leaf for i, leaf in enumerate(leaves) if leaf.size <= LARGE})
+    return tree.unflatten(means[i] if i in means else lax.pmean(leaf, AXIS) for i, leaf in enumerate(leaves))
 
 
 def averaged(of_replicas: X) -> X:

@@ -1,4 +1,6 @@
-"""Sums in parts and in a tree, against the same in NumPy."""
+"""Sums in parts and in a tree, and means over devices, against the same in NumPy."""
+
+import re
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +8,8 @@ import numpy as np
 import pytest
 
 from gmmae.training.exact import tree_sum
-from gmmae.training.step import in_micro_batches
+from gmmae.training.parallel import choose
+from gmmae.training.step import LARGE, in_micro_batches, pmean
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 1), (5, 1), (2, 2), (4, 4), (16, 16), (0, 32)])
@@ -27,3 +30,14 @@ def test_parts_add_up(parts):
     samples, weights = jnp.arange(6.0), jnp.array([1.0, 0, 2, 0, 0, 1])
     total = in_micro_batches(lambda x, w: {"sum": (x * w).sum(), "count": w.sum()}, samples, weights, parts)
     assert (float(total["sum"]), float(total["count"])) == (9, 4)  # 0 + 2·2 + 5
+
+
+def test_a_cpu_does_not_join_a_large_array_with_others():
+    """Joined, the gradients of an MLP took 100 ms a step instead of less than 1, where arrays lay badly in memory."""
+    devices, sizes = choose(2), {"bias": 3, "kernel": LARGE + 1, "loss": 1}
+    local = {name: np.arange(2 * size, dtype=np.float32).reshape(2, size) for name, size in sizes.items()}
+    compiled = devices.compile(pmean, devices.shard(local), sharded=1)
+    for name, mean in compiled(devices.shard(local)).items():
+        np.testing.assert_array_equal(mean, local[name].mean(0))
+    joined = [int(size) for size in re.findall(r"\[(\d+)\]\S* concatenate\(", compiled.as_text() or "")]
+    assert joined == [4]
