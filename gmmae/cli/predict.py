@@ -32,8 +32,7 @@ KEYS = ("losses", "label", "blocks", "classes", "fitted", "patients")
 
 def command(options: PredictArguments, config: Config) -> None:
     """Writes the probabilities and, where there are labels, the test."""
-    run, place = options.run, options.run / "classification"
-    advice = f"give `gmmae classify {run}`"
+    run, place, advice = options.run, options.run / "classification", f"give `gmmae classify {options.run}`"
     try:
         losses, label, blocks, classes, splits, patients = json_files.read(
             place / report.JSON, "be of a classification", advice, itemgetter(*KEYS)
@@ -72,7 +71,7 @@ def command(options: PredictArguments, config: Config) -> None:
     lines = [f"{options.folder}: {_counts(kinds)}; fitted: no test, of patients whom the run or its classifiers were fitted to"]
     lines += [f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()]
     there = _counts(labels[~fitted]) or "none (--label-column names another column)"
-    lines.append(f"labels for a test: {there}; it takes {' and '.join(classes)}, so written, and needs each")
+    lines += [f"labels for a test: {there}; it takes {' and '.join(classes)}, so written, and needs each"]
     results = []
     if len(set(truth)) == len(classes):
         results = [scored(kind, LINEAR, values[None, judged], truth, groups) for kind, values in found.items()]
