@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from gmmae.classification.classifiers import BOOSTING, MIN_TO_BOOST, accuracy, compare, macro_auc
+from gmmae.classification.classifiers import BOOSTING, LINEAR, MIN_TO_BOOST, Result, accuracy, compare, macro_auc
+from gmmae.classification.report import verdict
 from gmmae.classification.samples import Labelled
+from gmmae.data.grouped import Estimate
 from gmmae.data.volumes import Nodules, make_table
 
 
@@ -33,3 +35,15 @@ def test_intervals_resample_patients():
     labelled = Labelled(nodules, ("x", "y"), np.arange(60) % 2, half, half + 30, rounds, True, 0)
     for result in compare(labelled, [{"voxels": inputs}], 1, print):
         assert np.isnan([*result.auc[1:], *result.accuracy[1:]]).all()
+
+
+@pytest.mark.parametrize(
+    ("diameter", "ahead"), [((0.9, 0.8, 0.95), True), ((0.65, 0.55, 0.8), False), ((0.8, 0.4, 0.9), False)]
+)
+def test_the_verdict_says_where_the_diameter_alone_is_ahead(diameter, ahead):
+    aucs = {"latent": (0.7, 0.6, 0.8), "diameter": diameter, "all three and diameter": (0.99, 0.9, 1.0)}
+    results = [
+        Result(kind, 1, LINEAR, Estimate(*auc), 0.0, Estimate(), 0.0, [], np.zeros((20, 2))) for kind, auc in aucs.items()
+    ]
+    said = verdict(results, np.arange(20).astype(str), "patient")
+    assert ("the diameter alone is ahead" in said) == ahead
