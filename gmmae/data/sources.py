@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from gmmae.data.extraction import prepare
 from gmmae.data.extraction.annotations import PATIENTS, patient_key
 from gmmae.data.settings import COLUMNS, DataConfig
-from gmmae.data.splits import Split, requested, split
+from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.data.volumes import DataError, Nodules, central_section, joined
 
@@ -80,8 +80,4 @@ def divide(nodules: Nodules, config: DataConfig) -> Split:
     parts = nodules.table["split"]
     if parts.any():
         return Split(*(np.flatnonzero(parts == part) for part in ("train", "validation")))
-    divided = split(nodules.groups, nodules.categories, config.validation, config.seed)
-    wanted, number = requested(len(parts), config.validation), len(divided.validation)
-    if abs(number - wanted) > wanted / 2:
-        prepare.say_on_stderr(f"validation has {number} of {len(parts)} nodules in place of {wanted}: no group is divided")
-    return divided
+    return split(nodules.groups, nodules.categories, config.validation, config.seed)

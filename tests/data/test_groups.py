@@ -67,7 +67,6 @@ def test_a_column_of_cases_and_controls_names_no_patients_unless_it_is_named(tmp
     assert ("the column case has two values" in printed) == (not words)
     divided = sources.load(cubes(tmp_path / "d.npz", group_column=words[-1] if words else "auto")).split
     assert len(divided.validation) == (5 if words else 3)
-    assert ("validation has 5 of 12 nodules in place of 3" in capsys.readouterr().err) == bool(words)
 
 
 @pytest.mark.parametrize("spacing", [{}, {"spacing_mm": np.full((4, 3), 0.7)}], ids=["none", "spacing"])
@@ -105,13 +104,13 @@ def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder):
     assert load(config).groups == ("a", "b", "a", "a")
 
 
-def test_a_scan_in_two_formats_is_one_group(tmp_path):
+@pytest.mark.parametrize("change", [lambda volume: volume, lambda volume: np.rot90(volume, axes=(2, 1))[::-1]])
+def test_a_scan_in_two_formats_or_turned_is_one_group(tmp_path, change):
     """Two nodules of it, of two patients: the second file is compressed and holds floating-point numbers."""
 
     def again(case, i):
-        return (
-            case._replace(values=folders.case(0).values.astype(float), row=["again.nii.gz", *case.row[1:]]) if i == 1 else case
-        )
+        values = change(folders.case(0).values).astype(float)
+        return case._replace(values=values, row=["again.nii.gz", *case.row[1:]], mask=change(case.mask)) if i == 1 else case
 
     assert load(cubes(folders.write(tmp_path / "cubes", 3, spoil=again), crop="8mm")).groups == ("P0", "P0", "P2")
 

@@ -196,9 +196,16 @@ def region(scan: Scan, hu: bool, first: Index | None = None, last: Index | None 
 
 
 def origin(scan: Scan) -> str:
-    """A hash of a volume's voxels, the same for each format, type of numbers, compression and header."""
-    slices = scan.voxels[:: -(-scan.voxels.size // ORIGIN_VOXELS)].astype(np.float64)
-    return hashlib.blake2b(f"{scan.size}".encode() + slices.tobytes(), digest_size=8).hexdigest()
+    """A hash of a volume's voxels, the same for each format, type of numbers, compression and header.
+
+    It is that of flipped and turned copies too, as augmentation writes them, unless the volume is so large that slices are left
+    out. The largest values of its planes decide which way it is hashed.
+    """
+    values = scan.voxels[:: -(-scan.voxels.size // ORIGIN_VOXELS)].astype(np.float64)
+    largest = [values.max(others).tolist() for others in ((1, 2), (0, 2), (0, 1))]
+    values = values[tuple(slice(None, None, -1 if ends[::-1] < ends else 1) for ends in largest)]
+    values = values.transpose(sorted(range(3), key=lambda axis: min(largest[axis], largest[axis][::-1])))
+    return hashlib.blake2b(values.tobytes(), digest_size=8).hexdigest()
 
 
 def mask_region(mask: Scan, *ends: Index) -> Bool[np.ndarray, "z y x"]:
