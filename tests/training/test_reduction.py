@@ -1,7 +1,5 @@
 """Sums in parts and in a tree, and means over devices, against the same in NumPy."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,10 +32,6 @@ def test_parts_add_up(parts):
 
 def test_a_cpu_does_not_join_a_large_array_with_others():
     """Joined, the gradients of an MLP took 100 ms a step instead of less than 1, where arrays lay badly in memory."""
-    devices, sizes = choose(2), {"bias": 3, "kernel": LARGE + 1, "loss": 1}
-    local = {name: np.arange(2 * size, dtype=np.float32).reshape(2, size) for name, size in sizes.items()}
-    compiled = devices.compile(pmean, devices.shard(local), sharded=1)
-    for name, mean in compiled(devices.shard(local)).items():
-        np.testing.assert_array_equal(mean, local[name].mean(0))
-    joined = [int(size) for size in re.findall(r"\[(\d+)\]\S* concatenate\(", compiled.as_text() or "")]
-    assert joined == [4]
+    devices = choose(2)
+    local = devices.shard((np.ones((2, LARGE + 1)), np.ones((2, 1))))
+    assert "concatenate(" not in str(devices.compile(pmean, local, sharded=1).as_text())
