@@ -120,7 +120,7 @@ def _simple_models(config: Config, data: Splits, known: Fingerprint | None, own:
     baselines = getattr(registry.load(config.workload), "baselines", None)
     with suppress(InputError):
         train = registry.build(own).load().train if own and baselines else data.train
-        if baselines and (not own or (known and hashes(train)[0] == known.train)):
+        if baselines and (not own or (known and hashes(train)[0] == [entry.split()[0] for entry in known.train])):
             return baselines(config.settings, train)
     return "", lambda _: {}
 

@@ -41,7 +41,7 @@ def test_train_says_where_everything_is(tmp_path, config_file, capsys):
         assert str(workdir / name) in printed
         assert (workdir / name).exists()
     assert "max_epochs after 2 epochs" in printed
-    assert "for scale: mean_volume 0.0" in printed
+    assert "for scale: the loss 0.0" in printed
     assert "global batch     8 = 1 × 8 a device, no padding" in printed
 
 
