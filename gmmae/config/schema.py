@@ -72,7 +72,7 @@ class OptimConfig(Section, name="optim"):
     weight_decay: NonNegativeFloat | Literal["auto"] = "auto"  # auto: 0.01 for adamw and lamb, 0 for the others
     clip_norm: PositiveFloat | None = None  # largest global norm of the gradient, to which it is clipped
     batch_doubling_epochs: Epochs = ()  # for growing: the batch doubles after these
-    local_steps: PositiveInt = 16  # for local and local-weak: a device's own steps between two averages; an epoch ends with one
+    local_steps: PositiveInt = 16  # local strategies: a device's own steps between two averages; an epoch ends with one
     best_batches: tuple[PositiveInt, ...] = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
 
     @property
