@@ -71,7 +71,7 @@ def command(options: PredictArguments, config: Config) -> None:
     lines = [f"{options.folder}: {_counts(kinds)}; fitted: no test, of patients whom the run or its classifiers were fitted to"]
     lines += [f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()]
     there = _counts(labels[~fitted]) or "none (--label-column names another column)"
-    lines += [f"labels for a test: {there}; it takes {' and '.join(classes)}, so written, and needs each"]
+    lines.append(f"labels for a test: {there}; it takes {' and '.join(classes)}, so written, and needs each")
     results = []
     if len(set(truth)) == len(classes):
         results = [scored(kind, LINEAR, values[None, judged], truth, groups) for kind, values in found.items()]

@@ -137,7 +137,7 @@ def _logs(path: Path, columns: Columns) -> list[Log]:
     else:
         raise InputError(f"a curve's folder must hold one log, {' or '.join(LOGS)}; got {len(files)} in {path}: name the file")
     usual = Columns(
-        learning_rate="lr" if is_run else next((name for name in names if name == "learning_rate"), None),
+        learning_rate="lr" if is_run else "learning_rate" if "learning_rate" in names else None,
         **{
             kind: next((name for word in words for name in names if name.casefold() == word), words[0])
             for kind, words in NAMES.items()

@@ -44,6 +44,11 @@ WITH_BETAS = ("adam", "adamw", "lamb")
 WITH_MOMENTUM = ("momentum", "nesterov", "lars")
 
 
+def base_batch(optim: OptimConfig, devices: int) -> int:
+    """The base batch on any number of devices."""
+    return optim.batch_size
+
+
 def batch_a_device(optim: OptimConfig, devices: int) -> int:
     """The base batch times the number of devices."""
     return optim.batch_size * devices
@@ -126,11 +131,11 @@ def doubling_epochs(optim: OptimConfig) -> tuple[int, ...]:
 class ScalingStrategy(NamedTuple):
     """One scaling strategy.
 
-    `batch` gives the largest one where it grows. `factor` is that of the learning rate by k, or by n with
-    `local`. With `warmup` the rate goes from η to its peak in `optim.scaling_warmup_epochs`. `optimizer` gives the base values
-    with the constants for k times the base batch. No batch is larger than `largest_batch`. `doubles_after` gives the epochs
-    after which the batch doubles; None: it stays. With `local` each device takes `optim.local_steps` steps on its share, and
-    then the devices average.
+    `batch` gives the largest one where it grows. `factor` is that of the learning rate by k, and with `local` by n. With
+    `warmup` the rate goes from η to its peak in `optim.scaling_warmup_epochs`. `optimizer` gives the base values with the
+    constants for k times the base batch. No batch is larger than `largest_batch`. `doubles_after` gives the epochs after which
+    the batch doubles; None: it stays. With `local` each device takes `optim.local_steps` steps on its share, and then the
+    devices average.
     """
 
     label: str
@@ -155,16 +160,16 @@ class ScalingStrategy(NamedTuple):
         """Of the first epoch, for a large training set."""
         return optim.batch_size if self.grows_in_a_run else self.batch(optim, devices)
 
-    def stage(self, optim: OptimConfig, batch: int, first_epoch: int = 1) -> Stage:
+    def stage(self, optim: OptimConfig, batch: int, first_epoch: int = 1, devices: int = 1) -> Stage:
         """The part of a run with a global batch."""
         k = batch / optim.batch_size
-        rate = optim.learning_rate * self.factor(k)
+        rate = optim.learning_rate * self.factor(devices if self.local else k)
         warmup_epochs = optim.scaling_warmup_epochs if self.warmup and rate != optim.learning_rate else 0
-        return Stage(first_epoch, batch, rate, warmup_epochs, self.optimizer(optim, k))
+        return Stage(first_epoch, batch, rate, warmup_epochs, self.optimizer(optim, k), devices if self.local else 1)
 
 
 STRATEGIES: dict[str, ScalingStrategy] = {
-    "strong": ScalingStrategy("Strong scaling", lambda optim, devices: optim.batch_size),
+    "strong": ScalingStrategy("Strong scaling", base_batch),
     "weak": ScalingStrategy("Weak scaling", batch_a_device),
     "linear": ScalingStrategy("Linear rule", batch_a_device, lambda k: k),
     "linear-warmup": ScalingStrategy("Linear rule + warmup", batch_a_device, lambda k: k, warmup=True),
@@ -175,8 +180,8 @@ STRATEGIES: dict[str, ScalingStrategy] = {
         "SDE rule + warmup", batch_a_device, math.sqrt, warmup=True, optimizer=by_sde, largest_batch=end_of_sde
     ),
     "growing": ScalingStrategy("Growing batch", batch_a_device, doubles_after=doubling_epochs),
-    "local": ScalingStrategy("Local steps", lambda optim, devices: optim.batch_size, local=True),
-    "local-sqrt": ScalingStrategy("Local steps, √n η", lambda optim, devices: optim.batch_size, math.sqrt, local=True),
+    "local": ScalingStrategy("Local steps", base_batch, local=True),
+    "local-sqrt": ScalingStrategy("Local steps, √n η", base_batch, math.sqrt, local=True),
     "local-weak": ScalingStrategy("Local steps, weak", batch_a_device, local=True),
     "best-batch": ScalingStrategy("Best batch", planned_batch),
 }
@@ -250,13 +255,11 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     wanted = chosen.batch(optim, devices)
     end = chosen.largest_batch(optim)
     largest = int(min(wanted, samples, end))
-    stages = [chosen.stage(optim, min(optim.batch_size, samples) if chosen.grows_in_a_run else largest)]
+    first = min(optim.batch_size, samples) if chosen.grows_in_a_run else largest
+    stages = [chosen.stage(optim, first, devices=devices)]
     for epoch in chosen.doubles_after(optim) if chosen.doubles_after else ():
         if stages[-1].batch < largest:
             stages.append(chosen.stage(optim, min(2 * stages[-1].batch, largest), epoch + 1))
-    if chosen.local:
-        rate = optim.learning_rate * chosen.factor(devices)
-        stages = [stage._replace(replicas=devices, learning_rate=rate) for stage in stages]
     return Resolved(wanted, tuple(stages), rule_ends=end < min(wanted, samples))
 
 

@@ -54,7 +54,7 @@ class _Chunks:
             step_bytes = len(devices.own) * slots * sum(leaf.nbytes for leaf in jax.tree.leaves(like))
             most = int(1e6 * setup.config.parallel.prefetch_mb / (CHUNKS_IN_MEMORY * step_bytes))
             if most < self._length:
-                every = self._local_steps or 1
+                every = min(self._local_steps or 1, self._length)
                 self._length = max(every, most // every * every)
             rows = len(devices.own), self._length * slots
             # To compile for before anything is read.

@@ -124,9 +124,8 @@ def _pmean_on_cpu(local: PyTree) -> PyTree:
 def averaged(of_replicas: X) -> X:
     """The mean over a device's replicas, the leading axis, and over devices; whole numbers are equal everywhere."""
     leaves, tree = jax.tree.flatten(of_replicas)
-    floating = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
-    means = iter(pmean([leaf.mean(0) for leaf, mean in zip(leaves, floating, strict=True) if mean]))
-    return tree.unflatten([next(means) if mean else leaf[0] for leaf, mean in zip(leaves, floating, strict=True)])
+    means = pmean({i: leaf.mean(0) for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)})
+    return tree.unflatten(means[i] if i in means else leaf[0] for i, leaf in enumerate(leaves))
 
 
 def train_step(

@@ -138,9 +138,10 @@ def table_of(
     """The nodules of a CSV's records: line numbers, which `form` shows in messages, and cells."""
     required = (file_column, *(COLUMNS if file_column == "seriesuid" else ()))
     used, records = _recognised(path, header, config, required), [*records]
-    cases = {dict(zip(header, cells, strict=False)).get(used.get("case", "")) for _, cells in records}
-    if len(cases - {"", None}) <= 2 and len(records) >= MIN_CASE_ROWS:
-        used.pop("case", None)
+    if "case" in used and len(records) >= MIN_CASE_ROWS:
+        cases = {dict(zip(header, cells, strict=False)).get(used["case"], "") for _, cells in records}
+        if len(cases - {""}) <= 2:
+            used.pop("case")
     ours = {column: name for name, column in used.items()}
     columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
     rows, faults = dict[object, Item](), list[Fault]()
