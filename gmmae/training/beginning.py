@@ -36,7 +36,7 @@ SHAPES = ("data.ndim", "data.shape")
 def new_record(setup: TrainSetup, state: TrainState) -> Record:
     """The record of a run that has not begun."""
     config, devices, plan = setup.config, setup.devices, setup.strategy_plan
-    of_state = sum(leaf.size for leaf in jax.tree.leaves(state) if np.issubdtype(leaf.dtype, np.inexact))
+    of_state = sum(leaf.size for leaf in jax.tree.leaves(state[:2]) if np.issubdtype(leaf.dtype, np.inexact))
     return Record(
         run_id=run_id(config, setup.fingerprint.digests),
         scaling=config.scaling,
@@ -163,7 +163,8 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
         facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"
     elif every := setup.stage.local_steps:
         numbers = f"{record.reduced_numbers:,} numbers of parameters and optimiser"
-        facts["reduction"] = f"after {every} local steps and at the end of an epoch, of {numbers}"
+        momentum = setup.stage.optim.outer_momentum
+        facts["reduction"] = f"after {every} local steps and at the end of an epoch, of {numbers}, with momentum {momentum:g}"
     last_step = f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""
     steps = " → ".join(str(math.ceil(plan.samples / stage.batch)) for stage in setup.strategy.stages)
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""

@@ -202,10 +202,10 @@ def initial_state(setup: TrainSetup) -> TrainState:
 
     # A compiled program is kept by its function's name, and a partial has none.
     def init(seed: Int[Array, ""] | np.uint32) -> TrainState:
-        return _init(setup.workload, setup.optimizer, jax.random.key(seed))  # outside it would be programs of its own
+        return _init(setup.workload, setup.config, jax.random.key(seed))  # outside it would be programs of its own
 
     # Run once, it and the check are compiled without optimisation on a CPU, in a fifth of the time.
-    key = setup.program_key("init", setup.stage.optim)
+    key = setup.program_key("init", setup.stage.optim, outer_optimizer(setup.config) is None)
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         seed = np.uint32(setup.config.seed)
@@ -226,16 +226,23 @@ def initial_state(setup: TrainSetup) -> TrainState:
 
 def blank_state(config: Config, workload: Workload) -> TrainState:
     """Zeros in the shape of a run's states, on the host, without devices or data."""
-    init = partial(_init, workload, optimizers.make(config.optim))
+    init = partial(_init, workload, config)
     with jax.enable_x64(False):
         shapes = jax.eval_shape(init, jax.random.key(0))
     return cast(config, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
 
-def _init(workload: Workload, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
+def _init(workload: Workload, config: Config, key: Array) -> TrainState:
     params = workload.init(key)
     contract.require_parameters(params)
-    return TrainState(params, optimizer.init(params))
+    outer = outer_optimizer(config)
+    return TrainState(params, optimizers.make(config.optim).init(params), outer and outer.init(params))
+
+
+def outer_optimizer(config: Config) -> optax.GradientTransformation | None:
+    """The momentum of a local strategy's averages."""
+    momentum = strategies.STRATEGIES[config.scaling].local and config.optim.outer_momentum
+    return optax.trace(momentum, nesterov=True) if momentum else None
 
 
 def parameter_count(params: Params) -> int:

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int32, PyTree
 
 from gmmae.models.convolutions import fast_convolutions
 from gmmae.scaling.batches import BatchPlan, ShardedIndices, epoch_order, shard_samples
-from gmmae.training.compilation import TrainSetup, blank_state, cast, precision_context, workload_key
+from gmmae.training.compilation import TrainSetup, blank_state, cast, outer_optimizer, precision_context, workload_key
 from gmmae.training.step import Algorithm, EpochValues, Slots, TrainState, train_steps, validate_steps
 from gmmae.workloads import registry
 from gmmae.workloads.contract import UNDEFINED, losses, summable_values
@@ -190,8 +190,8 @@ def compile_training(
         return chunks.arguments(epoch, steps, values, read=read)
 
     of_run = _fast(setup, partial(losses, setup.workload)), setup.optimizer, plan.micro_batches, config.parallel.deterministic
-    function = partial(train_steps, algorithm=Algorithm(*of_run, setup.stage.local_steps))
-    key = "train", donate, plan, setup.stage.optim, setup.stage.local_steps
+    function = partial(train_steps, algorithm=Algorithm(*of_run, setup.stage.local_steps, outer_optimizer(config)))
+    key = "train", donate, plan, setup.stage.optim, setup.stage.local_steps, state.outer is None
     example = arguments(1, chunks.of_epoch[0], read=False)
     return chunks.compile(key, function, state, *example, donate=(0,) * donate), arguments, chunks
 

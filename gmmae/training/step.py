@@ -25,10 +25,11 @@ LARGE = 262_144
 
 
 class TrainState(NamedTuple):
-    """All that a step changes."""
+    """All that a step changes, and the momentum of the rounds of local steps."""
 
     params: Params
     opt_state: optax.OptState
+    outer: optax.TraceState | None = None
 
 
 class Batch(NamedTuple):
@@ -41,7 +42,8 @@ class Batch(NamedTuple):
 class Algorithm(NamedTuple):
     """What a step does with its batch, in `micro_batches` equal parts or by the `exact` reduction.
 
-    With `local_steps` each replica takes that many steps by its own gradients, and then the replicas' states are averaged.
+    With `local_steps` each replica takes that many steps by its own gradients, and then the replicas' states are averaged. The
+    parameters take the change that `outer` makes of the average's, by momentum (DiLoCo, arXiv:2311.08105).
     """
 
     losses: Losses
@@ -49,6 +51,7 @@ class Algorithm(NamedTuple):
     micro_batches: int = 1
     exact: bool = False
     local_steps: int = 0
+    outer: optax.GradientTransformation | None = None
 
 
 class EpochValues(NamedTuple):
@@ -161,7 +164,7 @@ def train_step(
     with jax.named_scope("optimiser"):
         update = algorithm.optimizer.update
         updates, opt_state = update(gradient, state.opt_state, state.params, learning_rate=learning_rate)
-        return TrainState(optax.apply_updates(state.params, updates), opt_state), loss
+        return TrainState(optax.apply_updates(state.params, updates), opt_state, state.outer), loss
 
 
 def train_steps(
@@ -197,11 +200,18 @@ def train_steps(
         return _scanned(step, start, of_steps(slots), count)
 
     def take_round(number: Array, carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
-        def of_replica(slots: Slots) -> tuple[TrainState, Array]:
-            first = number * every
-            return _scanned(step, carry, of_steps(slots), jnp.minimum(first + every, count), first)
+        state, _ = carry
 
-        return averaged(lax.map(of_replica, slots._replace(shard_range=None)))
+        def of_replica(slots: Slots) -> tuple[tuple[Params, optax.OptState], Array]:
+            first = number * every
+            (params, opt_state, _), losses = _scanned(step, carry, of_steps(slots), jnp.minimum(first + every, count), first)
+            return (params, opt_state), losses
+
+        (params, opt_state), losses = averaged(lax.map(of_replica, slots._replace(shard_range=None)))
+        if not algorithm.outer:
+            return TrainState(params, opt_state), losses
+        change, outer = algorithm.outer.update(jax.tree.map(jnp.subtract, params, state.params), state.outer)
+        return TrainState(optax.apply_updates(state.params, change), opt_state, outer), losses
 
     return lax.fori_loop(0, -(-count // every), take_round, start)
 
