@@ -73,7 +73,7 @@ class OptimConfig(Section, name="optim"):
     clip_norm: PositiveFloat | None = None  # largest global norm of the gradient, to which it is clipped
     batch_doubling_epochs: Epochs = ()  # for growing: the batch doubles after these
     local_steps: PositiveInt = 16  # local strategies: a device's own steps between two averages; an epoch ends with one
-    outer_momentum: Share = 0.5  # local strategies: Nesterov's momentum of the averages, as in DiLoCo; 0: none
+    outer_momentum: Share = 0.0  # local strategies: Nesterov's momentum of the averages, as in DiLoCo; 0: none
     best_batches: tuple[PositiveInt, ...] = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
 
     @property
