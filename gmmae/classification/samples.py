@@ -75,7 +75,7 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
         if counts.min() < least:
             raise InputError(
                 f"the {name} set must have {least} or more samples of each class; it has {counts.min()} of "
-                f"{str(classes[counts.argmin()])!r}"
+                f"{str(classes[counts.argmin()])!r}, of {', '.join(classes)}: labels count as they are written"
             )
     fitted = parts["training"]
     pairs = [(fitted, parts.get("test", fitted[:0]))]

@@ -93,7 +93,8 @@ class CurvesArguments(Options):
     step_column: Text | None = None  # column of the step, or of the epoch; none: found by its usual names
     loss_column: Text | None = None  # column or scalar of the validation loss, or of another metric; none: found by its name
     batch_column: Text | None = None  # column or scalar of the global batch; none: found by its usual names
-    learning_rate_column: Text | None = None  # column or scalar of the learning rate; none: learning_rate, where a log has it
+    learning_rate_column: Text | None = None  # column or scalar of the learning rate; none: found by its usual names
+    different_rates: bool = False  # plan batch and learning rate together, where each batch was trained at a rate of its own
     target: float | None = None  # value to reach; none: the hardest one that all curves pass by a margin
     mode: Mode = "min"  # whether lower (min) or higher (max) values are better
     smooth: OddWidth = 3  # each value becomes the median of this number of successive values; 1: none

@@ -37,6 +37,9 @@ FROM_LOGS = (
 MAX_LOG_RATIO = 100
 """A given step time above it is of another unit: the log's step has validation in it, and devices differ by less."""
 
+USUAL_STEP_S = (1e-5, 60.0)
+"""Times beyond are of another unit, or of a log that was written after the training."""
+
 ANY = 10**12
 """Samples or epochs where there is no limit."""
 
@@ -44,15 +47,14 @@ ANY = 10**12
 def command(options: CurvesArguments) -> None:
     """Reads the curves, prints the answer, writes the page."""
     columns = Columns(options.step_column, options.loss_column, options.batch_column, options.learning_rate_column)
-    times = step_times(options.step_times) if options.step_times else None
     # A cluster's `reference_step_s` is that of another model.
     clusters = [replace(read_cluster(cluster), reference_step_s=0.0) for cluster in options.clusters]
     require(len({cluster.name for cluster in clusters}) == len(clusters), "--clusters", "of different names", options.clusters)
     if clusters and options.parameters is None:
         raise InputError("--parameters must be given with --clusters, because the all-reduce depends on them; got none")
-    curves = read_curves(options.curves, columns, options.batches, options.samples)
-    from_logs = None if times else log_times(curves)
-    times = times or from_logs
+    curves = read_curves(options.curves, columns, options.batches, options.samples, options.different_rates)
+    of_logs = log_times(curves)
+    times = step_times(options.step_times, of_logs) if options.step_times else of_logs
     if clusters and times is None:
         raise InputError("--step-times must be given with --clusters, because an all-reduce alone is no time; got none")
     stop = StopConfig(target=options.target, mode=options.mode)
@@ -62,7 +64,8 @@ def command(options: CurvesArguments) -> None:
         raise InputError(f"--devices must be at most the {options.samples} samples; got {max(options.devices)}")
     if options.samples and largest > options.samples:
         raise InputError(f"--samples must be at least the curves' largest batch, {largest}; got {options.samples}")
-    rate = next((curve.learning_rate for curve in curves if curve.learning_rate is not None), None)
+    known = [curve.learning_rate for curve in curves if curve.learning_rate is not None]
+    rate = known[0] if known and not options.different_rates else None
     measured = Measured(
         samples=options.samples or ANY,
         validation=0,
@@ -74,12 +77,12 @@ def command(options: CurvesArguments) -> None:
         passes=None,
         gradient_bytes=float(BYTES[options.precision] * (options.parameters or 0)),
         whole_epochs=False,
-        largest_batch=MAX_BATCH_RATIO * largest,
+        largest_batch=(1 if options.different_rates else MAX_BATCH_RATIO) * largest,
     )
-    names = ["strong", "weak", *[BEST_BATCH] * bool(times)]
+    names = ["strong", "weak", *[BEST_BATCH] * bool(times and found.follows_law)]
     metric, batches = curves[0].metric, ", ".join(map(str, found.steps))
     source = "" if options.target is not None else ", the hardest level that all curves pass by a margin"
-    rates = f"have the learning rate {rate:g}" if rate else "are taken to have one learning rate"
+    rates = f"have the learning rate {rate:g}" if rate else "have rates of their own" if known else "are taken to have one"
     limits = [
         f"The linear and the square-root rule, with or without warmup: all curves {rates}.",
         "Failures: a curve that reaches its target tells nothing about a higher learning rate.",
@@ -92,15 +95,23 @@ def command(options: CurvesArguments) -> None:
     facts = [
         f"The target is {metric} {found.target:g}{source}. Steps to it by batch: "
         f"{', '.join(f'{steps:.0f} at {batch}' for batch, steps in found.steps.items())}.",
+        *(f"{curve.name} has the batch {curve.batch} and takes {steps:.0f} steps." for curve, steps, _ in found.reached),
         *["Times are those of training steps, without validation, start and compilation."] * bool(options.step_times),
         *(f"It cannot say: {limit[0].lower()}{limit[1:]}" for limit in limits),
     ]
     logged = {curve.batch: curve.step_s for curve in curves if curve.step_s}
     doubts = [
-        f"--step-times are seconds; {seconds:g} at batch {batch} is {seconds / logged[batch]:.0f} times the log's step"
+        f"times of steps must be in seconds, of the log's clock while it trained; got {seconds:.3g} at batch {batch}"
+        + (f", {seconds / logged[batch]:.3g} times the log's step" if batch in logged else "")
         for batch, seconds in (zip(*times, strict=True) if times else ())
-        if seconds > MAX_LOG_RATIO * logged.get(batch, math.inf)
+        if seconds > MAX_LOG_RATIO * logged.get(batch, math.inf) or not USUAL_STEP_S[0] < seconds < USUAL_STEP_S[1]
     ]
+    if options.different_rates:
+        doubts.append(
+            "each batch has its own learning rate: what growing takes holds for a rate that follows the batch as there"
+        )
+    elif not known:
+        doubts.append("no log has its learning rate (--learning-rate-column): all runs are taken to have one")
     plan = Plan(
         title="Plan from curves",
         measured=measured,
@@ -116,7 +127,7 @@ def command(options: CurvesArguments) -> None:
         facts=facts,
         warnings=[*doubts, *found.warnings],
         content={"mode": options.mode, "target_given": options.target is not None, "cannot_say": limits},
-        remark=FROM_LOGS if from_logs else "",
+        remark=FROM_LOGS if of_logs and len(options.step_times) < 2 else "",
         evidence={
             "samples": options.samples,
             "max_epochs": None,
@@ -142,8 +153,8 @@ def log_times(curves: Sequence[Curve]) -> StepTimes | None:
     return StepTimes(tuple(seconds), tuple(seconds.values())) if rising else None
 
 
-def step_times(words: tuple[str, ...]) -> StepTimes:
-    """Step times of `32=0.0021`, the batch of a device and a step's seconds.
+def step_times(words: tuple[str, ...], of_logs: StepTimes | None = None) -> StepTimes:
+    """Step times of `32=0.0021`, the batch of a device and a step's seconds. A single one joins those of the logs.
 
     >>> step_times(("128=0.006", "32=0.002"))
     StepTimes(batches=(32, 128), seconds=(0.002, 0.006))
@@ -160,6 +171,8 @@ def step_times(words: tuple[str, ...]) -> StepTimes:
         if size in seconds:
             raise InputError(f"--step-times must be of different batches; got {size} twice")
         seconds[size] = time
+    if len(seconds) < 2 and of_logs:
+        seconds = dict(zip(*of_logs, strict=True)) | seconds
     if len(seconds) < 2:
         raise InputError(f"--step-times must be of two batches or more, to tell a from b; got {' '.join(words)}: time another")
     batches = tuple(sorted(seconds))

@@ -21,7 +21,11 @@ NEIGHBOURS = 5
 
 
 class Prior(NamedTuple):
-    """Training points in principal components of unit variance, without their categories' means."""
+    """Training points in principal components of unit variance, without their categories' means.
+
+    The few of a rare category, and those without one, lie about the mean of all. About their own they would all be near the
+    middle, and so everybody's neighbours.
+    """
 
     components: PCA  # of the covariance within the categories
     means: Float[np.ndarray, "samples features"]  # of each sample's category
@@ -30,8 +34,9 @@ class Prior(NamedTuple):
 
 def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) -> Prior:
     """Fits the prior to latent vectors and further features; equal labels if none is known."""
-    names, category = np.unique(labels, return_inverse=True)
-    means = np.stack([points[category == i].mean(0) for i in range(len(names))])[category]
+    names, category, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    own = (names != "") & (counts > NEIGHBOURS)
+    means = np.stack([points[category == i].mean(0) if own[i] else points.mean(0) for i in range(len(names))])[category]
     # Without variance: inactive latent units, or fewer samples than features.
     rank = int(np.linalg.matrix_rank(points - means))
     components = PCA(n_components=rank, whiten=True, svd_solver="full").fit(points - means)

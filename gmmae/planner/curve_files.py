@@ -38,12 +38,19 @@ NAMES = {
 }
 """What programs call a column, whatever its case. The first one that is there is read."""
 
+RATE = re.compile("(train/)?(learning_rate|lr)|lr-.*", re.IGNORECASE)
+"""Lightning adds the optimiser's name, and that of a group of parameters."""
+
 VALIDATION = {"val", "valid", "validation", "eval", "evaluation", "dev"}
 """Words in the name of a loss that is preferred."""
 
 EMPTY = ("", "NA", None)  # NA is Keras' word
 
-NNUNET_EPOCH = re.compile(r": Epoch (\d+)\s.*?: train_loss (\S+).*?: val_loss (\S+).*?: Epoch time: (\S+)", re.DOTALL)
+NNUNET_EPOCH = re.compile(
+    r": Epoch (\d+)\s.*?(?:: Current learning rate: (\S+).*?)?: train_loss (\S+).*?: val_loss (\S+)"
+    r".*?(?:: Pseudo dice \[(.*?)\].*?)?: Epoch time: (\S+)",
+    re.DOTALL,
+)
 
 SAME_RATE = 0.1
 """A schedule has begun to fall when a log has its first rate."""
@@ -88,9 +95,13 @@ class Log(NamedTuple):
 
 
 def read_curves(
-    paths: Sequence[Path], columns: Columns, batches: Sequence[int] = (), samples: int | None = None
+    paths: Sequence[Path],
+    columns: Columns,
+    batches: Sequence[int] = (),
+    samples: int | None = None,
+    different_rates: bool = False,
 ) -> list[Curve]:
-    """Reads curves of one learning rate. Without `batches`, one for each curve, a column has them.
+    """Reads curves, of one learning rate unless `different_rates`. Without `batches`, one for each curve, a column has them.
 
     The number of training samples turns epochs into steps, where a log counts epochs only.
     """
@@ -114,12 +125,13 @@ def read_curves(
             "give --samples, of which an epoch has ceil(samples / batch) steps, or add a column of steps"
         )
     curves = [_curve(log, batch, samples) for log, batch in zip(logs, batches or [None] * len(logs), strict=True)]
-    rates = [curve for curve in curves if curve.learning_rate is not None]
+    rates = [curve for curve in curves if curve.learning_rate is not None and not different_rates]
     for curve in rates:
         if not math.isclose(curve.learning_rate or 0, rates[0].learning_rate or 0, rel_tol=SAME_RATE):
             raise InputError(
                 f"curves must have one learning rate, because it changes the steps; got {rates[0].learning_rate:g} in "
-                f"{rates[0].name} and {curve.learning_rate:g} in {curve.name}: plan each rate alone"
+                f"{rates[0].name} and {curve.learning_rate:g} in {curve.name}: train one of these batches at the other's rate, "
+                "or give --different-rates, to plan batch and rate together"
             )
     return curves
 
@@ -137,7 +149,7 @@ def _logs(path: Path, columns: Columns) -> list[Log]:
     else:
         raise InputError(f"a curve's folder must hold one log, {' or '.join(LOGS)}; got {len(files)} in {path}: name the file")
     usual = Columns(
-        learning_rate="lr" if is_run else "learning_rate" if "learning_rate" in names else None,
+        learning_rate=next((name for name in names if RATE.fullmatch(_metric(name))), None),
         **{
             kind: next((name for word in words for name in names if name.casefold() == word), words[0])
             for kind, words in NAMES.items()
@@ -258,8 +270,15 @@ def _table(path: Path) -> tuple[list[str], Rows]:
             batch = re.search(r"'batch_size': (\d+)", text)
             times = accumulate(float(seconds) for *_, seconds in epochs)
             rows = [
-                {"step": NNUNET_STEPS * (int(epoch) + 1), "train_loss": train, "val_loss": validation, "_runtime": time}
-                for (epoch, train, validation, _), time in zip(epochs, times, strict=True)
+                {
+                    "step": NNUNET_STEPS * (int(epoch) + 1),
+                    "learning_rate": rate,
+                    "train_loss": train,
+                    "val_loss": validation,
+                    "Pseudo dice": np.nanmean([float(x) for x in re.findall(r"\d*\.\d+|nan", dice)]) if dice else "",
+                    "_runtime": time,
+                }
+                for (epoch, rate, train, validation, dice, _), time in zip(epochs, times, strict=True)
             ]
             return _named([{"batch": batch and batch[1]}, *rows])
         delimiter = max(",;\t", key=text.partition("\n")[0].count)

@@ -37,6 +37,7 @@ class Evidence(NamedTuple):
     steps: dict[int, float]  # to the target by batch: the geometric mean over the curves of one batch
     reached: list[tuple[Curve, float, int]]  # each curve, its steps to the target, and its validations before them
     ratios: Ratios
+    follows_law: bool
     warnings: list[str]  # sentences
 
 
@@ -76,7 +77,7 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
         if math.isinf(steps):
             raise InputError(
                 f"--target must be reached by every curve; got {target:g}, which {curve.name} misses: give at "
-                f"{'most' if stop.mode == 'max' else 'least'} {hardest:g}, or leave it out"
+                f"{'most' if stop.mode == 'max' else 'least'} {hardest:g}, train that run longer, or leave it out"
             )
         if costs[0] <= stop.cost(target):
             mode, better = ("min", "lower") if stop.mode == "max" else ("max", "higher")
@@ -101,14 +102,23 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
     means = {batch: float(np.mean(group)) for batch, group in sorted(logs.items())}
     squares = sum((mean - level - weak * x[batch]) ** 2 for batch, mean in means.items())
     residual = math.sqrt(squares / max(1, len(means) - 2))
-    if len(means) == 2:
-        warnings.append("two batches fit any law of this form: a third batch would test it")
-    if residual > MAX_RESIDUAL or weak > step_ratios.MAX_WEAK_RATIO:
-        warnings.append(
-            f"the steps must follow the law and not grow with the batch; the fit's residual is {residual:.2f}, and twice the "
-            f"batch takes {math.exp(weak):.2f} of the steps: do not trust batches without a curve"
-        )
     nearest = min(means, key=lambda batch: abs(math.log(batch / base)))
     flat = float(np.mean([fall for fall, (curve, _, _) in zip(remaining_fall, reached, strict=True) if curve.batch == nearest]))
     ratios = Ratios(min(float(weak), step_ratios.MAX_WEAK_RATIO), None, math.exp(level), flat)
-    return Evidence(target, base, {batch: math.exp(mean) for batch, mean in means.items()}, reached, ratios, warnings)
+    constants = ratios, step_ratios.CONSTANTS
+    by_law = {batch: level + step_ratios.log_ratio(batch / base, 1.0, *constants) for batch in means}
+    follows = residual <= MAX_RESIDUAL and all(
+        abs(mean - by_law[batch]) < step_ratios.INTERVAL_NORMAL * step_ratios.deviation(batch / base, 1.0, *constants)
+        for batch, mean in means.items()
+    )
+    if len(means) == 2:
+        warnings.append("two batches fit any law of this form: a third batch would test it")
+    if not follows or weak > step_ratios.MAX_WEAK_RATIO:
+        there, wanted = (", ".join(f"{math.exp(log):.0f} at {at}" for at, log in of.items()) for of in (means, by_law))
+        warnings.insert(
+            0,
+            "the steps must follow the law, and neither grow with the batch nor fall much faster than it grows; got "
+            f"{there}, and {wanted} by the law: do not trust batches without a curve; had all runs one learning rate?",
+        )
+    steps = {batch: math.exp(mean) for batch, mean in means.items()}
+    return Evidence(target, base, steps, reached, ratios, follows, warnings)

@@ -27,12 +27,12 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
     json_file, markdown, html = (root / name for name in files)
     measured, several = plan.measured, len(plan.forecasts) > 1
     answers = {forecast.cluster.name: answer.answer(plan, forecast) for forecast in plan.forecasts}
-    evidence = [*answer.evidence(plan), *(f"warning: {text}" for text in plan.warnings)]
-    lines = [line for of_cluster in answers.values() for line in ("", *of_cluster)][1:]
+    evidence, warnings = answer.evidence(plan), [f"Warning: {text}" for text in plan.warnings]
+    lines = [line for of_cluster in answers.values() for line in ("", *of_cluster)][1:] + warnings
     bullets = [
         f"- **{literal(first)}**\n" + "".join(f"- {literal(line)}\n" for line in others) for first, *others in answers.values()
     ]
-    text, folds = ["".join(bullets).rstrip()], []
+    text, folds = ["".join([*bullets, *(f"- {literal(line)}\n" for line in warnings)]).rstrip()], []
     with os_errors_as_input_errors(root):
         for earlier in (root / "figures").glob("times_*"):
             earlier.unlink()
@@ -92,7 +92,8 @@ def write(root: Path, plan: Plan, files: tuple[str, str, str] = FILES) -> list[s
 
 
 def _json(plan: Plan, forecast: Forecast, cell: Prediction) -> Mapping[str, object]:
-    return cell._asdict() | cost.spent(answer.priced(plan, forecast), cell.devices * cell.seconds)
+    rate = {} if plan.device_kind else {"learning_rate": plan.evidence["learning_rate"]}
+    return cell._asdict() | rate | cost.spent(answer.priced(plan, forecast), cell.devices * cell.seconds)
 
 
 def _lines(forecast: Forecast) -> list[Measured]:

@@ -1,6 +1,7 @@
 """Runs a command so that an error that a user can fix becomes one line and an exit code."""
 
 import atexit
+import errno
 import gc
 import os
 import sys
@@ -53,19 +54,20 @@ def as_input_error(error: BaseException) -> InputError | None:
     text = str(error)
     if isinstance(error, InputError):
         return error
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return InputError(f"a path must be of names that the file system takes; got {error.filename} (too long): name another")
     if isinstance(error, MemoryError):
         return InputError(
             f"memory must hold what is asked for; got {text or 'too little'}: ask for less, or use a machine with more"
         )
-    if not isinstance(error, AssertionError | RuntimeError | ValueError):
-        return None
-    if traceback.extract_tb(error.__traceback__)[-1].filename.endswith(START_OF_JAX):
+    of_jax = isinstance(error, AssertionError | RuntimeError | ValueError)
+    if of_jax and traceback.extract_tb(error.__traceback__)[-1].filename.endswith(START_OF_JAX):
         given = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_")))
         return InputError(
             f"JAX must start with the variables of the environment; got {text or 'no such device'} of {given or 'none'}: "
             "correct or unset them"
         )
-    if OUT_OF_MEMORY not in text:
+    if not of_jax or OUT_OF_MEMORY not in text:
         return None
     fault = " ".join(text[text.index(OUT_OF_MEMORY) :].split())[:200]
     return InputError(

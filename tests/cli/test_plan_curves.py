@@ -164,21 +164,22 @@ def seconds_at(batch, step):
     return step * (0.02 + 0.004 * batch)
 
 
-def lightning(path, batch):
+def lightning(path, batch, rate=0.01):
     """A row for each `log_metrics`, and the step of a validation is that of the batch before, from 0."""
     ends = ((e, (e + 1) * 999) for e in range(60))
-    rows = (f"{e},{end - 1},{9 - e},,,\n{e},{end - 1},,,9,{loss_at(batch, end)}\n" for e, end in ends)
-    path.write_text("epoch,step,train_loss_step,test_loss,val_loss_step,val_loss_epoch\n" + "".join(rows) + "60,60000,,9,,\n")
+    rows = (f"{e},,{end - 1},{9 - e},,,\n{e},,{end - 1},,,9,{loss_at(batch, end)}\n" for e, end in ends)
+    names = "epoch,lr-SGD/pg1,step,train_loss_step,test_loss,val_loss_step,val_loss_epoch\n"
+    path.write_text(names + f",{rate},0,,,,\n" + "".join(rows) + "60,,60000,,9,,\n")
 
 
-def keras(path, batch):
+def keras(path, batch, rate=0.01):
     """Epochs from 0, sorted metrics, and NA where an epoch has no validation."""
     steps = ((e, (e + 1) * math.ceil(16_001 / batch)) for e in range(120))
-    rows = (f"{e},0.5,{9 - e},{loss_at(batch, step) if e % 2 else 'NA'}\n" for e, step in steps)
-    path.write_text("epoch,accuracy,loss,val_loss\n" + "".join(rows))
+    rows = (f"{e},0.5,{9 - e},{rate},{loss_at(batch, step) if e % 2 else 'NA'}\n" for e, step in steps)
+    path.write_text("epoch,accuracy,loss,lr,val_loss\n" + "".join(rows))
 
 
-def nnunet(path, batch):
+def nnunet(path, batch, rate=0.01):
     lines = [
         "#" * 9,
         "",
@@ -188,7 +189,8 @@ def nnunet(path, batch):
     for e in range(240):
         values = f"train_loss {-e} ", f"val_loss {loss_at(batch, 250 * (e + 1)):.6f} "
         epoch_s = seconds_at(batch, 250) + 100 * (e == 9)
-        words = " ", f"Epoch {e} ", "Current learning rate: 0.01 ", *values, f"Epoch time: {epoch_s:.2f} s "
+        dice = f"Pseudo dice [np.float32({1 - loss_at(batch, 250 * (e + 1)) / 4:.6f}), 0.9, nan] "
+        words = " ", f"Epoch {e} ", f"Current learning rate: {rate} ", *values, dice, f"Epoch time: {epoch_s:.2f} s "
         lines += [f"2025-06-23 16:21:54.157436: {text}" for text in words]
     path.write_text("\n".join(lines))
 
@@ -263,20 +265,43 @@ def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_
     for clock, options, expected in (
         (seconds_at, ("--step-times", "1=0.01", "32=0.02"), {"1": 0.01, "32": 0.02}),
         (seconds_at, ("--step-times", "1=10", "32=20"), {"1": 10, "32": 20}),
+        (seconds_at, ("--step-times", "1=0.01"), {"1": 0.01} | {str(batch): seconds_at(batch, 1) for batch in (8, 32)}),
         (lambda batch, step: step / batch, (), None),
     ):
         monkeypatch.setitem(globals(), "seconds_at", clock)
         for batch, path in logs.items():
             hugging_face(path, batch, parts=1)
         out, found = plan(capsys, tmp_path / "plan", *logs.values(), *options)
-        assert found["measured"]["step_s"] == expected
-        assert "taken as those of one device" not in out
+        assert found["measured"]["step_s"] == (expected and pytest.approx(expected))
+        assert ("taken as those of one device" in out) == (options == ("--step-times", "1=0.01"))
         assert ("Time a step at batch 1 first" in out) == (expected is None)
-        assert ("--step-times are seconds" in out) == (options[2:] == ("32=20",))
+        assert ("must be in seconds" in out) == (options[2:] == ("32=20",))
     hugging_face(logs[32], 32, rate=5e-4)
     assert "must have one learning rate" in refusal(capsys, "plan", "--curves", *logs.values())
     logs[32].write_text(logs[32].read_text().replace("train_samples_per_second", "flos"))  # as before the training's end
     assert "--batches" in refusal(capsys, "plan", "--curves", *logs.values())
+
+
+@pytest.mark.parametrize("write", [lightning, keras, nnunet, hugging_face], ids=lambda write: write.__name__)
+def test_learning_rates_of_logs_must_be_one_or_are_planned_with_the_batch(write, tmp_path, capsys):
+    logs = [tmp_path / str(batch) / LOGS[write][0] for batch in (8, 32)]
+    for batch, log in zip((8, 32), logs, strict=True):
+        log.parent.mkdir()
+        write(log, batch, rate=0.01 * batch)
+    line = refusal(capsys, "plan", "--curves", *logs, *LOGS[write][1])
+    assert "curves must have one learning rate, because it changes the steps; got 0.0" in line
+    out, found = plan(capsys, tmp_path / "plan", *logs, *LOGS[write][1], "--different-rates")
+    assert "Warning: each batch has its own learning rate" in out
+    assert {cell["learning_rate"] for cell in found["clusters"].popitem()[1]["cells"]} == {None}
+
+
+def test_nnunet_is_planned_by_its_pseudo_dice(tmp_path, capsys):
+    logs = [tmp_path / f"{batch}.txt" for batch in (8, 32)]
+    for batch, log in zip((8, 32), logs, strict=True):
+        nnunet(log, batch)
+    dice = (1 - 0.25 / 4 + 0.9) / 2  # at the target of the loss
+    found = plan(capsys, tmp_path / "plan", *logs, "--loss-column", "Pseudo dice", "--mode", "max", "--target", dice)[1]
+    assert found["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.003)
 
 
 def test_an_export_of_several_runs_has_a_curve_for_each(tmp_path, capsys):

@@ -23,6 +23,9 @@ TABLE = {
     "sweep --config SWEEP --dry-run --devices 9": "must be at most the samples in a step of the strategy strong, 8; got (9,)",
     "sweep --config SWEEP --clusters k81": "--clusters must be a TOML file or one of a100, ",
     "sweep --config SWEEP --workdir /proc/sweep": "workdir must be a folder that can be written; got /proc/sweep",
+    "sweep --config SWEEP --workdir LONG": "must be of names that the file system takes",
+    "plan --stop.target 1 --workdir LONG": "must be of names that the file system takes",
+    "train --workload LONG.py": "must be of names that the file system takes",
     "report .": "FOLDER must be the work directory of a sweep; got ., which has no sweep.toml",
     "plan --workdir OUT --clusters nowhere": "--clusters must be a TOML file or one of",
     "plan --workdir OUT --clusters k80_1gbe k80_1gbe": "clusters must be of different names; got",
@@ -45,7 +48,7 @@ TABLE = {
 
 @pytest.mark.parametrize("words", TABLE)
 def test_bad_input_is_one_line_and_exit_code_2(words, tmp_path, capsys, request):
-    known = {"OUT": tmp_path / "out"}
+    known = {"OUT": tmp_path / "out", "LONG": "x" * 300, "LONG.py": "x" * 300 + ".py"}
     for name, config in {"TRAIN": small(stop__max_epochs=2), "SWEEP": SWEEP, "OTHER/config": small(seed=7)}.items():
         known[name] = tmp_path / f"{name}.toml"
         known[name].parent.mkdir(exist_ok=True)

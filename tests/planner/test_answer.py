@@ -122,7 +122,7 @@ def test_the_page_and_the_json_say_what_the_terminal_says(tmp_path):
     printed = page.write(tmp_path, plan_of(measured=numbers, forecasts=forecasts))
     markdown, html = ((tmp_path / name).read_text().replace("\\", "") for name in ("README.md", "index.html"))
     assert markdown.startswith(f"# Plan: mine\n\n- **{printed[0]}**\n- {printed[1]}\n")
-    for text in (*printed[:3], *printed[4:7], "a fact", "warning: a note"):
+    for text in (*printed[:3], *printed[4:7], "a fact", "Warning: a note"):
         assert all(text in said for said in (printed, html, markdown))
     assert html.count("<img ") == 2
     captions = [line for line in markdown.splitlines() if line.startswith(("**Predicted", "Predicted"))]
