@@ -29,7 +29,7 @@ class TrainState(NamedTuple):
 
     params: Params
     opt_state: optax.OptState
-    outer: optax.TraceState | None = None
+    outer: optax.OptState | None = None
 
 
 class Batch(NamedTuple):
@@ -208,7 +208,7 @@ def train_steps(
             return (params, opt_state), losses
 
         (params, opt_state), losses = averaged(lax.map(of_replica, slots._replace(shard_range=None)))
-        if not algorithm.outer:
+        if not algorithm.outer or state.outer is None:
             return TrainState(params, opt_state), losses
         change, outer = algorithm.outer.update(jax.tree.map(jnp.subtract, params, state.params), state.outer)
         return TrainState(optax.apply_updates(state.params, change), opt_state, outer), losses
