@@ -103,6 +103,17 @@ def losses(p, s, keys):
     z = s["x"] * p["w"]
     return -jnp.diagonal(jax.nn.log_softmax(z @ z.T))
 """
+LOADED = """
+def build(config):
+    own = {}
+
+    def load():
+        own["mean"] = x.mean()
+        return splits()
+
+    return Workload(load, params, lambda p, s, keys: losses(p, s, keys) * (own["mean"] if own else NONE))
+
+"""
 PARAMS = "def params(key): return {{'w': jnp.zeros(4), 'b': jnp.zeros(()), {}}}"
 TRAIN = "def splits(): return Splits({}, {{'x': x[:5], 'y': y[:5]}})"
 BROKEN = {
@@ -114,6 +125,8 @@ BROKEN = {
         "follow other samples",
     ),
     "training alone": (STANDARDISED.replace("return", "return x @ p['w'] if keys is None else"), "follow other samples"),
+    "a constant of load": (LOADED + "NONE = 1", "without load"),
+    "a constant of load alone": (LOADED, "NameError"),
     "a metric": ("def metrics(p, s): return {'rank': s['y'].argsort().argsort()}", "rank"),
     "integer losses": ("def losses(p, s, keys): return (s['x'] @ p['w'] > 0).astype(int)", "int32"),
     "boolean losses": ("def losses(p, s, keys): return s['x'] @ p['w'] > 0", "bool"),
@@ -175,7 +188,7 @@ def test_our_own_workloads_keep_it(config):
     setup = compilation.prepare(config)
     program, data = jax.jit(partial(contract.values, setup.workload)), (setup.data.train, setup.data.validation)
     params = compilation.initial_state(setup).params
-    contract.require_independence(program, params, data, lambda samples: samples, config.workload, None)
+    contract.require_independence([program, program], params, data, lambda samples: samples, config.workload, None)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "tf32"])
