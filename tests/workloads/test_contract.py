@@ -167,6 +167,10 @@ BROKEN = {
     "no settings": ("del Config", "no Config"),
     "settings of another kind": ("Config = dict", "<class 'dict'>"),
     "a key of every run": ("@dataclass\nclass Config: seed: int = 4", "seed"),
+    "no default": ("@dataclass\nclass Config: depth: int", "depth"),
+    "an infinite default": ("@dataclass\nclass Config: limit: float = float('inf')", "limit must be a number; got inf"),
+    "a default of another type": ("@dataclass\nclass Config: sizes: list[int] = None", "sizes must be a list"),
+    "a default that TOML lacks": ("@dataclass\nclass Config: phase: complex = 1j", "phase must be text, a number"),
     "one loss": ("def losses(p, s, keys): return s['x'].sum()", "float32 of shape ()"),
     "a metric of another shape": ("def metrics(p, s): return {'x': s['x']}", "'x' of a workload"),
     "a metric called loss": ("def metrics(p, s): return {'loss': s['y']}", "'loss'"),
@@ -178,6 +182,10 @@ BROKEN = {
 def test_a_broken_contract_is_refused_before_the_training(train, capsys, changes, word, tmp_path):
     assert word in refusal(capsys, *train(changes))
     assert not (tmp_path / "run" / "history.csv").exists()
+
+
+def test_an_option_of_a_plain_dataclass_keeps_its_annotation(train, capsys):
+    assert "rate must be a number; got inf" in refusal(capsys, *train("", "--rate", "inf"))
 
 
 @pytest.mark.parametrize(
