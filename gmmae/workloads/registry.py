@@ -39,7 +39,7 @@ def load(name: str) -> ModuleType:
             raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {attribute}")
     if not (isinstance(module.Config, type) and dataclasses.is_dataclass(module.Config)):
         raise WorkloadError(f"workload must have a dataclass as its Config; got {module.Config!r} in {name}")
-    taken = {*Config.__annotations__}
+    taken = {*Config.__annotations__, "config", "help", "workdir"}
     fields = dataclasses.fields(module.Config)
     if wrong := [item.name for item in fields if item.name in taken or item.default is item.default_factory]:
         raise WorkloadError(

@@ -167,6 +167,7 @@ BROKEN = {
     "no settings": ("del Config", "no Config"),
     "settings of another kind": ("Config = dict", "<class 'dict'>"),
     "a key of every run": ("@dataclass\nclass Config: seed: int = 4", "seed"),
+    "an option of the command": ("@dataclass\nclass Config: workdir: int = 4", "workdir"),
     "no default": ("@dataclass\nclass Config: depth: int", "depth"),
     "an infinite default": ("@dataclass\nclass Config: limit: float = float('inf')", "limit must be a number; got inf"),
     "a default of another type": ("@dataclass\nclass Config: sizes: list[int] = None", "sizes must be a list"),
