@@ -58,6 +58,7 @@ def _from_file(path: Path) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
+    sys.path.append(str(path.parent))  # for modules beside it
     source = path.read_bytes()
     module.__dict__[SOURCE_HASH] = _digest(source)
     exec(compile(source, path, "exec"), module.__dict__)  # these bytes, and not those of a cached file of the same second
