@@ -5,9 +5,11 @@ whose fields and sections stand beside those of `Config` in files and on the com
 """
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from gmmae.config.rules import (
@@ -25,6 +27,7 @@ from gmmae.config.rules import (
     Share,
     Text,
     at_least,
+    checked_value,
     fields_of,
     marked,
     require,
@@ -183,6 +186,12 @@ class Config(Section):
     distributed: Annotated[DistributedConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=DistributedConfig)
     checkpoint: Annotated[CheckpointConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=CheckpointConfig)
     log: Annotated[LogConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=LogConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key, item, value in leaves(self):  # a workload's settings may be no Section
+            unknown = partial(require, False, key, "text, a number, true, false, or a list of them, as in TOML")
+            json.dumps(checked_value(key, value, item.type), default=unknown)
 
     @property
     def matmul_precision(self) -> str:

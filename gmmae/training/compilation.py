@@ -213,12 +213,13 @@ def initial_state(setup: TrainSetup) -> TrainState:
         start = cast(setup.config, jax.device_get(compiled(seed)))
     if setup.config.workload not in registry.BUILT_IN:
         config, data = setup.config, (setup.data.train, setup.data.validation)
-        program = jax.jit(partial(contract.values, setup.workload), compiler_options=options)
+        builds = (lambda: setup.workload, partial(workload_on, setup.devices, config))
+        programs = (jax.jit(partial(contract.values, build()), compiler_options=options) for build in builds)
         key = config.precision, workload_key(config)
 
         def check() -> None:
             with jax.enable_x64(config.precision == "float64"), jax.default_matmul_precision("highest"):
-                contract.require_independence(program, start.params, data, partial(cast, config), config.workload, key)
+                contract.require_independence(programs, start.params, data, partial(cast, config), config.workload, key)
 
         setup.cache.get(("contract", key), check)
     return start

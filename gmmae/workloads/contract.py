@@ -7,7 +7,7 @@ JAX's folder of compiled programs remembers.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,29 +91,30 @@ def require_parameters(params: Params) -> None:
 
 
 def require_independence(
-    program: jax.stages.Wrapped,
+    programs: Iterable[jax.stages.Wrapped],
     params: Params,
     data: tuple[Samples, Samples],
     cast: Callable[[Samples], Samples],
     name: str,
     key: Hashable,
 ) -> None:
-    """Refuses a workload whose values of a sample depend on the samples beside it, on their order or on their number.
+    """Refuses a workload whose values of a sample depend on the samples beside it, on their order, their number or on `load`.
 
-    The jitted `program` is `(params, samples, keys) -> {name: one value a sample}`. All that these follow from is in `name` and
-    `key`.
+    The jitted `programs` are `(params, samples, keys) -> {name: one value a sample}`: the run's, and that of a workload whose
+    `load` is not called, as in `gmmae.load`. All that the values follow from is in `name` and `key`.
     """
     forms = [form(one_sample(samples)) for samples in data]
     seen = registry.file_hash(name), key, forms, jax.__version__
     folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    # The 2 is the version of this check.
-    marker = os.path.join(folder or os.devnull, f"contract-2-{hashlib.sha256(repr(seen).encode()).hexdigest()}")
+    # The 3 is the version of this check.
+    marker = os.path.join(folder or os.devnull, f"contract-3-{hashlib.sha256(repr(seen).encode()).hexdigest()}")
     if os.path.exists(marker):
         return
     train, validation = (cast(spread(samples, SAMPLES)) for samples in data)
+    program, anew = programs
     batches = [(train, jax.random.split(jax.random.key(0), count(train))), (validation, None)]
     try:
-        faults = [_dependence(program, params, batch) for batch in batches]
+        faults = [_dependence(program, anew, params, batch) for batch in batches]
     except Exception as error:  # of the user's file
         if isinstance(error, InputError) or (forms[0] == forms[1] and "[" not in forms[0]):
             raise
@@ -123,15 +124,18 @@ def require_independence(
         ) from error
     if any(faults):
         raise WorkloadError(
-            f"values of a sample must not follow other samples, their order or their number; got {faults[0] or faults[1]} in "
-            f"{name}: normalise within each sample, and draw random numbers from its key"
+            "values of a sample must not follow other samples, their order or their number, nor what load sets; got "
+            f"{faults[0] or faults[1]} in {name}: normalise within each sample, draw random numbers from its key, and return "
+            "load's constants in each sample, or compute them in build"
         )
     with suppress(OSError):  # the next start checks again
         Path(marker).touch()
 
 
-def _dependence(program: jax.stages.Wrapped, params: Params, batch: tuple[Samples, Array | None]) -> str:
-    """In words, a value of a sample that is another one without the others, or nothing."""
+def _dependence(
+    program: jax.stages.Wrapped, anew: jax.stages.Wrapped, params: Params, batch: tuple[Samples, Array | None]
+) -> str:
+    """In words, a value of a sample that is another one without the others and before `load`, or nothing."""
     normal, text = np.random.default_rng(0).normal, ""
     notation = str(program.trace(params, *batch).jaxpr)
     tolerance = next(value for pattern, value in TOLERANCES.items() if re.search(pattern, notation))
@@ -143,10 +147,12 @@ def _dependence(program: jax.stages.Wrapped, params: Params, batch: tuple[Sample
         results = [program(moved, *batch)]
         try:
             for i in range(count(batch[0])):
-                results.append(program(moved, *jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], batch)))
+                results.append(anew(moved, *jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], batch)))
         except Exception as error:  # of the user's file, which has just computed several samples
             words = f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
-            raise WorkloadError(f"losses and metrics must be computed for one sample alone, too; got {words}") from error
+            raise WorkloadError(
+                f"losses and metrics must be computed for one sample alone, too, and without load; got {words}"
+            ) from error
         together, *alone = (np.array([*result.values()], np.float64) for result in results)
         pair = np.array([together, np.hstack(alone)])
         limit = tolerance * np.abs(pair).max((0, 2), keepdims=True, initial=0, where=np.isfinite(pair))[0]
@@ -154,5 +160,5 @@ def _dependence(program: jax.stages.Wrapped, params: Params, batch: tuple[Sample
         if not differing.size:
             return ""
         row, i = differing[0]
-        text = f"{[*results[0]][row]} {pair[0, row, i]:.6g} with others and {pair[1, row, i]:.6g} alone"
+        text = f"{[*results[0]][row]} {pair[0, row, i]:.6g} with others after load and {pair[1, row, i]:.6g} alone without load"
     return text

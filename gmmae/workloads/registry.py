@@ -39,10 +39,12 @@ def load(name: str) -> ModuleType:
             raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {attribute}")
     if not (isinstance(module.Config, type) and dataclasses.is_dataclass(module.Config)):
         raise WorkloadError(f"workload must have a dataclass as its Config; got {module.Config!r} in {name}")
-    if taken := {item.name for item in dataclasses.fields(Config)} & {item.name for item in dataclasses.fields(module.Config)}:
+    taken = {*Config.__annotations__, "config", "help", "workdir"}
+    fields = dataclasses.fields(module.Config)
+    if wrong := [item.name for item in fields if item.name in taken or item.default is item.default_factory]:
         raise WorkloadError(
-            f"Config of a workload must have fields of its own; got {', '.join(sorted(taken))} in {name}, which every "
-            "configuration has: rename"
+            f"Config of a workload must have fields of its own, each with a default; got {', '.join(wrong)} in {name}: rename "
+            "what gmmae has itself, and give defaults"
         )
     return module
 
@@ -56,6 +58,7 @@ def _from_file(path: Path) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
+    sys.path.append(str(path.parent))  # for modules beside it
     source = path.read_bytes()
     module.__dict__[SOURCE_HASH] = _digest(source)
     exec(compile(source, path, "exec"), module.__dict__)  # these bytes, and not those of a cached file of the same second

@@ -103,6 +103,17 @@ def losses(p, s, keys):
     z = s["x"] * p["w"]
     return -jnp.diagonal(jax.nn.log_softmax(z @ z.T))
 """
+LOADED = """
+def build(config):
+    own = {}
+
+    def load():
+        own["mean"] = x.mean()
+        return splits()
+
+    return Workload(load, params, lambda p, s, keys: losses(p, s, keys) * (own["mean"] if own else NONE))
+
+"""
 PARAMS = "def params(key): return {{'w': jnp.zeros(4), 'b': jnp.zeros(()), {}}}"
 TRAIN = "def splits(): return Splits({}, {{'x': x[:5], 'y': y[:5]}})"
 BROKEN = {
@@ -114,6 +125,8 @@ BROKEN = {
         "follow other samples",
     ),
     "training alone": (STANDARDISED.replace("return", "return x @ p['w'] if keys is None else"), "follow other samples"),
+    "a constant of load": (LOADED + "NONE = 1", "without load"),
+    "a constant of load alone": (LOADED, "NameError"),
     "a metric": ("def metrics(p, s): return {'rank': s['y'].argsort().argsort()}", "rank"),
     "integer losses": ("def losses(p, s, keys): return (s['x'] @ p['w'] > 0).astype(int)", "int32"),
     "boolean losses": ("def losses(p, s, keys): return s['x'] @ p['w'] > 0", "bool"),
@@ -154,6 +167,11 @@ BROKEN = {
     "no settings": ("del Config", "no Config"),
     "settings of another kind": ("Config = dict", "<class 'dict'>"),
     "a key of every run": ("@dataclass\nclass Config: seed: int = 4", "seed"),
+    "an option of the command": ("@dataclass\nclass Config: workdir: int = 4", "workdir"),
+    "no default": ("@dataclass\nclass Config: depth: int", "depth"),
+    "an infinite default": ("@dataclass\nclass Config: limit: float = float('inf')", "limit must be a number; got inf"),
+    "a default of another type": ("@dataclass\nclass Config: sizes: list[int] = None", "sizes must be a list"),
+    "a default that TOML lacks": ("@dataclass\nclass Config: phase: complex = 1j", "phase must be text, a number"),
     "one loss": ("def losses(p, s, keys): return s['x'].sum()", "float32 of shape ()"),
     "a metric of another shape": ("def metrics(p, s): return {'x': s['x']}", "'x' of a workload"),
     "a metric called loss": ("def metrics(p, s): return {'loss': s['y']}", "'loss'"),
@@ -167,6 +185,10 @@ def test_a_broken_contract_is_refused_before_the_training(train, capsys, changes
     assert not (tmp_path / "run" / "history.csv").exists()
 
 
+def test_an_option_of_a_plain_dataclass_keeps_its_annotation(train, capsys):
+    assert "rate must be a number; got inf" in refusal(capsys, *train("", "--rate", "inf"))
+
+
 @pytest.mark.parametrize(
     "config", [SMALL, changed(SMALL, **SMALL_LATTICE), SMALL_SEGMENTATION], ids=["heads", "lattice", "masks"]
 )
@@ -175,7 +197,7 @@ def test_our_own_workloads_keep_it(config):
     setup = compilation.prepare(config)
     program, data = jax.jit(partial(contract.values, setup.workload)), (setup.data.train, setup.data.validation)
     params = compilation.initial_state(setup).params
-    contract.require_independence(program, params, data, lambda samples: samples, config.workload, None)
+    contract.require_independence([program, program], params, data, lambda samples: samples, config.workload, None)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "tf32"])

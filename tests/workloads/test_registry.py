@@ -53,6 +53,12 @@ def test_a_workload_is_a_module_of_the_current_folder_or_a_file_by_its_whole_pat
     registry.build(config)  # loads nothing
 
 
+def test_a_file_imports_a_module_beside_it(path):
+    path.with_name("beside_mine.py").write_text("SIZE = 7")
+    path.write_text(TEXT.replace("4", "SIZE").replace("\n@", "from beside_mine import SIZE\n@", 1))
+    assert registry.configuration(str(path)).settings.size == 7
+
+
 def test_a_file_that_has_changed_is_imported_again_for_a_new_configuration(path):
     """Also within a second and with an equal size, as in two cells of a notebook: Python's own cache would not notice."""
     values = []
