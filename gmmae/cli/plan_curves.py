@@ -106,6 +106,13 @@ def command(options: CurvesArguments) -> None:
         for batch, seconds in (zip(*times, strict=True) if times else ())
         if seconds > MAX_LOG_RATIO * logged.get(batch, math.inf) or not USUAL_STEP_S[0] < seconds < USUAL_STEP_S[1]
     ]
+    if any(curve.has_schedule for curve in curves):
+        doubts.append(
+            "learning rates fall in the logs: a schedule over epochs is over at fewer steps with a larger batch, and steps of "
+            "other batches are then not those predicted; compare runs at a constant rate, or of one schedule in steps"
+        )
+    if len({cluster.device for cluster in clusters}) > 1:
+        doubts.append("one set of step times stands for devices of all clusters: plan each kind with step times of its own")
     if options.different_rates:
         doubts.append(
             "each batch has its own learning rate: what growing takes holds for a rate that follows the batch as there"

@@ -82,6 +82,7 @@ class Curve(NamedTuple):
     learning_rate: float | None = None  # the largest in the run; None if it is not known
     metric: str = "loss"
     step_s: float | None = None  # median seconds of a step by the log's clock, with validation; None without a clock
+    has_schedule: bool = False  # the learning rate falls to less than half
 
 
 class Log(NamedTuple):
@@ -228,7 +229,9 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
     if _in_epochs(log):
         an_epoch, finished = math.ceil((samples or 0) / sizes[0]), _numbers(log, columns.step, columns.step)[0] == 0
         steps, step_s = [an_epoch * (epoch + finished) for epoch in steps], None
-    return Curve(path, int(sizes[0]), tuple(steps), tuple(values), max(rates, default=None), log.metric, step_s)
+    rate = max(rates, default=None)
+    falls = rate is not None and min(rates[rates.index(rate) :]) < rate / 2
+    return Curve(path, int(sizes[0]), tuple(steps), tuple(values), rate, log.metric, step_s, falls)
 
 
 def _step_s(log: Log) -> float | None:
