@@ -28,10 +28,14 @@ from gmmae.system.nvidia import places
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import epoch_ends
+from gmmae.training.stopping import until_stop
 from gmmae.training.workdir import WorkDir, alone, os_errors_as_input_errors, storage
 
 FIXED = ("mode", "run.stop.target", "run.stop.monitor", "run.stop.mode", "run.stop.collapse_epochs")
-"""Keys that a sweep may not change besides those of a run, because they decide how its finished runs ended."""
+"""Keys that a sweep may not change besides those of a run, because they decide how its finished runs ended.
+
+No key of `run.stop` may where a computed run would have ended earlier.
+"""
 
 RUNS_FAILED = 4
 """Exit code of a sweep with crashed or timed-out runs. Diverged and collapsed runs are results."""
@@ -223,7 +227,10 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
             if folder.config.exists():
                 saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
                 current = dict(flatten(config))
-                fixed = {key: current[key] for key in FIXED} | {"run.stop.mode": config.run.stop.better}
+                rows = [WorkDir(run).read_rows() for run in folder.runs.iterdir()]
+                stricter = any(len(until_stop(of, config.run.stop)[0]) < len(of) for of in rows)
+                fixed = {key: current[key] for key in current if key in FIXED or (stricter and key.startswith("run.stop."))}
+                fixed["run.stop.mode"] = config.run.stop.better
                 saved["run.stop.mode"] = saved["run.stop.mode"].replace("auto", "min")
                 fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}
                 if changes := differences(saved, fixed):

@@ -121,6 +121,16 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
     return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
 
 
+def until_stop(rows: Iterable[Epoch], stop: StopConfig) -> tuple[list[Epoch], str | None]:
+    """The rows of a run up to the epoch at which it stops under these rules, and the reason, or None if it goes on."""
+    monitor = StopMonitor(stop)
+    for row in rows:
+        monitor.add(row)
+        if reason := monitor.reason():
+            return monitor.rows, reason
+    return monitor.rows, None
+
+
 def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bool:
     """Whether a run has nothing left to do under these rules, which may have changed since.
 

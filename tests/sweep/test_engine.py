@@ -422,6 +422,17 @@ def test_a_changed_patience_judges_the_runs_that_stalled_again(fake, patience, b
     assert fake.events("start") == begun
 
 
+@pytest.mark.parametrize("rule", ["max_epochs", "patience_epochs"])
+def test_a_rule_that_would_have_ended_a_run_earlier_is_refused_before_the_next_ones_begin(fake, rule):
+    config = grid(scaling=("weak",), devices=(1,))
+    fake.sweep(config)
+    before = fake.folder.config.read_text()
+    stop = StopConfig(**{"max_epochs": 4, "min_relative_improvement": 0.99, rule: 2})
+    with pytest.raises(InputError, match=rf"run.stop.{rule} was .*, now 2.*: give another --workdir"):
+        fake.sweep(grid(run=Config(stop=stop)))
+    assert fake.folder.config.read_text() == before
+
+
 # Interruptions
 
 
