@@ -71,8 +71,11 @@ class WorkDir:
         """Reads the values of the saved configuration by key."""
         try:
             return dict(flatten_table(tomllib.loads(self.config.read_text(encoding="utf-8"))))
-        except ValueError as error:
-            raise InputError(f"{self.config} must be TOML; got {error}: mend it or give another --workdir") from error
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{self.config} must be TOML, the configuration of the run there; got {error}: put it back as it was, or give "
+                "another --workdir"
+            ) from error
 
     @property
     def begun(self) -> bool:
@@ -97,7 +100,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
             held.enter_context(alone(workdir.lock, "run"))
         if new_lock:
             held.callback(lambda: workdir.config.exists() or workdir.lock.unlink(missing_ok=True))  # while it is held
-        if workdir.config.exists() and workdir.begun:
+        if workdir.begun or (workdir.record.exists() and not workdir.config.exists()):
             now = identity_fields(config)
             if changes := differences(dict(flatten(defaults(config))) | workdir.read_config(), now):
                 raise InputError(
