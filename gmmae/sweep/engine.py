@@ -226,10 +226,9 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
             held.enter_context(alone(folder.lock, "sweep"))
             if folder.config.exists():
                 saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
-                current = dict(flatten(config))
-                rows = [WorkDir(run).read_rows() for run in folder.runs.iterdir()]
-                stricter = any(len(until_stop(of, config.run.stop)[0]) < len(of) for of in rows)
-                fixed = {key: current[key] for key in current if key in FIXED or (stricter and key.startswith("run.stop."))}
+                runs = map(WorkDir, folder.runs.iterdir())
+                stricter = any(until_stop(run.read_rows()[:-1], config.run.stop)[1] for run in runs)
+                fixed = {key: value for key, value in flatten(config) if key in FIXED or (stricter and "run.stop." in key)}
                 fixed["run.stop.mode"] = config.run.stop.better
                 saved["run.stop.mode"] = saved["run.stop.mode"].replace("auto", "min")
                 fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}

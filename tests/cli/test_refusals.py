@@ -14,7 +14,7 @@ TABLE = {
     f"{TRAIN} --parallel.devices 8 --optim.batch-size 4": "parallel.devices must be at most the samples in a step, 4; got 8",
     "train --config TRAIN --workdir OTHER": "where seed was 7, now 0",
     "train --config TRAIN --workdir DAMAGED": "checkpoints/2 must be readable",
-    "train --config TRAIN --workdir BARE": "BARE/config.toml must be TOML, the configuration of the run there; got [Errno 2] No",
+    "train --config TRAIN --workdir BARE": "BARE/config.toml must be TOML, the configuration of the run there; got",
     "train --config TRAIN --workdir /proc/run": "workdir must be a folder that can be written; got /proc/run",
     "trian": "must be one of train, sweep, report, plan, ",
     "data cut": "data prepare, data inspect, data lidc, data synth; got 'data cut'",
