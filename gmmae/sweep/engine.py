@@ -68,7 +68,7 @@ def sweep(
     """
     folder = SweepDir(root)
     grid = run_keys(config) if config.mode != "throughput" else []
-    with _claimed(config, folder), storage(folder.root), Signals() as signals:
+    with _claimed(config, folder, data), storage(folder.root), Signals() as signals:
         if data:
             fingerprint.write(fingerprint.checked(folder.root, data), folder.root)
         write_text(folder.config, to_toml(config))  # a refused call leaves it as it was
@@ -217,7 +217,7 @@ def _measure(
 
 
 @contextmanager
-def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
+def _claimed(config: SweepConfig, folder: SweepDir, data: Fingerprint | None) -> Iterator[None]:
     if WorkDir(folder.root).record.exists() and not folder.config.exists():
         raise InputError(f"workdir must be new or hold a sweep; got {folder.root}, which holds a run: give another --workdir")
     with ExitStack() as held:
@@ -232,6 +232,8 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
                 fixed["run.stop.mode"] = config.run.stop.better
                 saved["run.stop.mode"] = saved["run.stop.mode"].replace("auto", "min")
                 fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}
+                if data and data.digests.get("workload file"):  # which is compared instead of its place
+                    del fixed["run.workload"]
                 if changes := differences(saved, fixed):
                     raise InputError(
                         f"workdir must hold a sweep of the same runs; got {folder.root} where {changes}: give another --workdir"

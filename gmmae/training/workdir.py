@@ -13,7 +13,9 @@ from gmmae.scaling.identity import identity_fields
 from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import FAILED, claim_output, remove_empty
+from gmmae.training import fingerprint
 from gmmae.training.records import Epoch, Progress, Record, first_rows, from_plain, parse_history, read_history
+from gmmae.workloads import registry
 
 
 class WorkDir:
@@ -101,7 +103,9 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
         if new_lock:
             held.callback(lambda: workdir.config.exists() or workdir.lock.unlink(missing_ok=True))  # while it is held
         if workdir.begun or (workdir.record.exists() and not workdir.config.exists()):
-            now = identity_fields(config)
+            now, known = identity_fields(config), fingerprint.read(root)
+            if known and known.digests["workload file"] == registry.file_hash(config.workload) != "":
+                del now["workload"]  # its file may have moved
             if changes := differences(dict(flatten(defaults(config))) | workdir.read_config(), now):
                 raise InputError(
                     f"workdir must hold a run of the same configuration; got {root} where {changes}: give another --workdir"

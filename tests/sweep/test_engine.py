@@ -330,6 +330,17 @@ def test_runs_of_other_data_are_refused_before_the_next_ones_begin(undisturbed):
     assert ((fake.root / "sweep.toml").read_text(), fake.events("start")) == (saved, begun)
 
 
+def test_a_file_of_a_workload_may_move_between_two_calls(fake, tmp_path):
+    data = Fingerprint([], [], 640, {"workload file": "some"}, [])
+    for name in ("mine.py", "renamed.py"):
+        (tmp_path / name).write_text("from gmmae.workloads.settings import NodulesConfig as Config\nbuild = print\n")
+        config = grid(run=configuration(str(tmp_path / name), stop=StopConfig(max_epochs=1)), devices=(1,))
+        assert fake.sweep(config, data=data)[0] == 0
+        assert name in fake.folder.config.read_text()
+    with pytest.raises(InputError, match="where workload file was"):
+        fake.sweep(config, data=data._replace(digests={"workload file": "other"}))
+
+
 # The work directory
 
 
