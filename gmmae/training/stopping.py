@@ -38,12 +38,12 @@ class StopMonitor:
             self.add(row)
 
     def add(self, row: Epoch) -> None:
-        """Adds the next row; an undefined metric is worse than any other."""
+        """Adds the next row; an undefined metric, or one beside a loss that is not finite, is worse than any other."""
         monitor = self._stop.monitor
         cost = self._sign * (row.val_loss if monitor == LOSS else row.metrics.get(monitor, math.nan))
-        cost = math.inf if math.isnan(cost) else cost
+        cost = cost if math.isfinite(row.val_loss) and not math.isnan(cost) else math.inf
         self.rows.append(row)
-        self._costs_of_rows.append(cost if math.isfinite(row.val_loss) else math.inf)
+        self._costs_of_rows.append(cost)
         if self.at_target is None and self._costs_of_rows[-1] <= self._target:
             self.at_target = row
         if row.train_loss is not None:
