@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from gmmae.config.schema import LOSS, StopConfig
+from gmmae.config.schema import StopConfig
 from gmmae.system.stop_reasons import COLLAPSED, DIVERGED, INTERRUPTED, MAX_EPOCHS, STALLED, TARGET_REACHED, TIME_LIMIT
 from gmmae.training.records import Epoch, Record
 
@@ -39,8 +39,7 @@ class StopMonitor:
 
     def add(self, row: Epoch) -> None:
         """Adds the next row; an undefined metric, or one beside a loss that is not finite, is worse than any other."""
-        monitor = self._stop.monitor
-        cost = self._sign * (row.val_loss if monitor == LOSS else row.metrics.get(monitor, math.nan))
+        cost = self._sign * row.value(self._stop.monitor)
         cost = cost if math.isfinite(row.val_loss) and not math.isnan(cost) else math.inf
         self.rows.append(row)
         self._costs_of_rows.append(cost)
@@ -126,9 +125,9 @@ def until_stop(rows: Iterable[Epoch], stop: StopConfig) -> tuple[list[Epoch], st
     monitor = StopMonitor(stop)
     for row in rows:
         monitor.add(row)
-        if reason := monitor.reason():
-            return monitor.rows, reason
-    return monitor.rows, None
+        if monitor.reason():
+            break
+    return monitor.rows, monitor.reason()
 
 
 def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bool:

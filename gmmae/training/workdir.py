@@ -82,8 +82,8 @@ class WorkDir:
     @property
     def begun(self) -> bool:
         """Whether a run has done something here that would be lost."""
-        rows = len(self.history.read_bytes().splitlines()[:2]) - 1 if self.history.is_file() else 0  # below the head
-        return rows > 0 or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
+        below_head = self.history.is_file() and self.history.read_bytes().splitlines()[1:]
+        return bool(below_head) or any(self.checkpoints.glob("*"))
 
 
 @contextmanager
