@@ -18,7 +18,6 @@ from gmmae.planner.measurements import (
     PlanInterruptedError,
     TargetRun,
     read_kept,
-    until_stop,
     validation_spacing,
 )
 from gmmae.planner.prediction import BEST_BATCH, Forecast, Measured, Prediction, runnable
@@ -35,7 +34,7 @@ from gmmae.system.files import write_text
 from gmmae.system.guard import as_input_error
 from gmmae.training import compilation, loop, programs
 from gmmae.training.compilation import RunCache
-from gmmae.training.stopping import StopMonitor
+from gmmae.training.stopping import StopMonitor, until_stop
 from gmmae.training.terminal import Plain
 from gmmae.training.workdir import WorkDir
 
@@ -196,12 +195,12 @@ class _Work:
         )
         workdir = WorkDir(self.root / "runs" / folder)
         record = workdir.read_record()
-        rows, reason = until_stop(workdir if record and record.stop_reason else None, config.stop)
+        rows, reason = until_stop(workdir.read_rows() if record and record.stop_reason else (), config.stop)
         if record is None or reason is None:
             record = loop.run(config, workdir.root, self.display(), cache=self._cache)
             if record.stop_reason in stop_reasons.INTERRUPTED:
                 raise PlanInterruptedError(record.stop_reason)
-            rows, reason = until_stop(workdir, config.stop)
+            rows, reason = until_stop(workdir.read_rows(), config.stop)
         run = TargetRun(rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
         self.epochs[name], self.seconds[name] = len(run.epochs), rows[-1].total_s
         return run

@@ -17,9 +17,8 @@ from gmmae.planner.step_ratios import MetricCurve, smooth
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import remove_empty
-from gmmae.training import stopping
 from gmmae.training.records import Epoch, Record, epoch_ends
-from gmmae.training.workdir import WorkDir, alone, os_errors_as_input_errors
+from gmmae.training.workdir import alone, os_errors_as_input_errors
 
 T = TypeVar("T")
 
@@ -80,16 +79,6 @@ def validation_spacing(samples: int, batch: int) -> int:
     (4, 1)
     """
     return max(1, round(samples / (VALIDATIONS_AN_EPOCH * batch)))
-
-
-def until_stop(workdir: WorkDir | None, stop: StopConfig) -> tuple[list[Epoch], str | None]:
-    """The rows of a run up to the epoch at which it stops under these rules, and the reason, or None if it goes on."""
-    monitor = stopping.StopMonitor(stop)
-    for row in workdir.read_rows() if workdir else []:
-        monitor.add(row)
-        if reason := monitor.reason():
-            return monitor.rows, reason
-    return monitor.rows, None
 
 
 def read_kept(path: Path, shared: dict[str, Any]) -> dict[str, Any]:

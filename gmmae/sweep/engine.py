@@ -28,10 +28,14 @@ from gmmae.system.nvidia import places
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import epoch_ends
+from gmmae.training.stopping import until_stop
 from gmmae.training.workdir import WorkDir, alone, os_errors_as_input_errors, storage
 
 FIXED = ("mode", "run.stop.target", "run.stop.monitor", "run.stop.mode", "run.stop.collapse_epochs")
-"""Keys that a sweep may not change besides those of a run, because they decide how its finished runs ended."""
+"""Keys that a sweep may not change besides those of a run, because they decide how its finished runs ended.
+
+No key of `run.stop` may where a computed run would have ended earlier.
+"""
 
 RUNS_FAILED = 4
 """Exit code of a sweep with crashed or timed-out runs. Diverged and collapsed runs are results."""
@@ -64,7 +68,7 @@ def sweep(
     """
     folder = SweepDir(root)
     grid = run_keys(config) if config.mode != "throughput" else []
-    with _claimed(config, folder), storage(folder.root), Signals() as signals:
+    with _claimed(config, folder, data), storage(folder.root), Signals() as signals:
         if data:
             fingerprint.write(fingerprint.checked(folder.root, data), folder.root)
         write_text(folder.config, to_toml(config))  # a refused call leaves it as it was
@@ -213,7 +217,7 @@ def _measure(
 
 
 @contextmanager
-def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
+def _claimed(config: SweepConfig, folder: SweepDir, data: Fingerprint | None) -> Iterator[None]:
     if WorkDir(folder.root).record.exists() and not folder.config.exists():
         raise InputError(f"workdir must be new or hold a sweep; got {folder.root}, which holds a run: give another --workdir")
     with ExitStack() as held:
@@ -222,10 +226,13 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
             held.enter_context(alone(folder.lock, "sweep"))
             if folder.config.exists():
                 saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
-                current = dict(flatten(config))
-                fixed = {key: current[key] for key in FIXED} | {"run.stop.mode": config.run.stop.better}
+                stricter = any(until_stop(WorkDir(run).read_rows()[:-1], config.run.stop)[1] for run in folder.runs.iterdir())
+                fixed = {key: value for key, value in flatten(config) if key in FIXED or (stricter and "run.stop." in key)}
+                fixed["run.stop.mode"] = config.run.stop.better
                 saved["run.stop.mode"] = saved["run.stop.mode"].replace("auto", "min")
-                fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}
+                fixed |= {key: value for key, value in flatten(config, resumable=False) if "run." in key}
+                if data and data.digests.get("workload file"):  # which is compared instead of its place
+                    del fixed["run.workload"]
                 if changes := differences(saved, fixed):
                     raise InputError(
                         f"workdir must hold a sweep of the same runs; got {folder.root} where {changes}: give another --workdir"

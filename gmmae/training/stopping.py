@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from gmmae.config.schema import LOSS, StopConfig
+from gmmae.config.schema import StopConfig
 from gmmae.system.stop_reasons import COLLAPSED, DIVERGED, INTERRUPTED, MAX_EPOCHS, STALLED, TARGET_REACHED, TIME_LIMIT
 from gmmae.training.records import Epoch, Record
 
@@ -38,12 +38,11 @@ class StopMonitor:
             self.add(row)
 
     def add(self, row: Epoch) -> None:
-        """Adds the next row; an undefined metric is worse than any other."""
-        monitor = self._stop.monitor
-        cost = self._sign * (row.val_loss if monitor == LOSS else row.metrics.get(monitor, math.nan))
-        cost = math.inf if math.isnan(cost) else cost
+        """Adds the next row; an undefined metric, or one beside a loss that is not finite, is worse than any other."""
+        cost = self._sign * row.value(self._stop.monitor)
+        cost = cost if math.isfinite(row.val_loss) and not math.isnan(cost) else math.inf
         self.rows.append(row)
-        self._costs_of_rows.append(cost if math.isfinite(row.val_loss) else math.inf)
+        self._costs_of_rows.append(cost)
         if self.at_target is None and self._costs_of_rows[-1] <= self._target:
             self.at_target = row
         if row.train_loss is not None:
@@ -119,6 +118,16 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
     drop = costs[after - 1] - costs[after]
     share = (costs[after - 1] - level) / drop if math.isfinite(drop) else 1.0
     return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
+
+
+def until_stop(rows: Iterable[Epoch], stop: StopConfig) -> tuple[list[Epoch], str | None]:
+    """The rows of a run up to the epoch at which it stops under these rules, and the reason, or None if it goes on."""
+    monitor = StopMonitor(stop)
+    for row in rows:
+        monitor.add(row)
+        if monitor.reason():
+            break
+    return monitor.rows, monitor.reason()
 
 
 def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bool:

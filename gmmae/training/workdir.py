@@ -13,7 +13,9 @@ from gmmae.scaling.identity import identity_fields
 from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import FAILED, claim_output, remove_empty
+from gmmae.training import fingerprint
 from gmmae.training.records import Epoch, Progress, Record, first_rows, from_plain, parse_history, read_history
+from gmmae.workloads import registry
 
 
 class WorkDir:
@@ -71,14 +73,17 @@ class WorkDir:
         """Reads the values of the saved configuration by key."""
         try:
             return dict(flatten_table(tomllib.loads(self.config.read_text(encoding="utf-8"))))
-        except ValueError as error:
-            raise InputError(f"{self.config} must be TOML; got {error}: mend it or give another --workdir") from error
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{self.config} must be TOML, the configuration of the run there; got {error}: put it back as it was, or give "
+                "another --workdir"
+            ) from error
 
     @property
     def begun(self) -> bool:
         """Whether a run has done something here that would be lost."""
-        rows = len(self.history.read_bytes().splitlines()[:2]) - 1 if self.history.is_file() else 0  # below the head
-        return rows > 0 or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
+        below_head = self.history.is_file() and self.history.read_bytes().splitlines()[1:]
+        return bool(below_head) or any(self.checkpoints.glob("*"))
 
 
 @contextmanager
@@ -97,8 +102,10 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
             held.enter_context(alone(workdir.lock, "run"))
         if new_lock:
             held.callback(lambda: workdir.config.exists() or workdir.lock.unlink(missing_ok=True))  # while it is held
-        if workdir.config.exists() and workdir.begun:
-            now = identity_fields(config)
+        if workdir.begun or (workdir.record.exists() and not workdir.config.exists()):
+            now, known = identity_fields(config), fingerprint.read(root)
+            if known and known.digests["workload file"] == registry.file_hash(config.workload) != "":
+                del now["workload"]  # its file may have moved
             if changes := differences(dict(flatten(defaults(config))) | workdir.read_config(), now):
                 raise InputError(
                     f"workdir must hold a run of the same configuration; got {root} where {changes}: give another --workdir"

@@ -33,7 +33,8 @@ def load(name: str) -> ModuleType:
 
     Errors inside of a user's module keep their traceback.
     """
-    module = _from_file(Path(name)) if is_file(name) else _from_name(f"{__package__}.{name}" if name in BUILT_IN else name)
+    with _files_found("import", name):
+        module = _from_file(Path(name)) if is_file(name) else _from_name(f"{__package__}.{name}" if name in BUILT_IN else name)
     for attribute in ("Config", "build"):
         if not callable(getattr(module, attribute, None)):
             raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {attribute}")
@@ -123,6 +124,8 @@ def _files_found(function: str, name: str) -> Iterator[None]:
             f"{function} of a workload must find the files that it reads; got {file} in {name}, which is not there: "
             "correct the path, or start from the folder that it begins at"
         ) from error
+    except SystemExit as error:
+        raise WorkloadError(f"{function} of a workload must not exit; got {error!r} in {name}: raise another error") from error
 
 
 def _checked(load_data: Callable[[], Splits], name: str, int_bytes: int) -> Splits:

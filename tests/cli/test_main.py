@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from gmmae.sweep import engine
 from gmmae.sweep.grid import SweepConfig
 from gmmae.sweep.report import page
 from gmmae.system import guard
-from tests.commands import run_gmmae
+from tests.commands import refusal, run_gmmae
 from tests.small import small
 from tests.workloads.test_guide import EXAMPLE
 
@@ -43,6 +44,16 @@ def test_train_says_where_everything_is(tmp_path, config_file, capsys):
     assert "max_epochs after 2 epochs" in printed
     assert "for scale: the loss 0.0" in printed
     assert "global batch     8 = 1 × 8 a device, no padding" in printed
+
+
+def test_a_file_of_a_workload_may_move_and_another_one_is_refused(own_run, tmp_path, capsys):
+    run, mine = shutil.copytree(own_run.folder, tmp_path / "run"), tmp_path / "renamed.py"
+    words = ("--workload", mine, "--images", 96, "--parallel.devices", 1, "--log.no-tensorboard", "--workdir", run)
+    mine.write_text(EXAMPLE + "# changed")
+    assert "where workload was" in refusal(capsys, "train", *words, "--stop.max-epochs", 1)
+    mine.write_text(EXAMPLE)
+    assert train(*words, "--stop.max-epochs", 2) == 0
+    assert "renamed.py" in (run / "config.toml").read_text()
 
 
 def test_failed_optimisation_is_exit_code_3_with_a_whole_record(tmp_path, config_file):

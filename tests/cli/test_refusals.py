@@ -14,6 +14,7 @@ TABLE = {
     f"{TRAIN} --parallel.devices 8 --optim.batch-size 4": "parallel.devices must be at most the samples in a step, 4; got 8",
     "train --config TRAIN --workdir OTHER": "where seed was 7, now 0",
     "train --config TRAIN --workdir DAMAGED": "checkpoints/2 must be readable",
+    "train --config TRAIN --workdir BARE": "BARE/config.toml must be TOML, the configuration of the run there; got",
     "train --config TRAIN --workdir /proc/run": "workdir must be a folder that can be written; got /proc/run",
     "trian": "must be one of train, sweep, report, plan, ",
     "data cut": "data prepare, data inspect, data lidc, data synth; got 'data cut'",
@@ -48,12 +49,22 @@ TABLE = {
 
 @pytest.mark.parametrize("words", TABLE)
 def test_bad_input_is_one_line_and_exit_code_2(words, tmp_path, capsys, request):
+<<<<<<< HEAD
     known = {"OUT": tmp_path / "out", "LONG": "x" * 300, "LONG.py": "x" * 300 + ".py"}
     for name, config in {"TRAIN": small(stop__max_epochs=2), "SWEEP": SWEEP, "OTHER/config": small(seed=7)}.items():
+=======
+    known = {"OUT": tmp_path / "out"}
+    for name, config in {
+        "TRAIN": small(stop__max_epochs=2),
+        "SWEEP": SWEEP,
+        "OTHER/config": small(seed=7),
+        "DAMAGED/config": small(),
+    }.items():
+>>>>>>> h47a
         known[name] = tmp_path / f"{name}.toml"
         known[name].parent.mkdir(exist_ok=True)
         known[name].write_text(to_toml(config))
-    for name in ("OTHER", "DAMAGED"):
+    for name in ("OTHER", "DAMAGED", "BARE"):
         known[name] = tmp_path / name
         (known[name] / "checkpoints" / "2" / "state").mkdir(parents=True)
     (known["DAMAGED"] / "checkpoints" / "2" / "_CHECKPOINT_METADATA").write_text("{}")

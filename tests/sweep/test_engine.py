@@ -330,6 +330,17 @@ def test_runs_of_other_data_are_refused_before_the_next_ones_begin(undisturbed):
     assert ((fake.root / "sweep.toml").read_text(), fake.events("start")) == (saved, begun)
 
 
+def test_a_file_of_a_workload_may_move_between_two_calls(fake, tmp_path):
+    data = Fingerprint([], [], 640, {"workload file": "some"}, [])
+    for name in ("mine.py", "renamed.py"):
+        (tmp_path / name).write_text("from gmmae.workloads.settings import NodulesConfig as Config\nbuild = print\n")
+        config = grid(run=configuration(str(tmp_path / name), stop=StopConfig(max_epochs=1)), devices=(1,))
+        assert fake.sweep(config, data=data)[0] == 0
+        assert name in fake.folder.config.read_text()
+    with pytest.raises(InputError, match="where workload file was"):
+        fake.sweep(config, data=data._replace(digests={"workload file": "other"}))
+
+
 # The work directory
 
 
@@ -420,6 +431,17 @@ def test_a_changed_patience_judges_the_runs_that_stalled_again(fake, patience, b
     fake.forget()
     fake.sweep(dataclasses.replace(config, run=Config(stop=dataclasses.replace(stop, patience_epochs=patience))))
     assert fake.events("start") == begun
+
+
+@pytest.mark.parametrize("rule", ["max_epochs", "patience_epochs"])
+def test_a_rule_that_would_have_ended_a_run_earlier_is_refused_before_the_next_ones_begin(fake, rule):
+    config = grid(scaling=("weak",), devices=(1,))
+    fake.sweep(config)
+    before = fake.folder.config.read_text()
+    stop = StopConfig(**{"max_epochs": 4, "min_relative_improvement": 0.99, rule: 2})
+    with pytest.raises(InputError, match=rf"run.stop.{rule} was .*, now 2.*: give another --workdir"):
+        fake.sweep(grid(run=Config(stop=stop)))
+    assert fake.folder.config.read_text() == before
 
 
 # Interruptions

@@ -73,6 +73,7 @@ def test_reasons_one_at_a_time(ends, rules, expected):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_nan_or_infinity_in_any_loss_diverges_whatever_else_holds(value):
+    assert monitor([0.2, value]).costs == [math.inf, 0.2, math.inf]
     for ends, train_loss in (([0.3, 0.2], value), ([0.3, value], 0.5)):
         assert monitor(ends, train_loss=train_loss, target=0.25, max_epochs=2, total_s=60.0).reason() == "diverged"
 

@@ -7,6 +7,7 @@ import pytest
 from gmmae.cli.arguments import parse_train
 from gmmae.system.errors import InputError
 from gmmae.workloads import registry
+from tests.commands import refusal
 
 TEXT = """
 from dataclasses import dataclass
@@ -43,6 +44,12 @@ def path(tmp_path, monkeypatch):
 def test_a_name_that_is_no_workload(name, message):
     with pytest.raises(InputError, match=message):
         registry.load(name)
+
+
+@pytest.mark.parametrize("change", [("@dataclass(", "exit(0)\n@dataclass("), ("1 / 0", "exit(0)")])
+def test_a_workload_that_exits_is_refused(path, capsys, change):
+    path.write_text(TEXT.replace(*change))
+    assert "got SystemExit(0) in" in refusal(capsys, "train", "--workload", "own/mine.py", "--workdir", "out")
 
 
 def test_a_workload_is_a_module_of_the_current_folder_or_a_file_by_its_whole_path(path):
