@@ -49,18 +49,13 @@ TABLE = {
 
 @pytest.mark.parametrize("words", TABLE)
 def test_bad_input_is_one_line_and_exit_code_2(words, tmp_path, capsys, request):
-<<<<<<< HEAD
     known = {"OUT": tmp_path / "out", "LONG": "x" * 300, "LONG.py": "x" * 300 + ".py"}
-    for name, config in {"TRAIN": small(stop__max_epochs=2), "SWEEP": SWEEP, "OTHER/config": small(seed=7)}.items():
-=======
-    known = {"OUT": tmp_path / "out"}
     for name, config in {
         "TRAIN": small(stop__max_epochs=2),
         "SWEEP": SWEEP,
         "OTHER/config": small(seed=7),
         "DAMAGED/config": small(),
     }.items():
->>>>>>> h47a
         known[name] = tmp_path / f"{name}.toml"
         known[name].parent.mkdir(exist_ok=True)
         known[name].write_text(to_toml(config))
