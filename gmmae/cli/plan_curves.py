@@ -66,6 +66,7 @@ def command(options: CurvesArguments) -> None:
         raise InputError(f"--samples must be at least the curves' largest batch, {largest}; got {options.samples}")
     known = [curve.learning_rate for curve in curves if curve.learning_rate is not None]
     rate = known[0] if known and not options.different_rates else None
+    scheduled = any(curve.has_schedule for curve in curves)
     measured = Measured(
         samples=options.samples or ANY,
         validation=0,
@@ -77,7 +78,7 @@ def command(options: CurvesArguments) -> None:
         passes=None,
         gradient_bytes=float(BYTES[options.precision] * (options.parameters or 0)),
         whole_epochs=False,
-        largest_batch=(1 if options.different_rates else MAX_BATCH_RATIO) * largest,
+        largest_batch=(1 if options.different_rates or scheduled else MAX_BATCH_RATIO) * largest,
     )
     names = ["strong", "weak", *[BEST_BATCH] * bool(times and found.follows_law)]
     metric, batches = curves[0].metric, ", ".join(map(str, found.steps))
@@ -106,7 +107,7 @@ def command(options: CurvesArguments) -> None:
         for batch, seconds in (zip(*times, strict=True) if times else ())
         if seconds > MAX_LOG_RATIO * logged.get(batch, math.inf) or not USUAL_STEP_S[0] < seconds < USUAL_STEP_S[1]
     ]
-    if any(curve.has_schedule for curve in curves):
+    if scheduled:
         doubts.append(
             "learning rates fall in the logs: a schedule over epochs is over at fewer steps with a larger batch, and steps of "
             "other batches are then not those predicted; compare runs at a constant rate, or of one schedule in steps"

@@ -293,6 +293,7 @@ def test_learning_rates_of_logs_must_be_one_or_are_planned_with_the_batch(write,
     out, found = plan(capsys, tmp_path / "plan", *logs, *LOGS[write][1], "--different-rates")
     assert "Warning: each batch has its own learning rate" in out
     assert {cell["learning_rate"] for cell in found["clusters"].popitem()[1]["cells"]} == {None}
+    assert ("a schedule over epochs is over at fewer steps" in out) == (write is hugging_face)
 
 
 def test_nnunet_is_planned_by_its_pseudo_dice(tmp_path, capsys):
