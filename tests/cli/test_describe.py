@@ -150,7 +150,7 @@ def test_the_volumes_of_a_run_on_scans_are_in_hu_whatever_its_window(files, tmp_
     [
         (
             "RUN FILE",
-            "data.crop = 1.25x needs a diameter; there is none: fill it in, name its column (--data.diameter-column)",
+            "data.crop = 1.25x needs a diameter_mm; there is none: fill it in, name its column (--data.diameter-column)",
         ),
         ("RUN", "a folder with a nodules.csv, a folder shaped like LUNA16, or an .npz of volumes; got none"),
         ("RUN nowhere.nii.gz", "volume file not found: nowhere.nii.gz"),

@@ -123,7 +123,7 @@ def edge_mm(edge: str, diameter_mm: float | None, scan: Scan, shape: Shape) -> f
         return float(match["number"])
     if diameter_mm is None:
         raise DataError(
-            f"data.crop = {edge} needs a diameter; there is none: fill it in, name its column (--data.diameter-column), or "
+            f"data.crop = {edge} needs a diameter_mm; there is none: fill it in, name its column (--data.diameter-column), or "
             "give data.crop in mm, or whole"
         )
     return float(match["number"]) * diameter_mm
