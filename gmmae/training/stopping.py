@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from gmmae.config.schema import StopConfig
+from gmmae.config.schema import LOSS, StopConfig
 from gmmae.system.stop_reasons import COLLAPSED, DIVERGED, INTERRUPTED, MAX_EPOCHS, STALLED, TARGET_REACHED, TIME_LIMIT
 from gmmae.training.records import Epoch, Record
 
@@ -39,7 +39,8 @@ class StopMonitor:
 
     def add(self, row: Epoch) -> None:
         """Adds the next row; an undefined metric, or one beside a loss that is not finite, is worse than any other."""
-        cost = self._sign * row.value(self._stop.monitor)
+        monitor = self._stop.monitor
+        cost = self._sign * (row.val_loss if monitor == LOSS else row.metrics.get(monitor, math.nan))
         cost = cost if math.isfinite(row.val_loss) and not math.isnan(cost) else math.inf
         self.rows.append(row)
         self._costs_of_rows.append(cost)
