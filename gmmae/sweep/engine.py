@@ -226,11 +226,14 @@ def _claimed(config: SweepConfig, folder: SweepDir, data: Fingerprint | None) ->
             held.enter_context(alone(folder.lock, "sweep"))
             if folder.config.exists():
                 saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
-                stricter = any(until_stop(WorkDir(run).read_rows()[:-1], config.run.stop)[1] for run in folder.runs.iterdir())
-                fixed = {key: value for key, value in flatten(config) if key in FIXED or (stricter and "run.stop." in key)}
+                current = dict(flatten(config))
+                stop = {key: value for key, value in current.items() if key.startswith("run.stop.")}
+                runs = folder.runs.iterdir() if differences(saved, stop) else ()
+                stricter = any(until_stop(WorkDir(run).read_rows()[:-1], config.run.stop)[1] for run in runs)
+                fixed = {key: current[key] for key in FIXED} | (stop if stricter else {})
                 fixed["run.stop.mode"] = config.run.stop.better
                 saved["run.stop.mode"] = saved["run.stop.mode"].replace("auto", "min")
-                fixed |= {key: value for key, value in flatten(config, resumable=False) if "run." in key}
+                fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}
                 if data and data.digests.get("workload file"):  # which is compared instead of its place
                     del fixed["run.workload"]
                 if changes := differences(saved, fixed):

@@ -200,18 +200,18 @@ def train_steps(
         return _scanned(step, start, of_steps(slots), count)
 
     def take_round(number: Array, carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
-        state, _ = carry
+        before, losses = carry
+        own = before._replace(outer=None), losses
 
-        def of_replica(slots: Slots) -> tuple[tuple[Params, optax.OptState], Array]:
+        def of_replica(slots: Slots) -> tuple[TrainState, Array]:
             first = number * every
-            (params, opt_state, _), losses = _scanned(step, carry, of_steps(slots), jnp.minimum(first + every, count), first)
-            return (params, opt_state), losses
+            return _scanned(step, own, of_steps(slots), jnp.minimum(first + every, count), first)
 
-        (params, opt_state), losses = averaged(lax.map(of_replica, slots._replace(shard_range=None)))
-        if not algorithm.outer or state.outer is None:
-            return TrainState(params, opt_state), losses
-        change, outer = algorithm.outer.update(jax.tree.map(jnp.subtract, params, state.params), state.outer)
-        return TrainState(optax.apply_updates(state.params, change), opt_state, outer), losses
+        state, losses = averaged(lax.map(of_replica, slots._replace(shard_range=None)))
+        if not (algorithm.outer and before.outer):
+            return state, losses
+        change, outer = algorithm.outer.update(jax.tree.map(jnp.subtract, state.params, before.params), before.outer)
+        return TrainState(optax.apply_updates(before.params, change), state.opt_state, outer), losses
 
     return lax.fori_loop(0, -(-count // every), take_round, start)
 
