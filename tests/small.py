@@ -21,6 +21,9 @@ from gmmae.training.records import Epoch, Record, epoch_ends, read_history
 from gmmae.training.terminal import Plain
 from gmmae.workloads import nodules, registry, settings
 
+EXACT = {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
+"""Options of the exact reduction."""
+
 SMALL_LATTICE = {
     "model__decoder": "lattice",
     "model__lattice_size": 2,

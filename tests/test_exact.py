@@ -19,9 +19,7 @@ from gmmae.training.parallel import AXIS
 from gmmae.training.records import from_json, to_json
 from gmmae.training.step import Algorithm, train_steps
 from gmmae.workloads import registry
-from tests.small import RATES, Recorder, fingerprint, small
-
-EXACT = {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
+from tests.small import EXACT, RATES, Recorder, fingerprint, small
 
 
 @pytest.fixture(autouse=True)

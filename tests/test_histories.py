@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gmmae.config.schema import Config, changed
-from tests.small import SMALL_LATTICE, SMALL_SEGMENTATION, finish, losses
+from tests.small import EXACT, SMALL_LATTICE, SMALL_SEGMENTATION, finish, losses
 from tests.small import small as relu
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,6 @@ def small(**changes: Any) -> Config:
 
 
 FOUR = {"parallel__devices": 4}
-EXACT = {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
 RUNS = {
     "strong": small(**FOUR),
     "weak": small(**FOUR, scaling="weak"),

@@ -10,7 +10,7 @@ import pytest
 
 from gmmae.training import loop
 from gmmae.training.records import epoch_ends, read_history
-from tests.small import RATES, Recorder, checkpoint_epochs, fail, fingerprint, interrupt, small
+from tests.small import EXACT, RATES, Recorder, checkpoint_epochs, fail, fingerprint, interrupt, small
 from tests.volume_sources import from_source
 
 
@@ -39,7 +39,6 @@ def validated(every, **changes):
 
 
 FIVE = {"stop__max_epochs": 5}
-EXACT = {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
 # 22 training samples: an epoch has 3 steps of 8, and the loss swings at this learning rate. A batch that grows has 3, 2 and 1.
 SWINGS = {"optim__learning_rate": 0.02, "stop__max_epochs": 4}
 INSIDE = SWINGS | {"stop__validate_every_steps": 1}
