@@ -83,7 +83,9 @@ def command(options: CurvesArguments) -> None:
     names = ["strong", "weak", *[BEST_BATCH] * bool(times and found.follows_law)]
     metric, batches = curves[0].metric, ", ".join(map(str, found.steps))
     source = "" if options.target is not None else ", the hardest level that all curves pass by a margin"
-    rates = f"have the learning rate {rate:g}" if rate else "have rates of their own" if known else "are taken to have one"
+    rates = f"have the learning rate {rate:g}" if rate else "are taken to have one learning rate"
+    if options.different_rates:
+        rates = "have learning rates of their own"
     limits = [
         f"The linear and the square-root rule, with or without warmup: all curves {rates}.",
         "Failures: a curve that reaches its target tells nothing about a higher learning rate.",
@@ -102,7 +104,7 @@ def command(options: CurvesArguments) -> None:
     ]
     logged = {curve.batch: curve.step_s for curve in curves if curve.step_s}
     doubts = [
-        f"times of steps must be in seconds, of the log's clock while it trained; got {seconds:.3g} at batch {batch}"
+        f"step times must be in seconds, and taken while the run trained; got {seconds:.3g} at batch {batch}"
         + (f", {seconds / logged[batch]:.3g} times the log's step" if batch in logged else "")
         for batch, seconds in (zip(*times, strict=True) if times else ())
         if seconds > MAX_LOG_RATIO * logged.get(batch, math.inf) or not USUAL_STEP_S[0] < seconds < USUAL_STEP_S[1]
@@ -116,7 +118,7 @@ def command(options: CurvesArguments) -> None:
         doubts.append("one set of step times stands for devices of all clusters: plan each kind with step times of its own")
     if options.different_rates:
         doubts.append(
-            "each batch has its own learning rate: what growing takes holds for a rate that follows the batch as there"
+            "each batch has its own learning rate, so this plan holds only where the rate follows the batch as in these runs"
         )
     elif not known:
         doubts.append("no log has its learning rate (--learning-rate-column): all runs are taken to have one")
