@@ -10,11 +10,13 @@ from gmmae.config.schema import Config, flatten
 from gmmae.data.extraction import medmnist
 from gmmae.data.extraction.annotations import patient_key
 from gmmae.data.extraction.prepare import say_on_stderr
+from gmmae.data.volumes import to_density
 from gmmae.plotting import tables
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, print_result
 from gmmae.training import fingerprint
 from gmmae.training.trained import restore, run_config
+from gmmae.workloads.sources import hashes
 
 
 def command(options: ClassifyArguments, config: Config) -> None:
@@ -58,10 +60,13 @@ def command(options: ClassifyArguments, config: Config) -> None:
     results = classifiers.compare(labelled, inputs, options.seeds, say_on_stderr)
     verdict = report.verdict(results, nodules.table["group"][labelled.test], nodules.by)
     notes = [verdict, *report.notes(labelled, data, runs, options.seeds)]
-    patients = nodules.table["group"][labelled.rounds[-1][0]] if nodules.by.startswith("patient") else ()
+    fitted = nodules.take(labelled.rounds[-1][0])
+    patients = fitted.groups if nodules.by.startswith("patient") else ()
     known = report.published().get(medmnist.dataset_name(data.folder), {}) if data.source == "medmnist" else {}
     about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
     about |= {"losses": losses, "blocks": options.blocks, "label": rule._replace(column=rule.column or data.category_column)}
-    about |= {"fitted": ["train", "validation"][: len(labelled.rounds)], "patients": sorted(set(map(patient_key, patients)))}
+    volumes, _ = hashes(to_density(fitted.values, data.window, fitted.places))
+    about |= {"fitted_to": fingerprint.words(volumes, fitted.table["origin"].tolist())}
+    about |= {"patients": sorted(set(map(patient_key, patients)))}
     paths = report.write(out, labelled, results, known, about, basis)
     print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *paths])

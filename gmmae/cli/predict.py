@@ -26,7 +26,7 @@ from gmmae.training.trained import restore, run_config
 from gmmae.workloads.configuration import identity_settings, on_its_data
 
 CSV, SUMMARY = "probabilities.csv", "summary.txt"
-KEYS = ("losses", "label", "blocks", "classes", "fitted", "patients")
+KEYS = ("losses", "label", "blocks", "classes", "fitted_to", "patients")
 """What is read of a classification."""
 
 
@@ -34,7 +34,7 @@ def command(options: PredictArguments, config: Config) -> None:
     """Writes the probabilities and, where there are labels, the test."""
     run, place, advice = options.run, options.run / "classification", f"give `gmmae classify {options.run}`"
     try:
-        losses, label, blocks, classes, splits, patients = json_files.read(
+        losses, label, blocks, classes, fitted_to, patients = json_files.read(
             place / report.JSON, "be of a classification", advice, itemgetter(*KEYS)
         )
         weights = dict(np.load(place / report.WEIGHTS, allow_pickle=False))
@@ -55,13 +55,14 @@ def command(options: PredictArguments, config: Config) -> None:
     nodules = sources.undivided(data)
     columns, rule = nodules.table, LabelRule(*label)
     inputs = samples.inputs(model, nodules, data, blocks, weights.pop("basis"))
-    linear, found = LogisticRegression(), {}
+    linear, found, results = LogisticRegression(), {}, []
     for kind, rows in weights.items():
         linear.coef_, linear.intercept_, linear.classes_ = rows[:, :-1], rows[:, -1], np.array(classes)
         found[kind] = linear.predict_proba(inputs[kind])
-    density = to_density(nodules.values, data.window, nodules.places)
-    kinds = np.array(kinds_of(fingerprint.read(run), density, columns["origin"].tolist(), "all", True, "unseen"))
-    fitted = np.isin(kinds, splits) | np.isin([*map(patient_key, nodules.groups)], patients)
+    known, density = fingerprint.read(run), to_density(nodules.values, data.window, nodules.places)
+    known = known and known._replace(train=[*known.train, *fitted_to])
+    kinds = np.array(kinds_of(known, density, columns["origin"].tolist(), "all", True, "unseen"))
+    fitted = (kinds == "train") | np.isin([*map(patient_key, nodules.groups)], patients)
     kinds = np.where(fitted, "fitted", kinds)
     labels = columns["category"]  # an .npz has no other column of them
     if options.label_column or nodules.column(rule.column or "") is not None:
@@ -72,7 +73,6 @@ def command(options: PredictArguments, config: Config) -> None:
     lines += [f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()]
     there = _counts(labels[~fitted]) or "none (--label-column names another column)"
     lines.append(f"labels for a test: {there}; it takes {' and '.join(classes)}, so written, and needs each")
-    results = []
     if len(set(truth)) == len(classes):
         results = [scored(kind, LINEAR, values[None, judged], truth, groups) for kind, values in found.items()]
         lines += [tables.text_table(*report.table(results, {})), report.verdict(results, groups, nodules.by)]

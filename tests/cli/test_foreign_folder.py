@@ -71,6 +71,17 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     printed = lines_of(capsys, "predict", run, folder, "--data.csv", tmp_path / "smaller.csv")
     assert "32 fitted" in printed[0]
     assert "labels for a test: none" in " ".join(printed)
+    # Labels of held-out nodules that no classifier had are a test.
+    held_out = {row["nodule_id"] for row in evaluated if row["split"] == "validation"}
+    lines = (folder / "labels.csv").read_text().splitlines()
+    some = [line.rpartition(",")[0] + "," if line.split(",")[0] in held_out else line for line in lines]
+    (tmp_path / "some.csv").write_text("\n".join(some))
+    lines_of(capsys, "classify", run, "--data.csv", tmp_path / "some.csv", "--label-column", "diagnosis", "--seeds", 1)
+    lines_of(capsys, "predict", run, folder, "--out", tmp_path / "predicted")
+    found = rows(tmp_path / "predicted" / "probabilities.csv")
+    assert {row["nodule_id"]: row["split"] for row in found} == {
+        name: "validation" if name in held_out else "fitted" for name in known
+    }
 
 
 def test_columns_of_other_names_are_named_by_options(folder, tmp_path, capsys):
