@@ -27,7 +27,7 @@ WITHOUT_LINKS = Cluster("devices without links", "", 1, 0.0, 1e30, 0.0, 1e30)
 """Devices whose all-reduce takes no time."""
 
 MAX_BATCH_RATIO = 16
-"""The largest best batch over that of the curves. The law was not tested further away."""
+"""The largest batch that is proposed over that of the curves. The law was not tested further away."""
 
 FROM_LOGS = (
     "Step times are medians of the logs, with some validation in them, and are taken as those of one device. "
@@ -65,7 +65,7 @@ def command(options: CurvesArguments) -> None:
     if options.samples and largest > options.samples:
         raise InputError(f"--samples must be at least the curves' largest batch, {largest}; got {options.samples}")
     known = [curve.learning_rate for curve in curves if curve.learning_rate is not None]
-    rate = known[0] if known and not options.different_rates else None
+    rate = known[0] if len(known) == len(curves) and not options.different_rates else None
     scheduled = any(curve.has_schedule for curve in curves)
     measured = Measured(
         samples=options.samples or ANY,
@@ -78,7 +78,7 @@ def command(options: CurvesArguments) -> None:
         passes=None,
         gradient_bytes=float(BYTES[options.precision] * (options.parameters or 0)),
         whole_epochs=False,
-        largest_batch=(1 if options.different_rates or scheduled else MAX_BATCH_RATIO) * largest,
+        tested_batches=(min(found.steps), (1 if options.different_rates or scheduled else MAX_BATCH_RATIO) * largest),
     )
     names = ["strong", "weak", *[BEST_BATCH] * bool(times and found.follows_law)]
     metric, batches = curves[0].metric, ", ".join(map(str, found.steps))
@@ -109,19 +109,40 @@ def command(options: CurvesArguments) -> None:
         for batch, seconds in (zip(*times, strict=True) if times else ())
         if seconds > MAX_LOG_RATIO * logged.get(batch, math.inf) or not USUAL_STEP_S[0] < seconds < USUAL_STEP_S[1]
     ]
-    if scheduled:
-        doubts.append(
-            "learning rates fall in the logs: a schedule over epochs is over at fewer steps with a larger batch, and steps of "
-            "other batches are then not those predicted; compare runs at a constant rate, or of one schedule in steps"
+    doubts += [
+        text
+        for holds, text in (
+            (
+                scheduled,
+                "learning rates fall in the logs: a schedule over epochs is over at fewer steps with a larger batch, and steps "
+                "of other batches are then not those predicted; compare runs at a constant rate, or of one schedule in steps",
+            ),
+            (
+                len({cluster.device for cluster in clusters}) > 1,
+                "one set of step times stands for devices of all clusters: plan each kind with step times of its own",
+            ),
+            (
+                options.different_rates,
+                "each batch has its own learning rate, so this plan holds only where the rate follows the batch as in these "
+                "runs",
+            ),
+            (
+                not rate and not options.different_rates,
+                "not every log has its learning rate (--learning-rate-column): all runs are taken to have one",
+            ),
+            (
+                "train" in metric,
+                f"{metric} is a loss of training batches, whose noise depends on the batch: name a validation loss by "
+                "--loss-column",
+            ),
+            (
+                found.base_batch < min(found.steps),
+                f"the batch {found.base_batch} is below those of the curves: its noise may keep it from the target for ever",
+            ),
         )
-    if len({cluster.device for cluster in clusters}) > 1:
-        doubts.append("one set of step times stands for devices of all clusters: plan each kind with step times of its own")
-    if options.different_rates:
-        doubts.append(
-            "each batch has its own learning rate, so this plan holds only where the rate follows the batch as in these runs"
-        )
-    elif not known:
-        doubts.append("no log has its learning rate (--learning-rate-column): all runs are taken to have one")
+        if holds
+    ]
+    kept = [] if options.different_rates else [f"The learning rate stays that of the curves{f', {rate:.3g}' if rate else ''}."]
     plan = Plan(
         title="Plan from curves",
         measured=measured,
@@ -137,7 +158,7 @@ def command(options: CurvesArguments) -> None:
         facts=facts,
         warnings=[*doubts, *found.warnings],
         content={"mode": options.mode, "target_given": options.target is not None, "cannot_say": limits},
-        remark=FROM_LOGS if of_logs and len(options.step_times) < 2 else "",
+        remark=" ".join([*kept, *[FROM_LOGS] * bool(of_logs and len(options.step_times) < 2)]),
         evidence={
             "samples": options.samples,
             "max_epochs": None,

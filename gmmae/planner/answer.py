@@ -108,7 +108,7 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     measured, best = plan.measured, forecast.best
     strong = {cell.devices: cell for cell in forecast.cells if cell.scaling == "strong"}
     if best is None:
-        return [_question(plan, forecast, strong)]
+        return [_question(plan, forecast, strong), *[plan.remark] * bool(plan.remark)]
     kind, plural = times_of(plan, forecast), "s" * (best.devices > 1)
     noun = "GPU" if {"GPU", "NVIDIA"} & set(forecast.cluster.device.split()) else "device"
     where = f"device{plural} {kind.removeprefix('devices ')}" if kind.startswith(AS_MEASURED) else f"{noun}{plural} of {kind}"
@@ -151,11 +151,12 @@ def _one_device(plan: Plan, forecast: Forecast, best: Prediction, noun: str) -> 
 
 
 def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) -> str:
-    base, timed = plan.measured.optim.batch_size, forecast.best is not None
+    base, timed, most = plan.measured.optim.batch_size, forecast.best is not None, plan.measured.tested_batches[1]
     compared: dict[int, tuple[Prediction, float, float, float]] = {}
     verdicts: dict[str, list[int]] = defaultdict(list)
     for n in sorted(strong.keys() - {1}):
-        if grown := [cell for cell in forecast.cells if cell.devices == n and not cell.failed_trial and cell.batch > base]:
+        sound = [cell for cell in forecast.cells if cell.devices == n and not cell.failed_trial]
+        if grown := [cell for cell in sound if base < cell.batch <= most]:
             one = min(grown, key=lambda cell: cell.expected_s if timed else cell.steps)
             ratio, low, high = prediction.time_ratio(plan.measured, forecast, one, strong[n])
             compared[n] = one, ratio, low, high
@@ -163,7 +164,8 @@ def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) 
             verdicts["keep" if keep else "grow" if high < 1 else TOO_CLOSE].append(n)
     if not compared:
         alone = max(cell.devices for cell in forecast.cells) == 1
-        why = "Only one device was planned for." if alone else f"No number of devices can do both: share {base}, and grow it."
+        why = f"No number of devices can do both: share {base}, and grow it" + f" to {most:.0f} at most" * math.isfinite(most)
+        why = "Only one device was planned for." if alone else f"{why}."
         return f"Keep {base} or grow? {why}"
     n = forecast.best.devices if forecast.best and forecast.best.devices in compared else max(compared)
     one, ratio, low, high = compared[n]

@@ -52,6 +52,9 @@ NNUNET_EPOCH = re.compile(
     re.DOTALL,
 )
 
+ROUNDED = 1e-3
+"""Relative error of what a log of Hugging Face rounds."""
+
 SAME_RATE = 0.1
 """A schedule has begun to fall when a log has its first rate."""
 
@@ -305,17 +308,25 @@ def _trainer_state(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of a Hugging Face trainer, after one with its batch.
 
     Its `train_batch_size` is of one process and without accumulated gradients. At the end of the training the throughput says
-    how many of these are in a step, and before that nothing does. Of several it does not say whether devices or one after the
-    other computed them, so the time of a step is then unknown.
+    how many of these are in a step, and before that nothing does. An epoch's last step may be smaller or left out, so where an
+    epoch has few steps several numbers fit, and the batch is unknown. Of several parts it does not say whether devices or one
+    after the other computed them, so the time of a step is then unknown.
     """
-    rows, batch, parts = state["log_history"], state.get("train_batch_size"), 1
-    end = next((row for row in rows if "train_samples_per_second" in row), None)
-    if not end:
-        batch = None
-    elif batch:
-        parts = max(1, round(end["train_samples_per_second"] * end["train_runtime"] / state["max_steps"] / batch))
-    rows = [{"step": 0, "train_batch_size": batch and batch * parts, "train_runtime": 0}, *rows]
-    return [{name: value for name, value in row.items() if parts == 1 or name != "train_runtime"} for row in rows]
+    rows, batch, parts, seconds = state["log_history"], state.get("train_batch_size"), 0, 0.0
+    place, end = next(((i, row) for i, row in enumerate(rows) if "train_samples_per_second" in row), (0, {}))
+    if end and batch:
+        size = end["train_samples_per_second"] * end["train_runtime"] / state["max_steps"] / batch
+        an_epoch = state["max_steps"] / state.get("num_train_epochs", 1)
+        least, most = size * an_epoch / (an_epoch + 1), size * an_epoch / max(an_epoch - 1, 1e-6)
+        fits = range(max(1, math.ceil(least * (1 - ROUNDED))), math.floor(most * (1 + ROUNDED)) + 1)
+        parts = fits[0] if len(fits) == 1 else 0
+        # A resumed run has the time of its last part only, and sometimes that is less than all validations took.
+        seconds = end["train_runtime"] - sum(row.get("eval_runtime", 0) for row in rows[:place])
+    times = {"train_runtime": seconds} if parts == 1 and seconds > 0 else {}
+    rows = [
+        {name: value for name, value in row.items() if name != "train_runtime"} | (times if row is end else {}) for row in rows
+    ]
+    return [{"step": 0, "train_batch_size": parts * batch if parts and batch else None, "train_runtime": 0}, *rows]
 
 
 def _events(files: Sequence[Path]) -> list[dict[str, Any]]:

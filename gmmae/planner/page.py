@@ -18,7 +18,7 @@ from gmmae.training.workdir import os_errors_as_input_errors
 
 FILES = ("plan.json", "README.md", "index.html")
 
-OTHERWISE_IN_JSON = ("optim", "train", "passes", "whole_epochs", "largest_batch")
+OTHERWISE_IN_JSON = ("optim", "train", "passes", "whole_epochs", "tested_batches")
 """Fields of the measurements that the JSON file holds under other names, or not."""
 
 

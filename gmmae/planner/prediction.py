@@ -66,7 +66,7 @@ class Measured(NamedTuple):
     gradient_bytes: float  # that an all-reduce adds up
     failed_trials: tuple[tuple[int, float, bool], ...] = ()  # `Prediction.attempt` of each
     whole_epochs: bool = True  # whether a run ends with an epoch; otherwise an epoch is a step here
-    largest_batch: int | None = None  # of the strategy `BEST_BATCH`; None: all samples
+    tested_batches: tuple[float, float] = (1, math.inf)  # beyond which no batch but the base batch is proposed
 
     @property
     def base_steps(self) -> float:
@@ -287,6 +287,8 @@ def forecast(
         cells.append(cell)
     best, sound = None, [cell for cell in cells if not cell.failed_trial]
     if measured.train:
+        least, most = measured.tested_batches
+        sound = [cell for cell in sound if least <= cell.batch <= most or cell.scaling == "strong"] or sound
         near_s = MAX_TIME_RATIO * min(cell.expected_s for cell in sound)
         best = min((cell for cell in sound if cell.expected_s <= near_s), key=lambda cell: (cell.devices, cell.expected_s))
     return Forecast(cluster, cells, best, batches, listed, machines[1].scale, compute_scale is not None)
@@ -318,10 +320,12 @@ def time_ratio(measured: Measured, forecast: Forecast, one: Prediction, strong: 
 
 def best_batch(measured: Measured, group: DeviceGroup) -> int:
     """The batch, a multiple of the devices, with the least expected time at the base rate; all samples if those are fewer."""
-    most = min(measured.samples, measured.largest_batch or measured.samples) // group.devices
+    least, most = measured.tested_batches
+    most = min(measured.samples, most) // group.devices
     if not most:
         return measured.samples
-    candidates = group.devices * np.unique(np.geomspace(1, most, NUM_CANDIDATES).round().astype(int))
+    least = min(math.ceil(least / group.devices), most)
+    candidates = group.devices * np.unique(np.geomspace(least, most, NUM_CANDIDATES).round().astype(int))
     steps_an_epoch = measured.epoch_steps(candidates)
     steps_to_target = np.array([median_steps(measured, batch) for batch in candidates])
     sigmas = np.array([deviation(measured, batch) for batch in candidates])

@@ -54,8 +54,10 @@ def as_input_error(error: BaseException) -> InputError | None:
     text = str(error)
     if isinstance(error, InputError):
         return error
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return InputError(f"a path must be of names that the file system takes; got {error.filename} (too long): name another")
+    loop = isinstance(error, RuntimeError) and text.startswith("Symlink loop")  # of `Path.resolve`, before Python 3.13
+    if loop or (isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG):
+        given = text if loop else f"{getattr(error, 'filename', None)} (too long)"
+        return InputError(f"a path must be of names that the file system takes; got {given}: name another")
     if isinstance(error, MemoryError):
         return InputError(
             f"memory must hold what is asked for; got {text or 'too little'}: ask for less, or use a machine with more"

@@ -81,6 +81,15 @@ def test_step_times_and_a_cluster_give_times_and_a_choice(csvs, tmp_path, capsys
     assert "Set --clusters" in plan(capsys, tmp_path / "plan", *csvs, *TIMES)[0]
 
 
+def test_no_batch_below_the_smallest_curve_is_proposed(csvs, tmp_path, capsys):
+    """Without overhead the law would have ever smaller batches, where the noise may keep a run from the target."""
+    times = ("--step-times", "1=0.001", "128=0.128", "--devices", 1, 2, 4)
+    found = plan(capsys, tmp_path / "plan", *csvs[1:], *times)[1]["clusters"].popitem()[1]
+    assert min(found["best_batches"]) == found["best"]["batch"] == 32
+    out = plan(capsys, tmp_path / "plan", *csvs[1:], *times, "--batch-size", 4)[0]
+    assert "Warning: the batch 4 is below those of the curves" in out
+
+
 def test_a_price_and_a_power_give_the_cost_of_every_time(csvs, tmp_path, capsys):
     file = tmp_path / "mine.toml"
     links = "device = 'A100'\ndevices_per_node = 8\nalpha_intra_s = 1e-6\nbeta_intra_bytes_per_s = 1e11\n"
@@ -204,7 +213,8 @@ def hugging_face(path, batch, parts=2, rate=5e-5):
         for s in steps
         for row in ({"step": s, "loss": 9, "learning_rate": rates[s]}, {"step": s, "eval_loss": loss_at(batch, s)})
     ]
-    runtime = seconds_at(batch, 60_000)
+    runtime = seconds_at(batch, 60_000) + 500
+    history[-1]["eval_runtime"] = 500
     end = {"step": 60_000, "train_runtime": runtime, "train_samples_per_second": 60_000 * batch / runtime}
     state = {"train_batch_size": batch // parts, "max_steps": 60_000, "log_history": [*history, end]}
     path.write_text(json.dumps(state, indent=2))
@@ -257,7 +267,8 @@ def test_logs_of_other_programs_are_read_as_they_are(write, tmp_path, capsys):
     times = {str(batch): seconds_at(batch, 1) for batch in (8, 32)}
     assert found["measured"]["step_s"] == (pytest.approx(times, rel=1e-3) if timed else None)
     assert ("taken as those of one device" in out) == timed
-    assert "Time a step at batch 1 first: that is what each of 8 devices would have" in out
+    n = 4 if write is hugging_face else 8  # its rate falls, so no batch above 32 is proposed
+    assert f"Time a step at batch {8 // n} first: that is what each of {n} devices would have" in out
 
 
 def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_path, capsys, monkeypatch):
@@ -274,7 +285,7 @@ def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_
         out, found = plan(capsys, tmp_path / "plan", *logs.values(), *options)
         assert found["measured"]["step_s"] == (expected and pytest.approx(expected))
         assert ("taken as those of one device" in out) == (options == ("--step-times", "1=0.01"))
-        assert ("Time a step at batch 1 first" in out) == (expected is None)
+        assert ("Time a step at batch 2 first" in out) == (expected is None)
         assert ("must be in seconds" in out) == (options[2:] == ("32=20",))
     hugging_face(logs[32], 32, rate=5e-4)
     assert "must have one learning rate" in refusal(capsys, "plan", "--curves", *logs.values())
@@ -294,6 +305,52 @@ def test_learning_rates_of_logs_must_be_one_or_are_planned_with_the_batch(write,
     assert "Warning: each batch has its own learning rate" in out
     assert {cell["learning_rate"] for cell in found["clusters"].popitem()[1]["cells"]} == {None}
     assert ("a schedule over epochs is over at fewer steps" in out) == (write is hugging_face)
+
+
+@pytest.mark.parametrize(
+    ("samples", "parts", "batch"), [(300, 1, 32), (574, 8, None), (1_100, 4, 128), (3_000, 8, 256)], ids=str
+)
+def test_a_short_epoch_of_hugging_face_tells_its_batch_or_asks_for_it(samples, parts, batch, tmp_path, capsys):
+    """The throughput counts samples, of which an epoch's last step has fewer."""
+    steps = math.ceil(samples / (32 * parts))
+    for path in (tmp_path / "8", tmp_path / "wide"):
+        path.mkdir()
+        hugging_face(path / "trainer_state.json", 8)
+        state = json.loads((path / "trainer_state.json").read_text())
+        end = state["log_history"][-1]
+        if path.name == "wide":
+            epochs = state["max_steps"] / steps
+            end["train_samples_per_second"] = round(samples * epochs / end["train_runtime"], 3)
+            state |= {"train_batch_size": 32, "num_train_epochs": epochs}
+        (path / "trainer_state.json").write_text(json.dumps(state))
+    logs = (tmp_path / "8", tmp_path / "wide")
+    if batch is None:
+        assert "--batches" in refusal(capsys, "plan", "--curves", *logs)
+    else:
+        assert list(plan(capsys, tmp_path / "plan", *logs)[1]["measured"]["steps"]) == ["8", str(batch)]
+
+
+def test_a_resumed_run_of_hugging_face_has_no_time_of_a_step(tmp_path, capsys):
+    logs = [tmp_path / f"{batch}.json" for batch in (8, 32)]
+    for log in logs:
+        hugging_face(log, int(log.stem), parts=1)
+        log.write_text(log.read_text().replace('"eval_runtime": 500', '"eval_runtime": 500000'))  # longer than its last part
+    assert plan(capsys, tmp_path / "plan", *logs)[1]["measured"]["step_s"] is None
+
+
+def test_a_training_loss_and_a_rate_that_one_log_lacks_are_warned_of(tmp_path, capsys):
+    logs = [tmp_path / f"{batch}.csv" for batch in (8, 32)]
+    for log, name in zip(logs, ("lr-SGD/pg1", "other"), strict=True):
+        lightning(log, int(log.stem))
+        log.write_text(log.read_text().replace("lr-SGD/pg1", name).replace("val_loss_epoch", "train_loss_epoch"))
+    out = plan(capsys, tmp_path / "plan", *logs, *TWO, "--loss-column", "train_loss_epoch")[0]
+    assert "Warning: not every log has its learning rate" in out
+    assert "Warning: train_loss_epoch is a loss of training batches" in out
+    for log in logs:
+        lightning(log, int(log.stem))
+    out = plan(capsys, tmp_path / "plan", *logs, *TWO)[0]
+    assert "The learning rate stays that of the curves, 0.01." in out
+    assert "Warning: not every" not in out
 
 
 def test_nnunet_is_planned_by_its_pseudo_dice(tmp_path, capsys):

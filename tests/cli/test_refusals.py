@@ -27,6 +27,7 @@ TABLE = {
     "sweep --config SWEEP --workdir LONG": "must be of names that the file system takes",
     "plan --stop.target 1 --workdir LONG": "must be of names that the file system takes",
     "train --workload LONG.py": "must be of names that the file system takes",
+    "plan --curves LOOP": "LOOP",
     "report .": "FOLDER must be the work directory of a sweep; got ., which has no sweep.toml",
     "plan --workdir OUT --clusters nowhere": "--clusters must be a TOML file or one of",
     "plan --workdir OUT --clusters k80_1gbe k80_1gbe": "clusters must be of different names; got",
@@ -63,6 +64,8 @@ def test_bad_input_is_one_line_and_exit_code_2(words, tmp_path, capsys, request)
         known[name] = tmp_path / name
         (known[name] / "checkpoints" / "2" / "state").mkdir(parents=True)
     (known["DAMAGED"] / "checkpoints" / "2" / "_CHECKPOINT_METADATA").write_text("{}")
+    (tmp_path / "LOOP").symlink_to("LOOP")
+    known["LOOP"] = tmp_path / "LOOP"
     if "RUN" in words:
         known["RUN"] = request.getfixturevalue("mixture_run").folder
     given = (word.partition("/") for word in words.split())
