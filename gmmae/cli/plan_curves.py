@@ -1,6 +1,7 @@
 """`gmmae plan --curves`: a plan from the loss curves of runs that any program made."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
@@ -131,7 +132,7 @@ def command(options: CurvesArguments) -> None:
                 "not every log has its learning rate (--learning-rate-column): all runs are taken to have one",
             ),
             (
-                "train" in metric,
+                re.search(r"(?<![^\W_])train", metric, re.IGNORECASE),  # and no constraint
                 f"{metric} is a loss of training batches, whose noise depends on the batch: name a validation loss by "
                 "--loss-column",
             ),
