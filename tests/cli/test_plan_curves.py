@@ -313,17 +313,13 @@ def test_learning_rates_of_logs_must_be_one_or_are_planned_with_the_batch(write,
 def test_a_short_epoch_of_hugging_face_tells_its_batch_or_asks_for_it(samples, parts, batch, tmp_path, capsys):
     """The throughput counts samples, of which an epoch's last step has fewer."""
     steps = math.ceil(samples / (32 * parts))
-    for path in (tmp_path / "8", tmp_path / "wide"):
-        path.mkdir()
-        hugging_face(path / "trainer_state.json", 8)
-        state = json.loads((path / "trainer_state.json").read_text())
-        end = state["log_history"][-1]
-        if path.name == "wide":
-            epochs = state["max_steps"] / steps
-            end["train_samples_per_second"] = round(samples * epochs / end["train_runtime"], 3)
-            state |= {"train_batch_size": 32, "num_train_epochs": epochs}
-        (path / "trainer_state.json").write_text(json.dumps(state))
-    logs = (tmp_path / "8", tmp_path / "wide")
+    logs = tmp_path / "8.json", tmp_path / "wide.json"
+    for log in logs:
+        hugging_face(log, 8)
+    state = json.loads(logs[1].read_text())
+    end, epochs = state["log_history"][-1], state["max_steps"] / steps
+    end["train_samples_per_second"] = round(samples * epochs / end["train_runtime"], 3)
+    logs[1].write_text(json.dumps(state | {"train_batch_size": 32, "num_train_epochs": epochs}))
     if batch is None:
         assert "--batches" in refusal(capsys, "plan", "--curves", *logs)
     else:
