@@ -169,7 +169,7 @@ class SweepDir:
             return failure.outcome, failure.message, record
         if record is None or record.stop_reason is None or record.stop_reason in INTERRUPTED:
             return None
-        if stop and not finished(record, stop, run.read_rows() if record.stop_reason == STALLED else ()):
+        if stop and not finished(record, stop, run.read_rows if record.stop_reason == STALLED else list):
             return None
         return record.stop_reason, "", record
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gmmae.config.schema import Config
 from gmmae.plotting.loss_curves import losses
-from gmmae.training.records import Record, epoch_ends, read_history
+from gmmae.training.records import Record, epoch_ends
 from gmmae.training.workdir import WorkDir, storage
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Snapshot
@@ -22,7 +22,7 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     title = f"{record.scaling}, {record.devices} × {record.device_kind}, seed {record.seed}"
     title += f", best epoch {best}" if best else ""
     with storage(workdir.figures):
-        history = epoch_ends(read_history(workdir.history))
+        history = epoch_ends(workdir.read_rows())
         kept = workdir.snapshots / f"epoch_{best or 0:06d}.npz"  # which earlier versions did not write
         snapshots = read_snapshots(workdir.snapshots, best if best and kept.exists() else len(history))
         draw_samples = getattr(registry.load(config.workload), "draw", None)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from gmmae.multihost.distributed import ALONE, Group
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
+from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
@@ -51,7 +52,9 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
     with ExitStack() as held:
         workdir = held.enter_context(claim(config, root)) if group.primary else WorkDir(root)
         earlier = workdir.read_record() if group.primary and workdir.begun else None
-        ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
+        ended = False
+        with suppress(InputError):  # a history that cannot be read is restored from the checkpoint, or refused there
+            ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows)
         record, ended = group.all_gather((plain(earlier) if earlier else None, ended))[0]
         earlier = from_plain(record) if record else None
         if earlier and ended:

@@ -191,13 +191,15 @@ def _number(value: object) -> object:
 
 
 def read_history(path: Path) -> list[Epoch]:
-    """The rows of a `history.csv`.
+    """The rows of a `history.csv`, but for a last one without an end of line, which is still being written or never was.
 
     Raises:
       OSError: it cannot be read.
       ValueError, TypeError, KeyError: it has another form.
     """
-    return parse_history(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    return parse_history(whole) if whole else []
 
 
 def parse_history(text: str) -> list[Epoch]:

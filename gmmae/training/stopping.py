@@ -1,7 +1,7 @@
 """When training stops, and why, as the record says it."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from gmmae.config.schema import LOSS, StopConfig
@@ -131,7 +131,7 @@ def until_stop(rows: Iterable[Epoch], stop: StopConfig) -> tuple[list[Epoch], st
     return monitor.rows, monitor.reason()
 
 
-def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bool:
+def finished(record: Record, stop: StopConfig, rows: Callable[[], Iterable[Epoch]] = list) -> bool:
     """Whether a run has nothing left to do under these rules, which may have changed since.
 
     Without the rows of its history only the limits of epochs and time are applied again.
@@ -140,7 +140,7 @@ def finished(record: Record, stop: StopConfig, rows: Iterable[Epoch] = ()) -> bo
     goal = stop.target, stop.monitor, stop.better
     if reason is None or reason in INTERRUPTED or (record.target, record.monitor, record.mode) != goal:
         return False
-    monitor = StopMonitor(stop, rows)
+    monitor = StopMonitor(stop, rows())
     if record.epochs and len(monitor.epochs) == record.epochs:
         return monitor.reason() == reason
     if reason == MAX_EPOCHS:

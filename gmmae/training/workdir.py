@@ -17,6 +17,8 @@ from gmmae.training import fingerprint
 from gmmae.training.records import Epoch, Progress, Record, first_rows, from_plain, parse_history, read_history
 from gmmae.workloads import registry
 
+OTHER_HISTORY = "put the file back as it was, go on with the version that began the run, or give another workdir"
+
 
 class WorkDir:
     """Paths below `root`, whether they exist or not."""
@@ -40,11 +42,13 @@ class WorkDir:
             return None
 
     def read_rows(self) -> list[Epoch]:
-        """Reads the rows of the history; none where it cannot be read."""
+        """Reads the rows of the history; none where it has not been written."""
         try:
             return read_history(self.history)
-        except (OSError, ValueError, TypeError, KeyError):
+        except FileNotFoundError:
             return []
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{self.history} must be a run's history; got {error}: {OTHER_HISTORY}") from error
 
     def read_rows_of(self, progress: Progress) -> list[Epoch]:
         """Reads the rows after which a checkpoint was saved, with which the history must begin."""
@@ -65,8 +69,7 @@ class WorkDir:
             return parse_history(held.decode())
         except ValueError as error:
             raise InputError(
-                f"{self.history} must have the columns that this version writes; got {error}: go on with the version that "
-                "began the run, or give another workdir"
+                f"{self.history} must have the columns that this version writes; got {error}: {OTHER_HISTORY}"
             ) from error
 
     def read_config(self) -> dict[str, Any]:

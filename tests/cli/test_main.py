@@ -46,6 +46,19 @@ def test_train_says_where_everything_is(tmp_path, config_file, capsys):
     assert "global batch     8 = 1 × 8 a device, no padding" in printed
 
 
+def test_a_finished_run_tells_of_a_history_that_cannot_be_read(tmp_path, config_file, capsys):
+    words = ("--config", config_file, "--workdir", tmp_path / "run")
+    assert train(*words) == 0
+    history = tmp_path / "run" / "history.csv"
+    text = history.read_text()
+    history.write_text(text.replace("val_loss", "validation"))
+    assert "history.csv must begin with the 2 rows" in refusal(capsys, "train", *words)
+    history.write_text(text)
+    assert train(*words) == 0
+    history.unlink()
+    assert train(*words) == 0
+
+
 def test_a_file_of_a_workload_may_move_and_another_one_is_refused(own_run, tmp_path, capsys):
     run, mine = shutil.copytree(own_run.folder, tmp_path / "run"), tmp_path / "renamed.py"
     words = ("--workload", mine, "--images", 96, "--parallel.devices", 1, "--log.no-tensorboard", "--workdir", run)

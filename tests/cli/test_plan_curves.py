@@ -152,7 +152,7 @@ def test_a_resumed_run_s_later_events_replace_the_earlier_ones(tmp_path, capsys)
 def test_work_directories_of_gmmae(tmp_path, capsys):
     for batch in (8, 32):
         rows = [
-            Epoch(i, round(100 * step), 0, 0.001, loss, loss, 0, 0, 0, 0, 0, batch, {"accuracy": 1 - loss})
+            Epoch(i, round(100 * step), 0, 0.001, loss, loss, 0, 0, 0, 0, 0, batch, metrics={"accuracy": 1 - loss})
             for i, (step, loss) in enumerate(zip(LOSSES[batch].steps, LOSSES[batch].values, strict=True), start=1)
         ]
         (tmp_path / f"run{batch}").mkdir()

@@ -3,6 +3,7 @@ import dataclasses
 import math
 import re
 import tomllib
+import typing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from gmmae.config.rules import ConfigError
 from gmmae.config.schema import flatten
 from gmmae.config.toml import flatten_table, to_toml, updated
 from gmmae.data import settings as data_config
+from gmmae.data.extraction.prepare import SOURCES
 from gmmae.models import settings as model_config
+from gmmae.models.encoder import ACTIVATIONS
+from gmmae.models.losses import LOSSES
 from gmmae.scaling import strategies
 from gmmae.scaling.identity import identity_fields, run_id
 from gmmae.sweep.grid import SweepConfig
@@ -334,3 +338,15 @@ def test_a_sweep_of_a_workload_with_keys_of_its_own_is_read_back(tmp_path):
     with pytest.raises(ConfigError, match="slices must be a whole number; got 'many'"):
         updated(sweep.run, {"slices": "many"})
     assert {key for key, _ in flatten_table(table)} == {key for key, _ in flatten(sweep)}
+
+
+@pytest.mark.parametrize(
+    ("literal", "choices"),
+    [
+        (workload_settings.NodulesConfig.__annotations__["loss"], LOSSES),
+        (model_config.Activation, ACTIVATIONS),
+        (data_config.DataConfig.__annotations__["source"], ["synthetic", *SOURCES]),
+    ],
+)
+def test_the_configurations_names_are_those_of_the_dictionaries(literal, choices):
+    assert typing.get_args(literal) == tuple(choices)

@@ -70,7 +70,7 @@ def test_every_key_option_and_column_has_a_meaning():
 
 
 def test_the_columns_of_a_history_are_those_that_a_run_writes(tmp_path):
-    row = Epoch(1, 2, 3, 0.1, 0.2, 0.3, 0, 0, 0, 0, 0, 8, {"dice": 0.5})
+    row = Epoch(1, 2, 3, 0.1, 0.2, 0.3, 0, 0, 0, 0, 0, 8, metrics={"dice": 0.5})
     write_history(tmp_path / "history.csv", [row], ["dice"])
     with (tmp_path / "history.csv").open() as file:
         written = next(csv.reader(file))

@@ -1,4 +1,3 @@
-import typing
 from collections.abc import Iterable
 from typing import Any
 
@@ -6,14 +5,8 @@ import numpy as np
 import pytest
 
 from gmmae.config.schema import OptimConfig
-from gmmae.data.extraction.prepare import SOURCES
-from gmmae.data.settings import DataConfig
-from gmmae.models.encoder import ACTIVATIONS
-from gmmae.models.losses import LOSSES
-from gmmae.models.settings import Activation
 from gmmae.scaling.schedules import learning_rate
 from gmmae.scaling.strategies import Stage
-from gmmae.workloads import nodules
 
 RTOL = 1e-6  # schedules are float32
 
@@ -56,15 +49,3 @@ def test_a_ramp_rises_from_the_first_step_to_the_whole_rate_and_a_cosine_falls_t
     steps, ramps = np.array([0, 9, 19, 50, 100, 500]), np.array([0.05, 0.5, 1, 1, 1, 1])
     cosines = 0.01 + 0.99 * (1 + np.cos(np.pi * np.minimum(steps, 100) / 100)) / 2
     assert at(2.0, 2.0, 10, steps, warmup_epochs=2, cosine_epochs=10) == pytest.approx(2 * ramps * cosines, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("literal", "choices"),
-    [
-        (nodules.Config.__annotations__["loss"], LOSSES),
-        (Activation, ACTIVATIONS),
-        (DataConfig.__annotations__["source"], ["synthetic", *SOURCES]),
-    ],
-)
-def test_the_configurations_names_are_those_of_the_dictionaries(literal, choices):
-    assert typing.get_args(literal) == tuple(choices)

@@ -26,7 +26,7 @@ from gmmae.sweep.runs import FAILED, TIMED_OUT, RunRecord, SweepDir, stage_plans
 from gmmae.sweep.step_times import Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
-from gmmae.training.records import Epoch, Record, epoch_ends, read_history
+from gmmae.training.records import Epoch, Record, epoch_ends
 
 OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores, so this does not measure scaling"
 CAPPED = "†"
@@ -129,7 +129,7 @@ def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[R
     ended = [(record, record.record) for record in records if record.outcome not in FAILED and record.record is not None]
     timed_on = {"throughput": sorted(config.devices), "virtual": [1], "measured": []}[config.mode]
     timings = [found for n in timed_on if (found := step_times.read(folder.step_times(n)))]
-    histories = {path: _history(folder.run(path).history) for path in {record.path for record, _ in ended}}
+    histories = {path: epoch_ends(folder.run(path).read_rows()) for path in {record.path for record, _ in ended}}
     everything = []
     for cluster in clusters if config.mode == "virtual" and clusters else [None]:
         source, stages = _source(config, [record for _, record in ended], timings, cluster)
@@ -147,13 +147,6 @@ def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[R
             runs.append(Run(about.key, about.outcome, about.path, record, history, elapsed_s, time_s))
         everything.append(Results(config, folder, runs, failed, timings, source, _cells(config, runs, failed)))
     return sorted(everything, key=lambda found: found.source.kind == "unknown")
-
-
-def _history(path: Path) -> list[Epoch]:
-    try:
-        return epoch_ends(read_history(path)) if path.exists() else []
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} must be a run's history; got {error!r}: delete the run's folder") from error
 
 
 def _source(
