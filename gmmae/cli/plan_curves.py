@@ -24,8 +24,8 @@ FILES = ("plan_curves.json", "plan_curves.md", "plan_curves.html")
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Of a number of the gradient."""
 
-WITHOUT_LINKS = Cluster("devices without links", "", 1, 0.0, 1e30, 0.0, 1e30)
-"""Devices whose all-reduce takes no time."""
+WITHOUT_LINKS = Cluster("a cluster with free links", "", 1, 0.0, 1e30, 0.0, 1e30)
+"""Its all-reduce takes no time."""
 
 MAX_BATCH_RATIO = 16
 """The largest batch that is proposed over that of the curves. The law was not tested further away."""

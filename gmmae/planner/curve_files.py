@@ -193,7 +193,12 @@ def _losses(path: Path, names: Sequence[str]) -> list[str]:
     losses = [name for name, rank in ranks.items() if rank == min(ranks.values())]
     if len({_metric(name) for name in losses}) > 1:
         raise InputError(f"{path} must have one loss to read; it has {', '.join(map(repr, losses))}: set --loss-column")
-    return losses or [next((name for name in names if name.casefold() == "value"), "loss")]
+    if not (losses := losses or [name for name in names if name.casefold() == "value"]):
+        there = ", ".join(map(repr, names))
+        raise InputError(
+            f"{path} must have a column of a loss; it has {there}: set --loss-column, or mend the line of the names"
+        )
+    return losses
 
 
 def _in_epochs(log: Log) -> bool:
@@ -219,7 +224,8 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
     for before, after in zip((-1e-9, *steps), steps, strict=False):
         if after <= before:
             raise InputError(
-                f"the steps of {path} must increase from 0 on; got {after:g} after {max(before, 0):g}: give one run in a file"
+                f"the steps of {path} must increase from 0 on; got {after:g} after {max(before, 0):g}: give one run in a file, "
+                "and of a resumed one only the rows that count"
             )
     sizes = [batch] if batch else sorted(set(batches))
     if len(sizes) != 1 or not (sizes[0] >= 1 and sizes[0] == int(sizes[0])):

@@ -411,7 +411,7 @@ BAD_FILES = {
     "step,loss,batch\n1,2,8\n".encode("utf-16"): "save it as UTF-8",
     b"step,loss,batch\n": "must have a header and a row for each validation; got 1 line",
     b"": "must have a header and a row for each validation; got 0 lines",
-    b"# of today\nstep,loss,batch\n1,2,8\n": "'# of today': set --step-column, or mend the line of the names",
+    b"# of today\nstep,loss,batch\n1,2,8\n": "'# of today': set --loss-column, or mend the line of the names",
     b"step,loss,loss,batch\n1,2,3,8\n": "must have one column 'loss'; it has 2 in",
     b"step;loss;batch\n1;1,5;8\n": "line 2: loss must be a number; got '1,5': write decimals with a point and no unit",
     b"step,loss,batch\n1,2,8\n,1,8\n": "line 3: step must be a number; got ''",
@@ -423,7 +423,8 @@ BAD_FILES = {
     b"step,loss,val_loss,batch\n1,2,2,8\n": "curves must be of one metric; got 'val_loss' in",
     b"epoch,loss,batch\n0,2,8\n1,1,8\n": "b8.csv: give --samples, of which an epoch has ceil(samples / batch) steps",
     b'{"log_history": 3}': NO_CURVE,
-    b"step,epoch_loss,batch\n1,2,8\n": "must have one column 'loss'",
+    b"step,epoch_loss,batch\n1,2,8\n": "must have a column of a loss",
+    b"step,a - val_acc,b - val_acc\n1,0.2,0.3\n": "it has 'step', 'a - val_acc', 'b - val_acc': set --loss-column",
     b"step,loss,batch\n1,2,8\n2,1,9\n": "a curve must have one batch, a whole number of at least 1; got 8, 9 in",
     b"step,loss,batch\n1,2,8.5\n2,1,8.5\n": "a whole number of at least 1; got 8.5",
 }
