@@ -18,7 +18,7 @@ exclude_patterns = [".*", "runs", "results", "gmmae", "tests", "experiments", "b
 
 # Headings have the anchors of GitHub. Notebooks show the outputs that they were committed with.
 myst_heading_anchors = 4
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "html_image"]
 nb_execution_mode = "off"
 nb_merge_streams = True
 
