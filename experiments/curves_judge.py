@@ -53,7 +53,8 @@ def rows_of(name: str, workload: Workload, constants: Constants) -> list[dict[st
         true = sorted(steps for curve, steps, _ in truth.reached if curve.batch == batch)
         middle = statistics.median(true)
         steps, alone = (
-            of.ratios.steps * math.exp(step_ratios.log_ratio(batch / of.base_batch, 1.0, of.ratios, constants))
+            step_ratios.through(of.steps, of.base_batch, batch, of.ratios, constants)
+            * math.exp(step_ratios.log_ratio(batch / of.base_batch, 1.0, of.ratios, constants))
             for of in (every, one)
         )
         half = math.exp(INTERVAL_NORMAL * step_ratios.deviation(batch / every.base_batch, 1.0, every.ratios, constants))

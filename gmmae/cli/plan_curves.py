@@ -9,12 +9,13 @@ from statistics import median
 from gmmae.cli.options import CurvesArguments
 from gmmae.config.rules import require
 from gmmae.config.schema import OptimConfig, StopConfig
-from gmmae.planner import page, prediction
+from gmmae.planner import page, prediction, step_ratios
 from gmmae.planner.answer import Plan
 from gmmae.planner.curve_files import Columns, Curve, read_curves
 from gmmae.planner.curves import read_evidence
 from gmmae.planner.measurements import claimed
 from gmmae.planner.prediction import BEST_BATCH, Measured
+from gmmae.planner.step_ratios import CONSTANTS
 from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.system.errors import InputError
 
@@ -73,7 +74,8 @@ def command(options: CurvesArguments) -> None:
         validation=0,
         optim=OptimConfig(batch_size=found.base_batch, learning_rate=rate or OptimConfig.learning_rate),
         max_epochs=ANY,
-        steps={found.base_batch: found.ratios.steps},
+        steps=found.steps
+        | {found.base_batch: step_ratios.through(found.steps, found.base_batch, found.base_batch, found.ratios, CONSTANTS)},
         ratios=found.ratios,
         train=times,
         passes=None,

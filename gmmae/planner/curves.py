@@ -1,12 +1,13 @@
 """The law of the steps from the loss curves of runs that were made elsewhere, all at one learning rate.
 
 The weak ratio is the slope of the logarithms of the steps over the shape of the law (`gmmae.planner.step_ratios`), by least
-squares. The curves tell nothing about other learning rates.
+squares. The plan passes through the curves' own steps. They tell nothing about other learning rates.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +26,11 @@ MARGIN = 0.01
 MIN_VALIDATIONS = 5
 """Up to the target; a curve of fewer is coarse."""
 
+RHOS = (step_ratios.RHO, 0.85, 0.99)
+"""Of the shapes that steps may follow: the law's, and straighter ones, which batches far below Bn follow."""
+
 MAX_RESIDUAL = 0.15
-"""Root mean square of the log residuals above which the steps do not follow the law."""
+"""Root mean square of the log residuals above which the steps do not follow any of these."""
 
 
 class Evidence(NamedTuple):
@@ -95,30 +99,29 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
                 f"each curve should have {MIN_VALIDATIONS} validations or more before the target; {curve.name} has "
                 f"{validations}: validate more often"
             )
-    x = {batch: step_ratios.shape(math.log2(batch / base)) for batch in logs}
-    pairs = [(x[batch], log) for batch, group in logs.items() for log in group]
-    shapes, steps_logs = np.array(pairs).T
-    weak, level = np.polyfit(shapes, steps_logs, 1)
+    pairs = [(batch, log) for batch, group in logs.items() for log in group]
+    weak, level = np.polyfit([step_ratios.shape(math.log2(batch / base)) for batch, _ in pairs], [log for _, log in pairs], 1)
     means = {batch: float(np.mean(group)) for batch, group in sorted(logs.items())}
-    squares = sum((mean - level - weak * x[batch]) ** 2 for batch, mean in means.items())
-    residual = math.sqrt(squares / max(1, len(means) - 2))
+    residuals = []
+    for rho in RHOS:
+        x = [step_ratios.shape(math.log2(batch / base), rho) for batch in means]
+        misfits = np.polyval(np.polyfit(x, [*means.values()], 1), x) - [*means.values()]
+        residuals.append(math.sqrt(misfits @ misfits / max(1, len(means) - 2)))
     nearest = min(means, key=lambda batch: abs(math.log(batch / base)))
     flat = float(np.mean([fall for fall, (curve, _, _) in zip(remaining_fall, reached, strict=True) if curve.batch == nearest]))
     ratios = Ratios(min(float(weak), step_ratios.MAX_WEAK_RATIO), None, math.exp(level), flat)
-    constants = ratios, step_ratios.CONSTANTS
-    by_law = {batch: level + step_ratios.log_ratio(batch / base, 1.0, *constants) for batch in means}
-    follows = residual <= MAX_RESIDUAL and all(
-        abs(mean - by_law[batch]) < step_ratios.INTERVAL_NORMAL * step_ratios.deviation(batch / base, 1.0, *constants)
-        for batch, mean in means.items()
+    follows = min(residuals) <= MAX_RESIDUAL and all(
+        -MAX_RESIDUAL <= few - many <= math.log(most / least) + 2 * MAX_RESIDUAL
+        for (least, few), (most, many) in pairwise(means.items())
     )
     if len(means) == 2:
         warnings.append("two batches fit any law of this form: a third batch would test it")
     if not follows or weak > step_ratios.MAX_WEAK_RATIO:
-        there, wanted = (", ".join(f"{math.exp(log):.0f} at {at}" for at, log in of.items()) for of in (means, by_law))
+        there = ", ".join(f"{math.exp(log):.0f} at {at}" for at, log in means.items())
         warnings.insert(
             0,
-            "the steps must follow the law, and neither grow with the batch nor fall much faster than it grows; got "
-            f"{there}, and {wanted} by the law: do not trust batches without a curve; had all runs one learning rate?",
+            "the steps must fall as the batch grows, in proportion at most, and less and less; got "
+            f"{there}: do not trust batches without a curve; had all runs one learning rate, and each curve its batch?",
         )
     steps = {batch: math.exp(mean) for batch, mean in means.items()}
     return Evidence(target, base, steps, reached, ratios, follows, warnings)
