@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,12 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
     with ExitStack() as held:
         workdir = held.enter_context(claim(config, root)) if group.primary else WorkDir(root)
         earlier = workdir.read_record() if group.primary and workdir.begun else None
-        ended = False
-        with suppress(InputError):  # a history that cannot be read is restored from the checkpoint, or refused there
+        try:
             ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows)
+        except InputError:
+            if not any(workdir.checkpoints.glob("*")):
+                raise
+            ended = False  # the history goes on from the rows of the checkpoint, or is refused there
         record, ended = group.all_gather((plain(earlier) if earlier else None, ended))[0]
         earlier = from_plain(record) if record else None
         if earlier and ended:

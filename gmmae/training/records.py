@@ -209,8 +209,10 @@ def parse_history(text: str) -> list[Epoch]:
     if names[: len(PLAIN)] != PLAIN or not all(name.startswith("val_") for name in names[len(PLAIN) :]):
         raise ValueError(f"the columns {', '.join(names)}")
     for row in reader:
-        values: dict[str, Any] = {key: Epoch.__annotations__[key](row[key]) for key in PLAIN if key != "train_loss"}
-        values["train_loss"] = float(row["train_loss"]) if row["train_loss"] else None
+        values: dict[str, Any] = {}
+        for key in PLAIN:
+            kind = Epoch.__annotations__[key]
+            values[key] = None if kind == float | None and not row[key] else (int if kind is int else float)(row[key])
         rows.append(Epoch(**values, metrics={key.removeprefix("val_"): float(row[key]) for key in row if key not in PLAIN}))
     return rows
 

@@ -17,7 +17,8 @@ from gmmae.training import fingerprint
 from gmmae.training.records import Epoch, Progress, Record, first_rows, from_plain, parse_history, read_history
 from gmmae.workloads import registry
 
-OTHER_HISTORY = "put the file back as it was, go on with the version that began the run, or give another workdir"
+OTHER_HISTORY = "go on with the version that began the run, put the file back as it was, or give another workdir"
+"""The advice where a history cannot be read."""
 
 
 class WorkDir:
@@ -48,7 +49,7 @@ class WorkDir:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{self.history} must be a run's history; got {error}: {OTHER_HISTORY}") from error
+            raise InputError(f"{self.history} must be a history of this version; got {error}: {OTHER_HISTORY}") from error
 
     def read_rows_of(self, progress: Progress) -> list[Epoch]:
         """Reads the rows after which a checkpoint was saved, with which the history must begin."""
@@ -67,7 +68,7 @@ class WorkDir:
             )
         try:
             return parse_history(held.decode())
-        except ValueError as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{self.history} must have the columns that this version writes; got {error}: {OTHER_HISTORY}"
             ) from error
