@@ -32,14 +32,14 @@ MAX_BATCH_RATIO = 16
 """The largest batch that is proposed over that of the curves. The law was not tested further away."""
 
 FROM_LOGS = (
-    "Step times are medians of the logs, with some validation in them, and are taken as those of one device. "
-    "--step-times replaces them."
+    "Step times are those of the logs, perhaps with some validation in them, and are taken as those of one device and of runs "
+    "that were not resumed. --step-times replaces them."
 )
 
 MAX_LOG_RATIO = 100
 """A given step time above it is of another unit: the log's step has validation in it, and devices differ by less."""
 
-USUAL_STEP_S = (1e-5, 60.0)
+USUAL_STEP_S = (1e-5, 5.0)
 """Times beyond are of another unit, or of a log that was written after the training."""
 
 ANY = 10**12
@@ -58,7 +58,8 @@ def command(options: CurvesArguments) -> None:
     of_logs = log_times(curves)
     times = step_times(options.step_times, of_logs) if options.step_times else of_logs
     if clusters and times is None:
-        raise InputError("--step-times must be given with --clusters, because an all-reduce alone is no time; got none")
+        got = "logs whose times fall with the batch: has each its own?" if any(curve.step_s for curve in curves) else "none"
+        raise InputError(f"--step-times must be given with --clusters, because an all-reduce alone is no time; got {got}")
     stop = StopConfig(target=options.target, mode=options.mode)
     found = read_evidence(curves, stop, options.smooth, options.batch_size)
     largest = max(found.steps)

@@ -122,7 +122,7 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     doubts, basis = _failures(forecast.cells) if plan.device_kind else "", f"predicted from {plan.basis}"
     if plan.device_kind and (best.learning_rate, best.batch) == (measured.optim.learning_rate, measured.optim.batch_size):
         basis = "by a run at its batch and learning rate and the scatter between seeds"
-    doubts += f"The choice takes {_steps(best)} steps, 80 %, {basis}."
+    doubts += f"The choice takes {_steps(best)} steps to {plan.metric} {plan.target:g}, 80 %, {basis}."
     if plan.may_miss:
         doubts += " Another seed may miss this target: the loss hardly falls any more where the base run reaches it."
     if not (plan.device_kind and cost.same_device(forecast.cluster.device, plan.device_kind)):  # else a trial has run there

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,9 +82,9 @@ class Curve(NamedTuple):
     steps: tuple[float, ...]
     values: tuple[float, ...]  # finite
     learning_rate: float | None = None  # the largest in the run; None if it is not known
-    metric: str = "loss"
-    step_s: float | None = None  # median seconds of a step by the log's clock, with validation; None without a clock
     has_schedule: bool = False  # the learning rate falls to less than half
+    metric: str = "loss"
+    step_s: float | None = None  # seconds of a step by the log's clock; None without one
 
 
 class Log(NamedTuple):
@@ -120,14 +119,14 @@ def read_curves(
         raise InputError(
             f"--batches must be one for each of the {len(logs)} curves, in their order; got {len(batches)} for {order}"
         )
-    if len({log.metric for log in logs}) > 1:
-        there = ", ".join(f"{log.metric!r} in {log.name}" for log in logs)
-        raise InputError(f"curves must be of one metric; got {there}: set --loss-column")
     if log := next((log for log in logs if samples is None and _in_epochs(log)), None):
         raise InputError(
             f"--step-column must count steps of the optimiser, which the law needs; got {log.columns.step!r} in {log.name}: "
             "give --samples, of which an epoch has ceil(samples / batch) steps, or add a column of steps"
         )
+    if len({log.metric for log in logs}) > 1:
+        there = ", ".join(f"{log.metric!r} in {log.name}" for log in logs)
+        raise InputError(f"curves must be of one metric; got {there}: set --loss-column")
     curves = [_curve(log, batch, samples) for log, batch in zip(logs, batches or [None] * len(logs), strict=True)]
     rates = [curve for curve in curves if curve.learning_rate is not None and not different_rates]
     for curve in rates:
@@ -162,13 +161,15 @@ def _logs(path: Path, columns: Columns) -> list[Log]:
     loss = f"val_{columns.loss}" if is_run and f"val_{columns.loss}" in names else columns.loss
     losses = [name for name in names if loss in (name, _metric(name))] or [loss] if loss else _losses(path, names)
     columns = Columns(*(given or name for given, name in zip(columns, usual, strict=True)))
+    # Hugging Face and Keras, which count epochs, call that of training so.
+    of_training = "training loss" if "train_batch_size" in names or columns.step in EPOCHS else "loss"
     return [
         Log(
             str(path) if len(losses) == 1 else f"{path}, {one}",
             names,
             rows,
             columns._replace(loss=one),
-            columns.loss or ("loss" if is_run else _metric(one)),
+            columns.loss or ("loss" if is_run else of_training if one == "loss" else _metric(one)),
         )
         for one in losses
     ]
@@ -238,17 +239,39 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
     if _in_epochs(log):
         an_epoch, finished = math.ceil((samples or 0) / sizes[0]), _numbers(log, columns.step, columns.step)[0] == 0
         steps, step_s = [an_epoch * (epoch + finished) for epoch in steps], None
+    return Curve(path, int(sizes[0]), tuple(steps), tuple(values), *_rate(log, rates), log.metric, step_s)
+
+
+def _rate(log: Log, rates: Sequence[float]) -> tuple[float | None, bool]:
+    """The largest learning rate, and whether it falls to less than half.
+
+    One that has begun to fall in its first row is followed back to the first step.
+    """
     rate = max(rates, default=None)
-    falls = rate is not None and min(rates[rates.index(rate) :]) < rate / 2
-    return Curve(path, int(sizes[0]), tuple(steps), tuple(values), rate, log.metric, step_s, falls)
+    if rate is None or min(rates[rates.index(rate) :]) >= rate / 2:
+        return rate, False
+    if rate == rates[0] > rates[1]:
+        first, second, *_ = _numbers(log, log.columns.step, log.columns.learning_rate, log.columns.step)
+        rate += (rate - rates[1]) * first / (second - first)
+    return rate, True
 
 
 def _step_s(log: Log) -> float | None:
-    """The median over pairs of successive rows with a time, with what happens between them, such as a validation."""
-    names = log.columns.step, log.columns.clock
+    """The lower quartile over pairs of successive rows with a time, because a validation lies between some.
+
+    Of several kinds of rows it is the least, because one lies between any two of validations.
+    """
+    names, kinds = (log.columns.step, log.columns.clock), defaultdict(list)
+    for line, row in log.rows:
+        kinds[frozenset(name for name, cell in row.items() if cell not in EMPTY)].append((line, row))
+    several = [_pairs_s(log._replace(rows=rows), *names) for rows in kinds.values()]
+    usual = [seconds for seconds in several if len(seconds) > 1] or [_pairs_s(log, *names)]
+    return min((float(np.quantile(seconds, 0.25)) for seconds in usual if seconds), default=None)
+
+
+def _pairs_s(log: Log, *names: str | None) -> list[float]:
     pairs = pairwise(zip(*(_numbers(log, name, *names) for name in names), strict=True))
-    seconds = [(time - earlier) / (step - last) for (last, earlier), (step, time) in pairs if step > last and time > earlier]
-    return median(seconds) if seconds else None
+    return [(time - earlier) / (step - last) for (last, earlier), (step, time) in pairs if step > last and time > earlier]
 
 
 def _numbers(log: Log, name: str | None, *needed: str | None) -> list[float]:

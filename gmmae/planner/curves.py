@@ -6,7 +6,7 @@ squares. The plan passes through the curves' own steps. They tell nothing about 
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ TARGET_DIGITS = 4
 
 MARGIN = 0.01
 """Share of its fall by which a curve passes a target that the curves decide, as in the zoo (`experiments.zoo.runs.levels`)."""
+
+MAX_FARTHER = 0.1
+"""Share of its fall that a curve may have beyond a target that another one decides."""
 
 MIN_VALIDATIONS = 5
 """Up to the target; a curve of fewer is coarse."""
@@ -73,7 +76,7 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
     hardest = hardest_level(smoothed, stop)
     target = hardest if stop.target is None else stop.target
     base = base_batch or min(curve.batch for curve in curves)
-    reached, remaining_fall, logs, warnings = [], [], defaultdict[int, list[float]](list), []
+    reached, remaining_fall, logs, warnings, ends = [], [], defaultdict[int, list[float]](list), [], []
     for curve, values in zip(curves, smoothed, strict=True):
         costs = [stop.cost(value) for value in values]
         path = MetricCurve(np.array([0.0, *curve.steps]), np.array([costs[0], *costs]))
@@ -90,6 +93,9 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
                 f"at {values[0]:g}: set a harder --target, validate more often, or set --mode {mode} where {better} values "
                 "are better"
             )
+        farther = (stop.cost(target) - min(costs)) / (costs[0] - min(costs))
+        if stop.target is None and farther > MAX_FARTHER:
+            ends.append(f"{curve.name} falls to {stop.cost(min(costs)):.4g}")
         validations = sum(step < steps for step in curve.steps)
         reached.append((curve, steps, validations))
         logs[curve.batch].append(math.log(steps))
@@ -99,21 +105,17 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
                 f"each curve should have {MIN_VALIDATIONS} validations or more before the target; {curve.name} has "
                 f"{validations}: validate more often"
             )
+    if ends:
+        warnings.append(
+            f"the target must be one that matters; got {target:g}, where the shortest curve ends, and {', '.join(ends)}"
+        )
     pairs = [(batch, log) for batch, group in logs.items() for log in group]
     weak, level = np.polyfit([step_ratios.shape(math.log2(batch / base)) for batch, _ in pairs], [log for _, log in pairs], 1)
     means = {batch: float(np.mean(group)) for batch, group in sorted(logs.items())}
-    residuals = []
-    for rho in RHOS:
-        x = [step_ratios.shape(math.log2(batch / base), rho) for batch in means]
-        misfits = np.polyval(np.polyfit(x, [*means.values()], 1), x) - [*means.values()]
-        residuals.append(math.sqrt(misfits @ misfits / max(1, len(means) - 2)))
     nearest = min(means, key=lambda batch: abs(math.log(batch / base)))
     flat = float(np.mean([fall for fall, (curve, _, _) in zip(remaining_fall, reached, strict=True) if curve.batch == nearest]))
     ratios = Ratios(min(float(weak), step_ratios.MAX_WEAK_RATIO), None, math.exp(level), flat)
-    follows = min(residuals) <= MAX_RESIDUAL and all(
-        -MAX_RESIDUAL <= few - many <= math.log(most / least) + 2 * MAX_RESIDUAL
-        for (least, few), (most, many) in pairwise(means.items())
-    )
+    follows = _is_plausible(means)
     if len(means) == 2:
         warnings.append("two batches fit any law of this form: a third batch would test it")
     if not follows or weak > step_ratios.MAX_WEAK_RATIO:
@@ -125,3 +127,16 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
         )
     steps = {batch: math.exp(mean) for batch, mean in means.items()}
     return Evidence(target, base, steps, reached, ratios, follows, warnings)
+
+
+def _is_plausible(logs: Mapping[int, float]) -> bool:
+    """Whether steps fall with the batch, hardly faster than it grows, and by a shape of `RHOS`."""
+    for (least, few), (most, many) in pairwise(logs.items()):
+        if not -MAX_RESIDUAL <= few - many <= math.log(most / least) + 2 * MAX_RESIDUAL:
+            return False
+    residuals = []
+    for rho in RHOS:
+        x = [step_ratios.shape(math.log2(batch / min(logs)), rho) for batch in logs]
+        misfits = np.polyval(np.polyfit(x, [*logs.values()], 1), x) - [*logs.values()]
+        residuals.append(math.sqrt(misfits @ misfits / max(1, len(logs) - 2)))
+    return min(residuals) <= MAX_RESIDUAL

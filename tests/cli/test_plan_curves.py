@@ -205,13 +205,11 @@ def nnunet(path, batch, rate=0.01):
 
 
 def hugging_face(path, batch, parts=2, rate=5e-5):
-    """`train_batch_size` is of one process; here two gradients are accumulated. The rate falls with the steps."""
+    """`train_batch_size` is of one process; here two gradients are accumulated. Its falling rate is logged late."""
     steps = range(500, 60_001, 500)
-    rates = {s: rate * (1 - s / (90_000 + 1_000 * batch)) for s in steps}
+    rates = {s: {"learning_rate": rate * (1 - s / (64_000 + 200 * batch))} for s in steps if not s % (500 * batch)}
     history = [
-        row
-        for s in steps
-        for row in ({"step": s, "loss": 9, "learning_rate": rates[s]}, {"step": s, "eval_loss": loss_at(batch, s)})
+        row for s in steps for row in ({"step": s, "loss": 9} | rates.get(s, {}), {"step": s, "eval_loss": loss_at(batch, s)})
     ]
     runtime = seconds_at(batch, 60_000) + 500
     history[-1]["eval_runtime"] = 500
@@ -342,6 +340,11 @@ def test_a_training_loss_and_a_rate_that_one_log_lacks_are_warned_of(tmp_path, c
     out = plan(capsys, tmp_path / "plan", *logs, *TWO, "--loss-column", "train_loss_epoch")[0]
     assert "Warning: not every log has its learning rate" in out
     assert "Warning: train_loss_epoch is a loss of training batches" in out
+    trained = [tmp_path / f"{batch}.json" for batch in (8, 32)]
+    for log in trained:
+        hugging_face(log, int(log.stem))
+        log.write_text(log.read_text().replace('"loss": 9', '"epoch": 1').replace("eval_loss", "loss"))
+    assert "Warning: training loss is a loss of training batches" in plan(capsys, tmp_path / "plan", *trained)[0]
     for log in logs:
         lightning(log, int(log.stem))
     out = plan(capsys, tmp_path / "plan", *logs, *TWO)[0]

@@ -76,7 +76,7 @@ def test_the_last_line_says_what_fails_and_how_sure_the_steps_are():
     fails = WEAK._replace(scaling="linear", devices=2, probability_of_failure=0.6)
     text = lines(STRONG, fails, FAILED._replace(scaling="sqrt"))[-1]
     assert text.startswith("Will most likely fail: square-root rule from n = 4 on and linear rule from n = 2 on. ")
-    assert "The choice takes 300 (300 to 300) steps, 80 %, " in text
+    assert "The choice takes 300 (300 to 300) steps to loss 0.01, 80 %, " in text
     assert lines(ALONE, STRONG)[-1].startswith("No strategy is likely to fail. ")
 
 
