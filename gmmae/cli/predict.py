@@ -69,7 +69,9 @@ def command(options: PredictArguments, config: Config) -> None:
         labels = samples.labels_of(nodules, rule._replace(column=options.label_column or rule.column))
     judged = np.flatnonzero(np.isin(labels, classes) & ~fitted)
     truth, groups = np.searchsorted(classes, labels[judged]), columns["group"][judged]
-    lines = [f"{options.folder}: {_counts(kinds)}; fitted: no test, of patients whom the run or its classifiers were fitted to"]
+    lines = [
+        f"{options.folder}: {_counts(kinds)}; fitted: no test, the run or its classifiers had the volume or a patient so named"
+    ]
     lines += [f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()]
     there = _counts(labels[~fitted]) or "none (--label-column names another column)"
     lines.append(f"labels for a test: {there}; it takes {' and '.join(classes)}, so written, and needs each")

@@ -106,6 +106,12 @@ def _check(real: Nodules, generated: Nodules, training: Nodules | None, window: 
                 f"REAL must have been held out of the training set; {len(shared)} of its {len(set(real.groups))} patients are "
                 f"in --train, such as {min(shared)}: leave them out of one"
             )
+        origins = real.table["origin"]
+        if (again := np.isin(origins, others.table["origin"]) & (origins != "")).any():
+            raise InputError(
+                f"REAL must share no nodule with {name}; {again.sum()} of its {len(again)} are cut from a scan or volume "
+                f"that is in it too, such as {real.names[again.argmax()]}: leave them out of one"
+            )
         if found := copies(real.values, others.values, window):
             first, same = min(found.items())
             raise InputError(

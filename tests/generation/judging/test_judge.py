@@ -75,6 +75,11 @@ HALF = REAL.with_columns(group=["a"] * 30 + [*"bcdefghijk"] * 3)
 """Half of these nodules are one patient's."""
 COPIED = NEW._replace(values=np.concatenate([NEW.values[1:], REAL.values[9:10].swapaxes(2, 3)]))
 """The median distance is far from 0 for this single copy."""
+RECUT = [
+    nodules.with_columns(origin=[f"{i}{last}" for i in range(len(nodules.names))])
+    for nodules, last in ((REAL, ""), (TRAINING, "9"))
+]
+"""The scans 19, 29, … 59 are in both, as cut with another diameter."""
 
 
 @pytest.mark.parametrize(
@@ -87,6 +92,7 @@ COPIED = NEW._replace(values=np.concatenate([NEW.values[1:], REAL.values[9:10].s
         ((HALF, NEW), "nodules of the .* half of REAL must have .* got 30 of 1"),
         ((REAL, NEW, balls(3, 50)), "25 of its 30 patients are in --train, such as real0"),
         ((REAL, COPIED, TRAINING), "with GENERATED; 1 of its 60 .* such as real9, which is new59"),
+        ((RECUT[0], NEW, RECUT[1]), "with --train; 5 of its 60 are cut .* such as real19"),
         ((REAL, balls(3, 40, "made"), COPIED), "with --train; 1 of its 60 .* such as real9, which is new59"),
     ],
 )
