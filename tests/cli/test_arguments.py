@@ -7,14 +7,13 @@ import pytest
 
 from gmmae.cli.arguments import parse_sweep, parse_train, read_sweep
 from gmmae.cli.options import PARSERS
-from gmmae.config.schema import changed, flatten
+from gmmae.config.schema import changed
 from gmmae.config.toml import find
 from gmmae.scaling import strategies
 from gmmae.sweep.grid import SweepConfig
 from gmmae.system.errors import InputError
 from gmmae.workloads.configuration import read_config
 from gmmae.workloads.registry import configuration
-from tests.commands import as_words
 
 DEFAULT = configuration()
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -113,29 +112,6 @@ def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(
 
 
 # Switches and help
-
-GIVEN = {"data inspect": ["0"], "data synth": ["scans"], "data lidc": ["scans", "--out", "o"], "judge": ["real", "made"]}
-GIVEN |= {"insert": ["made", "scans", "--out", "o"], "generate": ["run", "--out", "o"], "report": ["sweep"]}
-GIVEN |= {"measure-cluster": ["--out", "o"], "sweep": [], "plan": [], "train": [], "data prepare": [], "plan_curves": []}
-SEVERAL = {"train": "data.augment", "sweep": "verbose", "plan": "log.tensorboard", "data synth": "compressed"}
-
-
-def switches(command, words=()):
-    """The truth values of a command's arguments by their options."""
-    found = PARSERS[command]([*GIVEN[command], *words], command)
-    if command == "sweep":
-        found = ({"dry_run": found[2], "retry": found[3], "verbose": found[4]}, found[0])
-    each = [item if isinstance(item, dict) else dict(flatten(item)) for item in found if not isinstance(item, str | Path)]
-    return {key: value for values in each for key, value in values.items() if isinstance(value, bool)}
-
-
-@pytest.mark.parametrize("command", GIVEN)
-def test_every_boolean_option_is_a_switch(command):
-    keys = switches(command)
-    assert SEVERAL.get(command, "") in [*keys, ""]
-    for given in ([True], [False], [False, True]):  # the last one counts
-        words = [word for key in keys for value in given for word in as_words(key, value)]
-        assert switches(command, words) == dict.fromkeys(keys, given[-1])
 
 
 @pytest.mark.parametrize(
