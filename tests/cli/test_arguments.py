@@ -7,13 +7,14 @@ import pytest
 
 from gmmae.cli.arguments import parse_sweep, parse_train, read_sweep
 from gmmae.cli.options import PARSERS
-from gmmae.config.schema import changed
+from gmmae.config.schema import changed, flatten
 from gmmae.config.toml import find
 from gmmae.scaling import strategies
 from gmmae.sweep.grid import SweepConfig
 from gmmae.system.errors import InputError
 from gmmae.workloads.configuration import read_config
 from gmmae.workloads.registry import configuration
+from tests.commands import as_words
 
 DEFAULT = configuration()
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -112,6 +113,13 @@ def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(
 
 
 # Switches and help
+
+
+@pytest.mark.parametrize("given", [[True], [False], [False, True]])  # the last one counts
+def test_every_boolean_option_is_a_switch(given):
+    keys = [key for key, value in flatten(DEFAULT) if isinstance(value, bool)]
+    found = dict(flatten(train(*(word for key in keys for value in given for word in as_words(key, value)))[0]))
+    assert {found[key] for key in keys} == {given[-1]}
 
 
 @pytest.mark.parametrize(

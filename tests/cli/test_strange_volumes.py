@@ -1,10 +1,15 @@
 """Other people's volumes through the commands: what no change of a single file shows. The faults are in `tests/fuzz`."""
 
+from functools import partial
+
+import jax
 import numpy as np
 import pytest
 
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
+from gmmae.training import compilation
+from gmmae.workloads import contract, registry
 from tests import volume_folders as folders
 from tests.commands import last_refusal, lines_of, rows, run_gmmae
 from tests.small import SMALL_SEGMENTATION
@@ -31,6 +36,15 @@ def train(config, tmp_path):
     )
 
 
+def untrained_losses(config, root):
+    """The validation losses of a segmentation of a folder before training."""
+    workload = registry.build(changed(config, data__root=str(root)))
+    validation = compilation.cast(config, workload.load().validation)
+    keys = jax.random.split(jax.random.key(0), len(jax.tree.leaves(validation)[0]))
+    params = jax.jit(workload.init)(jax.random.key(0))
+    return jax.jit(partial(contract.losses, workload))(params, validation, keys)
+
+
 def test_a_mask_must_be_where_crops_are_taken(train, tmp_path, capsys):
     def spoil(made, number):
         return made._replace(row=[*made.row[:2], *folders.world((0, 0, 0)), 4.0]) if number == 1 else made
@@ -54,6 +68,13 @@ def test_an_undefined_dice_is_left_out_of_the_mean(train, tmp_path, capsys):
     assert 0 < np.isnan(each).sum() < len(each)
     assert float(row["val_dice"]) == pytest.approx(np.nanmean(each), rel=1e-5)
     assert float(line.split()[1]) == pytest.approx(np.nanmean(each), rel=1e-5)
+
+
+def test_segmentation_keeps_values_of_another_unit(config, tmp_path):
+    sound = folders.write(tmp_path / "sound")
+    shares = folders.write(tmp_path / "shares", spoil=lambda made, _: made._replace(values=(made.values + 1000) / 1400.0))
+    losses = untrained_losses(changed(config, data__window=(0.0, 1.0)), shares)
+    np.testing.assert_allclose(losses, untrained_losses(config, sound), rtol=1e-5)  # other units round otherwise
 
 
 def test_scans_taken_for_cubes_and_cubes_taken_for_scans_are_told_their_source(train, tmp_path, capsys):

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
+from gmmae.cli.arguments import read_sweep
 from gmmae.config.rules import ConfigError
 from gmmae.config.schema import CheckpointConfig, Config, OptimConfig, ParallelConfig, flatten
+from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import (
     GRID_KEYS,
     MIN_CHECKPOINT_INTERVAL_S,
     RunKey,
+    SlurmConfig,
     SweepConfig,
     dry_run,
     run_config,
@@ -99,6 +102,13 @@ def test_what_the_grid_sets_must_not_be_given(key):
     value = dict(flatten(GIVEN[key]))[key]
     with pytest.raises(ConfigError, match=rf"^run\.{key} must be left to the sweep, .*; got {value!r}: remove it$"):
         SweepConfig(run=GIVEN[key])
+
+
+def test_toml_read_back_is_equal(tmp_path):
+    slurm = SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'))
+    config = SweepConfig(scaling=("sqrt", "weak"), seeds=(2, 0), run_time_limit_s=0.5, executor="slurm", slurm=slurm)
+    (tmp_path / "sweep.toml").write_text(to_toml(config), encoding="utf-8")
+    assert read_sweep(tmp_path / "sweep.toml") == config
 
 
 def test_runs_are_ordered_by_seed_then_devices_then_arm():

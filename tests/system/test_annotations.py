@@ -1,5 +1,6 @@
 import json
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
