@@ -114,28 +114,12 @@ def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(
 
 # Switches and help
 
-GIVEN = {"data inspect": ["0"], "data synth": ["scans"], "data lidc": ["scans", "--out", "o"], "judge": ["real", "made"]}
-GIVEN |= {"insert": ["made", "scans", "--out", "o"], "generate": ["run", "--out", "o"], "report": ["sweep"]}
-GIVEN |= {"measure-cluster": ["--out", "o"], "sweep": [], "plan": [], "train": [], "data prepare": [], "plan_curves": []}
-SEVERAL = {"train": "data.augment", "sweep": "verbose", "plan": "log.tensorboard", "data synth": "compressed"}
 
-
-def switches(command, words=()):
-    """The truth values of a command's arguments by their options."""
-    found = PARSERS[command]([*GIVEN[command], *words], command)
-    if command == "sweep":
-        found = ({"dry_run": found[2], "retry": found[3], "verbose": found[4]}, found[0])
-    each = [item if isinstance(item, dict) else dict(flatten(item)) for item in found if not isinstance(item, str | Path)]
-    return {key: value for values in each for key, value in values.items() if isinstance(value, bool)}
-
-
-@pytest.mark.parametrize("command", GIVEN)
-def test_every_boolean_option_is_a_switch(command):
-    keys = switches(command)
-    assert SEVERAL.get(command, "") in [*keys, ""]
-    for given in ([True], [False], [False, True]):  # the last one counts
-        words = [word for key in keys for value in given for word in as_words(key, value)]
-        assert switches(command, words) == dict.fromkeys(keys, given[-1])
+@pytest.mark.parametrize("given", [[True], [False], [False, True]])  # the last one counts
+def test_every_boolean_option_is_a_switch(given):
+    keys = [key for key, value in flatten(DEFAULT) if isinstance(value, bool)]
+    found = dict(flatten(train(*(word for key in keys for value in given for word in as_words(key, value)))[0]))
+    assert {found[key] for key in keys} == {given[-1]}
 
 
 @pytest.mark.parametrize(

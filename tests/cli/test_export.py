@@ -141,14 +141,6 @@ def test_a_program_that_jax_cannot_read_leaves_parameters_and_settings_from_whic
     np.testing.assert_equal(model.metrics(samples), of_run.metrics(samples))
 
 
-def test_an_exported_nodule_model_describes_encodes_and_refines_as_the_run(mixture_run, tmp_path):
-    model, of_run = gmmae.load(export(mixture_run.folder, tmp_path)), gmmae.load(mixture_run.folder)
-    samples = of_run.workload.load().validation
-    np.testing.assert_equal(model.encode(samples), of_run.encode(samples))
-    refined, expected = model.refine(samples, 2), of_run.refine(samples, 2)
-    np.testing.assert_equal({**refined, "seconds": 0}, {**expected, "seconds": 0})
-
-
 def test_a_workload_that_has_moved_is_given_to_load(own_run, tmp_path):
     config = gmmae.load(own_run.folder).config
     here, moved = tmp_path / "mine.py", tmp_path / "moved.py"

@@ -84,20 +84,6 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     }
 
 
-def test_columns_of_other_names_are_named_by_options(folder, tmp_path, capsys):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "images").symlink_to(folder / "scans")
-    text = (folder / "labels.csv").read_text().replace("scans/", "")
-    (other / "nodules.csv").write_text(text.replace("image_path", "volume").replace("size_mm", "long axis"))
-    words = ("data", "prepare", *words_of(other, tmp_path))
-    assert "must have the column file" in last_refusal(capsys, *words)
-    words = (*words, "--data.file-column", "volume", "--data.category-column", "diagnosis")
-    assert "diameter" in last_refusal(capsys, *words)
-    printed = "\n".join(lines_of(capsys, *words, "--data.diameter-column", "long axis", "--data.group-column", "PatientID"))
-    assert "32 nodules in 16 groups: 16 flat, 16 round" in printed
-
-
 def test_of_two_columns_for_one_thing_the_first_of_the_list_is_used_and_said(folder, tmp_path, capsys):
     other = tmp_path / "other"
     other.mkdir()

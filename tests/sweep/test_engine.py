@@ -45,15 +45,6 @@ def test_every_path_is_computed_once_and_every_run_has_a_record(undisturbed):
     assert len(fake.processes()) <= 3
 
 
-def test_a_finished_sweep_starts_nothing(undisturbed):
-    fake, _, first = undisturbed
-    before = fake.events("start")
-    code, watch = fake.sweep(grid())
-    assert (code, watch.jobs, watch.lines[0]) == (0, 0, "6 runs: all done")
-    assert fake.events("start") == before
-    assert watch.states == first.states
-
-
 def test_virtual_runs_are_followed_by_the_step_times_that_the_projection_needs(undisturbed):
     """Weak and linear: 32 on every device, and a cluster's 24; validation volumes a device: 128, 64, 32."""
     fake, _, _ = undisturbed
@@ -320,11 +311,12 @@ def test_a_raised_limit_goes_on_from_checkpoints_that_were_kept_and_begins_again
     assert any("weak-n2-seed0 starts again" in line for line in watch.lines) != kept
 
 
-def test_runs_of_other_data_are_refused_before_the_next_ones_begin(undisturbed):
-    fake, _, _ = undisturbed
+def test_a_finished_sweep_starts_nothing_and_runs_of_other_data_are_refused_before_the_next_ones_begin(undisturbed):
+    fake, _, first = undisturbed
     saved, begun = (fake.root / "sweep.toml").read_text(), fake.events("start")
     some = Fingerprint([], [], 640, {"train samples": "some"}, [])
-    assert fake.sweep(grid(), data=some)[0] == 0
+    code, watch = fake.sweep(grid(), data=some)
+    assert (code, watch.jobs, watch.lines[0], watch.states) == (0, 0, "6 runs: all done", first.states)
     with pytest.raises(InputError, match=r'data and workload must be .* train samples was "some", now "others"'):
         fake.sweep(grid(seeds=(5,)), data=some._replace(digests={"train samples": "others"}))
     assert ((fake.root / "sweep.toml").read_text(), fake.events("start")) == (saved, begun)
@@ -385,15 +377,6 @@ def test_the_work_directory_of_a_run_is_refused_and_left_as_it_is(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 
-def test_a_larger_grid_computes_what_is_new_only(fake):
-    assert fake.sweep(grid(devices=(1, 2)))[0] == 0
-    fake.forget()
-    assert fake.sweep(grid(devices=(4, 2, 1), run_time_limit_s=100.0, jobs=1))[0] == 0
-    assert fake.events("start") == ["weak-n4-seed0", "linear-n4-seed0", "step-times-n1"]
-    assert sorted(fake.records()) == sorted(NAMES)
-    assert "devices = [4, 2, 1]" in fake.folder.config.read_text()
-
-
 @pytest.mark.parametrize("first", [{"devices": (2, 4)}, {"scaling": ("weak", "strong")}, {"devices": (8,)}])
 def test_a_path_that_was_computed_under_another_name_is_not_computed_again(fake, first):
     """The path of strong scaling is that of one device, and of weak scaling there."""
@@ -407,14 +390,15 @@ def test_a_path_that_was_computed_under_another_name_is_not_computed_again(fake,
     assert (strong.scaling, strong.device_batch, strong.epochs) == ("strong", 16, 4)
 
 
-def test_a_raised_limit_goes_on_with_the_runs_that_it_had_ended_only(fake):
+def test_a_larger_grid_with_a_raised_limit_computes_what_is_new_and_the_runs_that_the_limit_had_ended_only(fake):
     fake.wish({"weak-n2-seed0": "diverge"})
     assert fake.sweep(grid(devices=(1, 2)))[0] == 0
     fake.forget()
     longer = Config(stop=StopConfig(max_epochs=5))
-    assert fake.sweep(grid(devices=(1, 2), run=longer, jobs=1))[0] == 0
-    assert fake.events("start") == ["weak-n1-seed0", "linear-n2-seed0"]
-    assert "max_epochs = 5" in fake.folder.config.read_text()
+    assert fake.sweep(grid(devices=(4, 2, 1), run=longer, run_time_limit_s=100.0, jobs=1))[0] == 0
+    assert fake.events("start") == ["weak-n1-seed0", "linear-n2-seed0", "weak-n4-seed0", "linear-n4-seed0", "step-times-n1"]
+    assert sorted(fake.records()) == sorted(NAMES)
+    assert all(line in fake.folder.config.read_text() for line in ("devices = [4, 2, 1]", "max_epochs = 5"))
 
 
 @pytest.mark.parametrize(("patience", "begun"), [(2, []), (3, ["weak-n1-seed0"])])

@@ -9,7 +9,6 @@ from gmmae.cli.arguments import read_sweep
 from gmmae.config.rules import ConfigError
 from gmmae.config.schema import CheckpointConfig, Config, OptimConfig, ParallelConfig, flatten
 from gmmae.config.toml import to_toml
-from gmmae.scaling import strategies
 from gmmae.sweep.grid import (
     GRID_KEYS,
     MIN_CHECKPOINT_INTERVAL_S,
@@ -21,8 +20,6 @@ from gmmae.sweep.grid import (
     run_keys,
 )
 from gmmae.sweep.runs import SweepDir
-from gmmae.system.errors import InputError
-from gmmae.workloads.registry import configuration
 from tests.bad_values import require_refused
 
 COUNTS = "one or more different numbers of at least 1"
@@ -108,19 +105,10 @@ def test_what_the_grid_sets_must_not_be_given(key):
 
 
 def test_toml_read_back_is_equal(tmp_path):
-    config = SweepConfig(
-        scaling=("sqrt", "weak"),
-        devices=(4, 1),
-        seeds=(2, 0),
-        jobs=3,
-        run_time_limit_s=0.5,
-        run=configuration(optim=OptimConfig(batch_size=8)),
-        executor="slurm",
-        slurm=SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'), additional_parameters=("gres=gpu:1",)),
-    )
-    path = tmp_path / "sweep.toml"
-    path.write_text(to_toml(config), encoding="utf-8")
-    assert read_sweep(path) == config
+    slurm = SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'))
+    config = SweepConfig(scaling=("sqrt", "weak"), seeds=(2, 0), run_time_limit_s=0.5, executor="slurm", slurm=slurm)
+    (tmp_path / "sweep.toml").write_text(to_toml(config), encoding="utf-8")
+    assert read_sweep(tmp_path / "sweep.toml") == config
 
 
 def test_runs_are_ordered_by_seed_then_devices_then_arm():
@@ -139,17 +127,6 @@ def shared(config: SweepConfig, samples: int = 10_000) -> dict[str, list[str]]:
     return {owner: [member.name for member in members] for owner, members in groups.items()}
 
 
-def test_strong_runs_and_all_runs_on_one_device_share_a_path_of_their_seed():
-    config = SweepConfig(scaling=("strong", "weak", "linear-warmup", "linear"), devices=(1, 2, 4), seeds=(0, 1))
-    alone = [f"{scaling}-n{n}" for n in (2, 4) for scaling in ("weak", "linear-warmup", "linear")]
-    for seed in (0, 1):
-        together = ["strong-n1", "weak-n1", "linear-warmup-n1", "linear-n1", "strong-n2", "strong-n4"]
-        wanted = {f"strong-n1-seed{seed}": [f"{name}-seed{seed}" for name in together]}
-        wanted |= {f"{name}-seed{seed}": [f"{name}-seed{seed}"] for name in alone}
-        assert {owner: members for owner, members in shared(config).items() if owner.endswith(f"seed{seed}")} == wanted
-    assert len(shared(config)) == 2 * 7
-
-
 def test_without_one_device_the_first_strong_run_owns_the_path():
     config = SweepConfig(scaling=("weak", "strong"), devices=(8, 2))
     assert shared(config) == {
@@ -166,44 +143,16 @@ def test_a_warmup_of_no_epochs_is_none(scaling):
     assert shared(config) == {f"{plain}-n2-seed0": [f"{plain}-n2-seed0", f"{warm}-n2-seed0"]}
 
 
-def test_runs_that_clipping_makes_the_same_share_a_path():
-    """There are 400 samples. 16 devices ask for 512 and 32 for 1024: both get 400, and k = 12.5. 8 devices get 256."""
-    config = SweepConfig(scaling=("linear", "sqrt-warmup"), devices=(8, 16, 32))
-    assert shared(config, 400) == {
-        "linear-n8-seed0": ["linear-n8-seed0"],
-        "sqrt-warmup-n8-seed0": ["sqrt-warmup-n8-seed0"],
-        "linear-n16-seed0": ["linear-n16-seed0", "linear-n32-seed0"],
-        "sqrt-warmup-n16-seed0": ["sqrt-warmup-n16-seed0", "sqrt-warmup-n32-seed0"],
-    }
-    assert len(shared(config, 1024)) == 6
-
-
-def test_another_optimiser_or_warmup_is_another_path(monkeypatch):
-    """Two strategies of the same batch and peak: one without the warmup, then one with another β2."""
-    usual = strategies.STRATEGIES["linear-warmup"]
-    assert len(shared(SweepConfig(scaling=("linear", "linear-warmup"), devices=(2,)))) == 2
-    monkeypatch.setitem(strategies.STRATEGIES, "linear", usual)
-    assert len(shared(SweepConfig(scaling=("linear", "linear-warmup"), devices=(2,)))) == 1
-
-    def other_beta2(optim: OptimConfig, k: float) -> OptimConfig:
-        return dataclasses.replace(optim, beta2=0.99)
-
-    monkeypatch.setitem(strategies.STRATEGIES, "linear", usual._replace(optimizer=other_beta2))
-    assert len(shared(SweepConfig(scaling=("linear", "linear-warmup"), devices=(2,)))) == 2
-
-
 def test_ten_thousand_runs_are_divided_into_paths_at_once():
-    """A comparison of every run with every other one took four minutes; this takes a tenth of a second."""
-    config = SweepConfig(scaling=("strong", "weak", "linear"), devices=tuple(range(1, 35)), seeds=tuple(range(102)))
+    """A comparison of every run with every other one took four minutes; this takes a tenth of a second.
+
+    All strategies share a path of their seed on one device, and so does strong scaling on more.
+    """
+    scaling = ("strong", "weak", "linear", "linear-warmup", "sqrt", "sde")  # the last two differ in Adam's moments only
+    config = SweepConfig(scaling=scaling, devices=tuple(range(1, 11)), seeds=tuple(range(170)))
     before = time.process_time()
-    assert len(shared(config)) == 102 * (1 + 2 * 33)
+    assert len(shared(config)) == 170 * (1 + 5 * 9)
     assert time.process_time() - before < 5
-
-
-@pytest.mark.parametrize("mode", ["measured", "throughput"])
-def test_where_times_count_nothing_is_shared(mode):
-    config = SweepConfig(mode=mode, devices=(1, 2), seeds=(0, 1))
-    assert shared(config, 100) == {key.name: [key.name] for key in run_keys(config)}
 
 
 @pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", "all", 4), ("measured", 4, None)])
@@ -228,18 +177,9 @@ def test_checkpoints_that_are_kept_are_written_at_the_end_and_as_often_as_a_run_
     ("scaling", "devices", "samples", "row"),
     [
         ("linear-warmup", 5, 640, ("160", "32", "0", "0.00105 → 0.00525 = 5 η in 5 epochs", "4", "")),
-        ("weak", 3, 100, ("96", "32", "0", "0.00105", "2", "")),
-        ("weak", 4, 100, ("100 (capped from 128)", "25", "0", "0.00105", "1", "")),
-        ("weak", 3, 88, ("88 (capped from 96)", "30", "2", "0.00105", "1", "")),
         # 574 / 32 = 17.94 times the learning rate, rather than 32 times
         ("linear", 32, 574, ("574 (capped from 1024)", "18", "2", "0.0188344 = 17.94 η", "1", "")),
     ],
 )
 def test_a_dry_run_tells_batches_rates_and_steps_also_of_a_batch_that_is_all_of_the_data(scaling, devices, samples, row):
     assert dry_run(SweepConfig(scaling=(scaling,), devices=(devices,)), samples)[1] == (f"{scaling}-n{devices}-seed0", *row)
-
-
-@pytest.mark.parametrize(("scaling", "samples", "batch"), [("strong", 640, 32), ("weak", 10, 10)])
-def test_more_devices_than_samples_in_a_step_are_refused(scaling, samples, batch):
-    with pytest.raises(InputError, match=rf"at most the samples in a step.*, {batch}; got \(?40"):
-        dry_run(SweepConfig(scaling=(scaling,), devices=(40,)), samples)

@@ -22,27 +22,22 @@ RUN = small(parallel__devices="all", stop__max_epochs=2, checkpoint__every_epoch
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Two strategies on one and on two virtual devices: strong-n1, which three runs share, and weak-n2."""
-    root = tmp_path_factory.mktemp("whole") / "sweep"
-    config = SweepConfig(scaling=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
-    out = Console(file=io.StringIO(), force_terminal=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")  # the second run then compiles half as much
-        code = engine.sweep(config, root, SweepDisplay(out), samples=22)
-    printed = out.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    return config, SweepDir(root), code, printed
-
-
 def comparable(record) -> dict[str, object]:
     clocks = {"clocks", "git_commit", "run_id"}
     return {key: value for key, value in dataclasses.asdict(record).items() if key not in clocks and "loss" not in key}
 
 
 @pytest.mark.slow
-def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path):
-    config, folder, code, printed = whole
+def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone_and_the_step_times_of_its_projection(tmp_path, monkeypatch):
+    """Two strategies on one and on two virtual devices: strong-n1, which three runs share, and weak-n2."""
+    config, folder = (
+        SweepConfig(scaling=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN),
+        SweepDir(tmp_path / "sweep"),
+    )
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")  # the second run then compiles half as much
+    file = io.StringIO()
+    code = engine.sweep(config, folder.root, SweepDisplay(Console(file=file, force_terminal=False)), samples=22)
+    printed = file.getvalue()
     assert code == 0, printed
     assert printed.splitlines()[0] == "4 runs: 0 done, 4 to compute, 2 of them different"
     assert "4 runs: 4 max_epochs" in printed
@@ -60,32 +55,11 @@ def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path)
     assert sorted(path.name for path in (folder.root / "runs").iterdir()) == [
         "queue.txt", "step-times-n1", "strong-n1-seed0", "weak-n2-seed0",
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
-    """Batches a device: 8 of strong on 1 and of weak, 4 of strong on 2; validation: 6 volumes on 1, 3 on 2."""
-    _, folder, _, _ = whole
-    found = step_times.read(folder.step_times(1))
-    assert found is not None
-    assert (found.devices, found.failed, found.oversubscribed) == (1, {}, False)
-    assert [row.samples for row in found.train] == [4, 8]
-    assert [row.samples for row in found.validation] == [3, 6]
-
-
-@pytest.mark.slow
-def test_a_measured_run_runs_on_its_devices(tmp_path, whole):
-    virtual_config, folder, _, _ = whole
-    config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), run=RUN)
-    assert engine.sweep(config, tmp_path / "sweep", Watch(), samples=22) == 0
-    [found] = SweepDir(tmp_path / "sweep").read_all(config)
-    [virtual] = [record for record in folder.read_all(virtual_config) if record.key == ("weak", 2, 0)]
-    assert found.record is not None
-    assert virtual.record is not None
-    assert (found.record.devices, found.record.virtual, found.record.oversubscribed) == (2, False, True)
-    assert (found.record.global_batch, found.record.device_batch) == (16, 8)
-    # ReLU: equal but for rounding, and for inputs within rounding of zero; here 4 steps.
-    assert found.record.final_val_loss == pytest.approx(virtual.record.final_val_loss, rel=1e-4)
+    # Batches a device: 8 of strong on 1 and of weak, 4 of strong on 2; validation: 6 volumes on 1, 3 on 2.
+    times = step_times.read(folder.step_times(1))
+    assert times is not None
+    assert (times.devices, times.failed, times.oversubscribed) == (1, {}, False)
+    assert [[row.samples for row in rows] for rows in (times.train, times.validation)] == [[4, 8], [3, 6]]
 
 
 @pytest.mark.slow

@@ -1,48 +1,24 @@
-import itertools
 import json
 import math
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from gmmae.config.rules import PositiveInt
 from gmmae.system.annotations import MISFITS, fitted
 from gmmae.system.json_files import checked
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "result"),
-    [
-        (1, int | float, 1),
-        ([1, 2], tuple[float, ...], (1.0, 2.0)),
-        ({"a": [[1]]}, dict[str, list[list[int]]], {"a": [[1]]}),
-        ("none", str | None, None),
-        ("a/b", Path, Path("a/b")),
-        (2, Literal["all"] | PositiveInt, 2),
-    ],
+    ("kind", "value"), [(float, 10**400), (float, True), (tuple[str, ...], "ab"), (str, "a\0b"), (dict[str, int], [("a", 1)])]
 )
-def test_a_value_becomes_what_its_annotation_says(value, kind, result):
-    found = fitted(value, kind)
-    assert (found, repr(found)) == (result, repr(result))
+def test_what_does_not_fit_is_refused(kind, value):
+    with pytest.raises(MISFITS):
+        fitted(value, kind)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "values"),
-    [
-        ((int, float, Literal[1, 2], tuple[int, ...], str), [True]),
-        ((float,), [math.nan, math.inf, "1", 10**400]),
-        ((str, Path, tuple[str, ...]), ["a\0b"]),
-        ((tuple[int, int],), [[1], [1, 2, 3], [1, 2.0], 1, "12"]),
-        ((PositiveInt | None,), [0, 1.0, [1], "1"]),
-        ((dict[str, int],), [[("a", 1)]]),
-        ((str | int,), [None]),
-    ],
-)
-def test_what_does_not_fit_is_refused(kinds, values):
-    for kind, value in itertools.product(kinds, values):
-        with pytest.raises(MISFITS):
-            fitted(value, kind)
+def test_text_becomes_a_path():
+    assert fitted("a/b", Path | None) == Path("a/b")
 
 
 class Point(NamedTuple):

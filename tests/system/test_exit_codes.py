@@ -10,31 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.system.exit_codes import again, of_run
-
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.mark.parametrize(
-    ("codes", "processes", "code"),
-    [([code, code], 2, code) for code in (0, 2, 3, 130, 143)]
-    + [([2, 75], 2, 2), ([75, 74], 2, 74), ([1, 143], 2, 1), ([75, 143], 2, 143), ([75, 0], 2, 75)]
-    + [([killed, 75], 2, 75) for killed in (134, 137, 255)]
-    + [([137], 2, 75), ([137], 1, 137)],  # with several processes, what srun makes of it
-)
-def test_the_code_of_a_run(codes, processes, code):
-    assert of_run(codes, processes) == code
-
-
-@pytest.mark.parametrize("code", [0, 1, 2, 3, 74, 127, 130, 134, 137])
-def test_what_would_end_in_the_same_way_is_not_started_again(code):
-    assert not again([143, 75, code], 100)
-
-
-def test_time_limits_and_losses_are_counted_apart():
-    goes_on = [143] * 100, [75] * 3, [143] * 50 + [75], [75, 75, 75, 143, 75, 75, 75]  # it had got on in between
-    assert [again(codes, 100) for codes in (*goes_on, [143] * 101, [75] * 4)] == [True] * 4 + [False] * 2
-    assert again([75] * 3 + [143], 1)
 
 
 @pytest.fixture
@@ -66,7 +42,7 @@ def batch(commands, tmp_path, monkeypatch):
 QUEUED = (0, "requeue 7")
 
 
-@pytest.mark.parametrize(("code", "tasks"), [(0, 2), (2, 2), (3, 1), (137, 1)])
+@pytest.mark.parametrize(("code", "tasks"), [(0, 2), (1, 2), (2, 2), (3, 1), (74, 2), (127, 2), (130, 2), (137, 1)])
 def test_a_job_that_has_come_to_its_end_is_not_queued_again(batch, tmp_path, code, tasks):
     assert batch(143) == QUEUED
     assert batch(code, tasks) == (code, "")
@@ -75,7 +51,7 @@ def test_a_job_that_has_come_to_its_end_is_not_queued_again(batch, tmp_path, cod
 
 def test_losses_of_a_job_are_not_counted_with_its_time_limits(batch):
     """srun has the highest code of all: that of a killed process rather than 75."""
-    assert [batch(code) for code in (143, 143, 143, 137, 75, 134)] == [QUEUED] * 6
+    assert [batch(code, MAX_RESTARTS="2") for code in (143, 75, 143, 137, 75, 134)] == [QUEUED] * 6
     assert batch(137) == (75, "")
 
 
@@ -88,7 +64,19 @@ def test_one_job_of_an_array_is_queued_again_alone(batch):
     assert batch(143, SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="3") == (0, "requeue 7_3")
 
 
-@pytest.mark.parametrize(("codes", "ended"), [((255, 75), 75), ((75, 2), 2), ((143, 143), 143), ((0, 0), 0)])
+@pytest.mark.parametrize(
+    ("codes", "ended"),
+    [
+        ((255, 75), 75),
+        ((75, 2), 2),
+        ((143, 75), 143),
+        ((130, 130), 130),
+        ((1, 143), 1),
+        ((74, 75), 74),
+        ((0, 75), 75),
+        ((0, 0), 0),
+    ],
+)
 def test_the_code_of_hosts(commands, codes, ended):
     commands(ssh="; ".join(f'[ "$3" = host{i} ] && exit {code}' for i, code in enumerate(codes)))
     done = subprocess.run(["bash", ROOT / "launch/hosts.sh", "host0,host1", "--"], env=os.environ | {"SSH": "ssh"}, check=False)

@@ -208,18 +208,6 @@ def test_ctrl_c_in_what_is_said_at_the_end_says_that_all_is_there(tmp_path, monk
         print_result(tmp_path / "out", ["line"])
 
 
-def test_a_file_is_replaced_whole_or_stays(tmp_path):
-    path = tmp_path / "a.txt"
-    write_text(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(path, "half" * 10_000 + "\udc80")
-    assert tree(tmp_path) == {"a.txt": b"old"}
-    with whole_file(path, durable=True) as part:
-        part.write_text("new")
-        assert path.read_text() == "old"
-    assert tree(tmp_path) == {"a.txt": b"new"}
-
-
 @pytest.mark.parametrize(("error", "for_good"), ENDS)
 def test_at_any_moment_a_file_is_old_or_new_and_the_same_call_succeeds(tmp_path, error, for_good):
     path = tmp_path / "a.txt"

@@ -14,14 +14,12 @@ INF, NAN = math.inf, math.nan
         ([7.0, 9.0], (8, NAN, NAN)),
         ([30.0, 10.0, 20.0], (20, 10, 30)),
         ([7.0, 9.0, INF], (9, 7, INF)),
-        ([INF, INF, 1.0, 2.0], (INF, 1, INF)),
         ([1.0, 2.0, NAN], (NAN, NAN, NAN)),
         # The median lies below the first of six runs in 1 of 64 cases, below the second of eight in 9 of 256 (3.5 %), and below
-        # the second of nine in 10 of 512 (2.0 %). Below the fourth of 15 it is in 576 of 32768 (1.8 %), the fifth in 5.9 %.
+        # the second of nine in 10 of 512 (2.0 %).
         (range(5, 0, -1), (3, 1, 5)),
         (range(8, 0, -1), (4.5, 1, 8)),
         (range(9, 0, -1), (5, 2, 8)),
-        (range(15, 0, -1), (8, 4, 12)),
         ([1.0, 2.0, 3.0, 4.0, 5.0, INF], (3.5, 1, INF)),
     ],
 )
@@ -39,9 +37,7 @@ def by_seed(*times):
         # Ratios .5, 1, 2, 3, 4, 5, ∞. Of 6 coins, at most one head or at most one tail: 2 · (1 + 6) / 64.
         ((10.0,) * 7, (20.0, 30.0, 5.0, INF, 40.0, 10.0, 50.0), (7, 5, (3, 0.5, INF), 14 / 64)),
         ((INF,), (INF,), (1, 0, (NAN, NAN, NAN), NAN)),
-        ((5.0,), (INF,), (1, 1, (INF, NAN, NAN), 1)),
         ((5.0, 5.0, INF), (INF, INF, 5.0), (3, 2, (INF, 0, INF), 1)),
-        ((5.0, 5.0, 5.0), (INF, INF, INF), (3, 3, (INF, INF, INF), 0.25)),
         ((5.0, 7.0, 9.0), (5.0, 7.0, 9.0), (3, 0, (1, 1, 1), NAN)),
         # Three seeds miss on both sides, which says nothing of the three that took three times as long.
         ((2.0, 4.0, 5.0, INF, INF, INF), (6.0, 12.0, 15.0, INF, INF, INF), (6, 3, (3, 3, 3), 0.25)),
