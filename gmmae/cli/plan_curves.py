@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from statistics import median
 
 from gmmae.cli.options import CurvesArguments
@@ -38,6 +39,9 @@ FROM_LOGS = (
 
 MAX_LOG_RATIO = 100
 """A given step time above it is of another unit: the log's step has validation in it, and devices differ by less."""
+
+FLAT = 0.95
+"""Least time of a batch over that of a smaller one. A fast device needs the same time for both, but for noise."""
 
 USUAL_STEP_S = (1e-5, 5.0)
 """Times beyond are of another unit, or of a log that was written after the training."""
@@ -140,13 +144,20 @@ def command(options: CurvesArguments) -> None:
                 "--loss-column",
             ),
             (
+                times == of_logs and times and times.seconds[-1] < 1.1 * times.seconds[0],
+                "a step of the logs takes hardly longer at a larger batch: if a run was on several devices, give --step-times",
+            ),
+            (
                 found.base_batch < min(found.steps),
                 f"the batch {found.base_batch} is below those of the curves: its noise may keep it from the target for ever",
             ),
         )
         if holds
     ]
-    kept = [] if options.different_rates else [f"The learning rate stays that of the curves{f', {rate:.3g}' if rate else ''}."]
+    kept = f"The learning rate stays that of the curves{f', {rate:.3g}' if rate else ''}."
+    if options.different_rates:
+        of_curves = {curve.batch: f"{curve.learning_rate:.3g} at {curve.batch}" for curve in curves if curve.learning_rate}
+        kept = f"The curves' learning rates are {', '.join(of_curves.values()) or 'not in the logs'}."
     plan = Plan(
         title="Plan from curves",
         measured=measured,
@@ -162,7 +173,7 @@ def command(options: CurvesArguments) -> None:
         facts=facts,
         warnings=[*doubts, *found.warnings],
         content={"mode": options.mode, "target_given": options.target is not None, "cannot_say": limits},
-        remark=" ".join([*kept, *[FROM_LOGS] * bool(of_logs and len(options.step_times) < 2)]),
+        remark=" ".join([kept, *[FROM_LOGS] * bool(of_logs and len(options.step_times) < 2)]),
         evidence={
             "samples": options.samples,
             "max_epochs": None,
@@ -184,8 +195,14 @@ def log_times(curves: Sequence[Curve]) -> StepTimes | None:
     """The step times of the logs, if they have two batches or more and do not fall with the batch."""
     known = sorted((curve.batch, curve.step_s) for curve in curves if curve.step_s)
     seconds = {batch: median(s for of, s in known if of == batch) for batch, _ in known}
-    rising = len(seconds) > 1 and sorted(seconds.values()) == list(seconds.values())
-    return StepTimes(tuple(seconds), tuple(seconds.values())) if rising else None
+    return _rising(seconds)
+
+
+def _rising(seconds: Mapping[int, float]) -> StepTimes | None:
+    batches = tuple(sorted(seconds))
+    highest = tuple(accumulate((seconds[batch] for batch in batches), max))
+    falls = any(seconds[batch] < FLAT * high for batch, high in zip(batches, highest, strict=True))
+    return StepTimes(batches, highest) if len(batches) > 1 and not falls else None
 
 
 def step_times(words: tuple[str, ...], of_logs: StepTimes | None = None) -> StepTimes:
@@ -210,7 +227,6 @@ def step_times(words: tuple[str, ...], of_logs: StepTimes | None = None) -> Step
         seconds = dict(zip(*of_logs, strict=True)) | seconds
     if len(seconds) < 2:
         raise InputError(f"--step-times must be of two batches or more, to tell a from b; got {' '.join(words)}: time another")
-    batches = tuple(sorted(seconds))
-    if seconds[batches[-1]] < seconds[batches[0]]:
+    if (times := _rising(seconds)) is None:
         raise InputError(f"--step-times must not fall with the batch; got {' '.join(words)}: time them again")
-    return StepTimes(batches, tuple(seconds[batch] for batch in batches))
+    return times

@@ -222,6 +222,8 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
             raise InputError(f"the {name} of {path} must be finite; got {bad}: remove the rows without a finite number")
     if not steps:
         raise InputError(f"{path} must have a loss in one row at least; all are empty: set --loss-column")
+    series = dict.fromkeys(zip(steps, values, strict=True))  # an evaluation after the training repeats the last one
+    steps, values = ([pair[i] for pair in series] for i in (0, 1))
     for before, after in zip((-1e-9, *steps), steps, strict=False):
         if after <= before:
             raise InputError(
@@ -301,21 +303,22 @@ def _table(path: Path) -> tuple[list[str], Rows]:
         text = path.read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("{"):
             return _named(_trainer_state(json.loads(text)))
-        if ": Epoch time: " in text and (epochs := NNUNET_EPOCH.findall(text)):
+        if ": Epoch time: " in text and (found := NNUNET_EPOCH.findall(text)):
             batch = re.search(r"'batch_size': (\d+)", text)
-            times = accumulate(float(seconds) for *_, seconds in epochs)
+            epochs = {int(epoch): values for epoch, *values in found}  # a continued run repeats some
+            times = accumulate(float(seconds) for *_, seconds in epochs.values())
+            rates = [{"step": NNUNET_STEPS * epoch, "learning_rate": rate} for epoch, (rate, *_) in epochs.items()]
             rows = [
                 {
-                    "step": NNUNET_STEPS * (int(epoch) + 1),
-                    "learning_rate": rate,
+                    "step": NNUNET_STEPS * (epoch + 1),
                     "train_loss": train,
                     "val_loss": validation,
                     "Pseudo dice": np.nanmean([float(x) for x in re.findall(r"\d*\.\d+|nan", dice)]) if dice else "",
                     "_runtime": time,
                 }
-                for (epoch, rate, train, validation, dice, _), time in zip(epochs, times, strict=True)
+                for (epoch, (_, train, validation, dice, _)), time in zip(epochs.items(), times, strict=True)
             ]
-            return _named([{"batch": batch and batch[1]}, *rows])
+            return _named([{"batch": batch and batch[1]}, *rates, *rows])
         delimiter = max(",;\t", key=text.partition("\n")[0].count)
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         lines = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]

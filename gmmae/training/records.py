@@ -190,16 +190,16 @@ def _number(value: object) -> object:
     return float(value) if isinstance(value, str) else value
 
 
-def read_history(path: Path) -> list[Epoch]:
-    """The rows of a `history.csv`, but for a last one without an end of line, which is still being written or never was.
+def read_history(path: Path, most: int | None = None) -> list[Epoch]:
+    """The first rows of a `history.csv`, by default all, but for a last one without an end of line, which was never finished.
 
     Raises:
       OSError: it cannot be read.
       ValueError, TypeError, KeyError: it has another form.
     """
     text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    return parse_history(whole) if whole else []
+    lines = text[: text.rfind("\n") + 1].splitlines(keepends=True)
+    return parse_history("".join(lines[: None if most is None else most + 1])) if lines else []
 
 
 def parse_history(text: str) -> list[Epoch]:
@@ -213,6 +213,8 @@ def parse_history(text: str) -> list[Epoch]:
         for key in PLAIN:
             kind = Epoch.__annotations__[key]
             values[key] = None if kind == float | None and not row[key] else (int if kind is int else float)(row[key])
+        if None in row:
+            raise ValueError("a row of more cells than columns")
         rows.append(Epoch(**values, metrics={key.removeprefix("val_"): float(row[key]) for key in row if key not in PLAIN}))
     return rows
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.config.schema import LOSS
+from gmmae.system.errors import InputError
 from gmmae.system.files import csv_text, whole_file, write_text
 from gmmae.training.records import PLAIN, Epoch, Record, first_rows, to_json
-from gmmae.training.workdir import WorkDir, storage
+from gmmae.training.workdir import OTHER_HISTORY, WorkDir, storage
 from gmmae.workloads.interface import Events
 
 SCALARS = {
@@ -96,7 +97,8 @@ class TensorBoard:
                 self._writer.add_scalar(f"steps/{name}", value, row.steps, self._now)
         if row.train_loss is not None and row.epoch >= self._first:
             for tag, name in self._epoch_tags.items():
-                self._writer.add_scalar(tag, getattr(row, name), row.epoch, self._now)
+                if (value := getattr(row, name)) is not None:
+                    self._writer.add_scalar(tag, value, row.epoch, self._now)
             for name, value in row.metrics.items():
                 self._writer.add_scalar(f"metric/{name}", value, row.epoch, self._now)
         if time.monotonic() >= self._next_flush:  # it takes longer than a short epoch
@@ -140,10 +142,11 @@ class RunLogger:
 
     def __init__(self, workdir: WorkDir, tensorboard: TensorBoard):
         self._workdir, self._tensorboard, self._sha256 = workdir, tensorboard, hashlib.sha256()
+        self._metrics: Sequence[str] = ()
 
     def begin(self, rows: Sequence[Epoch], metrics: Sequence[str]) -> None:
         """Cuts the history after the rows so far, or begins it."""
-        history = self._workdir.history
+        history, self._metrics = self._workdir.history, metrics
         with storage(self._workdir.root):
             if rows:  # never written again: a power cut could take rows that a checkpoint counts on
                 os.truncate(history, len(first_rows(history, len(rows))))
@@ -154,7 +157,13 @@ class RunLogger:
                 self._tensorboard.row(row)
 
     def row(self, row: Epoch) -> None:
-        """Appends a row to the history."""
+        """Appends a row to the history, whose columns it must have: another version's workload may have other metrics."""
+        if [*row.metrics] != [*self._metrics]:
+            began, now = (", ".join(names) or "none" for names in (self._metrics, row.metrics))
+            raise InputError(
+                f"{self._workdir.history} must have the metrics that the workload gives; it has {began}, and the workload "
+                f"{now}: {OTHER_HISTORY}"
+            )
         line = history_line(row)
         with storage(self._workdir.root):
             with self._workdir.history.open("a", encoding="utf-8") as file:

@@ -42,10 +42,10 @@ class WorkDir:
         except FileNotFoundError:
             return None
 
-    def read_rows(self) -> list[Epoch]:
-        """Reads the rows of the history; none where it has not been written."""
+    def read_rows(self, most: int | None = None) -> list[Epoch]:
+        """Reads the first rows of the history, by default all; none where it has not been written."""
         try:
-            return read_history(self.history)
+            return read_history(self.history, most)
         except FileNotFoundError:
             return []
         except (OSError, ValueError, TypeError, KeyError) as error:

@@ -24,6 +24,7 @@ from gmmae.workloads import registry
 from gmmae.workloads import settings as workload_settings
 from gmmae.workloads.configuration import read_config
 from tests.bad_values import require_refused
+from tests.small import RATES
 
 NAN, INF = math.nan, math.inf
 COUNT, NOT_NEGATIVE, POSITIVE, SHARE = (0, -1, 1.5, True), (-1, 0.5), (0.0, -1.0, NAN, INF, "1"), (-0.1, 1.0, NAN)
@@ -345,6 +346,7 @@ def test_a_sweep_of_a_workload_with_keys_of_its_own_is_read_back(tmp_path):
     [
         (workload_settings.NodulesConfig.__annotations__["loss"], LOSSES),
         (model_config.Activation, ACTIVATIONS),
+        (schema.Optimizer, RATES),
         (data_config.DataConfig.__annotations__["source"], ["synthetic", *SOURCES]),
     ],
 )

@@ -17,6 +17,7 @@ from gmmae.training.figures import draw
 from gmmae.training.records import from_json, read_history, to_json
 from gmmae.training.trained import load
 from gmmae.training.workdir import WorkDir
+from gmmae.workloads import registry
 from tests.small import Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
 from tests.training.test_same_bits import GROWING
 
@@ -159,6 +160,18 @@ def test_a_history_that_is_not_the_checkpoint_s_is_refused_until_it_is_put_back(
     history.write_text(text + "what no checkpoint has, as of a kill,,\n3,9")
     finish(uninterrupted.config, tmp_path)
     assert losses(read_history(history)) == losses(uninterrupted.display.rows)
+
+
+def test_metrics_of_another_version_are_not_written_below_those_of_the_history(tmp_path, monkeypatch):
+    finish(small(stop__max_epochs=2), tmp_path)
+    text = (tmp_path / "history.csv").read_text()
+    workload = registry.build(small())
+    changed = workload._replace(metrics=lambda params, samples: {"new": samples[:, 0, 0, 0]})
+    monkeypatch.setattr(registry, "build", lambda config: changed)
+    with pytest.raises(InputError, match=r"must have the metrics that the workload gives; it has none, and the workload new"):
+        finish(small(stop__max_epochs=3), tmp_path)
+    assert (tmp_path / "history.csv").read_text() == text
+    assert checkpoint_epochs(tmp_path) == [2]
 
 
 def test_a_checkpoint_that_comes_too_early_waits_for_a_later_one(tmp_path, uninterrupted):
