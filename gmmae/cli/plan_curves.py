@@ -62,7 +62,8 @@ def command(options: CurvesArguments) -> None:
     of_logs = log_times(curves)
     times = step_times(options.step_times, of_logs) if options.step_times else of_logs
     if clusters and times is None:
-        got = "logs whose times fall with the batch: has each its own?" if any(curve.step_s for curve in curves) else "none"
+        timed = {curve.batch for curve in curves if curve.step_s}
+        got = "logs whose times fall with the batch: has each its own?" if len(timed) > 1 else "none"
         raise InputError(f"--step-times must be given with --clusters, because an all-reduce alone is no time; got {got}")
     stop = StopConfig(target=options.target, mode=options.mode)
     found = read_evidence(curves, stop, options.smooth, options.batch_size)
@@ -144,7 +145,7 @@ def command(options: CurvesArguments) -> None:
                 "--loss-column",
             ),
             (
-                times == of_logs and times and times.seconds[-1] < 1.1 * times.seconds[0],
+                times is of_logs and times and times.seconds[-1] < 1.1 * times.seconds[0],
                 "a step of the logs takes hardly longer at a larger batch: if a run was on several devices, give --step-times",
             ),
             (

@@ -247,14 +247,14 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
 def _rate(log: Log, rates: Sequence[float]) -> tuple[float | None, bool]:
     """The largest learning rate, and whether it falls to less than half.
 
-    One that has begun to fall in its first row is followed back to the first step.
+    One that has begun to fall in its first row, and not by a jump, is followed back to the first step.
     """
     rate = max(rates, default=None)
     if rate is None or min(rates[rates.index(rate) :]) >= rate / 2:
         return rate, False
-    if rate == rates[0] > rates[1]:
-        first, second, *_ = _numbers(log, log.columns.step, log.columns.learning_rate, log.columns.step)
-        rate += (rate - rates[1]) * first / (second - first)
+    steps = _numbers(log, log.columns.step, log.columns.learning_rate, log.columns.step)
+    if rate == rates[0] > rates[1] > rate / 2 and len(steps) == len(rates) and steps[1] > steps[0]:
+        rate += (rate - rates[1]) * steps[0] / (steps[1] - steps[0])
     return rate, True
 
 

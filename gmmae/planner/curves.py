@@ -1,7 +1,7 @@
 """The law of the steps from the loss curves of runs that were made elsewhere, all at one learning rate.
 
 The weak ratio is the slope of the logarithms of the steps over the shape of the law (`gmmae.planner.step_ratios`), by least
-squares. The plan passes through the curves' own steps. They tell nothing about other learning rates.
+squares. The plan agrees with the curves' own steps. They tell nothing about other learning rates.
 """
 
 import math
@@ -95,7 +95,7 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
             )
         farther = (stop.cost(target) - min(costs)) / (costs[0] - min(costs))
         if stop.target is None and farther > MAX_FARTHER:
-            ends.append(f"{curve.name} falls to {stop.cost(min(costs)):.4g}")
+            ends.append(f"{curve.name} reaches {stop.cost(min(costs)):.4g}")
         validations = sum(step < steps for step in curve.steps)
         reached.append((curve, steps, validations))
         logs[curve.batch].append(math.log(steps))

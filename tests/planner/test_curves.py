@@ -44,7 +44,7 @@ def test_the_hardest_level_is_that_of_the_worst_curve_and_all_pass_it_by_a_margi
     short = high._replace(steps=high.steps[:30], values=high.values[:30])
     found = evidence(low, short, target=None)
     assert 0.0099 < (found.target - short.values[-1]) / (short.values[0] - short.values[-1]) < 0.011
-    assert f"{low.name} falls to 0.0" in found.warnings[0]
+    assert f"{low.name} reaches 0.0" in found.warnings[0]
 
 
 def test_a_single_outlier_below_the_target_does_not_count_as_reaching_it():
