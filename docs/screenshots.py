@@ -1,6 +1,6 @@
 """Takes the screenshots of the documents: a sweep's report, a plan's page and TensorBoard, in headless Chromium.
 
-    python -m docs.screenshots SWEEP PLAN    # the work directories of a sweep and of a plan
+    python -m docs.screenshots SWEEP PLAN LOGS    # the work directories of a sweep, of a plan, and of a sweep for TensorBoard
 
 Times in the pictures are of the machine that measured them.
 """
@@ -85,11 +85,11 @@ def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """Takes the screenshots of a sweep and of a plan."""
-    [sweep, plan] = [Path(word).resolve() for word in sys.argv[1:]]
+    [sweep, plan, logs] = [Path(word).resolve() for word in sys.argv[1:]]
     browser = program(BROWSERS, "Debian's package chromium")
     photograph(browser, (sweep / "report/report.html").as_uri(), FOLDER / "report.png", 1000, 1300)
     photograph(browser, (plan / "index.html").as_uri(), FOLDER / "plan.png", 1000, 1100)
-    with tensorboard(program(["tensorboard"], "the extra test"), sweep, "tb") as address:
+    with tensorboard(program(["tensorboard"], "the extra test"), logs, "tb") as address:
         photograph(browser, f"{address}{SCALARS}", FOLDER / "tensorboard.png", 1200, 800)
         photograph(browser, f"{address}#hparams", FOLDER / "hparams.png", 1700, 700)
 
