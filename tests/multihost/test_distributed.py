@@ -41,7 +41,9 @@ def alone(config: Config, workdir: Path) -> list[Epoch]:
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["strong", "local"])
 def test_two_processes_are_one_run(tmp_path, pair, scaling):
-    config = small(scaling=scaling, optim__local_steps=2, parallel__devices=4, stop__max_epochs=5, log__tensorboard=True)
+    # Smooth, so that rounding does not grow: beyond a ReLU's kink 1e-4 was seen on one processor.
+    changes = {"model__activation": "silu", "stop__max_epochs": 5, "log__tensorboard": True}
+    config = small(scaling=scaling, optim__local_steps=2, parallel__devices=4, **changes)
     pair.start(config)
     first, silent = pair.finish()
     assert (first.code, first.error) == (0, "")
