@@ -52,11 +52,7 @@ def rows_of(name: str, workload: Workload, constants: Constants) -> list[dict[st
     for batch in workload.batches:
         true = sorted(steps for curve, steps, _ in truth.reached if curve.batch == batch)
         middle = statistics.median(true)
-        steps, alone = (
-            step_ratios.through(of.steps, of.base_batch, batch, of.ratios, constants)
-            * math.exp(step_ratios.log_ratio(batch / of.base_batch, 1.0, of.ratios, constants))
-            for of in (every, one)
-        )
+        steps, alone = (step_ratios.steps_at(batch, 1.0, of.base_batch, of.steps, of.ratios, constants) for of in (every, one))
         half = math.exp(INTERVAL_NORMAL * step_ratios.deviation(batch / every.base_batch, 1.0, every.ratios, constants))
         numbers = (middle, true[0], true[-1], steps, steps / half, steps * half, math.log(steps / middle))
         values = (name, batch, *map(_text, (*numbers, alone, math.log(alone / middle))))

@@ -63,11 +63,11 @@ def command(options: CurvesArguments) -> None:
     times = step_times(options.step_times, of_logs) if options.step_times else of_logs
     if clusters and times is None:
         timed = {curve.batch for curve in curves if curve.step_s}
-        got = "logs whose times fall with the batch: has each its own?" if len(timed) > 1 else "none"
+        got = "logs whose times fall with the batch: has each curve its batch?" if len(timed) > 1 else "none"
         raise InputError(f"--step-times must be given with --clusters, because an all-reduce alone is no time; got {got}")
     stop = StopConfig(target=options.target, mode=options.mode)
     found = read_evidence(curves, stop, options.smooth, options.batch_size)
-    largest = max(found.steps)
+    base, largest = found.base_batch, max(found.steps)
     if options.samples and max(options.devices) > options.samples:
         raise InputError(f"--devices must be at most the {options.samples} samples; got {max(options.devices)}")
     if options.samples and largest > options.samples:
@@ -80,8 +80,7 @@ def command(options: CurvesArguments) -> None:
         validation=0,
         optim=OptimConfig(batch_size=found.base_batch, learning_rate=rate or OptimConfig.learning_rate),
         max_epochs=ANY,
-        steps=found.steps
-        | {found.base_batch: step_ratios.through(found.steps, found.base_batch, found.base_batch, found.ratios, CONSTANTS)},
+        steps=found.steps | {base: step_ratios.steps_at(base, 1.0, base, found.steps, found.ratios, CONSTANTS)},
         ratios=found.ratios,
         train=times,
         passes=None,

@@ -70,7 +70,7 @@ def command(options: PredictArguments, config: Config) -> None:
     judged = np.flatnonzero(np.isin(labels, classes) & ~fitted)
     truth, groups = np.searchsorted(classes, labels[judged]), columns["group"][judged]
     lines = [
-        f"{options.folder}: {_counts(kinds)}; fitted: no test, the run or its classifiers had the volume or a patient so named"
+        f"{options.folder}: {_counts(kinds)}; fitted: no test, as the run or its classifiers had the volume or such a patient"
     ]
     lines += [f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()]
     there = _counts(labels[~fitted]) or "none (--label-column names another column)"

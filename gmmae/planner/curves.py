@@ -107,7 +107,8 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
             )
     if ends:
         warnings.append(
-            f"the target must be one that matters; got {target:g}, where the shortest curve ends, and {', '.join(ends)}"
+            f"a run that ended early must not set the target; got {target:g}, and {', '.join(ends)}: train the "
+            "others longer, or leave them out"
         )
     pairs = [(batch, log) for batch, group in logs.items() for log in group]
     weak, level = np.polyfit([step_ratios.shape(math.log2(batch / base)) for batch, _ in pairs], [log for _, log in pairs], 1)
@@ -132,7 +133,7 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
 def _is_plausible(logs: Mapping[int, float]) -> bool:
     """Whether steps fall with the batch, hardly faster than it grows, and by a shape of `RHOS`."""
     for (least, few), (most, many) in pairwise(logs.items()):
-        if not -MAX_RESIDUAL <= few - many <= math.log(most / least) + 2 * MAX_RESIDUAL:
+        if not -MAX_RESIDUAL <= few - many <= math.log(most / least) + 1.5 * MAX_RESIDUAL:
             return False
     residuals = []
     for rho in RHOS:

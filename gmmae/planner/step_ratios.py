@@ -241,15 +241,19 @@ def log_ratio(batch: float, rate: float, ratios: Ratios, constants: Constants) -
     )
 
 
-def through(steps: Mapping[int, float], base: int, batch: float, ratios: Ratios, constants: Constants) -> float:
-    """The steps of the base run that make the law agree with those measured around a batch, but for seeds' noise.
+def steps_at(
+    batch: float, rate: float, base: int, measured: Mapping[int, float], ratios: Ratios, constants: Constants
+) -> float:
+    """The steps at a batch and a learning rate over the base rate, by the law and by those measured at some batches.
 
-    The law's misfits at the measured batches are interpolated. A misfit of `SEED_NOISE` counts half, and a larger one more.
+    The law's misfits at these batches are added, interpolated between them. A misfit of `SEED_NOISE` counts half, and a larger
+    one more.
     """
     level = math.log(ratios.steps)
-    misfits = [math.log(steps[at]) - level - log_ratio(at / base, 1.0, ratios, constants) for at in sorted(steps)]
+    misfits = [math.log(measured[at]) - level - log_ratio(at / base, 1.0, ratios, constants) for at in sorted(measured)]
     trusted = [misfit**3 / (misfit**2 + SEED_NOISE**2) for misfit in misfits]
-    return math.exp(level + np.interp(math.log(batch), np.log(sorted(steps)), trusted))
+    misfit = float(np.interp(math.log(batch), np.log(sorted(measured)), trusted))
+    return math.exp(level + misfit + log_ratio(batch / base, rate, ratios, constants))
 
 
 def _sum(features: Sequence[float], constants: Sequence[float]) -> float:

@@ -228,7 +228,7 @@ def _claimed(config: SweepConfig, folder: SweepDir, data: Fingerprint | None) ->
                 saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
                 current = dict(flatten(config))
                 stop = {key: value for key, value in current.items() if key.startswith("run.stop.")}
-                # A run that these rules end before its last row would be another one. With the same rules the columns do.
+                # A run that these rules end before its last row would be another one. With the same rules only columns count.
                 most = None if differences(saved, stop) else 0
                 histories = (WorkDir(path.parent).read_rows(most) for path in folder.runs.glob("*/history.csv"))
                 stricter = any(until_stop(rows[:-1], config.run.stop)[1] for rows in [*histories])
