@@ -14,20 +14,18 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.system.environment sets it for exact reductions of eight shards
 # Programs that several tests compile alike, in subprocesses too, are kept for the session, and never in the user's folder.
-# Workers of pytest-xdist have the folder of the process that started them.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ.get("GMMAE_TEST_COMPILED") or tempfile.mkdtemp(prefix="gmmae_compiled_")
-os.environ["GMMAE_TEST_COMPILED"] = os.environ["JAX_COMPILATION_CACHE_DIR"]
+# Workers of pytest-xdist have the folder of the process that started them, and the sessions of `.ci/run` have one of all.
+os.environ.setdefault("GMMAE_TEST_COMPILED", f"{tempfile.gettempdir()}/gmmae_compiled_{os.getpid()}")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["GMMAE_TEST_COMPILED"]
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 import jax
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
-def delete_compiled() -> Iterator[None]:
-    yield
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+def pytest_unconfigure() -> None:
+    """Deletes the programs; processes of pytest-xdist have another number."""
+    shutil.rmtree(f"{tempfile.gettempdir()}/gmmae_compiled_{os.getpid()}", ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

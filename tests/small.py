@@ -45,6 +45,13 @@ SMALL = registry.configuration(
     log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_samples=2),
 )
 
+CHEAP = {
+    "data__ndim": 2,
+    "model": ModelConfig(filters=(3,), kernels=(3,), latent_dim=8, components=2),
+    "log__figure_samples": 1,
+}
+"""Options of a run for tests of processes: most of its time is starting, compiling and drawing."""
+
 SMALL_SEGMENTATION = registry.configuration(
     "segmentation",
     settings=settings.SegmentationConfig(

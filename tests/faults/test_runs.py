@@ -14,27 +14,23 @@ from typing import NamedTuple
 import pytest
 
 from gmmae.config.schema import changed
-from gmmae.models.settings import ModelConfig
 from gmmae.system import exit_codes
 from tests.faults.damages import DAMAGES, HISTORY
 from tests.faults.disks import fill, make_read_only, mount_disk, unmount
 from tests.launched import SILENCE_S, Launch
-from tests.small import fingerprint, small
+from tests.small import CHEAP, fingerprint, small
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 ALL = bool(os.environ.get("GMMAE_TEST_FAULTS"))
-"""Also the faults whose promise other tests hold: make test-faults."""
+"""Also the faults whose promise other tests hold, and the other one of two processes: make test-faults."""
 EPOCHS, EVERY = 30, 2
 CONFIG = small(
     parallel__devices="all",
     stop__max_epochs=EPOCHS,
     checkpoint__every_epochs=EVERY,
     checkpoint__keep=20,
-    # What follows makes a run cheap: most of its time is starting, tracing and drawing.
-    data__ndim=2,
-    model=ModelConfig(filters=(3,), kernels=(3,), latent_dim=8, components=2),
-    log__figure_samples=1,
+    **CHEAP,
 )
 ALONE, TWO = (), (0, 1)
 ROOM_BYTES = 24 * 1024
@@ -117,15 +113,10 @@ FAULTS: dict[str, Fault] = {
     "alone: SIGTERM": Fault(sent(TERM, 0), (143,)),
     "alone: SIGINT": Fault(sent(signal.SIGINT, 0), (130,)),
     "alone: SIGHUP": Fault(sent(signal.SIGHUP, 0), (129,)),
-    "two: SIGKILL of 0": Fault(sent(KILL, 0), (-KILL, -signal.SIGABRT), bound_s=LOST_S),
     "two: SIGKILL of 1": Fault(sent(KILL, 1), (-signal.SIGABRT, -KILL), bound_s=LOST_S),
     "two: SIGKILL of 0 amid a checkpoint": Fault(saving(sent(KILL, 0)), (-KILL, -signal.SIGABRT), bound_s=LOST_S),
-    "two: SIGKILL of 1 amid a checkpoint": Fault(saving(sent(KILL, 1)), (-signal.SIGABRT, -KILL), bound_s=LOST_S),
     "two: SIGSTOP of 0": Fault(sent(STOP, 0), (None, -signal.SIGABRT), bound_s=LOST_S),
-    "two: SIGSTOP of 1": Fault(sent(STOP, 1), (-signal.SIGABRT, None), bound_s=LOST_S),
     "two: SIGTERM of 1": Fault(sent(TERM, 1), (143, 143)),
-    "two: SIGTERM of both": Fault(sent(TERM, *TWO), (143, 143)),
-    "two: SIGINT of 0": Fault(sent(signal.SIGINT, 0), (130, 130)),
     "two: SIGHUP of 1 amid a checkpoint": Fault(saving(sent(signal.SIGHUP, 1)), (129, 129)),
     # A collective operation that does not end: the other process is there, by its heartbeats, as far as JAX can tell.
     "two: a hang": Fault(
@@ -141,10 +132,18 @@ FAULTS: dict[str, Fault] = {
         f"{who}: {what}": Fault(strike, codes, mend=mend, disk=what != AWAY)
         for who, codes in {"alone": (74,), "two": (74, 74)}.items()
         for what, (strike, mend) in FULL.items()
+        if ALL or who == "alone" or what in ("disk full", AWAY)
     },
 }
 if ALL:
-    FAULTS["alone: SIGSTOP, or a hang"] = Fault(sent(STOP, 0), (None,), refused=2)
+    FAULTS |= {
+        "alone: SIGSTOP, or a hang": Fault(sent(STOP, 0), (None,), refused=2),
+        "two: SIGKILL of 0": Fault(sent(KILL, 0), (-KILL, -signal.SIGABRT), bound_s=LOST_S),
+        "two: SIGKILL of 1 amid a checkpoint": Fault(saving(sent(KILL, 1)), (-signal.SIGABRT, -KILL), bound_s=LOST_S),
+        "two: SIGSTOP of 1": Fault(sent(STOP, 1), (-signal.SIGABRT, None), bound_s=LOST_S),
+        "two: SIGTERM of both": Fault(sent(TERM, *TWO), (143, 143)),
+        "two: SIGINT of 0": Fault(sent(signal.SIGINT, 0), (130, 130)),
+    }
     for who, codes in {"alone": (143,), "two": (143, 143)}.items():
         ends = Fault(sent(TERM, 0), codes)
         FAULTS[f"{who}: the newest checkpoint damaged after SIGTERM"] = ends._replace(then=damage)

@@ -20,7 +20,7 @@ from gmmae.training.loop import run
 from gmmae.training.records import Epoch
 from tests.launched import START_S, Launch
 from tests.multihost.test_launchers import HAND
-from tests.small import Recorder, fingerprint, losses, small
+from tests.small import CHEAP, Recorder, fingerprint, losses, small
 from tests.volume_sources import from_source
 
 
@@ -62,7 +62,7 @@ def test_two_processes_are_one_run(tmp_path, pair, scaling):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("epochs", "changes"),
-    [(20, {}), (5, {"scaling": "growing", "optim__batch_doubling_epochs": (2,)})],
+    [(20, {}), (5, {"scaling": "growing", "optim__batch_doubling_epochs": (2,), **CHEAP})],
     ids=["adam", "growing"],  # an optimiser gets the sum, see test_exact.py
 )
 def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_path, pair, epochs, changes):
@@ -98,7 +98,8 @@ def test_two_processes_read_only_what_their_devices_need_of_a_source_and_have_th
 
 @pytest.mark.slow
 def test_one_process_goes_on_with_what_two_have_begun(tmp_path, pair):
-    pair.start(small(parallel__devices="all", stop__max_epochs=100_000, checkpoint__every_epochs=1))
+    cheap = CHEAP | {"checkpoint__every_epochs": 1}
+    pair.start(small(parallel__devices="all", stop__max_epochs=100_000, **cheap))
     pair.wait_for_epochs(2)
     pair.processes[0].terminate()
     first, other = pair.finish()
@@ -106,7 +107,7 @@ def test_one_process_goes_on_with_what_two_have_begun(tmp_path, pair):
     assert (first.code, first.error, other) == (143, "", (143, "", ""))
     assert f"sigterm after {done} epochs" in first.out
     assert "checkpoint written; to resume: python train.py --config" in first.out
-    config = small(parallel__devices=1, stop__max_epochs=done + 2, checkpoint__every_epochs=1)
+    config = small(parallel__devices=1, stop__max_epochs=done + 2, **cheap)
     assert [row.epoch for row in alone(config, pair.workdir)] == [done + 1, done + 2]
     whole = alone(config, tmp_path / "whole")
     # Sums in another order: 1e-7 a step, carried on through some epochs of Adam.

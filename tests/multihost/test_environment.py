@@ -76,9 +76,10 @@ from gmmae.multihost import environment
 environment.cores = lambda: 2
 before = dict(os.environ)
 for scaling, samples in (("strong", 28), ("weak", 28), ("strong", 7)):
-    data = {"data__shape": 8, "data__samples": samples, "data__validation": 6}
-    options = {"optim__batch_size": 8, "stop__max_epochs": 1, "model__filters": (3, 3), "model__kernels": (3, 3)}
-    config = gmmae.configure(scaling=scaling, log__tensorboard=False, **data, **options)
+    data = {"data__ndim": 2, "data__shape": 8, "data__samples": samples, "data__validation": 6}
+    model = {"model__filters": (3,), "model__kernels": (3,), "model__components": 2}
+    options = {"optim__batch_size": 8, "stop__max_epochs": 1, "log__tensorboard": False}
+    config = gmmae.configure(scaling=scaling, **data, **model, **options)
     record = gmmae.train(config, f"{scaling}_{samples}", quiet=True)
     print(record.devices, record.global_batch)
 print(os.environ == before)

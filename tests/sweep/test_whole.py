@@ -15,10 +15,10 @@ from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import SweepConfig, TimingConfig, run_config, run_keys
 from gmmae.sweep.runs import SweepDir
 from gmmae.training import loop
-from tests.small import Recorder, small
+from tests.small import CHEAP, Recorder, small
 from tests.sweep.fake_runs import Watch
 
-RUN = small(parallel__devices="all", stop__max_epochs=2, checkpoint__every_epochs=5)
+RUN = small(parallel__devices="all", stop__max_epochs=2, checkpoint__every_epochs=5, **CHEAP)
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
 
 
