@@ -1,5 +1,6 @@
 """Labelled volumes of a run's data, divided as the run did, and what its model finds in them."""
 
+import itertools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -42,6 +43,7 @@ class Labelled(NamedTuple):
     classes: tuple[str, ...]  # their names
     truth: Int[np.ndarray, " samples"]  # class of each volume
     seen: Indices  # the model was trained on them
+    patients: set[str]  # names of those whose volumes, labelled or not, the model or what is kept was fitted to
     test: Indices  # those that judge; all of them are a cross-validation
     # Volumes to fit to, those that judge the fit, and folds of the first, or a validation set, that choose settings. Of a
     # cross-validation the last round judges nothing, and fits what is kept.
@@ -89,8 +91,19 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
         raise InputError(
             f"a class must be in several of {grouped.FOLDS} folds by {nodules.by}; got one whose samples are of few groups"
         )
-    names = tuple(classes.tolist())
-    return Labelled(nodules, names, truth, train, parts.get("test", fitted), rounds, own_test, len(labels) - len(kept))
+    patients = _patients(loaded, np.union1d(loaded.split.train, kept[rounds[-1][0]]), data)
+    names, unlabelled = tuple(classes.tolist()), len(labels) - len(kept)
+    return Labelled(nodules, names, truth, train, patients, parts.get("test", fitted), rounds, own_test, unlabelled)
+
+
+def _patients(loaded: sources.SplitNodules, fitted: Indices, data: DataConfig) -> set[str]:
+    if not loaded.nodules.by.startswith("patient"):
+        return set()
+    of_each = [sources.patients(loaded.nodules.take(fitted), data)]
+    if data.augment_with:
+        more = sources.of_generated(data, data.augment_with)
+        of_each.append(sources.patients(sources.undivided(more), more))
+    return set().union(*itertools.chain(*of_each))
 
 
 def labels_of(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]:

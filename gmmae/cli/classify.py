@@ -8,7 +8,6 @@ from gmmae.cli.arguments import data_of
 from gmmae.cli.options import ClassifyArguments
 from gmmae.config.schema import Config, flatten
 from gmmae.data.extraction import medmnist
-from gmmae.data.extraction.annotations import patient_key
 from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.volumes import to_density
 from gmmae.plotting import tables
@@ -61,12 +60,11 @@ def command(options: ClassifyArguments, config: Config) -> None:
     verdict = report.verdict(results, nodules.table["group"][labelled.test], nodules.by)
     notes = [verdict, *report.notes(labelled, data, runs, options.seeds)]
     fitted = nodules.take(labelled.rounds[-1][0])
-    patients = fitted.groups if nodules.by.startswith("patient") else ()
     known = report.published().get(medmnist.dataset_name(data.folder), {}) if data.source == "medmnist" else {}
     about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
     about |= {"losses": losses, "blocks": options.blocks, "label": rule._replace(column=rule.column or data.category_column)}
     volumes, _ = hashes(to_density(fitted.values, data.window, fitted.places))
     about |= {"fitted_to": fingerprint.words(volumes, fitted.table["origin"].tolist())}
-    about |= {"patients": sorted(set(map(patient_key, patients)))}
+    about |= {"patients": sorted(labelled.patients)}
     paths = report.write(out, labelled, results, known, about, basis)
     print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *paths])

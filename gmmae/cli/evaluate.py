@@ -46,6 +46,7 @@ DIVISION = {
     for name in (
         "source",
         "root",
+        "augment_with",
         "samples",
         "seed",
         "validation",

@@ -14,7 +14,6 @@ from gmmae.cli.evaluate import DIVISION, kinds_of
 from gmmae.cli.options import PredictArguments
 from gmmae.config.schema import Config, changed
 from gmmae.data import sources
-from gmmae.data.extraction.annotations import patient_key
 from gmmae.data.extraction.folders import source_of
 from gmmae.data.volumes import own_columns, to_density
 from gmmae.plotting import tables
@@ -62,7 +61,7 @@ def command(options: PredictArguments, config: Config) -> None:
     known, density = fingerprint.read(run), to_density(nodules.values, data.window, nodules.places)
     known = known and known._replace(train=[*known.train, *fitted_to])
     kinds = np.array(kinds_of(known, density, columns["origin"].tolist(), "all", True, "unseen"))
-    fitted = (kinds == "train") | np.isin([*map(patient_key, nodules.groups)], patients)
+    fitted = (kinds == "train") | [not names.isdisjoint(patients) for names in sources.patients(nodules, data)]
     kinds = np.where(fitted, "fitted", kinds)
     labels = columns["category"]  # an .npz has no other column of them
     if options.label_column or nodules.column(rule.column or "") is not None:

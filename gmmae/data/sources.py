@@ -37,10 +37,10 @@ def load(config: DataConfig) -> SplitNodules:
     divided = divide(nodules, config)
     if not config.augment_with:
         return SplitNodules(nodules, divided)
-    more = undivided(of_generated(config, config.augment_with))
+    more = undivided(of_more := of_generated(config, config.augment_with))
     held_out = nodules.take(divided.validation)
-    known = {key for keys in _kin(held_out, held_out.column("inserted")) for key in keys}
-    shared = [name for name, keys in zip(more.names, _kin(more, more.table["name"]), strict=True) if known & keys]
+    known = {key for keys in _kin(held_out, config, held_out.column("inserted")) for key in keys}
+    shared = [name for name, keys in zip(more.names, _kin(more, of_more, more.table["name"]), strict=True) if known & keys]
     if shared and not config.allow_seen:
         raise DataError(
             f"nodules of data.augment_with must belong to no validation nodule; {len(shared)} of {len(more.values)} do, such "
@@ -58,11 +58,19 @@ def undivided(config: DataConfig) -> Nodules:
     return nodules._replace(values=central_section(nodules.values, config.ndim), masks=masks)
 
 
-def _kin(nodules: Nodules, generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
-    """Patients, by any column, the scan, the generated nodule itself, and voxels."""
-    columns = (nodules.table["group"], nodules.table["origin"], generated, *map(nodules.column, PATIENTS))
-    for volume, *texts in zip(nodules.values, *(column for column in columns if column is not None), strict=True):
-        yield {volume.tobytes(), *map(patient_key, texts)} - {""}
+def patients(nodules: Nodules, config: DataConfig) -> list[set[str]]:
+    """What the patient of each nodule is called, in its group's name and in every column of patients."""
+    found = {name: nodules.column(name) for name in (*PATIENTS, config.group_column)}
+    # Of two values, such as case and control, these name no patients.
+    columns = [each for name, each in found.items() if each is not None and (name not in ("case", "group") or len({*each}) > 2)]
+    return [set(map(patient_key, names)) - {""} for names in zip(nodules.table["group"], *columns, strict=True)]
+
+
+def _kin(nodules: Nodules, config: DataConfig, generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
+    """Patients, the scan, the generated nodule itself, and voxels."""
+    columns = (column for column in (nodules.table["origin"], generated) if column is not None)
+    for volume, names, *texts in zip(nodules.values, patients(nodules, config), *columns, strict=True):
+        yield {volume.tobytes(), *names, *map(patient_key, texts)} - {""}
 
 
 def of_generated(config: DataConfig, root: Path | str) -> DataConfig:

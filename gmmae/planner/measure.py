@@ -36,7 +36,7 @@ from gmmae.training import compilation, loop, programs
 from gmmae.training.compilation import RunCache
 from gmmae.training.stopping import StopMonitor, until_stop
 from gmmae.training.terminal import Plain
-from gmmae.training.workdir import WorkDir
+from gmmae.training.workdir import WorkDir, begins_with
 
 MIN_BASE_EPOCHS = 2
 """Below it the zoo says nothing of the steps."""
@@ -176,6 +176,8 @@ class _Work:
             "version of gmmae": VERSION,
             "configuration": json.loads(json.dumps(identity_fields(config))),
             "data": setup.fingerprint.digests,
+            "spacing of validations": config.stop.validate_every_steps,
+            **begins_with(config),
             "device": setup.devices.kind,
         }
         self._kept = read_kept(root / "measured.json", shared)

@@ -154,3 +154,9 @@ def alone(lock: Path, work: str) -> AbstractContextManager[None]:
         )
 
     return locks.held(lock, refuse)
+
+
+def begins_with(config: Config) -> dict[str, str]:
+    """What runs that are compared must share beside their data, by name: the best parameters of `init_from` as they are now."""
+    record = WorkDir(Path(config.init_from)).read_record() if config.init_from else None
+    return {"parameters of init_from": f"epoch {record.best_epoch} of run {record.run_id}"} if record else {}

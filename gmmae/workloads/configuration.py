@@ -73,8 +73,12 @@ def without_own_csv(config: Config, own: Config) -> Config:
 
 
 def on_its_data(config: Config, own: Config) -> Config:
-    """Leaves out the run's CSV where the changes name another folder of data."""
-    return config if _data_setting(config, "root") == _data_setting(own, "root") else without_own_csv(config, own)
+    """Leaves out the run's CSV and what augments its training where the changes name another folder of data."""
+    if _data_setting(config, "root") == _data_setting(own, "root"):
+        return config
+    if (more := _data_setting(own, "augment_with")) and _data_setting(config, "augment_with") == more:
+        config = changed(config, data__augment_with=None)
+    return without_own_csv(config, own)
 
 
 def identity_settings(config: Config) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Workloads by name, and the checks of what they return."""
 
+import ast
 import dataclasses
 import hashlib
 import importlib
@@ -60,10 +61,32 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     sys.path.append(str(path.parent))  # for modules beside it
+    _require_own_modules(path)
     source = path.read_bytes()
     module.__dict__[SOURCE_HASH] = _digest(source)
     exec(compile(source, path, "exec"), module.__dict__)  # these bytes, and not those of a cached file of the same second
     return module
+
+
+def _require_own_modules(path: Path) -> None:
+    """Refuses a file whose import of a module beside it would give another of this name, such as that of another project."""
+    files, seen = [path], set[str]()
+    for file in files:
+        nodes = [*ast.walk(ast.parse(file.read_bytes(), file))]
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+        for name in sorted({name.partition(".")[0] for name in names} - seen):
+            seen.add(name)
+            beside = (path.with_name(f"{name}.py"), path.with_name(name) / "__init__.py")
+            for own in (place for place in beside if place.is_file()):
+                found = sys.modules.get(name) or importlib.util.find_spec(name)
+                place = getattr(found, "__file__", None) or getattr(found, "origin", None) or "a module of Python"
+                if Path(place).resolve() != own.resolve():
+                    raise WorkloadError(
+                        f"a module beside a workload must have a name of its own; got {own}, but `import {name}` gives {place}:"
+                        " rename it, or use the two in processes of their own"
+                    )
+                files.append(own)
 
 
 def _from_name(name: str) -> ModuleType:

@@ -32,7 +32,7 @@ def test_intervals_resample_patients():
     inputs, half = np.arange(60.0)[:, None], np.arange(30)
     nodules = Nodules(inputs, None, make_table([*map(str, inputs)], group=["a"] * 60))
     rounds = [(half, half + 30, [(half, half + 30)])]
-    labelled = Labelled(nodules, ("x", "y"), np.arange(60) % 2, half, half + 30, rounds, True, 0)
+    labelled = Labelled(nodules, ("x", "y"), np.arange(60) % 2, half, set(), half + 30, rounds, True, 0)
     for result in compare(labelled, [{"voxels": inputs}], 1, print):
         assert np.isnan([*result.auc[1:], *result.accuracy[1:]]).all()
 

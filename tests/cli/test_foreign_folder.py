@@ -82,6 +82,19 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     assert {row["nodule_id"]: row["split"] for row in found} == {
         name: "validation" if name in held_out else "fitted" for name in known
     }
+    # A patient of the training set is known by any column that names patients, and without a label too.
+    patient = next(row["PatientID"] for row in evaluated if row["split"] == "train")
+    unlabelled = [line.rpartition(",")[0] + "," if f",{patient}," in line else line for line in lines]
+    (tmp_path / "unlabelled.csv").write_text("\n".join(unlabelled))
+    lines_of(capsys, "classify", run, "--data.csv", tmp_path / "unlabelled.csv", "--label-column", "diagnosis", "--seeds", 1)
+    (tmp_path / "new").mkdir()
+    table = ["nodule_id,file,PatientID,MRN,diameter_mm"]
+    for i, names in enumerate((f"{patient},", f",{patient.lower()}", "Q1,Q1")):
+        np.save(tmp_path / "new" / f"{i}.npy", np.random.default_rng(i).normal(-400, 300, (12, 12, 12)))
+        table.append(f"M{i},{i}.npy,{names},9")
+    (tmp_path / "new" / "nodules.csv").write_text("\n".join(table))
+    lines_of(capsys, "predict", run, tmp_path / "new", "--out", tmp_path / "of_new")
+    assert [row["split"] for row in rows(tmp_path / "of_new" / "probabilities.csv")] == ["fitted", "fitted", "unseen"]
 
 
 def test_of_two_columns_for_one_thing_the_first_of_the_list_is_used_and_said(folder, tmp_path, capsys):

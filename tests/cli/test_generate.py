@@ -13,7 +13,7 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import csv_text
 from gmmae.training import fingerprint
 from gmmae.training.loop import run
-from gmmae.workloads.configuration import read_config
+from gmmae.workloads.configuration import on_its_data, read_config
 from tests.cli.conftest import TrainedRun
 from tests.commands import lines_of, refusal, rows, run_gmmae
 from tests.interrupting import tree
@@ -86,6 +86,8 @@ def test_it_writes_cubes_and_sheets_to_look_at(lattice_run, tmp_path, capsys):
     assert fingerprint.read(out) == whole
     config = changed(config, data__augment_with=str(out))
     assert fingerprint.descended(config, whole).digests == whole.digests
+    for root, augments in ((None, True), ("elsewhere", False)):  # other data are evaluated without them
+        assert bool(on_its_data(changed(config, data__root=root), config).settings.data.augment_with) == augments
     with pytest.raises(InputError, match=f"got 3 of 23 that the model of {out} was trained on"):
         fingerprint.descended(config, whole._replace(validation=whole.validation + whole.train[:3]))
     # Another call leaves them as they are.

@@ -99,6 +99,8 @@ def test_measurements_of_something_else_are_refused(tmp_path, name):
         plan(tmp_path)
         with pytest.raises(InputError, match=r'optim.clip_norm was "none", now 0.5'):
             plan(tmp_path, optim__clip_norm=0.5)
+        with pytest.raises(InputError, match="the same spacing of validations; got"):
+            plan(tmp_path, stop__validate_every_steps=1)
         kept = json.loads(path.read_text())
         kept["shared"][name] = "another"
         path.write_text(json.dumps(kept))

@@ -359,6 +359,7 @@ def test_a_second_sweep_on_the_same_work_directory_is_refused_while_the_first_ru
     [
         (grid(run=changed(configuration(), loss="mae")), 'run.loss was "msle", now "mae"'),
         (grid(mode="measured", jobs=1), 'mode was "virtual", now "measured"'),
+        (grid(run=Config(stop=StopConfig(validate_every_steps=1))), 'run.stop.validate_every_steps was "none", now 1'),
     ],
 )
 def test_the_work_directory_of_another_sweep_is_refused_and_left_as_it_is(tmp_path, config, change):

@@ -64,6 +64,16 @@ def test_a_file_imports_a_module_beside_it(path):
     path.with_name("beside_mine.py").write_text("SIZE = 7")
     path.write_text(TEXT.replace("4", "SIZE").replace("\n@", "from beside_mine import SIZE\n@", 1))
     assert registry.configuration(str(path)).settings.size == 7
+    # In the same process that module's name is taken for a file of another folder, also by way of a third module.
+    other = path.parent.parent / "other" / "mine.py"
+    other.parent.mkdir()
+    other.write_text(path.read_text().replace("beside_mine", "between"))
+    other.with_name("between.py").write_text("from beside_mine import SIZE")
+    assert registry.configuration(str(other)).settings.size == 7
+    other.with_name("beside_mine.py").write_text("SIZE = 8")
+    other.write_text(other.read_text() + "\n")
+    with pytest.raises(InputError, match=rf"got {other.parent}/beside_mine.py, but .* gives {path.parent}/beside_mine.py"):
+        registry.configuration(str(other))
 
 
 def test_a_file_that_has_changed_is_imported_again_for_a_new_configuration(path):

@@ -31,8 +31,11 @@ def summarise(
     arrays = [task for task in plan.tasks if task.file.suffix in ARRAY_SUFFIXES and config.crop != "whole"]
     unknown = {item.name for task in arrays for item in task.items if item.spacing_mm is None}
     # An array that is the cube already needs no spacing.
-    cut = table["place"][np.isin(table["name"], [*unknown]) & (table["edge_mm"] != max(values.shape[1:]))].tolist()
+    bare, whole = np.isin(table["name"], [*unknown]), table["edge_mm"] == max(values.shape[1:])
+    cut, taken = (table["place"][bare & part].tolist() for part in (~whole, whole))
     notes += [f"{len(cut)} arrays without a spacing are cut as if a voxel were 1 mm, such as {cut[0]}: give it"] if cut else []
+    if taken and (cut or config.crop != DataConfig.crop):
+        notes.append(f"{len(taken)} arrays of data.shape voxels without a spacing are not cut, such as {taken[0]}")
     of_each = [*zip(*(table[name].tolist() for name in ("name", "group", "split")), strict=True)]
     trained = {group for _, group, split in of_each if split == "train"}
     if leaks := [name for name, group, split in of_each if split not in ("", "train") and group in trained]:
