@@ -18,6 +18,8 @@ os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.system.environment sets it 
 os.environ.setdefault("GMMAE_TEST_COMPILED", f"{tempfile.gettempdir()}/gmmae_compiled_{os.getpid()}")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["GMMAE_TEST_COMPILED"]
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+# Most of the time of most tests is compiling. Tests of bits, and of programs as such, use the fixture `optimised`.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 
 import jax
 import pytest
@@ -51,6 +53,17 @@ def forget_programs() -> Iterator[None]:
     if next(TESTS) % 4 == 0 and (not maps.exists() or maps.read_bytes().count(b"\n") > MAPPINGS):
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture(scope="module")
+def optimised() -> Iterator[None]:
+    """Programs as XLA compiles them for users, in subprocesses too."""
+    for disabled in (False, True):
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(disabled).lower()
+        jax.config.update("jax_disable_most_optimizations", disabled)
+        jax.clear_caches()
+        if not disabled:
+            yield
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from gmmae.config.schema import Config, changed
 from tests.small import EXACT, SMALL_LATTICE, SMALL_SEGMENTATION, finish, losses
 from tests.small import small as relu
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("optimised")]
 
 KEPT = Path(__file__).with_name("histories.json")
 RTOL = 1e-5

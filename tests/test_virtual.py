@@ -10,7 +10,7 @@ from gmmae.training.loop import run
 from gmmae.training.records import Record
 from tests.small import Recorder, losses, small
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("optimised")]
 
 # silu: with ReLU two equal runs part once an input within rounding of zero falls on the other side.
 # docs/measurements/equality.md has the sizes.

@@ -9,6 +9,8 @@ import pytest
 from docs import execute
 from tests.documents.reading import NOTEBOOKS
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 MAX_BYTES = 150_000
 
 

@@ -8,6 +8,8 @@ from gmmae.models.kernels import loss_kernel
 from gmmae.models.losses import msle
 from tests.models.kernels.by_product import RANGES, errors, problems, product, with_gradient
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @pytest.mark.parametrize("spread", [1.0, 2.0])
 def test_losses_and_gradients_are_those_of_float64(gpus, spread):

@@ -11,6 +11,8 @@ from gmmae.training import compilation, loop, programs
 from gmmae.training.parallel import Devices
 from tests.small import Recorder, small
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 SMOOTH = {"model__activation": "silu"}
 """The reason for no ReLU: with it two runs part once an input within rounding of zero falls on the other side."""
 

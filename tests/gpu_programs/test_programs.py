@@ -17,6 +17,8 @@ from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, PLAIN, Asked, faults, validation_faults
 from tests.small import small
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 STEPS = 5
 PAPER = changed(read_config(find("paper")), data__samples=32 * STEPS + 128, data__validation=128)
 PARAMETERS = 493_492

@@ -23,6 +23,8 @@ from tests.multihost.test_launchers import HAND
 from tests.small import CHEAP, Recorder, fingerprint, losses, small
 from tests.volume_sources import from_source
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @pytest.fixture
 def pair(tmp_path) -> Iterator[Launch]:

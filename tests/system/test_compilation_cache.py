@@ -18,6 +18,8 @@ from gmmae.system.compilation_cache import CACHE_FOLDER, CACHE_MIN_S, keep
 from gmmae.system.environment import THREADS
 from tests.small import fingerprint, small
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = small(
     data__ndim=1,  # figures of lines are drawn fast

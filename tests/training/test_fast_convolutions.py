@@ -17,6 +17,8 @@ from flax import linen as nn
 
 from gmmae.workloads.interface import Splits, Workload
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @dataclass(frozen=True)
 class Config:

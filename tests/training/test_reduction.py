@@ -9,6 +9,8 @@ from gmmae.training.exact import tree_sum
 from gmmae.training.parallel import choose
 from gmmae.training.step import LARGE, in_micro_batches, pmean
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @pytest.mark.parametrize(("first", "count"), [(0, 1), (5, 1), (2, 2), (4, 4), (16, 16), (0, 32)])
 def test_the_bits_are_those_of_the_same_tree_in_numpy(first, count):
