@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from itertools import islice
+from multiprocessing import active_children
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
@@ -140,6 +141,7 @@ def _extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Gen
         ) from error
     finally:
         pool.stop()
+        _Worker.kill_all()  # Pebble takes their locks away first, and one that is still starting would print a traceback
         pool.join()
 
 
@@ -157,6 +159,12 @@ class _Worker(SpawnProcess):
         finally:
             sys.modules["__main__"] = main
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    @staticmethod
+    def kill_all() -> None:
+        for child in active_children():
+            if isinstance(child, _Worker):
+                child.kill()
 
 
 class _Context(SpawnContext):
