@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import pytest
 
 from gmmae.config.schema import Config
@@ -25,11 +26,11 @@ def whole(tmp_path_factory):
     """Returns a run by its changes of `SMALL`; no test may write to its work directory."""
 
     @cache
-    def throughout(**changes: Any) -> Whole:
+    def throughout(_: bool, **changes: Any) -> Whole:
         config, workdir = small(**changes), tmp_path_factory.mktemp("whole")
         run = Whole(config, workdir, *finish(config, workdir))
         rows = run.display.rows
         assert len({row.val_loss for row in rows}) == len(rows), "losses that do not change would say nothing"
         return run
 
-    return throughout
+    return lambda **changes: throughout(jax.config.read("jax_disable_most_optimizations"), **changes)

@@ -7,6 +7,8 @@ from gmmae.config.schema import LogConfig, OptimConfig, ParallelConfig, StopConf
 from gmmae.workloads import registry
 from tests.small import fingerprint, finish, losses
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 WORKLOAD = """
 from dataclasses import dataclass
 
@@ -16,8 +18,6 @@ import numpy as np
 from flax import linen as nn
 
 from gmmae.workloads.interface import Splits, Workload
-
-pytestmark = pytest.mark.usefixtures("optimised")
 
 
 @dataclass(frozen=True)
