@@ -21,6 +21,8 @@ from gmmae.training.step import Algorithm, train_steps
 from gmmae.workloads import registry
 from tests.small import CHEAP, EXACT, RATES, Recorder, fingerprint, small
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch):
@@ -67,8 +69,6 @@ DIVIDING = """
 from dataclasses import dataclass
 import jax, numpy as np
 from gmmae.workloads.interface import Splits, Workload
-
-pytestmark = pytest.mark.usefixtures("optimised")
 
 @dataclass(frozen=True)
 class Config:
