@@ -14,7 +14,7 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.system.environment sets it for exact reductions of eight shards
 # Programs that several tests compile alike, in subprocesses too, are kept for the session, and never in the user's folder.
-# Workers of pytest-xdist have the folder of the process that started them, and the sessions of `.ci/run` have one of all.
+# Workers of pytest-xdist have the folder of the process that started them, and all sessions of `.ci/run` share one.
 os.environ.setdefault("GMMAE_TEST_COMPILED", f"{tempfile.gettempdir()}/gmmae_compiled_{os.getpid()}")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["GMMAE_TEST_COMPILED"]
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
@@ -58,12 +58,13 @@ def forget_programs() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def optimised() -> Iterator[None]:
     """Programs as XLA compiles them for users, in subprocesses too."""
-    for disabled in (False, True):
-        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(disabled).lower()
-        jax.config.update("jax_disable_most_optimizations", disabled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "false")
+        jax.config.update("jax_disable_most_optimizations", False)
         jax.clear_caches()
-        if not disabled:
-            yield
+        yield
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.clear_caches()
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import pytest
 from benchmarks import hlo, hlo_costs, thunks
 from benchmarks.device_programs import RATES, TARGETS
 
-pytestmark = pytest.mark.usefixtures("optimised")
-
 TEXT = (Path(__file__).parent / "step.hlo").read_text()
 PROGRAM = hlo.parse(TEXT)
 FOUND = {launch.instruction.name: launch for launch in hlo.launches(PROGRAM, "step_body")}

@@ -1,6 +1,5 @@
 """Labelled volumes of a run's data, divided as the run did, and what its model finds in them."""
 
-import itertools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -99,11 +98,12 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
 def _patients(loaded: sources.SplitNodules, fitted: Indices, data: DataConfig) -> set[str]:
     if not loaded.nodules.by.startswith("patient"):
         return set()
-    of_each = [sources.patients(loaded.nodules.take(fitted), data)]
+    of_each = sources.patients(loaded.nodules, data)
+    names = [of_each[i] for i in fitted]
     if data.augment_with:
         more = sources.of_generated(data, data.augment_with)
-        of_each.append(sources.patients(sources.undivided(more), more))
-    return set().union(*itertools.chain(*of_each))
+        names += sources.patients(sources.undivided(more), more)
+    return set().union(*names)
 
 
 def labels_of(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples"]:

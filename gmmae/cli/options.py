@@ -182,7 +182,7 @@ class GenerateArguments(Options):
     count: Annotated[int, between(1, 100_000)] = 100  # nodules to make
     category: str | None = None  # category of all nodules; none: as in the training set
     diameter_mm: Limits | None = None  # smallest and largest diameter, mm; none: as in the training set
-    malignancy: Limits | None = None  # lowest and highest score of the training nodules that shapes begin with (malignancy)
+    malignancy: Limits | None = None  # lowest and highest score (column malignancy) of the nodules that shapes begin with
     seed: Seed = 0  # random seed of the nodules
     size: Size = "auto"  # voxels along the longest axis of a cube; auto: as in the training set
     bandwidth: Strength = 1.3  # noise of the prior, in standard deviations within a category; 0.6 for classifiers

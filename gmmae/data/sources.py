@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
-from gmmae.data.extraction.annotations import PATIENTS, patient_key
+from gmmae.data.extraction.annotations import PATIENTS, patient_key, says_case_or_control
 from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
@@ -38,9 +38,11 @@ def load(config: DataConfig) -> SplitNodules:
     if not config.augment_with:
         return SplitNodules(nodules, divided)
     more = undivided(of_more := of_generated(config, config.augment_with))
-    held_out = nodules.take(divided.validation)
-    known = {key for keys in _kin(held_out, config, held_out.column("inserted")) for key in keys}
-    shared = [name for name, keys in zip(more.names, _kin(more, of_more, more.table["name"]), strict=True) if known & keys]
+    held_out, names = nodules.take(divided.validation), patients(nodules, config)
+    kin = _kin(held_out, [names[i] for i in divided.validation], held_out.column("inserted"))
+    known = {key for keys in kin for key in keys}
+    others = _kin(more, patients(more, of_more), more.table["name"])
+    shared = [name for name, keys in zip(more.names, others, strict=True) if known & keys]
     if shared and not config.allow_seen:
         raise DataError(
             f"nodules of data.augment_with must belong to no validation nodule; {len(shared)} of {len(more.values)} do, such "
@@ -61,16 +63,17 @@ def undivided(config: DataConfig) -> Nodules:
 def patients(nodules: Nodules, config: DataConfig) -> list[set[str]]:
     """What the patient of each nodule is called, in its group's name and in every column of patients."""
     found = {name: nodules.column(name) for name in (*PATIENTS, config.group_column)}
-    # Of two values, such as case and control, these name no patients.
-    columns = [each for name, each in found.items() if each is not None and (name not in ("case", "group") or len({*each}) > 2)]
+    if found["case"] is not None and says_case_or_control(found["case"].tolist()):
+        found["case"] = None
+    columns = [column for column in found.values() if column is not None]
     return [set(map(patient_key, names)) - {""} for names in zip(nodules.table["group"], *columns, strict=True)]
 
 
-def _kin(nodules: Nodules, config: DataConfig, generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
+def _kin(nodules: Nodules, names: list[set[str]], generated: np.ndarray | None) -> Iterator[set[str | bytes]]:
     """Patients, the scan, the generated nodule itself, and voxels."""
     columns = (column for column in (nodules.table["origin"], generated) if column is not None)
-    for volume, names, *texts in zip(nodules.values, patients(nodules, config), *columns, strict=True):
-        yield {volume.tobytes(), *names, *map(patient_key, texts)} - {""}
+    for volume, of_patient, *texts in zip(nodules.values, names, *columns, strict=True):
+        yield {volume.tobytes(), *of_patient, *map(patient_key, texts)} - {""}
 
 
 def of_generated(config: DataConfig, root: Path | str) -> DataConfig:

@@ -31,7 +31,14 @@ from gmmae.training.records import epoch_ends
 from gmmae.training.stopping import until_stop
 from gmmae.training.workdir import WorkDir, alone, os_errors_as_input_errors, storage
 
-FIXED = ("mode", *(f"run.stop.{key}" for key in ("target", "monitor", "mode", "collapse_epochs", "validate_every_steps")))
+FIXED = (
+    "mode",
+    "run.stop.target",
+    "run.stop.monitor",
+    "run.stop.mode",
+    "run.stop.collapse_epochs",
+    "run.stop.validate_every_steps",
+)
 """Keys that a sweep may not change besides those of a run, because they decide how its finished runs ended.
 
 No key of `run.stop` may where a computed run would have ended earlier.

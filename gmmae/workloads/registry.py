@@ -77,8 +77,8 @@ def _require_own_modules(path: Path) -> None:
         names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
         for name in sorted({name.partition(".")[0] for name in names} - seen):
             seen.add(name)
-            beside = (path.with_name(f"{name}.py"), path.with_name(name) / "__init__.py")
-            for own in (place for place in beside if place.is_file()):
+            beside = (path.with_name(name) / "__init__.py", path.with_name(f"{name}.py"))  # a package comes first
+            for own in [place for place in beside if place.is_file()][:1]:
                 found = sys.modules.get(name) or importlib.util.find_spec(name)
                 place = getattr(found, "__file__", None) or getattr(found, "origin", None) or "a module of Python"
                 if Path(place).resolve() != own.resolve():

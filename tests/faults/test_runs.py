@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 ALL = bool(os.environ.get("GMMAE_TEST_FAULTS"))
-"""Also the faults whose promise other tests hold, and the other one of two processes: make test-faults."""
+"""Also the faults whose promise other tests hold, or that strike the other of two processes: make test-faults."""
 EPOCHS, EVERY = 30, 2
 CONFIG = small(
     parallel__devices="all",

@@ -29,6 +29,11 @@ MIN_CASE_ROWS = 10
 """From so many rows on, a column `case` of two values says case or control, and is no patient."""
 
 
+def says_case_or_control(values: Sequence[str]) -> bool:
+    """Whether a column `case` has no more than two values in many rows, so that it names no patients."""
+    return len(values) >= MIN_CASE_ROWS and len({*values} - {""}) <= 2
+
+
 class Fault(NamedTuple):
     """A part of the data that cannot be used.
 
@@ -138,9 +143,9 @@ def table_of(
     """The nodules of a CSV's records: line numbers, which `form` shows in messages, and cells."""
     required = (file_column, *(COLUMNS if file_column == "seriesuid" else ()))
     used, records = _recognised(path, header, config, required), [*records]
-    if "case" in used and len(records) >= MIN_CASE_ROWS:
-        cases = {dict(zip(header, cells, strict=False)).get(used["case"], "") for _, cells in records}
-        if len(cases - {""}) <= 2:
+    if "case" in used:
+        cases = [dict(zip(header, cells, strict=False)).get(used["case"], "") for _, cells in records]
+        if says_case_or_control(cases):
             used.pop("case")
     ours = {column: name for name, column in used.items()}
     columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
