@@ -59,7 +59,7 @@ def test_twenty_epochs_have_the_same_bits_on_any_number_of_devices(tmp_path, cou
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lars"])  # the others are parts of these
 def test_every_optimiser_has_the_same_bits_on_any_number_of_devices(tmp_path, name):
     optim = {"optim__name": name, "optim__learning_rate": RATES[name], "optim__weight_decay": 0.01}
     assert len(bits(tmp_path, (1, 8), 5, **optim, **CHEAP)) == 1

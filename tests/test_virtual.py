@@ -25,8 +25,7 @@ def trained(folder, **changes) -> tuple[Record, np.ndarray]:
     return record, np.array(losses(display.rows))
 
 
-@pytest.mark.parametrize("devices", [2, 4])
-@pytest.mark.parametrize("scaling", ["strong", "weak", "linear", "linear-warmup"])
+@pytest.mark.parametrize(("scaling", "devices"), [("strong", 4), ("weak", 4), ("linear", 2), ("linear-warmup", 4)])
 def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, scaling, devices):
     measured, real = trained(tmp_path / "real", scaling=scaling, parallel__devices=devices)
     record, virtual = trained(tmp_path / "virtual", scaling=scaling, parallel__devices=1, parallel__simulate_devices=devices)
@@ -43,7 +42,7 @@ def in_one(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("in_one"), scaling="weak", parallel__simulate_devices=2)[1]
 
 
-@pytest.mark.parametrize("size", [1, 3, 5, 100])
+@pytest.mark.parametrize("size", [3, 100])
 def test_micro_batches_change_no_loss(tmp_path, in_one, size):
     _, parts = trained(tmp_path / "parts", scaling="weak", parallel__simulate_devices=2, parallel__micro_batch_size=size)
     np.testing.assert_allclose(parts, in_one, rtol=RTOL)

@@ -111,13 +111,10 @@ FAULTS: dict[str, Fault] = {
     "alone: SIGKILL": Fault(sent(KILL, 0), (-KILL,)),
     "alone: SIGKILL amid a checkpoint": Fault(saving(sent(KILL, 0)), (-KILL,)),
     "alone: SIGTERM": Fault(sent(TERM, 0), (143,)),
-    "alone: SIGINT": Fault(sent(signal.SIGINT, 0), (130,)),
-    "alone: SIGHUP": Fault(sent(signal.SIGHUP, 0), (129,)),
     "two: SIGKILL of 1": Fault(sent(KILL, 1), (-signal.SIGABRT, -KILL), bound_s=LOST_S),
     "two: SIGKILL of 0 amid a checkpoint": Fault(saving(sent(KILL, 0)), (-KILL, -signal.SIGABRT), bound_s=LOST_S),
     "two: SIGSTOP of 0": Fault(sent(STOP, 0), (None, -signal.SIGABRT), bound_s=LOST_S),
     "two: SIGTERM of 1": Fault(sent(TERM, 1), (143, 143)),
-    "two: SIGHUP of 1 amid a checkpoint": Fault(saving(sent(signal.SIGHUP, 1)), (129, 129)),
     # A collective operation that does not end: the other process is there, by its heartbeats, as far as JAX can tell.
     "two: a hang": Fault(
         sent(STOP, 1), (-signal.SIGALRM, None), bound_s=20.0, options={"stall-timeout-s": 3, "heartbeat-timeout-s": 100}
@@ -132,11 +129,14 @@ FAULTS: dict[str, Fault] = {
         f"{who}: {what}": Fault(strike, codes, mend=mend, disk=what != AWAY)
         for who, codes in {"alone": (74,), "two": (74, 74)}.items()
         for what, (strike, mend) in FULL.items()
-        if ALL or who == "alone" or what in ("disk full", AWAY)
+        if ALL or what == "disk full" or (who, what) in (("alone", "disk full but for rows"), ("two", AWAY))
     },
 }
 if ALL:
     FAULTS |= {
+        "alone: SIGINT": Fault(sent(signal.SIGINT, 0), (130,)),
+        "alone: SIGHUP": Fault(sent(signal.SIGHUP, 0), (129,)),
+        "two: SIGHUP of 1 amid a checkpoint": Fault(saving(sent(signal.SIGHUP, 1)), (129, 129)),
         "alone: SIGSTOP, or a hang": Fault(sent(STOP, 0), (None,), refused=2),
         "two: SIGKILL of 0": Fault(sent(KILL, 0), (-KILL, -signal.SIGABRT), bound_s=LOST_S),
         "two: SIGKILL of 1 amid a checkpoint": Fault(saving(sent(KILL, 1)), (-signal.SIGABRT, -KILL), bound_s=LOST_S),

@@ -20,7 +20,7 @@ from gmmae.training.loop import run
 from gmmae.training.records import Epoch
 from tests.launched import START_S, Launch
 from tests.multihost.test_launchers import HAND
-from tests.small import CHEAP, Recorder, fingerprint, losses, small
+from tests.small import CHEAP, EXACT, Recorder, fingerprint, losses, small
 from tests.volume_sources import from_source
 
 pytestmark = pytest.mark.usefixtures("optimised")
@@ -44,8 +44,8 @@ def alone(config: Config, workdir: Path) -> list[Epoch]:
 @pytest.mark.parametrize("scaling", ["strong", "local"])
 def test_two_processes_are_one_run(tmp_path, pair, scaling):
     # Smooth, so that rounding does not grow: beyond a ReLU's kink 1e-4 was seen on one processor.
-    changes = {"model__activation": "silu", "stop__max_epochs": 5, "log__tensorboard": True}
-    config = small(scaling=scaling, optim__local_steps=2, parallel__devices=4, **changes)
+    config = small(scaling=scaling, optim__local_steps=2, parallel__devices=4, log__tensorboard=True, **CHEAP)
+    config = changed(config, model__activation="silu", stop__max_epochs=5)
     pair.start(config)
     first, silent = pair.finish()
     assert (first.code, first.error) == (0, "")
@@ -68,7 +68,7 @@ def test_two_processes_are_one_run(tmp_path, pair, scaling):
     ids=["adam", "growing"],  # an optimiser gets the sum, see test_exact.py
 )
 def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_path, pair, epochs, changes):
-    exact = {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "stop__max_epochs": epochs} | changes
+    exact = EXACT | {"stop__max_epochs": epochs} | changes
     config = small(parallel__devices=1, parallel__simulate_devices=4, **exact)
     found = alone(config, tmp_path / "one")
     assert len({row.val_loss for row in found}) == epochs
@@ -80,7 +80,7 @@ def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_
 
 @pytest.mark.slow
 def test_two_processes_read_only_what_their_devices_need_of_a_source_and_have_the_bits_of_arrays(tmp_path, pair):
-    exact = {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "stop__max_epochs": 4}
+    exact = EXACT | CHEAP | {"stop__max_epochs": 4}
     config = small(parallel__devices=1, parallel__simulate_devices=4, **exact)
     found = alone(config, tmp_path / "one")
     assert len({row.val_loss for row in found}) == 4
