@@ -38,6 +38,9 @@ COLUMNS = {
     "COLUMN": "a column of the data's CSV, one each; it is called csv_COLUMN where a column above has its name",
 }
 
+OTHER_CODE = 0.02
+"""Relative difference of the validation loss beyond which what computes it must have changed since the run."""
+
 MAX_REFINED_VALUES = 2**21
 """Of 512 volumes of 16³, which take about ten seconds."""
 
@@ -98,6 +101,12 @@ def command(options: EvaluateArguments, config: Config) -> None:
         refined = {"refined_30": model.refine(samples, 30)["loss"]} if about and few else {}
         found, more = {**model.evaluate(samples), **losses, **refined}, (data.columns or {}).get(part, {})
         metrics = list(found)
+        before, now = model.record.best_val_loss, found[LOSS].mean()
+        if part == "validation" and not changes and not np.isclose(now, before, rtol=OTHER_CODE):
+            print(
+                f"warning: the validation loss of these parameters was {before:.6g} in the run and is {now:.6g}: a file that "
+                "the workload imports or reads has changed, or the program"
+            )
         columns |= {name: values.tolist() for name, values in found.items()}
         columns |= {f"csv_{name}" if name in columns else name: values for name, values in more.items()}
         rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

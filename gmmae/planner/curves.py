@@ -29,6 +29,9 @@ MAX_FARTHER = 0.1
 MIN_VALIDATIONS = 5
 """Up to the target; a curve of fewer is coarse."""
 
+MAX_GAP = 0.4
+"""Of the steps to the target between the two validations that they lie between; a loss does not fall on a line in a wider gap."""
+
 RHOS = (step_ratios.RHO, 0.85, 0.99)
 """Of the shapes that steps may follow: the law's, and straighter ones, which batches far below Bn follow."""
 
@@ -100,10 +103,11 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
         reached.append((curve, steps, validations))
         logs[curve.batch].append(math.log(steps))
         remaining_fall.append(step_ratios.remaining_fall(path, steps, stop.cost(target)))
-        if validations < MIN_VALIDATIONS:
+        last, following = ([0.0, *curve.steps, steps][i] for i in (validations, validations + 1))
+        if validations < MIN_VALIDATIONS or following - last > MAX_GAP * steps:
             warnings.append(
-                f"each curve should have {MIN_VALIDATIONS} validations or more before the target; {curve.name} has "
-                f"{validations}: validate more often"
+                f"each curve should have {MIN_VALIDATIONS} validations or more before the target, and one close to it; "
+                f"{curve.name} has {validations}, the last after {last:g} steps and the next after {following:g}: validate more often"
             )
     if ends:
         warnings.append(

@@ -252,10 +252,12 @@ def parameter_count(params: Params) -> int:
 
 
 def cast(config: Config, arrays: T) -> T:
-    """Arrays on the host, floating ones in the run's precision."""
+    """Arrays on the host in this machine's order of bytes, floating ones in the run's precision."""
 
     def leaf(array: ArrayLike) -> np.ndarray:
         array = np.asarray(array)
-        return array.astype(config.dtype) if np.issubdtype(array.dtype, np.floating) else array
+        if np.issubdtype(array.dtype, np.floating):
+            return array.astype(config.dtype)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
 
     return jax.tree.map(leaf, arrays)

@@ -36,10 +36,10 @@ UNDEFINED = ", undefined"
 
 
 def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
-    """One loss for each sample."""
+    """One loss for each sample, of 32 bits or more: means of 16 bits would be rounded, and a target crossed by that."""
     of_samples = workload.losses(params, samples, keys)
     _require_one_per_sample("losses", samples, of_samples)
-    return of_samples
+    return of_samples.astype(jnp.promote_types(of_samples.dtype, jnp.float32))
 
 
 def values(workload: Workload, params: Params, samples: Samples, keys: Array | None = None) -> PerSample:

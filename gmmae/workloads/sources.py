@@ -60,7 +60,14 @@ class CheckedSource:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def size(self) -> int:
+        """Numbers in all samples, as of an array; NumPy would read them to know it."""
+        return self._count * sum(leaf.size for leaf in jax.tree.leaves(self.first))
+
     def __getitem__(self, index: int) -> Samples:
+        if index >= self._count:
+            raise IndexError(index)  # where a loop over the samples ends
         return jax.tree.unflatten(self._form[0], self.leaves(index))
 
     def leaves(self, index: int) -> list[np.ndarray]:
@@ -88,7 +95,7 @@ class CheckedSource:
     def _read(self, index: int) -> tuple[list[np.ndarray], tuple[Any, ...]]:
         try:
             values, structure = jax.tree.flatten(self._source[index])
-            leaves = [np.asarray(value) for value in values]
+            leaves = [np.asanyarray(value) for value in values]  # a masked array stays one
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:  # an exit would end the run with one of gmmae's own codes and no word

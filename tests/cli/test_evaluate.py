@@ -134,6 +134,51 @@ def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(own_run, c
     assert "accuracy" in printed
 
 
+SCALED = """
+from dataclasses import dataclass
+from pathlib import Path
+import jax.numpy as jnp
+import numpy as np
+from gmmae.workloads.interface import Splits, Workload
+
+@dataclass(frozen=True)
+class Config:
+    pass
+
+class Counts:
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):  # it never raises an IndexError
+        return np.array([index % 20, 1001], ">i4")
+
+def build(config):
+    scale = float(Path(__file__).with_name("scale.txt").read_text())
+
+    def losses(params, samples, keys):
+        return (scale * (params["x"] - samples[:, 0]) ** 2).astype(jnp.bfloat16)
+
+    return Workload(
+        lambda: Splits(Counts(), Counts()), lambda key: {"x": jnp.zeros(())}, losses, lambda params, samples: {"count": samples[:, 1]}
+    )
+"""
+
+
+def test_a_source_is_evaluated_in_its_own_numbers_and_says_what_a_changed_file_has_done(tmp_path, capsys):
+    (tmp_path / "scaled.py").write_text(SCALED)
+    (tmp_path / "scale.txt").write_text("1")
+    run = tmp_path / "run"
+    options = "--parallel.devices 1 --stop.max-epochs 1 --log.no-tensorboard".split()
+    assert run_gmmae("train", "--config", "none", "--workload", tmp_path / "scaled.py", "--workdir", run, *options) == 0
+    assert evaluate(capsys, run)[0] == 0
+    table = rows(run / "evaluation.csv")
+    assert [float(row["count"]) for row in table] == [1001] * 20, "no number is rounded to the 8 bits of the loss"
+    (tmp_path / "scale.txt").write_text("2")
+    code, printed, _ = evaluate(capsys, run)
+    assert code == 0
+    assert "warning: the validation loss of these parameters was " in printed
+
+
 def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, capsys):
     folder, _ = mixture_run
     (folder / "evaluation.csv").unlink(missing_ok=True)

@@ -32,6 +32,7 @@ class Squares:
 REFUSED = {
     "empty": (Squares(0), "must be at least 1; got a source of length 0"),
     "text": (Squares(at=0, instead="volume"), "got <U6"),
+    "masked": (Squares(at=0, instead=np.ma.masked_equal([1, 9999], 9999)), "got a masked array"),
     "nothing": (Squares(at=0, instead={}), "got nothing"),
     "shape": (Squares(instead={"number": np.float32(1), "square": np.zeros(3, int)}), "got float32 and int64 3 in "),
     "type": (Squares(instead={"number": 1, "square": np.zeros(2, int)}), "got int64 and int64 2 in "),
