@@ -31,10 +31,11 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def hear_hangups() -> None:
-    """Restores SIGHUP for the processes that tests start, because under nohup it is ignored. The tests outlive it still."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)  # which a new program does not inherit
+def hear_signals() -> None:
+    """Restores what is ignored under nohup, and behind an `&` of a script, for the processes that tests start."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # which a new program does not inherit
 
 
 MAPPINGS = 30_000

@@ -113,7 +113,7 @@ def labels_of(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples
         known = ", ".join(own_columns(nodules.table, ())) or "none"
         raise InputError(f"--label-column must be one of the data's columns, {known}; got {rule.column}")
     if rule.at_most is None or rule.at_least is None:
-        return words
+        return np.where(np.char.lower(words) == "nan", "", words)
     try:
         numbers = np.array([float(word or "nan") for word in words])
     except ValueError as error:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import PATIENTS, patient_key
+from gmmae.data.extraction.annotations import PATIENTS, Item, patient_key
 from gmmae.data.extraction.arrays import member
 from gmmae.data.extraction.tasks import Plan, Task
 from gmmae.data.volumes import letters
@@ -31,7 +31,8 @@ def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
     """The groups of a plan's nodules, given the voxels and the origin of those that were read, by name."""
     own: dict[str, str] = {}
     sharing = defaultdict[tuple[str, str], list[str]](list)
-    for name, kind, key in itertools.chain(*(_keys(task, read) for task in plan.tasks), _further_patients(plan)):
+    keys = *(_keys(task, read) for task in plan.tasks), *(_related(item, item.file) for item in plan.dropped)
+    for name, kind, key in itertools.chain(*keys, _further_patients(plan)):
         if key:
             sharing[kind, key].append(name)
             own.setdefault(name, key)  # the first key names the nodule's own group
@@ -65,22 +66,29 @@ def _keys(task: Task, read: Mapping[str, tuple[np.ndarray, str]]) -> Iterator[tu
     for item in task.items:
         name, volume = item.name, volumes[item.part or 0] if stack else ""
         # Not the file's name: a renamed copy is divided as the file is.
-        yield name, "", item.group or (volume and f"volume {volume[:12]}") or name
-        yield name, "group", patient_key(item.group)
-        yield name, "patient", item.patient
-        yield name, "scan", "" if stack else task.label
-        yield name, "scan", item.series
+        yield from _related(
+            item._replace(group=item.group or (volume and f"volume {volume[:12]}")), "" if stack else task.label
+        )
         if name in read:
             values, origin = read[name]
             yield name, "voxels" if stack else "scan", origin
             yield name, "voxels", _digest(values)
 
 
+def _related(item: Item, scan: str) -> Iterator[tuple[str, str, str]]:
+    yield item.name, "", item.group or item.name
+    yield item.name, "group", patient_key(item.group)
+    yield item.name, "patient", item.patient
+    yield item.name, "scan", scan
+    yield item.name, "scan", item.series
+
+
 def _further_patients(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Yields as `_keys` does: the patients by every column, where some rows leave the first one blank and have another."""
     # A case or a group may be something else where there is a patient too.
     columns = [plan.header.index(plan.used[name]) for name in PATIENTS if name in plan.used and name not in ("case", "group")]
-    rows = [(item.name, [patient_key(item.cells[i]) for i in columns]) for task in plan.tasks for item in task.items]
+    items = itertools.chain(*(task.items for task in plan.tasks), plan.dropped)
+    rows = [(item.name, [patient_key(item.cells[i]) for i in columns]) for item in items]
     if any(keys and not keys[0] and any(keys) for _, keys in rows):
         yield from ((name, "patient", f"{i} {key}" * bool(key)) for name, keys in rows for i, key in enumerate(keys))
 

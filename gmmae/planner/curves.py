@@ -30,7 +30,7 @@ MIN_VALIDATIONS = 5
 """Up to the target; a curve of fewer is coarse."""
 
 MAX_GAP = 0.4
-"""Of the steps to the target between the two validations that they lie between; a loss does not fall on a line in a wider gap."""
+"""Share of the steps to the target between the validations on both sides of it; in a wider gap a loss falls on no line."""
 
 RHOS = (step_ratios.RHO, 0.85, 0.99)
 """Of the shapes that steps may follow: the law's, and straighter ones, which batches far below Bn follow."""
@@ -107,7 +107,8 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
         if validations < MIN_VALIDATIONS or following - last > MAX_GAP * steps:
             warnings.append(
                 f"each curve should have {MIN_VALIDATIONS} validations or more before the target, and one close to it; "
-                f"{curve.name} has {validations}, the last after {last:g} steps and the next after {following:g}: validate more often"
+                f"{curve.name} has {validations}, the last after {last:g} steps and the next after {following:g}: validate "
+                "more often"
             )
     if ends:
         warnings.append(

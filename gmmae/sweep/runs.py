@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gmmae.config.schema import OptimConfig, StopConfig
 from gmmae.scaling.batches import BatchPlan, plan_batches
-from gmmae.scaling.strategies import STRATEGIES, strategy
+from gmmae.scaling.strategies import STRATEGIES, resolve, strategy
 from gmmae.sweep.grid import RunKey, SweepConfig, path_of, run_keys
 from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError
@@ -192,6 +192,14 @@ class SweepDir:
         if end is None:
             return []
         outcome, message, record = end
+        if record:
+            stage = resolve(keys[0].scaling, config.run.optim, keys[0].devices, record.train_samples).stages[0]
+            wanted, got = (keys[0].seed, *stage[1:3]), (record.seed, record.global_batch, record.learning_rate)
+            if wanted != got:
+                raise InputError(
+                    "seed, batch and learning rate of {} must be {}, {} and {:g}; got {}, {} and {:g}: move the run of another "
+                    "sweep away, and this one's is computed".format(self.run(name).record, *wanted, *got)
+                )
         found: list[RunRecord] = []
         for key in keys:
             try:

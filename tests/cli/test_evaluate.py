@@ -158,9 +158,10 @@ def build(config):
     def losses(params, samples, keys):
         return (scale * (params["x"] - samples[:, 0]) ** 2).astype(jnp.bfloat16)
 
-    return Workload(
-        lambda: Splits(Counts(), Counts()), lambda key: {"x": jnp.zeros(())}, losses, lambda params, samples: {"count": samples[:, 1]}
-    )
+    def metrics(params, samples):
+        return {"count": samples[:, 1]}
+
+    return Workload(lambda: Splits(Counts(), Counts()), lambda key: {"x": jnp.zeros(())}, losses, metrics)
 """
 
 
@@ -168,7 +169,7 @@ def test_a_source_is_evaluated_in_its_own_numbers_and_says_what_a_changed_file_h
     (tmp_path / "scaled.py").write_text(SCALED)
     (tmp_path / "scale.txt").write_text("1")
     run = tmp_path / "run"
-    options = "--parallel.devices 1 --stop.max-epochs 1 --log.no-tensorboard".split()
+    options = ("--parallel.devices", 1, "--stop.max-epochs", 1, "--log.no-tensorboard")
     assert run_gmmae("train", "--config", "none", "--workload", tmp_path / "scaled.py", "--workdir", run, *options) == 0
     assert evaluate(capsys, run)[0] == 0
     table = rows(run / "evaluation.csv")

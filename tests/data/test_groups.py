@@ -42,6 +42,20 @@ def test_no_scan_is_divided_whatever_its_rows_say_of_the_patient(luna_folder, pa
     assert not {nodules.names[i][0] for i in split.train} & {nodules.names[i][0] for i in split.validation}
 
 
+@pytest.mark.parametrize("wrong", ["x", "-1", "9"], ids=["no number", "negative", "the place of another row"])
+def test_a_row_that_cannot_be_used_still_says_whose_scan_it_is(luna_folder, wrong):
+    config = luna_folder("abc")
+    rows = [
+        ("a", 10, -20, 30, 8, "P1"),
+        ("b", 10, -20, 30, 8, "P2"),
+        ("c", 10, -20, 30, 8, "P3"),
+        ("a", 10, -20, 30, wrong, "P2"),
+    ]
+    folders.write_rows(Path(config.root) / "annotations.csv", rows, COLUMNS)
+    nodules = load(dataclasses.replace(config, on_error="skip"))
+    assert nodules.groups == ("P1", "P1", "P3")
+
+
 def cubes(root: Path, **options) -> DataConfig:
     return DataConfig(source="cubes", root=str(root), cache=str(root.parent / "cache"), **options)
 

@@ -75,7 +75,7 @@ def train(config, out):
     signal.signal(signal.SIGINT, lambda *_: told.append("sigint"))
 
     def write_record(reason):
-        batch = 32 if strategy == "strong" else 32 * n
+        batch = 32 if strategy == "strong" else min(32 * n, 640)
         clocks = {"train_s": time.time(), "total_s": time.time()}
         record = Record(
             run_id="0", scaling=strategy, seed=config.seed, devices=n, processes=1, device_kind="fake", oversubscribed=False,

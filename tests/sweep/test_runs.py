@@ -6,7 +6,7 @@ from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import Failure, RunRecord, SweepDir, on_devices
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record
-from tests.sweeps import GRID, run_record
+from tests.sweeps import GRID, add, run_record
 
 CELL = RunKey("weak", 2, 0)
 RECORD = run_record(GRID, RunKey("strong", 1, 0), "target_reached", 3, 0.0009)
@@ -31,7 +31,11 @@ def test_a_broken_failure_is_named_with_the_way_out(tmp_path, text):
     assert "\n" not in message
 
 
-# 32 = 5 × 7 - 3 = 3 × 11 - 1 = 8 × 4
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"learning_rate": 0.1}, {"global_batch": 64}])
+def test_a_run_of_another_sweep_is_refused_where_it_was_put(tmp_path, changes):
+    config = dataclasses.replace(GRID, scaling=("strong",), devices=(1,), seeds=(0,))
+    with pytest.raises(InputError, match=r"seed, batch and learning rate of .*record\.json must be 0, 32 and .*: move"):
+        add(config, tmp_path, RunKey("strong", 1, 0), "target_reached", 3, **changes)
 
 
 def test_a_shared_path_is_divided_by_the_runs_devices():

@@ -51,7 +51,10 @@ EXACT_ON_TWO = EXACT | {"optim__batch_size": 10, "parallel__devices": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "two devices": {"parallel__devices": 2, "optim__batch_size": 5, "data__augment": True},
     "growing, micro-batches": {
-        "scaling": "growing", "optim__batch_doubling_epochs": (1, 2), "stop__max_epochs": 4, "parallel__micro_batch_size": 2
+        "scaling": "growing",
+        "optim__batch_doubling_epochs": (1, 2),
+        "stop__max_epochs": 4,
+        "parallel__micro_batch_size": 2,
     },
     "exact on two devices, float64": EXACT_ON_TWO | {"precision": "float64"},
 }

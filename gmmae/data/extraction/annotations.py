@@ -90,6 +90,7 @@ class Table(NamedTuple):
     lines: tuple[dict[str, str], ...] = ()  # of each row, by these columns, whether usable or not
     header: tuple[str, ...] = ()  # by the user's names
     used: Mapping[str, str] = {}  # the user's names by this program's
+    dropped: Sequence[Item] = ()  # what other rows say of patients and scans; the place is the name
 
 
 def find_csv(config: DataConfig) -> Path:
@@ -149,7 +150,7 @@ def table_of(
             used.pop("case")
     ours = {column: name for name, column in used.items()}
     columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
-    rows, faults = dict[object, Item](), list[Fault]()
+    rows, faults, dropped = dict[object, Item](), list[Fault](), list[Item]()
     for number, values in records:
         cells = (*values, *[""] * (len(header) - len(values)))
         lines.append(dict(zip(columns, cells, strict=False)))
@@ -160,22 +161,26 @@ def table_of(
                     f"a row must have at most the {len(header)} cells of the header; got {len(values)}: is a comma in a number "
                     "or name?"
                 )
+            named = tuple(cell for column, cell in zip(header, cells, strict=True) if column)
+            known = {name: of_column[column] for name, column in used.items()}
+            related = _related(known, config, file_column)
+            dropped.append(related._replace(name=place, group=related.group or related.file, cells=named))
             if empty := [used[name] for name in required if not of_column[used[name]]]:
                 raise DataError(f"{', '.join(empty)} must not be empty")
-            row = _item({name: of_column[column] for name, column in used.items()}, config, file_column)
+            row = _item(known, related, config, file_column)
         except DataError as error:
             faults.append(Fault("row", place, str(error), 1))
             continue
-        named = tuple(cell for column, cell in zip(header, cells, strict=True) if column)
         first = rows.setdefault((row.file, row.centre_mm), row._replace(number=number, place=place, cells=named))
         if first.number == number:
+            dropped.pop()
             continue
         if first._replace(number=0, place="", cells=()) == row:
             faults.append(Fault("duplicate", place, f"repeats line {first.number}, which is kept", 0))
         else:
             text = f"names the place of line {first.number} again, but says something else of it: keep one of the two"
             faults.append(Fault("row", place, text, 1))
-    return Table([*rows.values()], faults, tuple(columns), tuple(lines), tuple(filter(None, header)), used)
+    return Table([*rows.values()], faults, tuple(columns), tuple(lines), tuple(filter(None, header)), used, dropped)
 
 
 def _recognised(path: Path, header: Sequence[str], config: DataConfig, required: tuple[str, ...]) -> dict[str, str]:
@@ -207,7 +212,21 @@ def _recognised(path: Path, header: Sequence[str], config: DataConfig, required:
     return used
 
 
-def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
+def _related(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
+    """What a row says of patient and scan, also where the rest of it cannot be used."""
+
+    def first(*columns: str) -> str:
+        return next((cells[column] for column in columns if patient_key(cells.get(column, ""))), "")
+
+    return Item(
+        group=first(GROUP) if GROUP in cells else first(*PATIENTS, *SCANS),
+        patient=patient_key(first(*PATIENTS) or first(GROUP) * (letters(config.group_column) not in SCANS)),
+        series=cells.get("seriesuid", ""),
+        file=cells[file_column],
+    )
+
+
+def _item(cells: dict[str, str], related: Item, config: DataConfig, file_column: str) -> Item:
     for column in (file_column, "mask"):
         name = cells.get(column, "")
         parts = name.replace("\\", "/").split("/")
@@ -219,19 +238,13 @@ def _item(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
     require_diameter(diameter)
     require_spacing(spacing or (), ", ".join(SPACINGS))
 
-    def first(*columns: str) -> str:
-        return next((cells[column] for column in columns if patient_key(cells.get(column, ""))), "")
-
-    return Item(
-        group=first(GROUP) if GROUP in cells else first(*PATIENTS, *SCANS),
-        category=cells.get("category", ""),
+    category = cells.get("category", "")
+    return related._replace(
+        category="" if category.casefold() == "nan" else category,
         centre_mm=_numbers(cells, COORDINATES, config.min_ndim),
         diameter_mm=diameter,
         spacing_mm=spacing,
         mask=Path(cells["mask"]) if cells.get("mask") else None,
-        patient=patient_key(first(*PATIENTS) or first(GROUP) * (letters(config.group_column) not in SCANS)),
-        series=cells.get("seriesuid", ""),
-        file=cells[file_column],
     )
 
 

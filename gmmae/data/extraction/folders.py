@@ -83,7 +83,7 @@ def plan_cubes(config: DataConfig) -> Plan:
 def _plan_folder(config: DataConfig, column: str, find: Callable[[str], Path | None], faults: list[Fault]) -> Plan:
     root, csv, tasks = config.folder, find_csv(config), list[Task]()
     table, scans = read_table(csv, config, column), column == "seriesuid"
-    faults = [*table.faults, *faults]
+    faults, dropped = [*table.faults, *faults], [*table.dropped]
     for name, group in groupby(sorted(table.rows, key=lambda row: row.file), lambda row: row.file):
         rows, path, items = list(group), find(name), list[Item]()
         if path is None or not (scans or name.endswith(ENDINGS)):
@@ -91,18 +91,21 @@ def _plan_folder(config: DataConfig, column: str, find: Callable[[str], Path | N
             if path is not None:
                 kind, text = "unreadable", f"a volume must end in {', '.join(ENDINGS)}"
             faults.append(Fault(kind, name, text, len(rows)))
+            dropped += [row._replace(name=row.place, group=row.group or name) for row in rows]
             continue
         for i, row in enumerate(rows):
             mask = root / (row.mask or Path("masks", Path(name).name))
             if (row.mask or os.path.lexists(mask)) and not mask.is_file():
                 text = f"there is no such mask; {csv.name} line {row.number} names it"
                 faults.append(Fault("nodule", relative(root, mask), text, 1))
+                dropped.append(row._replace(name=row.place, group=row.group or name))
                 continue
             own = f"{name}_{i}" if scans or rows[1:] else name
             items.append(row._replace(name=own, group=row.group or name, mask=mask if mask.is_file() else None))
         if items:
             tasks.append(task(path, relative(root, path) if scans else name, items))
-    return Plan(tuple(tasks), faults, len(table.rows) + len(table.faults), header=table.header, used=table.used)
+    count = len(table.rows) + len(table.faults)
+    return Plan(tuple(tasks), faults, count, header=table.header, used=table.used, dropped=dropped)
 
 
 def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Source:
@@ -175,4 +178,5 @@ def _plan_arrays(root: Path, config: DataConfig) -> Plan:
         row._replace(name=str(names[row.number]), place=row.file, part=row.number, cells=row.cells[1:]) for row in table.rows
     ]
     tasks = (task(root, root.name, rows),) if rows else ()
-    return Plan(tasks, table.faults, samples, header=table.header[1:], used=table.used, unread=unread)
+    dropped = [row._replace(cells=row.cells[1:]) for row in table.dropped]
+    return Plan(tasks, table.faults, samples, header=table.header[1:], used=table.used, unread=unread, dropped=dropped)

@@ -72,6 +72,7 @@ class Plan(NamedTuple):
     header: tuple[str, ...] = ()  # the user's columns
     used: Mapping[str, str] = {}  # those that are used, by this program's names
     unread: Sequence[str] = ()  # arrays of an `.npz` that are no column
+    dropped: Sequence[Item] = ()  # of rows that cannot be used, for what they say of patients and scans
 
 
 def task(file: Path, label: str, items: list[Item]) -> Task:
