@@ -107,7 +107,7 @@ def test_divisions_by_rows_have_the_same_bits_on_any_number_of_devices(tmp_path)
 def test_a_batch_that_grows_has_the_same_bits_on_any_number_of_devices(tmp_path):
     """The eight devices of the strategy are simulated by fewer ones, and by themselves. All 22 samples are 3 slots a shard."""
     growing = {"scaling": "growing", "optim__batch_doubling_epochs": (2, 4)}
-    changes = growing | {"parallel__simulate_devices": 8, "stop__max_epochs": 7} | EXACT
+    changes = growing | {"parallel__simulate_devices": 8, "stop__max_epochs": 7} | EXACT | CHEAP
     found = set()
     for devices in (1, 8):
         config = small(parallel__devices=devices, **changes)
@@ -122,7 +122,7 @@ def test_a_batch_that_grows_has_the_same_bits_on_any_number_of_devices(tmp_path)
 @pytest.mark.slow
 def test_a_run_that_changes_its_devices_has_the_bits_of_one_that_does_not(tmp_path):
     for devices, epochs in ((8, 5), (2, 8), (1, 12)):
-        config = small(parallel__devices=devices, stop__max_epochs=epochs, **EXACT)
+        config = small(parallel__devices=devices, stop__max_epochs=epochs, **EXACT, **CHEAP)
         assert not finish(config, tmp_path / "elastic").lines
     finish(config, tmp_path / "one")
     assert fingerprint(config, tmp_path / "elastic") == fingerprint(config, tmp_path / "one")
@@ -130,8 +130,8 @@ def test_a_run_that_changes_its_devices_has_the_bits_of_one_that_does_not(tmp_pa
 
 @pytest.mark.slow
 def test_virtual_devices_have_the_bits_of_as_many_real_ones(tmp_path):
-    finish(real := small(scaling="weak", parallel__devices=2, **EXACT), tmp_path / "real")
-    finish(small(scaling="weak", parallel__devices=1, parallel__simulate_devices=2, **EXACT), tmp_path / "virtual")
+    finish(real := small(scaling="weak", parallel__devices=2, **EXACT, **CHEAP), tmp_path / "real")
+    finish(small(scaling="weak", parallel__devices=1, parallel__simulate_devices=2, **EXACT, **CHEAP), tmp_path / "virtual")
     assert fingerprint(real, tmp_path / "virtual") == fingerprint(real, tmp_path / "real")
 
 
@@ -161,7 +161,7 @@ def after_an_epoch(**changes) -> list[np.ndarray]:
 @pytest.mark.slow
 def test_the_exact_mean_is_the_mean():
     """Compares in float64, where rounding leaves ten digits and more of a parameter."""
-    double = {"precision": "float64", "model__activation": "silu"}
+    double = CHEAP | {"precision": "float64"}
     for exact, fast in zip(after_an_epoch(**double, **EXACT), after_an_epoch(**double), strict=True):
         np.testing.assert_allclose(exact, fast, rtol=1e-9, atol=1e-12)
 
@@ -205,13 +205,13 @@ def test_too_few_threads_are_refused(monkeypatch):
 
 @pytest.mark.slow
 def test_going_on_with_other_versions_or_another_device_is_warned_of(tmp_path):
-    config = small(stop__max_epochs=1, **EXACT)
+    config = small(stop__max_epochs=1, **EXACT, **CHEAP)
     assert finish(config, tmp_path).facts["reduction"] == "exact: 8 shards of 1; the same bits on any number of devices"
     place = tmp_path / "record.json"
     record = from_json(place.read_text())
     other = dataclasses.replace(record, device_kind="abacus", versions=record.versions | {"jax": "0.1"})
     place.write_text(to_json(other))
-    [line] = finish(small(stop__max_epochs=2, **EXACT), tmp_path).lines
+    [line] = finish(small(stop__max_epochs=2, **EXACT, **CHEAP), tmp_path).lines
     assert line == (
         "warning: bits may differ from those of one run throughout: the device was abacus and is cpu, jax was 0.1 and is "
         f"{jax.__version__}"

@@ -98,7 +98,7 @@ class StopConfig(Section, name="stop"):
     max_epochs: PositiveInt = 400  # stop after this many epochs
     time_limit_s: PositiveFloat | None = None  # stop at the first epoch that ends after this total_s
     collapse_epochs: PositiveInt | None = None  # stop when the validation loss stays exactly the same for these epochs
-    patience_epochs: PositiveInt | None = None  # stop after this many epochs without an improvement
+    patience_epochs: PositiveInt | None = None  # stop once the best of so many epochs hardly improves on the best before them
     min_relative_improvement: Share = 0.01  # smallest improvement that patience_epochs counts, as a share of the metric
 
     def __post_init__(self) -> None:

@@ -44,8 +44,8 @@ def alone(config: Config, workdir: Path) -> list[Epoch]:
 @pytest.mark.parametrize("scaling", ["strong", "local"])
 def test_two_processes_are_one_run(tmp_path, pair, scaling):
     # Smooth, so that rounding does not grow: beyond a ReLU's kink 1e-4 was seen on one processor.
-    config = small(scaling=scaling, optim__local_steps=2, parallel__devices=4, log__tensorboard=True, **CHEAP)
-    config = changed(config, model__activation="silu", stop__max_epochs=5)
+    changes = CHEAP | {"stop__max_epochs": 5, "log__tensorboard": True}
+    config = small(scaling=scaling, optim__local_steps=2, parallel__devices=4, **changes)
     pair.start(config)
     first, silent = pair.finish()
     assert (first.code, first.error) == (0, "")

@@ -9,13 +9,13 @@ from gmmae.scaling.batches import epoch_order
 from gmmae.system.errors import InputError
 from gmmae.training import compilation
 from tests.commands import run_gmmae
-from tests.small import finish, losses, small
+from tests.small import CHEAP, finish, losses, small
 
-SGD: dict[str, Any] = {"model__activation": "silu", "optim__name": "sgd", "optim__learning_rate": 0.5}
+SGD: dict[str, Any] = {"optim__name": "sgd", "optim__learning_rate": 0.5}
 # 22 training samples: an epoch has two steps of 8 and one of 6, which four devices share unequally.
 FOUR: dict[str, Any] = {"parallel__devices": 4}
 VIRTUAL = {"parallel__simulate_devices": 4}
-LOCAL = {"scaling": "local", "optim__local_steps": 2, "model__activation": "silu"}
+LOCAL = {"scaling": "local", "optim__local_steps": 2}
 
 ROOT_FINDER = """
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def build(config):
 
 
 def of_run(tmp_path, name="run", **changes):
-    return np.array([row[1:] for row in losses(finish(small(**changes), tmp_path / name)[1].rows)])
+    return np.array([row[1:] for row in losses(finish(small(**CHEAP | changes), tmp_path / name)[1].rows)])
 
 
 def test_an_average_after_each_step_of_sgd_is_strong_scaling(tmp_path):
@@ -84,7 +84,7 @@ def test_rounds_of_two_devices_worked_by_hand(tmp_path, momentum):
 
 
 def test_the_record_and_the_start_table_say_what_is_averaged(whole):
-    _, _, record, display = whole(**LOCAL | VIRTUAL)
+    _, _, record, display = whole(**CHEAP | LOCAL | VIRTUAL)
     assert (record.local_steps, record.reduced_numbers) == (2, 3 * record.parameters)  # and both of Adam's moments
     assert "after 2 local steps and at the end of an epoch" in display.facts["reduction"]
 

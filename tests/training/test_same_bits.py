@@ -10,7 +10,7 @@ import pytest
 
 from gmmae.training import loop
 from gmmae.training.records import epoch_ends, read_history
-from tests.small import EXACT, RATES, Recorder, checkpoint_epochs, fail, fingerprint, interrupt, small
+from tests.small import CHEAP, EXACT, RATES, Recorder, checkpoint_epochs, fail, fingerprint, interrupt, small
 from tests.volume_sources import from_source
 
 pytestmark = pytest.mark.usefixtures("optimised")
@@ -71,13 +71,13 @@ QUICK = {
         (epochs(1), validated(2, stop__max_epochs=2), validated(1, stop__max_epochs=3), validated(None)),
     ),
     "a source in chunks of three steps and of one": Case(
-        {"parallel__prefetch_mb": 0.23, "data__augment": True, "optim__batch_size": 6}, source=True
+        {"parallel__prefetch_mb": 0.02875, "data__augment": True, "optim__batch_size": 6}, source=True
     ),
 }
 SLOW = {
     **{
         f"{name}, ended after epoch 2": Case(
-            {"optim__name": name, "optim__learning_rate": RATES[name], "model__activation": "silu", "stop__max_epochs": 4},
+            {"optim__name": name, "optim__learning_rate": RATES[name], "stop__max_epochs": 4},
             (epochs(2), Part()),
         )
         for name in ("momentum", "lamb")
@@ -87,7 +87,7 @@ SLOW = {
     **{f"validations after every step, {name}": Case(of, (validated(1),)) for name, of in KINDS.items()},
     "validations after two steps of eleven": Case({"optim__batch_size": 2, "stop__max_epochs": 2}, (validated(2),)),
     **{f"a source, {name}": Case(of, source=True) for name, of in KINDS.items()},
-    "a source, local steps in chunks of two": Case(LOCAL | {"parallel__prefetch_mb": 0.23}, source=True),
+    "a source, local steps in chunks of two": Case(LOCAL | {"parallel__prefetch_mb": 0.02875}, source=True),
     "a source, one step": Case({"optim__batch_size": 22}, source=True),
     "a source, validations inside": Case(SWINGS, (validated(2),), source=True),
     "a source, several validation steps": Case({"data__samples": 400, "data__validation": 300}, source=True),
@@ -114,10 +114,10 @@ def untimed(rows, steps):
     ],
 )
 def test_a_run_in_parts_has_the_bits_of_one_throughout(tmp_path, whole, case):
-    expected, workdir = whole(**case.of), tmp_path / "run"
+    expected, workdir = whole(**CHEAP | case.of), tmp_path / "run"
     config = expected.config
     for part in case.parts:
-        config = small(**case.of | part.changes)
+        config = small(**CHEAP | case.of | part.changes)
         saved = max(checkpoint_epochs(workdir), default=0) if workdir.exists() else 0
         display = Recorder(part.at, part.end)
         with pytest.raises(MemoryError) if part.end is fail else nullcontext():
