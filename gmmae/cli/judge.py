@@ -15,6 +15,9 @@ from gmmae.generation.judging.judge import judge
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, print_result
 
+OTHER_FILLED = 0.05
+"""Share of the cubes that is filled in generated nodules beyond that in real ones, from which on a line says so."""
+
 
 def command(options: JudgeArguments) -> None:
     """Judges, writes the page, prints a summary."""
@@ -53,6 +56,12 @@ def command(options: JudgeArguments) -> None:
         notes.append(
             "copies and novelty are favourable by construction, because gmmae generate rejects copies by distances of these "
             "same validation nodules: judge by nodules of a third set, with --train"
+        )
+    beyond, of_real = (float(nodules.filled.mean()) for nodules in (generated, real))
+    if beyond > of_real + OTHER_FILLED:
+        notes.append(
+            f"{beyond:.0%} of GENERATED's cubes lie outside of their volumes, and {of_real:.0%} of REAL's: the filling is "
+            "judged too, so give the --data.crop with which they were generated"
         )
     tasks = folders.plan_cubes(of_generated).tasks
     first, last = (scan.shape(task.file) for task in (tasks[0], tasks[-1]))

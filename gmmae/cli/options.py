@@ -199,7 +199,7 @@ class InsertArguments(Options):
     out: Path = MISSING  # the folder to write; empty or new
     per_scan: Annotated[tuple[int, int], increasing(1, 1000)] = (1, 3)  # the fewest and the most nodules in a scan
     seed: Seed = 0  # random seed of the places
-    crop: Crop = "1.25x"  # side length of the cubes, as data.crop; generated ones are 1.25x
+    crop: Crop = "1.25x"  # side length of the cubes, as data.crop; 1.25x is that of nodules_generate
     size: Annotated[int, between(4, 512)] = 32  # voxels along each axis of a cube
     cache: Cache = "auto"  # folder of extracted cubes; auto: gmmae in the user's cache folder
 

@@ -114,7 +114,7 @@ def command(options: CurvesArguments) -> None:
     doubts = [
         f"step times must be in seconds, and taken while the run trained; got {seconds:.3g} at batch {batch}"
         + (f", {seconds / logged[batch]:.3g} times the log's step" if batch in logged else "")
-        for batch, seconds in (zip(*times, strict=True) if times else ())
+        for batch, seconds in (zip(*times, strict=True) if times and options.step_times else ())
         if seconds > MAX_LOG_RATIO * logged.get(batch, math.inf) or not USUAL_STEP_S[0] < seconds < USUAL_STEP_S[1]
     ]
     doubts += [

@@ -185,7 +185,8 @@ class Generator(NamedTuple):
             "texture": shares - smooth,
             "outline": outline,
             "mass": mass,
-            "diameter_mm": diameter_mm,
+            # The mask has its donor's share of the cube.
+            "diameter_mm": self.training.diameter_mm[donors] * (edges * diameter_mm / self.training.edge_mm[donors]),
             "edge_mm": edges * diameter_mm,
             "nearest": neighbours.index,
             "distance": neighbours.distance,

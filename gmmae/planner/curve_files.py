@@ -239,9 +239,18 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
         )
     step_s = _step_s(log)
     if _in_epochs(log):
-        an_epoch, finished = math.ceil((samples or 0) / sizes[0]), _numbers(log, columns.step, columns.step)[0] == 0
-        steps, step_s = [an_epoch * (epoch + finished) for epoch in steps], None
+        steps, step_s = _in_steps(log, steps, math.ceil((samples or 0) / sizes[0])), None
     return Curve(path, int(sizes[0]), tuple(steps), tuple(values), *_rate(log, rates), log.metric, step_s)
+
+
+def _in_steps(log: Log, epochs: Sequence[float], an_epoch: int) -> list[float]:
+    first = _numbers(log, log.columns.step, log.columns.step)[0]
+    if first > 1:
+        raise InputError(
+            f"the epochs of {log.name} must be counted from 0 or 1; got {first:g} in its first row: put the rows before it "
+            "back, or add a column of steps"
+        )
+    return [an_epoch * (epoch + (first == 0)) for epoch in epochs]
 
 
 def _rate(log: Log, rates: Sequence[float]) -> tuple[float | None, bool]:

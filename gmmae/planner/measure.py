@@ -6,7 +6,7 @@ A resumed plan gives the same answer as a fresh one: nothing depends on what the
 import json
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from gmmae.planner.measurements import (
 from gmmae.planner.prediction import BEST_BATCH, Forecast, Measured, Prediction, runnable
 from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
 from gmmae.scaling import strategies
-from gmmae.scaling.cost import Cluster, StepTimes, as_in_runs, time_text
+from gmmae.scaling.cost import Cluster, StepTimes, as_in_runs, seconds_range, time_text
 from gmmae.scaling.identity import identity_fields
 from gmmae.sweep import step_times, throughput
 from gmmae.sweep.grid import TimingConfig
@@ -112,6 +112,7 @@ def measure(
     def table(rows: Collection[Timing]) -> StepTimes:
         return StepTimes(*map(tuple, zip(*((row.samples, row.median_s) for row in sorted(rows)), strict=True)))
 
+    blocks, seen = table(times.train), {one.record.global_batch: one.step_s for one in (base, first, second) if one}
     measured = Measured(
         samples=work.samples,
         validation=work.validation,
@@ -119,7 +120,7 @@ def measure(
         max_epochs=stop.max_epochs,
         steps={base.record.global_batch: steps},
         ratios=ratios,
-        train=as_in_runs(table(times.train), {one.record.global_batch: one.step_s for one in (base, first, second) if one}),
+        train=as_in_runs(blocks, _without_validations(blocks, seen, work.samples, stop.validate_every_steps)),
         passes=table(times.validation),
         gradient_bytes=float(base.record.parameters * (8 if config.precision == "float64" else 4)),
     )
@@ -163,6 +164,20 @@ def measure(
             "seconds": work.seconds,
         },
     )
+
+
+def _without_validations(blocks: StepTimes, seen: Mapping[int, float], samples: int, asked: int | None) -> Mapping[int, float]:
+    """Seconds of a step, by batch with the base first, without the validations that the plan adds where none are `asked` for.
+
+    Each ends a call, which takes what a step in the base run takes longer than in a block.
+    """
+    if asked:
+        return seen
+    least = {batch: float(seconds_range(blocks, batch)[0]) for batch in seen}
+    base, every = next(iter(seen)), {batch: validation_spacing(samples, batch) for batch in seen}
+    call_s = max(0.0, seen[base] - least[base]) * every[base]
+    more = {batch: 1 / every[batch] - 1 / math.ceil(samples / batch) for batch in seen}  # calls in a step
+    return {batch: max(step_s - call_s * more[batch], min(step_s, least[batch])) for batch, step_s in seen.items()}
 
 
 class _Work:

@@ -78,7 +78,8 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     if record is None or not folder.config.is_file():
         raise InputError(f"init_from must be the work directory of a run; got {folder.root}, which has no {folder.record.name}")
     saved = folder.read_config()
-    its = {key: saved[key] for key in ("precision", "optim.clip_norm") if key in saved}  # it may have another optimiser
+    # It may have another optimiser.
+    its = {key: value for key, value in saved.items() if key in ("precision", "scaling") or key.startswith("optim.")}
     try:
         like = blank_state(updated(setup.config, its), setup.workload)
         checkpoint = trained(folder.checkpoints, like, "init_from")

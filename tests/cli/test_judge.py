@@ -70,9 +70,13 @@ def test_a_judgement_is_a_page_plain_data_and_a_dozen_lines(sets, tmp_path, caps
 def test_what_differs_beside_the_figures_is_told(sets, tmp_path, capsys, no_page):
     *_, train, options = sets
     real = folder(tmp_path / "few", REAL, patient=[i % 5 for i in range(60)])
-    made = folder(tmp_path / "made", balls(1, 30, "new", size=12), category=["solid"] * 20 + ["part-solid"] * 10)
+    kinds = ["solid"] * 20 + ["part-solid"] * 10
+    made = folder(tmp_path / "made", balls(1, 30, "new", size=12), category=kinds, diameter_mm=[10] * 30)
     (made / "masks").rename(made / "others")
     said = " ".join(lines_of(capsys, "judge", real, made, "--train", train, *options))
+    wide = " ".join(lines_of(capsys, "judge", real, made, "--train", train, *options, "--data.crop", "2x"))
+    assert "of GENERATED's cubes lie outside of their volumes, and " in wide
+    assert "lie outside" not in said
     for words in (
         "shapes follow from intensity",
         "of real and generated nodules part-solid 0% and 33%, solid 100% and 67%",

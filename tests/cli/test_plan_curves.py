@@ -352,6 +352,15 @@ def test_a_training_loss_and_a_rate_that_one_log_lacks_are_warned_of(tmp_path, c
     assert "Warning: not every" not in out
 
 
+def test_a_log_of_keras_without_its_first_epochs_is_refused(tmp_path, capsys):
+    logs = [tmp_path / f"{batch}.log" for batch in (8, 32)]
+    for batch, log in zip((8, 32), logs, strict=True):
+        keras(log, batch)
+    header, *lines = logs[1].read_text().splitlines()
+    logs[1].write_text("\n".join([header, *lines[5:]]))
+    assert "counted from 0 or 1; got 5" in refusal(capsys, "plan", "--curves", *logs, *TWO, "--samples", 16_001)
+
+
 def test_nnunet_is_planned_by_its_pseudo_dice(tmp_path, capsys):
     logs = [tmp_path / f"{batch}.txt" for batch in (8, 32)]
     for batch, log in zip((8, 32), logs, strict=True):

@@ -111,6 +111,15 @@ def test_masks_and_grey_levels_are_those_of_the_first_donor(found, cohorts):
     assert made == pytest.approx(own, abs=0.05)
 
 
+def test_diameters_follow_the_masks_in_cubes_of_one_width(model, cohorts):
+    training, held_out = (nodules.take(np.arange(len(nodules.names))) for nodules in cohorts)
+    training.table["edge_mm"][:] = held_out.table["edge_mm"][:] = 20.0
+    made = generators.fit(model, training, held_out).sample(20, 3)
+    own = training.take(np.array(donors((training,), made)))
+    np.testing.assert_allclose(made.nodules.diameter_mm, own.diameter_mm * made.nodules.edge_mm / own.edge_mm, rtol=1e-6)
+    assert np.ptp(own.diameter_mm / own.edge_mm) > 0.1
+
+
 def test_nodules_and_masks_are_turned_together_and_each_by_lot(generator, found, monkeypatch):
     monkeypatch.setattr(generators, "symmetries", lambda values: [values])
     plain = generator.sample(40, 3).nodules
