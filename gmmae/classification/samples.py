@@ -10,6 +10,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from gmmae.classification.features import block_means, mixture_features
 from gmmae.data import grouped, sources
+from gmmae.data.extraction.annotations import patient_key
 from gmmae.data.settings import CROP_PATTERN, DataConfig
 from gmmae.data.volumes import Nodules, masses, own_columns, to_density, windowed
 from gmmae.system.errors import InputError
@@ -113,7 +114,7 @@ def labels_of(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples
         known = ", ".join(own_columns(nodules.table, ())) or "none"
         raise InputError(f"--label-column must be one of the data's columns, {known}; got {rule.column}")
     if rule.at_most is None or rule.at_least is None:
-        return np.where(np.char.lower(words) == "nan", "", words)
+        return np.array([word if patient_key(word) else "" for word in words.tolist()], words.dtype)
     try:
         numbers = np.array([float(word or "nan") for word in words])
     except ValueError as error:

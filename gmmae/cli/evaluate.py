@@ -101,7 +101,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
         refined = {"refined_30": model.refine(samples, 30)["loss"]} if about and few else {}
         found, more = {**model.evaluate(samples), **losses, **refined}, (data.columns or {}).get(part, {})
         metrics = list(found)
-        _compare(part == "validation" and not changes, model.record.best_val_loss, found[LOSS].mean())
+        _warn_of_other_code(part == "validation" and not changes, model.record.best_val_loss, found[LOSS].mean())
         columns |= {name: values.tolist() for name, values in found.items()}
         columns |= {f"csv_{name}" if name in columns else name: values for name, values in more.items()}
         rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -120,7 +120,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
     _write(options, rows, split, settings, changes, other)
 
 
-def _compare(same: bool, before: float | None, now: float) -> None:
+def _warn_of_other_code(same: bool, before: float | None, now: float) -> None:
     if same and not np.isclose(now, before or 0.0, rtol=OTHER_CODE):
         print(
             f"warning: the validation loss of these parameters was {before:.6g} in the run and is {now:.6g}: a file that the "

@@ -8,7 +8,7 @@ the first by alphabet of its patients or scans.
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +31,9 @@ def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
     """The groups of a plan's nodules, given the voxels and the origin of those that were read, by name."""
     own: dict[str, str] = {}
     sharing = defaultdict[tuple[str, str], list[str]](list)
-    keys = *(_keys(task, read) for task in plan.tasks), *(_related(item, item.file) for item in plan.dropped)
-    for name, kind, key in itertools.chain(*keys, _further_patients(plan)):
+    dropped = [item._replace(name=item.place, group=item.group or item.file) for item in plan.dropped]
+    keys = *(_keys(task, read) for task in plan.tasks), *(_related(item, item.file) for item in dropped)
+    for name, kind, key in itertools.chain(*keys, _further_patients(plan, dropped)):
         if key:
             sharing[kind, key].append(name)
             own.setdefault(name, key)  # the first key names the nodule's own group
@@ -83,11 +84,11 @@ def _related(item: Item, scan: str) -> Iterator[tuple[str, str, str]]:
     yield item.name, "scan", item.series
 
 
-def _further_patients(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def _further_patients(plan: Plan, dropped: Sequence[Item]) -> Iterator[tuple[str, str, str]]:
     """Yields as `_keys` does: the patients by every column, where some rows leave the first one blank and have another."""
     # A case or a group may be something else where there is a patient too.
     columns = [plan.header.index(plan.used[name]) for name in PATIENTS if name in plan.used and name not in ("case", "group")]
-    items = itertools.chain(*(task.items for task in plan.tasks), plan.dropped)
+    items = itertools.chain(*(task.items for task in plan.tasks), dropped)
     rows = [(item.name, [patient_key(item.cells[i]) for i in columns]) for item in items]
     if any(keys and not keys[0] and any(keys) for _, keys in rows):
         yield from ((name, "patient", f"{i} {key}" * bool(key)) for name, keys in rows for i, key in enumerate(keys))

@@ -90,7 +90,7 @@ class Table(NamedTuple):
     lines: tuple[dict[str, str], ...] = ()  # of each row, by these columns, whether usable or not
     header: tuple[str, ...] = ()  # by the user's names
     used: Mapping[str, str] = {}  # the user's names by this program's
-    dropped: Sequence[Item] = ()  # what other rows say of patients and scans; the place is the name
+    dropped: Sequence[Item] = ()  # what other rows say of patients and scans
 
 
 def find_csv(config: DataConfig) -> Path:
@@ -163,19 +163,18 @@ def table_of(
                 )
             named = tuple(cell for column, cell in zip(header, cells, strict=True) if column)
             known = {name: of_column[column] for name, column in used.items()}
-            related = _related(known, config, file_column)
-            dropped.append(related._replace(name=place, group=related.group or related.file, cells=named))
+            dropped.append(_related(known, config, file_column)._replace(place=place, number=number, cells=named))
             if empty := [used[name] for name in required if not of_column[used[name]]]:
                 raise DataError(f"{', '.join(empty)} must not be empty")
-            row = _item(known, related, config, file_column)
+            row = _item(known, dropped[-1], config, file_column)
         except DataError as error:
             faults.append(Fault("row", place, str(error), 1))
             continue
-        first = rows.setdefault((row.file, row.centre_mm), row._replace(number=number, place=place, cells=named))
-        if first.number == number:
+        first = rows.setdefault((row.file, row.centre_mm), row)
+        if first is row:
             dropped.pop()
             continue
-        if first._replace(number=0, place="", cells=()) == row:
+        if first._replace(place=place, number=number, cells=named) == row:
             faults.append(Fault("duplicate", place, f"repeats line {first.number}, which is kept", 0))
         else:
             text = f"names the place of line {first.number} again, but says something else of it: keep one of the two"
@@ -213,13 +212,14 @@ def _recognised(path: Path, header: Sequence[str], config: DataConfig, required:
 
 
 def _related(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
-    """What a row says of patient and scan, also where the rest of it cannot be used."""
+    """What a row says of patient, scan and category, also where the rest of it cannot be used."""
 
     def first(*columns: str) -> str:
         return next((cells[column] for column in columns if patient_key(cells.get(column, ""))), "")
 
     return Item(
         group=first(GROUP) if GROUP in cells else first(*PATIENTS, *SCANS),
+        category=first("category"),
         patient=patient_key(first(*PATIENTS) or first(GROUP) * (letters(config.group_column) not in SCANS)),
         series=cells.get("seriesuid", ""),
         file=cells[file_column],
@@ -238,9 +238,7 @@ def _item(cells: dict[str, str], related: Item, config: DataConfig, file_column:
     require_diameter(diameter)
     require_spacing(spacing or (), ", ".join(SPACINGS))
 
-    category = cells.get("category", "")
     return related._replace(
-        category="" if category.casefold() == "nan" else category,
         centre_mm=_numbers(cells, COORDINATES, config.min_ndim),
         diameter_mm=diameter,
         spacing_mm=spacing,

@@ -91,14 +91,14 @@ def _plan_folder(config: DataConfig, column: str, find: Callable[[str], Path | N
             if path is not None:
                 kind, text = "unreadable", f"a volume must end in {', '.join(ENDINGS)}"
             faults.append(Fault(kind, name, text, len(rows)))
-            dropped += [row._replace(name=row.place, group=row.group or name) for row in rows]
+            dropped += rows
             continue
         for i, row in enumerate(rows):
             mask = root / (row.mask or Path("masks", Path(name).name))
             if (row.mask or os.path.lexists(mask)) and not mask.is_file():
                 text = f"there is no such mask; {csv.name} line {row.number} names it"
                 faults.append(Fault("nodule", relative(root, mask), text, 1))
-                dropped.append(row._replace(name=row.place, group=row.group or name))
+                dropped.append(row)
                 continue
             own = f"{name}_{i}" if scans or rows[1:] else name
             items.append(row._replace(name=own, group=row.group or name, mask=mask if mask.is_file() else None))
