@@ -16,8 +16,9 @@ from gmmae.system.errors import InputError
 from gmmae.training import compilation, programs
 from gmmae.training.loop import run
 from gmmae.training.parallel import AXIS
-from gmmae.training.records import from_json, to_json
+from gmmae.training.records import to_json
 from gmmae.training.step import Algorithm, train_steps
+from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 from tests.small import CHEAP, EXACT, RATES, Recorder, fingerprint, small
 
@@ -208,7 +209,8 @@ def test_going_on_with_other_versions_or_another_device_is_warned_of(tmp_path):
     config = small(stop__max_epochs=1, **EXACT, **CHEAP)
     assert finish(config, tmp_path).facts["reduction"] == "exact: 8 shards of 1; the same bits on any number of devices"
     place = tmp_path / "record.json"
-    record = from_json(place.read_text())
+    record = WorkDir(tmp_path).read_record()
+    assert record
     other = dataclasses.replace(record, device_kind="abacus", versions=record.versions | {"jax": "0.1"})
     place.write_text(to_json(other))
     [line] = finish(small(stop__max_epochs=2, **EXACT, **CHEAP), tmp_path).lines

@@ -167,11 +167,6 @@ def to_json(record: Record) -> str:
     return json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
 
 
-def from_json(text: str) -> Record:
-    """Inverts `to_json`."""
-    return from_plain(json.loads(text))
-
-
 def plain(record: Record) -> dict[str, Any]:
     """The record as a dictionary of values that strict JSON has."""
     return json.loads(json.dumps(asdict(record)), parse_constant=lambda constant: str(float(constant)))

@@ -14,7 +14,7 @@ from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.training import compilation, loop, programs
 from gmmae.training.figures import draw
-from gmmae.training.records import from_json, read_history, to_json
+from gmmae.training.records import read_history, to_json
 from gmmae.training.trained import load
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
@@ -33,7 +33,7 @@ def uninterrupted(whole):
 
 def test_record_and_history_are_complete(uninterrupted):
     _, workdir, record, display = uninterrupted
-    assert from_json((workdir / "record.json").read_text()) == record
+    assert WorkDir(workdir).read_record() == record
     assert (record.stop_reason, record.epochs, record.time_to_target_s) == ("max_epochs", 5, None)
     assert (record.global_batch, record.device_batch, record.padding, record.steps_per_epoch) == (8, 8, 0, 3)
     assert (record.train_samples, record.validation_samples) == (22, 6)
@@ -77,7 +77,7 @@ def test_divergence_and_collapse_are_results(tmp_path, rate, reason):
     assert len({repr(row.val_loss) for row in display.rows[-4:]}) == 1
     assert np.isfinite(display.rows[-1].val_loss) == (reason == stop_reasons.COLLAPSED) == (record.best_epoch is not None)
     assert list(map(repr, read_history(tmp_path / "history.csv"))) == list(map(repr, display.rows))
-    assert repr(from_json((tmp_path / "record.json").read_text())) == repr(record)
+    assert repr(WorkDir(tmp_path).read_record()) == repr(record)
 
 
 @pytest.mark.parametrize(
