@@ -32,8 +32,8 @@ class LabelRule(NamedTuple):
     """How labels follow from a column of the CSV."""
 
     column: str | None = None  # None: the categories
-    at_most: float | None = None  # up to this one: the first class; None: labels are text
-    at_least: float | None = None  # from this one on the second class; those between have no label
+    at_most: float | None = None  # up to this one: a class; None: labels are text
+    at_least: float | None = None  # from this one on: the other class; those between have no label
 
 
 class Labelled(NamedTuple):
@@ -116,7 +116,7 @@ def labels_of(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples
     if rule.at_most is None or rule.at_least is None:
         return np.array([word if patient_key(word) else "" for word in words.tolist()], words.dtype)
     try:
-        numbers = np.array([float(word or "nan") for word in words])
+        numbers = np.array([float(word) if patient_key(word) else np.nan for word in words])
     except ValueError as error:
         raise InputError(
             f"--label-at-most needs numbers in {rule.column or 'the categories'}; {error}: name another --label-column"

@@ -145,8 +145,8 @@ class ClassifyArguments(Options):
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     runs: Runs = ()  # further runs that differ from it in their seed only; results are means over all runs
     label_column: Text | None = None  # column of the CSV with the labels; none: the categories
-    label_at_most: float | None = None  # labels up to this number are the first of two classes; none: labels are text
-    label_at_least: float | None = None  # labels from this number on are the second class; those between are left out
+    label_at_most: float | None = None  # labels up to this number are one of two classes; none: labels are text
+    label_at_least: float | None = None  # labels from this number on are the other class; those between are left out
     seeds: Annotated[int, between(1, 1000)] = 5  # classifiers of each run, each with another random seed
     blocks: Annotated[int, between(1, 64)] = 4  # coarse voxels along each axis, means of the volume's
     out: Path | None = None  # folder to write, and earlier results are replaced; none: classification in RUN

@@ -1,6 +1,6 @@
 """The nodules of a configuration, divided into training, validation and perhaps test."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
-from gmmae.data.extraction.annotations import PATIENTS, patient_key, says_case_or_control
+from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, patient_key, says_case_or_control
 from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
@@ -61,12 +61,18 @@ def undivided(config: DataConfig) -> Nodules:
 
 
 def patients(nodules: Nodules, config: DataConfig) -> list[set[str]]:
-    """What the patient of each nodule is called, in its group's name and in every column of patients."""
-    found = {name: nodules.column(name) for name in (*PATIENTS, config.group_column)}
-    if found["case"] is not None and says_case_or_control(found["case"].tolist()):
-        found["case"] = None
-    columns = [column for column in found.values() if column is not None]
-    return [set(map(patient_key, names)) - {""} for names in zip(nodules.table["group"], *columns, strict=True)]
+    """What the patient of each nodule is called: its group's name, and the columns of patients as the groups count them."""
+    found = {name: column for name in (*PATIENTS, config.group_column) if (column := nodules.column(name)) is not None}
+    if "case" in found and says_case_or_control(found["case"].tolist()):
+        del found["case"]
+    otherwise = [found.pop(name) for name in OTHERWISE_PATIENTS if name in found and name != config.group_column]
+
+    def keys(columns: Iterable[np.ndarray]) -> list[set[str]]:
+        cells = zip(nodules.names, *columns, strict=True)
+        return [set(map(patient_key, names)) - {""} for _, *names in cells]
+
+    rows = zip(keys([nodules.table["group"]]), keys(found.values()), keys(otherwise), strict=True)
+    return [group | (named or others) for group, named, others in rows]
 
 
 def _kin(nodules: Nodules, names: list[set[str]], generated: np.ndarray | None) -> Iterator[set[str | bytes]]:

@@ -28,6 +28,7 @@ from gmmae.training.checkpoint import named
 from gmmae.training.records import to_json
 from gmmae.training.trained import restore
 from gmmae.workloads.interface import Params, Samples
+from gmmae.workloads.sources import spread
 
 LOADER = "load.py"
 PLATFORMS = ("cpu", "cuda")
@@ -43,7 +44,7 @@ def export(config: Config, run: Path, out: Path) -> None:
     if workload.describe is not None:
         functions["describe"] = workload.describe
     with compilation.precision_context(config):
-        samples = compilation.cast(config, jax.tree.map(lambda leaf: leaf[:1], workload.load().validation))
+        samples = compilation.cast(config, spread(workload.load().validation, 1))
         programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
     programs = {name: program for name, program in programs.items() if program.out_avals}
     np.savez(params, allow_pickle=False, **named(model.params))

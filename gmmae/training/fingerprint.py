@@ -21,7 +21,7 @@ class Fingerprint(NamedTuple):
     """The samples of a run, and the file of its workload.
 
     Attributes:
-      train, validation: words for each sample, in order: a hash of its largest array and its origin, where that is known; of a
+      train, validation: words for each sample, in order: a hash of its large arrays and its origin, where that is known; of a
         source only of some. Samples that share a word are one, or of one scan.
       digests: what is compared, by name: the workload's file first, the number of seen validation samples last.
       seen: training samples of the runs that this one descends from, by `init_from` or generated nodules.
@@ -111,7 +111,8 @@ def descended(config: Config, now: Fingerprint) -> Fingerprint:
     if held_out and not getattr(data, "allow_seen", False):
         raise InputError(
             f"validation samples must be new to what a run begins with; got {held_out} of {len(now.validation)} that the model "
-            f"of {' or '.join(places)} was trained on: divide the data as it did, or set data.allow_seen"
+            f"of {' or '.join(places)} was trained on: divide the data as it did"
+            f"{', or set data.allow_seen' * hasattr(data, 'allow_seen')}"
         )
     entry = {"seen validation samples": str(held_out)} if held_out else {}
     return now._replace(seen=sorted(seen), digests=now.digests | entry)

@@ -228,7 +228,8 @@ def validate_steps(
     """The mean of each step's real samples, by name, 0 for steps that are not taken."""
 
     def sums(samples: Samples, weights: Array) -> dict[str, Array]:
-        return {name: weighted_sum(value, weights) for name, value in per_sample(params, samples).items()}
+        values = per_sample(params, samples).items()
+        return {name: weighted_sum(jnp.where(weights > 0, value, 0), weights) for name, value in values}  # 0 · ∞ is no number
 
     def means(rows: Array, weights: Array) -> dict[str, Array]:
         batch = take(samples, rows)

@@ -26,6 +26,9 @@ SPREAD_SAMPLES = 10
 INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
 """Of 32 bits, with and without a sign."""
 
+LARGE = 0.25
+"""Arrays above this share of the largest one's bytes identify a sample: tokens beside their mask, and no labels of an image."""
+
 NO_SAMPLE = -1
 
 
@@ -238,14 +241,16 @@ def spread(samples: Samples, most: int = SPREAD_SAMPLES) -> Samples:
 
 
 def hashes(samples: Samples) -> tuple[list[str], Samples]:
-    """Hashes of each sample's largest array, and the other arrays; of a source, those of some samples."""
+    """Hashes of each sample's `LARGE` arrays, and the other arrays; of a source, those of some samples."""
     if isinstance(samples, CheckedSource):
         samples = spread(samples)
     leaves = jax.tree.leaves(samples)
-    largest = np.ascontiguousarray(leaves.pop(np.argmax([leaf.nbytes for leaf in leaves])))
-    kind = f"{largest.dtype}{largest.shape[1:]}".encode()[:64]  # BLAKE2 takes no more
-    rows = largest.reshape(len(largest), -1).view(np.uint8)
-    return [hashlib.blake2b(row.data, digest_size=8, key=kind).hexdigest() for row in rows], leaves
+    least = LARGE * max(leaf.nbytes for leaf in leaves)
+    large = [np.ascontiguousarray(leaf) for leaf in leaves if leaf.nbytes > least]
+    kind = " ".join(f"{leaf.dtype}{leaf.shape[1:]}" for leaf in large).encode()[:64]  # BLAKE2 takes no more
+    rows = zip(*(leaf.reshape(len(leaf), -1).view(np.uint8) for leaf in large), strict=True)
+    of_rows = [hashlib.blake2b(b"".join(row), digest_size=8, key=kind).hexdigest() for row in rows]
+    return of_rows, [leaf for leaf in leaves if leaf.nbytes <= least]
 
 
 def digest(arrays: PyTree) -> str:

@@ -18,7 +18,8 @@ from gmmae.training.checkpoint import named
 from gmmae.training.loop import run
 from gmmae.workloads import registry
 from tests.commands import refusal, run_gmmae
-from tests.small import Recorder, small
+from tests.small import CHEAP, Recorder, small
+from tests.volume_sources import from_source
 
 LOAD = """
 import sys, importlib.abc
@@ -119,6 +120,11 @@ def test_a_workload_of_ones_own_is_exported_with_its_metrics(own_run, tmp_path, 
     _, meta = exported(own_run.folder, tmp_path, monkeypatch)
     assert list(meta["functions"]) == ["losses", "metrics"]
     assert meta["functions"]["metrics"]["samples"] == {"image": "float32[samples, 8, 8]", "label": "int32[samples]"}
+
+
+def test_a_run_that_validates_on_a_source_is_exported(tmp_path):
+    run(from_source(tmp_path / "volumes.py", small(stop__max_epochs=1, **CHEAP)), tmp_path / "run", Recorder())
+    assert Model(export(tmp_path / "run", tmp_path)).functions
 
 
 def test_a_program_that_jax_cannot_read_leaves_parameters_and_settings_from_which_gmmae_builds_the_model(own_run, tmp_path):

@@ -26,11 +26,12 @@ COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient")
         (("", "P1", "P2", "P2", "P3", "P3"), "P1 P1 P2 P2 P3 P3"),
         (("P1", "p1 ", "P2", " P2", "P3", "p3"), "P1 P1 P2 P2 P3 P3"),
         (("12", "12.0", "13.0", "13", "120", "120"), "12 12 13 13 120 120"),
-        (("nan", "NaN", "nan", "nan", "P3", "P3"), "a a b b P3 P3"),
+        (("007", "7", "7.0", "07", "P3", "P3"), "007 007 007 007 P3 P3"),
+        (("nan", "NaN", "NA", "n/a", "P3", "P3"), "a a b b P3 P3"),
         (("P1", "P4", "P2", "P5", "P3", "P6"), "P1 P1 P2 P2 P3 P3"),
         (("P1", "P4", "P2", "P5", "P3", "P4"), "P1 P1 P2 P2 P1 P1"),
     ],
-    ids=["blank", "case", "a column of numbers", "nan", "two patients of a scan", "a chain"],
+    ids=["blank", "case", "a column of numbers", "leading zeros", "nan", "two patients of a scan", "a chain"],
 )
 def test_no_scan_is_divided_whatever_its_rows_say_of_the_patient(luna_folder, patients, groups):
     config = luna_folder("abc")
@@ -90,13 +91,26 @@ def test_arrays_that_are_cut_without_a_spacing_are_named(tmp_path, capsys, spaci
     assert ("4 arrays without a spacing are cut as if a voxel were 1 mm" in capsys.readouterr().err) == (not spacing)
 
 
-def test_columns_of_patients_that_fill_each_others_gaps_are_read_together(tmp_path):
+@pytest.mark.parametrize(
+    ("patients", "subjects", "groups"),
+    [
+        (("P0", "P1", "", ""), ("", "S1", "S1", "S2"), ("P0", "P1", "P1", "S2")),
+        (("P0", "P1", "P2", "P3"), ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),
+    ],
+    ids=["each other's gaps", "a number for each image"],
+)
+def test_columns_of_patients_are_read_together(tmp_path, patients, subjects, groups):
     root = folders.write(tmp_path / "cubes")
     table = root / "nodules.csv"
     names = [line.split(",")[0] for line in table.read_text().splitlines()[1:5]]
-    rows = list(zip(names, ("P0", "P1", "", ""), ("", "S1", "S1", "S2"), strict=True))
-    folders.write_rows(table, rows, ("file", "patient", "subject"))
-    assert load(cubes(root, crop="10mm")).groups == ("P0", "P1", "P1", "S2")
+    folders.write_rows(table, list(zip(names, patients, subjects, strict=True)), ("file", "patient", "subject"))
+    assert load(cubes(root, crop="10mm")).groups == groups
+
+
+def test_few_patients_of_many_nodules_are_named(tmp_path, capsys):
+    volumes = np.random.default_rng(0).integers(-1000, 400, (20, 6, 8, 9)).astype(np.int16)
+    assert load(arrays(tmp_path / "d.npz", volumes, groups=np.repeat(["granuloma", "cancer"], 10))).by == "patient"
+    assert "20 nodules are of 2 patients by group" in capsys.readouterr().err
 
 
 def test_cubes_of_one_series_are_one_group(tmp_path):
@@ -181,3 +195,17 @@ def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, kind)
     with pytest.raises(DataError, match=r"augment_with must belong to no validation nodule; 1 of 4 do"):
         sources.load(config)
     assert len(sources.load(dataclasses.replace(config, allow_seen=True)).split.train) == 7
+
+
+def test_a_case_and_a_group_beside_a_patient_do_not_name_him(tmp_path):
+    """Cases of two hospitals have running numbers."""
+    for more, name in enumerate(("cubes", "more")):
+
+        def named(case, i, name=name, more=more):
+            return case._replace(values=case.values + more, row=[f"{name}{i}.mha"])
+
+        root = folders.write(tmp_path / name, spoil=named)
+        rows = [(f"{name}{i}.mha", f"{name} {i}", i, "hospital") for i in range(4)]
+        folders.write_rows(root / "nodules.csv", rows, ("file", "patient", "case", "group"))
+    config = cubes(tmp_path / "cubes", crop="10mm", augment_with=str(root), validation=1)
+    assert len(sources.load(config).split.train) == 7

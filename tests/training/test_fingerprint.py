@@ -210,3 +210,10 @@ def test_labels_count_and_a_sample_is_known_without_them():
     other = fingerprint.of(small(), Splits({"image": images, "label": 1 - labels}, images))
     assert one.train == other.train == one.validation
     assert [name for name in one.digests if one.digests[name] != other.digests[name]] == ["train labels or other arrays"]
+
+
+def test_equal_masks_do_not_make_samples_one():
+    tokens = np.arange(24, dtype=np.int32).reshape(6, 4)
+    parts = ({"attention_mask": np.ones((3, 4), np.int32), "input_ids": ids} for ids in (tokens[:3], tokens[3:]))
+    found = fingerprint.of(small(), Splits(*parts))
+    assert len({*found.train, *found.validation}) == 6

@@ -41,6 +41,7 @@ def monitor(ends, inside=(), train_loss=0.5, total_s=10.0, **rules):
         ([0.3, 0.2], {"target": 0.199}, None),
         ([0.3, 0.31], {"target": 0.3}, "target_reached"),  # raised after the first epoch
         ([0.1, 0.0], {"target": None}, None),  # switched off
+        ([math.inf, math.inf], {"target": None, "monitor": "dice", "mode": "max"}, None),
         ([0.3, 0.2], {"max_epochs": 2}, "max_epochs"),
         ([0.3, 0.2], {"max_epochs": 1}, "max_epochs"),  # lowered on a resume
         ([0.3, 0.2], {"total_s": 60.0}, "time_limit"),

@@ -11,13 +11,13 @@ from gmmae.training.compilation import RunCache
 from tests.small import small
 
 
-def with_metric(threshold, devices):
-    """A setup whose metric is a volume's largest density, undefined above the threshold."""
+def with_metric(threshold, devices, above=jnp.nan):
+    """A setup whose metric is a volume's largest density, undefined (or what else is given) above the threshold."""
     setup = compilation.prepare(small(parallel__devices=devices))
 
     def metrics(params, samples):
         largest = jnp.asarray(samples).max((1, 2, 3))
-        return {"largest": jnp.where(largest > threshold, jnp.nan, largest), "doubled": 2 * largest}
+        return {"largest": jnp.where(largest > threshold, above, largest), "doubled": 2 * largest}
 
     data = dataclasses.replace(setup.data, may_be_undefined=("largest",))
     return setup._replace(workload=setup.workload._replace(metrics=metrics), data=data, cache=RunCache())
@@ -28,7 +28,7 @@ def evaluated(setup):
     return programs.validation(setup, params)(params)
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [1, 3, 4])
 def test_the_mean_is_over_the_samples_that_define_it(devices):
     each = np.sort(np.asarray(compilation.prepare(small()).data.validation).max((1, 2, 3)))
     found = evaluated(with_metric(each[3], devices))
@@ -40,3 +40,4 @@ def test_the_mean_is_over_the_samples_that_define_it(devices):
     nowhere = evaluated(with_metric(-1.0, devices))
     assert np.isnan(nowhere["largest"])
     assert np.isfinite(nowhere["loss"])
+    assert evaluated(with_metric(-1.0, devices, jnp.inf))["largest"] == np.inf

@@ -16,8 +16,12 @@ from gmmae.data.volumes import DataError, letters
 FILES = ("file", "image", "image_path", "path")
 """Columns that name the volume, by precedence."""
 DIAMETERS = ("diameter_mm", "size_mm", "diameter")
-PATIENTS = ("patient", "PatientID", "subject", "subject_id", "participant_id", "case_id", "MRN", "case", "group")
-"""Columns that name the patient; the first one that a row fills does."""
+OTHERWISE_PATIENTS = ("case", "group")
+"""Columns that name the patient of a row that fills no other; otherwise they may be a diagnosis or a hospital."""
+PATIENTS = ("patient", "PatientID", "subject", "subject_id", "participant_id", "MRN", "case_id", *OTHERWISE_PATIENTS)
+"""Columns that name the patient; the first one that a row fills names its group."""
+BLANKS = {"", "nan", "na", "n/a", "#n/a", "<na>", "null"}
+"""What Excel, R and pandas write for an empty cell."""
 SCANS = ("scan", "seriesuid")
 GROUP = "data.group_column"
 COORDINATES = ("coordX", "coordY", "coordZ")
@@ -144,6 +148,8 @@ def table_of(
     """The nodules of a CSV's records: line numbers, which `form` shows in messages, and cells."""
     required = (file_column, *(COLUMNS if file_column == "seriesuid" else ()))
     used, records = _recognised(path, header, config, required), [*records]
+    if (first := used.get(COORDINATES[0])) and any("".join(cells[header.index(first) :][:1]) for _, cells in records):
+        required = dict.fromkeys((*required, COORDINATES[0]))  # a row without it would be cut from the middle of its scan
     if "case" in used:
         cases = [dict(zip(header, cells, strict=False)).get(used["case"], "") for _, cells in records]
         if says_case_or_control(cases):
@@ -186,6 +192,7 @@ def _recognised(path: Path, header: Sequence[str], config: DataConfig, required:
     """The header's columns by this program's names, whatever their case and signs."""
     file_column = required[0]
     spellings = {name: (name,) for name in (*COORDINATES, *SPACINGS, *PATIENTS, *SCANS, "mask", "category")}
+    spellings |= {name: (name, f"{name}_mm") for name in COORDINATES}
     spellings |= {"diameter_mm": DIAMETERS, file_column: FILES if file_column == "file" else (file_column,)}
     options = {file_column: config.file_column, "diameter_mm": config.diameter_column, GROUP: config.group_column}
     options["category"] = "auto" if config.category_column == DataConfig.category_column else config.category_column
@@ -208,6 +215,8 @@ def _recognised(path: Path, header: Sequence[str], config: DataConfig, required:
         )
         there = f"it has {', '.join(header) or 'none'}{hint or f'; {given}' * bool(given)}"
         raise DataError(f"{path}: must have the column {', '.join(names)}; {there}")
+    if letters(used.get("diameter_mm", "")).endswith("cm"):
+        raise DataError(f"{path}: diameters must be in mm; got the column {used['diameter_mm']}: convert it, and rename it")
     return used
 
 
@@ -262,8 +271,8 @@ def _numbers(cells: dict[str, str], columns: tuple[str, ...], least: int) -> tup
 def patient_key(text: str) -> str:
     """What all spellings of a patient share; empty where none is named.
 
-    >>> patient_key(" P3 "), patient_key("12.0"), patient_key("nan")
+    >>> patient_key(" P3 "), patient_key("012.0"), patient_key("NA")
     ('p3', '12', '')
     """
     word = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return "" if word == "nan" else re.sub(r"^(\d+)\.0+$", r"\1", word)
+    return "" if word in BLANKS else re.sub(r"^0*(\d+)(\.0+)?$", r"\1", word)

@@ -30,6 +30,9 @@ from gmmae.data.extraction.tasks import Cube, Reading, Task, place_of, stamps
 from gmmae.data.settings import CROP_PATTERN, DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
 
+WHOLE_SCAN_MM = 150.0
+"""No volume that was cut around a nodule is as wide along x and y."""
+
 MAX_REGION_VOXELS = 2**26
 """More scan voxels around one cube mean a diameter or a spacing in a wrong unit."""
 
@@ -102,6 +105,12 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
         edge = float(max(shape))  # the array is the cube already
     else:
         edge = edge_mm(config.crop, item.diameter_mm, scan, shape)
+        wide = [count * spacing for count, spacing in zip(scan.size, scan.spacing_mm, strict=True)][:2]
+        if item.centre_mm is None and config.hu and min(wide) > max(WHOLE_SCAN_MM, 2 * edge):
+            raise DataError(
+                "a nodule of a whole scan must have a place, in columns coordX, coordY, coordZ; got none, and a scan of "
+                f"{wide[0]:.0f} × {wide[1]:.0f} mm, from whose middle its cube would be cut"
+            )
     centre, filled, outline = centre_mm(item, scan), 0.0, np.zeros(shape, np.uint8)
     if config.source == "medmnist" and all(n <= there for n, there in zip(shape, size, strict=True)):
         values, mask = _averaged(scan, shape, config.hu), None

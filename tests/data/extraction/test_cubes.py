@@ -62,6 +62,31 @@ def test_without_coordinates_the_middle_of_the_volume_is_cut_in_its_spacing(conf
     assert [(spaced[8] > -350).sum(axis).astype(bool).sum() for axis in (0, 1)] == [2, 2]
 
 
+@pytest.mark.parametrize("columns", ["coordX coordY coordZ", "coordX_mm coordY_mm coordZ_mm"])
+def test_no_nodule_goes_without_a_place_where_others_have_one(config, folder, columns):
+    for name in "ab":
+        np.save(folder / f"{name}.npy", RANDOM[0])
+    listed(folder, f"file {columns}", "a.npy 8 8 8", "b.npy   ")
+    with pytest.raises(DataError, match=rf"line 3: {columns.split()[0]} must not be empty"):
+        load(replace(config, on_error="refuse"))
+
+
+def test_a_whole_scan_is_not_cut_in_its_middle(config, folder):
+    np.save(folder / "scan.npy", np.full((4, 200, 200), -800, np.int16))
+    listed(folder, "file", "scan.npy")
+    with pytest.raises(DataError, match=r"must have a place, in columns coordX.*and a scan of 200 × 200"):
+        load(config)
+    listed(folder, "file coordX coordY coordZ", "scan.npy 99 99 2")
+    assert load(config).values.shape == (1, 16, 16, 16)
+
+
+def test_diameters_in_centimetres_are_refused(config, folder):
+    np.save(folder / "a.npy", RANDOM[0])
+    listed(folder, "file diameter_cm", "a.npy 1.2")
+    with pytest.raises(DataError, match="diameters must be in mm; got the column diameter_cm"):
+        load(replace(config, diameter_column="diameter_cm"))
+
+
 def test_arrays_that_are_cubes_already_are_taken_as_they_are(config, folder):
     np.save(folder / "a.npy", RANDOM[0])
     np.savez(folder / "b.npz", volume=RANDOM[1].astype(np.float32), mask=RANDOM[1] > 0)
@@ -82,7 +107,7 @@ def test_one_npz_of_arrays(npz):
 
 
 def test_a_compressed_volume_of_some_megabytes(config, folder):
-    voxels = np.random.default_rng(0).integers(-1000, 400, (40, 200, 200)).astype(np.int16)
+    voxels = np.random.default_rng(0).integers(-1000, 400, (160, 100, 100)).astype(np.int16)
     write_image(folder / "a.nii.gz", voxels, compressed=True)
     write_image(folder / "b.mhd", voxels, compressed=True)
     listed(folder, "file", "a.nii.gz", "b.mhd")
