@@ -172,7 +172,7 @@ def test_what_must_work_without_jax_knows_no_jax(name):
         ),
         ("sklearn", ["gmmae.generation", "gmmae.classification", "gmmae.cli.predict"]),
         ("SimpleITK", ["gmmae.plotting", "gmmae.data", "gmmae.generation.insertion"]),
-        ("tensorboardX", ["gmmae.training.run_logger", "gmmae.sweep.report.tensorboard", "gmmae.planner.curve_files"]),
+        ("tensorboardX", ["gmmae.system.tensorboardx"]),
         ("orbax", ["gmmae.training.checkpoint"]),
         ("submitit", ["gmmae.sweep.slurm"]),
         ("tyro", ["gmmae.cli.arguments"]),

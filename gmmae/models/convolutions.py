@@ -53,10 +53,7 @@ def rewritten(function: Callable[P, T], rule: Callable[[core.JaxprEqn], core.Jax
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
         jaxpr, shape = jax.make_jaxpr(partial(function, **options), return_shape=True)(*args)
-        new = _rewritten(rule, jaxpr)
-        if new is jaxpr:
-            return function(*args, **options)
-        results = core.jaxpr_as_fun(new)(*jax.tree.leaves(args))
+        results = core.jaxpr_as_fun(_rewritten(rule, jaxpr))(*jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
     return call

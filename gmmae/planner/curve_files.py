@@ -392,8 +392,8 @@ def _scalars(file: Path) -> Iterator[tuple[str, int, float, float]]:
     part of one at the end.
     """
     from google.protobuf.message import DecodeError
-    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] made at run time
-    from tensorboardX.record_writer import masked_crc32c
+
+    from gmmae.system.tensorboardx import Event, masked_crc32c
 
     try:
         data, place = file.read_bytes(), 0

@@ -67,8 +67,7 @@ class TensorBoard:
         results: Mapping[str, str] = RESULTS,
         clock: Callable[[Epoch], float] | None = training_s,
     ):
-        from tensorboardX import SummaryWriter  # its import takes a quarter of a second
-        from tensorboardX.summary import hparams
+        from gmmae.system.tensorboardx import SummaryWriter, hparams  # its import takes a quarter of a second
 
         names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
         self._start = min((float(name[1]) for name in names if name), default=time.time())  # of the run's first process

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorboardX
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from gmmae.config.schema import changed
-from gmmae.system import stop_reasons
+from gmmae.system import stop_reasons, tensorboardx
 from gmmae.training import run_logger
 from gmmae.training.loop import run
 from gmmae.training.records import Epoch
@@ -68,13 +67,13 @@ def test_scalars_come_back_and_losses_that_are_not_finite_stay_as_they_are(tmp_p
 
 
 def test_an_epoch_is_on_disk_before_the_board_is_closed_but_short_ones_do_not_wait_for_it_each(tmp_path, monkeypatch):
-    flushed, now, flush = [], itertools.count(), tensorboardX.SummaryWriter.flush
+    flushed, now, flush = [], itertools.count(), tensorboardx.SummaryWriter.flush
     board = TensorBoard(tmp_path, {})
     monkeypatch.setattr(run_logger, "FLUSH_S", 20)
     # The clock is read at an epoch and after a flush.
     monkeypatch.setattr(run_logger, "time", SimpleNamespace(monotonic=lambda: next(now), time=time.time))
     with monkeypatch.context() as patched:
-        patched.setattr(tensorboardX.SummaryWriter, "flush", lambda writer: flushed.append(epoch) or flush(writer))
+        patched.setattr(tensorboardx.SummaryWriter, "flush", lambda writer: flushed.append(epoch) or flush(writer))
         for epoch in range(1, 101):
             board.row(row(epoch))
     assert flushed == [1, 21, 41, 61, 81]
@@ -199,8 +198,8 @@ LOGGED = {
     ],
 )
 def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, monkeypatch, whole, parts):
-    opened, make = [], tensorboardX.SummaryWriter
-    monkeypatch.setattr(tensorboardX, "SummaryWriter", lambda *of, **options: opened.append(make(*of, **options)) or opened[-1])
+    opened, make = [], tensorboardx.SummaryWriter
+    monkeypatch.setattr(tensorboardx, "SummaryWriter", lambda *of, **options: opened.append(make(*of, **options)) or opened[-1])
     config, board = small(**LOGGED), tmp_path
     for i, (at, end) in enumerate(parts):
         with pytest.raises(MemoryError) if end is fail else nullcontext():

@@ -7,10 +7,9 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
-
 from gmmae.sweep.report.cells import Results
 from gmmae.system.files import ANYTHING, whole_folder
+from gmmae.system.tensorboardx import SummaryWriter
 from gmmae.training.run_logger import RESULTS, TIMES, TensorBoard, training_s
 
 NO_TIMES = {tag: name for tag, name in RESULTS.items() if name != "time_to_target_s"}
