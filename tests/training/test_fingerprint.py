@@ -214,6 +214,6 @@ def test_labels_count_and_a_sample_is_known_without_them():
 
 def test_equal_masks_do_not_make_samples_one():
     tokens = np.arange(24, dtype=np.int32).reshape(6, 4)
-    parts = ({"attention_mask": np.ones((3, 4), np.int32), "input_ids": ids} for ids in (tokens[:3], tokens[3:]))
-    found = fingerprint.of(small(), Splits(*parts))
+    train, validation = ({"attention_mask": np.ones((3, 4), np.int32), "input_ids": ids} for ids in (tokens[:3], tokens[3:]))
+    found = fingerprint.of(small(), Splits(train, validation))
     assert len({*found.train, *found.validation}) == 6
