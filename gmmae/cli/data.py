@@ -38,7 +38,7 @@ def prepare(options: PrepareArguments) -> None:
                 with whole_file(paths[i]) as part:
                     part.write_bytes(path.read_bytes())
     origin = "found in the cache" if prepared.from_cache else f"extracted in {prepared.summary['seconds']['total_s']:.1f} s"
-    print(*lines(prepared.summary), f"{origin}: {prepared.folder}", *paths, sep="\n")
+    print(*lines(prepared.summary, config.window), f"{origin}: {prepared.folder}", *paths, sep="\n")
 
 
 def inspect(options: InspectArguments) -> None:

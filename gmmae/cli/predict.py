@@ -79,7 +79,7 @@ def command(options: PredictArguments, config: Config) -> None:
         lines += [tables.text_table(*report.table(results, {})), report.verdict(results, groups, nodules.by)]
     rows = {"name": columns["name"], "group": columns["group"], "split": kinds, "label": labels}
     for kind, values in found.items():
-        rows |= {f"{kind}: {name}": values[:, i].round(5) for i, name in enumerate(classes) if i or len(classes) > 2}
+        rows |= {f"{kind}: {name}": values[:, i].round(9) for i, name in enumerate(classes) if i or len(classes) > 2}
     rows |= own_columns(columns, rows)
     with whole_folder(out, mark=CSV) as folder:
         write_text(

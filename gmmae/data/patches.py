@@ -77,15 +77,16 @@ def slices(
       size: pixels of a crop along each axis.
       jitter: largest offset of a crop.
       neighbours: slices above, and below, that are further channels; the outermost one is repeated.
-      empty: whether to include slices without nodule.
+      empty: whether to include slices whose patch has no nodule.
       seed: of the offsets.
     """
     edge, parts = size + 2 * jitter, []
     for number, volume in enumerate(volumes):
         corner = [round(centre) - edge // 2 for centre in volume.centre[1:]]
-        chosen = np.arange(len(volume.mask)) if empty else np.flatnonzero(volume.mask.any((1, 2)))
         y, x = (np.arange(first, first + edge) for first in corner)
-
+        chosen = np.arange(len(volume.mask))
+        if not empty:  # another nodule of the mask may be beside the patch
+            chosen = np.flatnonzero((_labels(volume, chosen, y, x) == NODULE).any((1, 2)))
         channels = [_nearest(volume.values, chosen + step, y, x) for step in range(-neighbours, neighbours + 1)]
         offsets = np.array([_offset(2, jitter, seed, number, z) for z in chosen.tolist()], np.int32).reshape(-1, 2)
         index, corners = np.full(len(chosen), number, np.int32), np.array([(z, *corner) for z in chosen], np.int32)

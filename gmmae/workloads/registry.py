@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -130,11 +130,17 @@ def configuration(name: str = Config.workload, **values: object) -> Config:
 def build(config: Config) -> Workload:
     """Builds the workload of a configuration. Its `load` checks the data against the interface."""
     module = load(config.workload)
-    with _files_found("build", config.workload):
+    with _files_found("build", config.workload), _in_precision(config):
         workload = module.build(config.settings)
     if not isinstance(workload, Workload):
         raise WorkloadError(f"build of a workload must return a Workload; got {type(workload).__name__} from {config.workload}")
-    return workload._replace(load=partial(_checked, workload.load, config.workload, 8 if config.precision == "float64" else 4))
+    return workload._replace(load=partial(_checked, workload.load, config))
+
+
+def _in_precision(config: Config) -> AbstractContextManager[None]:
+    import jax  # it must not start where only a configuration is read
+
+    return jax.enable_x64(config.precision == "float64")
 
 
 @contextmanager
@@ -151,8 +157,9 @@ def _files_found(function: str, name: str) -> Iterator[None]:
         raise WorkloadError(f"{function} of a workload must not exit; got {error!r} in {name}: raise another error") from error
 
 
-def _checked(load_data: Callable[[], Splits], name: str, int_bytes: int) -> Splits:
-    with _files_found("load", name):
+def _checked(load_data: Callable[[], Splits], config: Config) -> Splits:
+    name, int_bytes = config.workload, 8 if config.precision == "float64" else 4
+    with _files_found("load", name), _in_precision(config):
         data = load_data()
     from gmmae.workloads import sources  # JAX must not start where only a configuration is read
 

@@ -52,10 +52,14 @@ def test_slices_that_hold_nodule_are_cut_around_its_centre():
     np.testing.assert_array_equal(patches.labels, one.mask[1:3, 1:7, 1:7])
     assert set(patches.offsets.ravel()) <= {0, 1, 2}
     # Beyond a volume its edge goes on and is labelled.
-    moved = slices([one._replace(centre=(2.0, 1.0, 4.0))], size=4, jitter=1)  # rows -2 to 3
-    np.testing.assert_array_equal(moved.labels == OUTSIDE, np.broadcast_to(np.arange(6)[:, None] < 2, (2, 6, 6)))
+    moved = slices([one._replace(centre=(2.0, 1.0, 4.0))], size=4, jitter=1, empty=True)  # rows -2 to 3
+    np.testing.assert_array_equal(moved.labels == OUTSIDE, np.broadcast_to(np.arange(6)[:, None] < 2, (4, 6, 6)))
     np.testing.assert_array_equal(moved.values[:, 0], moved.values[:, 2])
-    assert moved.corners[0].tolist() == [1, -2, 1]
+    assert moved.corners[1].tolist() == [1, -2, 1]
+    # A slice with another nodule of the same mask, beside the patch.
+    wide = volume(values=np.pad(one.values, [(0, 0), (0, 0), (0, 9)]), mask=np.pad(one.mask, [(0, 0), (0, 0), (0, 9)]))
+    wide.mask[0, 4, -1] = 1
+    np.testing.assert_array_equal(slices([wide], size=4, jitter=1).corners, patches.corners)
 
 
 def test_empty_slices_and_neighbours_are_taken_where_asked():

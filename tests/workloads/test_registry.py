@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 
 from gmmae.cli.arguments import parse_train
@@ -84,3 +85,14 @@ def test_a_file_that_has_changed_is_imported_again_for_a_new_configuration(path)
         values.append((registry.configuration(str(path)).settings.size, registry.file_hash(str(path))))
     assert [size for size, _ in values] == [1, 2]
     assert values[0][1] != values[1][1]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_build_and_load_compute_in_the_precision_of_the_run(path, precision):
+    body = "third = jnp.ones(2) / 3\n    return Workload(lambda: Splits(third, jnp.ones(2) / 3), None, None)"
+    imports = "import jax.numpy as jnp\nfrom gmmae.workloads.interface import Splits\n"
+    path.write_text(imports + TEXT.replace("return Workload(lambda: 1 / 0, None, None)", body))
+    data = registry.build(registry.configuration(str(path), precision=precision)).load()
+    third = np.ones(2, precision) / 3
+    for part in (data.train, data.validation):
+        np.testing.assert_array_equal(part, third, strict=True)

@@ -181,7 +181,8 @@ def table_of(
             dropped.pop()
             continue
         if first._replace(place=place, number=number, cells=named) == row:
-            faults.append(Fault("duplicate", place, f"repeats line {first.number}, which is kept", 0))
+            what = "" if first.cells == named else " but for columns that nothing reads"
+            faults.append(Fault("duplicate", place, f"repeats line {first.number}{what}, which is kept", 0))
         else:
             text = f"names the place of line {first.number} again, but says something else of it: keep one of the two"
             faults.append(Fault("row", place, text, 1))

@@ -106,7 +106,7 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
     else:
         edge = edge_mm(config.crop, item.diameter_mm, scan, shape)
         wide = [count * spacing for count, spacing in zip(scan.size, scan.spacing_mm, strict=True)][:2]
-        if item.centre_mm is None and config.hu and min(wide) > max(WHOLE_SCAN_MM, 2 * edge):
+        if item.centre_mm is None and min(wide) > max(WHOLE_SCAN_MM, 2 * edge):
             raise DataError(
                 "a nodule of a whole scan must have a place, in columns coordX, coordY, coordZ; got none, and a scan of "
                 f"{wide[0]:.0f} × {wide[1]:.0f} mm, from whose middle its cube would be cut"

@@ -77,7 +77,7 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
             f"{summary['duplicates']}; faults: {len(faults)}, the first: "
             f"{Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
         )
-    for line in cautions(summary):
+    for line in cautions(summary, config.window):
         say(line)
     return load_prepared(prepared)
 

@@ -14,6 +14,9 @@ from gmmae.data.groups import Groups
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
 
+SMALL_MM = 2.5
+"""Nodules are 3 mm and larger, so such a median seems to be in cm."""
+
 MAX_FAULT_LINES = 20
 """summary.json has all faults."""
 
@@ -71,7 +74,7 @@ def summarise(
     }
 
 
-def lines(summary: dict[str, Any]) -> list[str]:
+def lines(summary: dict[str, Any], window: tuple[float, float]) -> list[str]:
     """The summary as printed lines, faults last."""
     diameter, filled, values = summary["diameter_mm"], summary["filled_share"], summary["values"]
     low, median, high = (format(values[name], ".0f" if summary["unit"] else ".4g") for name in ("p1", "p50", "p99"))
@@ -87,7 +90,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
         f"{summary['unreadable_scans']} unreadable scans, {summary['bad_nodules']} nodules that cannot be cut",
         f"{summary['border_padded']} nodules reach beyond their scan; filled share: mean {filled['mean']:.1%}, "
         f"largest {filled['max']:.1%}",
-        *cautions(summary),
+        *cautions(summary, window),
         f"{summary['unit'] or 'values'}: 1 % below {low}, median {median}, 1 % above {high}; masks: {summary['masks']}{empty}",
     ]
     if diameter:
@@ -101,14 +104,21 @@ def lines(summary: dict[str, Any]) -> list[str]:
     return text + fault_lines(summary, "summary.json")
 
 
-def cautions(summary: dict[str, Any]) -> list[str]:
-    """The lines on grouping, columns and spacings, and one on nodules hardly below 0 HU, as with an offset of 1,024."""
+def cautions(summary: dict[str, Any], window: tuple[float, float]) -> list[str]:
+    """The lines on grouping, columns and spacings, and on values and diameters that seem to be in another unit.
+
+    Nodules are hardly below 0 HU where the scan has an offset of 1,024.
+    """
     text = list(summary["grouping"])
     if offset := summary["offset"]:
         text.append(
             f"values in HU should be below 0 in lung and fat; those of {len(offset)} nodules are not, such as {offset[0]}: if "
             "the scan is stored with an offset, subtract it first"
         )
+    if (median := summary["values"]["p50"]) > window[1]:
+        text.append(f"half of all values are {median:g} or more, and data.window ends at {window[1]:g}: are they in its unit?")
+    if summary["diameter_mm"].get("median", np.inf) < SMALL_MM:
+        text.append(f"half of the diameters are {summary['diameter_mm']['median']:.2g} mm or less: are they in mm?")
     return text
 
 

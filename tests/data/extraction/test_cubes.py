@@ -181,7 +181,7 @@ def test_values_in_their_own_unit_are_not_rounded(npz):
     volumes[2, 0, 0, 0] = np.nan
     config = replace(npz(volumes=volumes), **OWN)
     np.testing.assert_array_equal(load(config).values, np.delete(volumes, 2, 0).astype(np.float32))
-    assert any(line.startswith("values: 1 % below 0.0") for line in lines(prepare(config).summary))
+    assert any(line.startswith("values: 1 % below 0.0") for line in lines(prepare(config).summary, config.window))
 
 
 def test_the_real_nodules(shared_data, config, folder):

@@ -35,7 +35,7 @@ def test_the_split_depends_on_no_option_and_is_kept_in_the_cache(config):
         np.testing.assert_array_equal(one, other)
     prepared = prepare(config)
     assert prepared.from_cache
-    said = lines(prepared.summary)
+    said = lines(prepared.summary, config.window)
     assert "divided by the file itself, which names no patient: 24 train, 12 validation, 16 test" in said
     assert not [line for line in said if "HU" in line]
 

@@ -36,7 +36,7 @@ def test_the_summary_of_known_cubes():
     assert summary["diameter_mm"] == {"min": 4, "median": 6, "mean": 10, "max": 20}
     assert (summary["border_padded"], summary["masks"], summary["empty_masks"]) == (2, 3, 1)
     assert (summary["offset"], summary["values"]["p50"], len(summary["faults"])) == (["0"], -800, 31)
-    text = lines(summary)
+    text = lines(summary, (-1000.0, 400.0))
     assert text[0] == "4 nodules in 3 groups: 1 without category, 2 a, 1 b"
     for line, numbers in ((1, [65, 1, 60, 0, 30, 0, 0]), (2, [2, 15, 50])):
         assert [float(number) for number in re.findall(r"[\d.]+", text[line])] == numbers
@@ -44,6 +44,10 @@ def test_the_summary_of_known_cubes():
     assert "c.mhd: too late" in text[-22]
     assert text[-21] == "gone0.mhd: there is no such scan"
     assert text[-1] == "and 11 more, in summary.json"
+    summary["diameter_mm"]["median"] = 1.4
+    doubts = set(lines(summary, (0.0, 1.0))) | set(lines(summary, (-1350.0, -900.0)))
+    assert any("1.4 mm or less: are they in mm?" in line for line in doubts - {*text})
+    assert sum("are they in its unit?" in line for line in doubts) == 1
 
 
 def test_long_work_says_a_line_now_and_then(monkeypatch):
