@@ -207,5 +207,5 @@ def test_a_case_and_a_group_beside_a_patient_do_not_name_him(tmp_path):
         root = folders.write(tmp_path / name, spoil=named)
         rows = [(f"{name}{i}.mha", f"{name} {i}", i, "hospital") for i in range(4)]
         folders.write_rows(root / "nodules.csv", rows, ("file", "patient", "case", "group"))
-    config = cubes(tmp_path / "cubes", crop="10mm", augment_with=str(root), validation=1)
+    config = cubes(tmp_path / "cubes", crop="10mm", augment_with=str(tmp_path / "more"), validation=1)
     assert len(sources.load(config).split.train) == 7
