@@ -13,13 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, Item, patient_key
+from gmmae.data.extraction.annotations import PATIENTS, Item, patient_key
 from gmmae.data.extraction.arrays import member
 from gmmae.data.extraction.tasks import Plan, Task
 from gmmae.data.volumes import letters
-
-FEW_PATIENTS = 10
-"""Nodules for each patient, from which on his column may be one of hospitals or diagnoses."""
 
 
 class Groups(NamedTuple):
@@ -60,11 +57,6 @@ def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
             "scan or volume, because no patient is known" if alone == len(read) else f"patient, but by scan for {alone} nodules"
         )
         lines.append(f"the split is by {by}: a patient with several may be in both training and validation")
-    columns, count = sorted({*PATIENTS} & {*plan.used}), len({*map(groups.get, read)})
-    few = not alone and columns and len(read) >= FEW_PATIENTS * count
-    lines += [
-        f"{len(read)} nodules are of {count} patients by {' and '.join(columns)}: rename a column that says something else"
-    ] * bool(few)
     return Groups(groups, by, lines)
 
 
@@ -94,7 +86,7 @@ def _related(item: Item, scan: str) -> Iterator[tuple[str, str, str]]:
 
 def _further_patients(plan: Plan, dropped: Sequence[Item]) -> Iterator[tuple[str, str, str]]:
     """Yields as `_keys` does: the patients by every column that names nothing else."""
-    columns = [plan.header.index(plan.used[name]) for name in PATIENTS[: -len(OTHERWISE_PATIENTS)] if name in plan.used]
+    columns = [plan.header.index(plan.used[name]) for name in PATIENTS if name in plan.used]
     for item in itertools.chain(*(task.items for task in plan.tasks), dropped):
         yield from ((item.name, "patient", f"{i} {key}" * bool(key)) for i in columns if (key := patient_key(item.cells[i])))
 

@@ -1,6 +1,6 @@
 """The nodules of a configuration, divided into training, validation and perhaps test."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -62,17 +62,15 @@ def undivided(config: DataConfig) -> Nodules:
 
 def patients(nodules: Nodules, config: DataConfig) -> list[set[str]]:
     """What the patient of each nodule is called: its group's name, and the columns of patients as the groups count them."""
-    found = {name: column for name in (*PATIENTS, config.group_column) if (column := nodules.column(name)) is not None}
-    if "case" in found and says_case_or_control(found["case"].tolist()):
-        del found["case"]
-    otherwise = [found.pop(name) for name in OTHERWISE_PATIENTS if name in found and name != config.group_column]
 
-    def keys(columns: Iterable[np.ndarray]) -> list[set[str]]:
-        cells = zip(nodules.names, *columns, strict=True)
-        return [set(map(patient_key, names)) - {""} for _, *names in cells]
+    def keys(*names: str) -> list[set[str]]:
+        found = {name: column for name in names if (column := nodules.column(name)) is not None}
+        if "case" in found and says_case_or_control(found["case"].tolist()):
+            del found["case"]
+        return [set(map(patient_key, cells)) - {""} for _, *cells in zip(nodules.names, *found.values(), strict=True)]
 
-    rows = zip(keys([nodules.table["group"]]), keys(found.values()), keys(otherwise), strict=True)
-    return [group | (named or others) for group, named, others in rows]
+    of_each = zip(nodules.groups, keys(*PATIENTS, config.group_column), keys(*OTHERWISE_PATIENTS), strict=True)
+    return [{patient_key(group)} - {""} | (named or otherwise) for group, named, otherwise in of_each]
 
 
 def _kin(nodules: Nodules, names: list[set[str]], generated: np.ndarray | None) -> Iterator[set[str | bytes]]:

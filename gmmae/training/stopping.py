@@ -28,7 +28,7 @@ class StopMonitor:
     def __init__(self, stop: StopConfig, rows: Iterable[Epoch] = ()):
         self._stop, self._sign = stop, stop.cost(1.0)
         self.time_limit_s = math.inf if stop.time_limit_s is None else stop.time_limit_s
-        self._target = math.nan if stop.target is None else stop.cost(stop.target)  # which an infinite metric is not at
+        self._target = math.nan if stop.target is None else stop.cost(stop.target)  # nothing is at it, not even ∞
         self.rows: list[Epoch] = []
         self.epochs: list[Epoch] = []
         self.at_target: Epoch | None = None

@@ -7,17 +7,20 @@ from gmmae.classification.samples import LabelRule, load
 from gmmae.data.settings import DataConfig
 
 
+@pytest.mark.parametrize("rule", [LabelRule(), LabelRule("malignant")], ids=["categories", "a column"])
 @pytest.mark.parametrize(
-    "rule", [LabelRule(), LabelRule("malignant"), LabelRule("malignant", 0, 1)], ids=["categories", "a column", "limits"]
+    ("labels", "classes"), [([0, 1, np.nan], ("0.0", "1.0")), (["0", "1", "NA"], ("0", "1"))], ids=["nan", "NA"]
 )
-def test_na_is_no_label(tmp_path, rule):
+@pytest.mark.parametrize("limits", [(), (0, 1)], ids=["text", "limits"])
+def test_nan_and_na_are_no_labels(tmp_path, rule, labels, classes, limits):
     volumes = np.random.default_rng(0).integers(-900, 300, (60, 8, 8, 8)).astype(np.int16)
-    malignant = np.resize(["0", "1", "NA"], 60)
+    malignant = np.resize(labels, 60)
     np.savez(tmp_path / "a.npz", volumes=volumes, malignant=malignant, categories=malignant)
     root, cache = str(tmp_path / "a.npz"), str(tmp_path / "cache")
-    labelled = load(DataConfig(source="cubes", root=root, cache=cache, crop="whole", shape=8, workers=1), rule)
-    names = ("0", "1") if rule.at_most is None else ("at least 1", "at most 0")
-    assert (labelled.classes, labelled.unlabelled) == (names, 20)
+    labelled = load(
+        DataConfig(source="cubes", root=root, cache=cache, crop="whole", shape=8, workers=1), LabelRule(rule.column, *limits)
+    )
+    assert (labelled.classes, labelled.unlabelled) == (("at least 1", "at most 0") if limits else classes, 20)
 
 
 def test_few_patients_judge_each_once_and_are_on_one_side(tmp_path):

@@ -16,10 +16,10 @@ from gmmae.data.volumes import DataError, letters
 FILES = ("file", "image", "image_path", "path")
 """Columns that name the volume, by precedence."""
 DIAMETERS = ("diameter_mm", "size_mm", "diameter")
-OTHERWISE_PATIENTS = ("case", "group")
-"""Columns that name the patient of a row that fills no other; otherwise they may be a diagnosis or a hospital."""
-PATIENTS = ("patient", "PatientID", "subject", "subject_id", "participant_id", "MRN", "case_id", *OTHERWISE_PATIENTS)
+PATIENTS = ("patient", "PatientID", "subject", "subject_id", "participant_id", "MRN", "case_id")
 """Columns that name the patient; the first one that a row fills names its group."""
+OTHERWISE_PATIENTS = ("case", "group")
+"""Columns that name the patient of a row that fills none of `PATIENTS`; beside these they may be a diagnosis or a hospital."""
 BLANKS = {"", "nan", "na", "n/a", "#n/a", "<na>", "null"}
 """What Excel, R and pandas write for an empty cell."""
 SCANS = ("scan", "seriesuid")
@@ -148,12 +148,14 @@ def table_of(
     """The nodules of a CSV's records: line numbers, which `form` shows in messages, and cells."""
     required = (file_column, *(COLUMNS if file_column == "seriesuid" else ()))
     used, records = _recognised(path, header, config, required), [*records]
-    if (first := used.get(COORDINATES[0])) and any("".join(cells[header.index(first) :][:1]) for _, cells in records):
-        required = dict.fromkeys((*required, COORDINATES[0]))  # a row without it would be cut from the middle of its scan
-    if "case" in used:
-        cases = [dict(zip(header, cells, strict=False)).get(used["case"], "") for _, cells in records]
-        if says_case_or_control(cases):
-            used.pop("case")
+
+    def column(name: str) -> list[str]:
+        return [dict(zip(header, cells, strict=False)).get(used[name], "") for _, cells in records] if name in used else []
+
+    if any(column(COORDINATES[0])):  # a row without it would be cut from the middle of its scan
+        required = tuple(dict.fromkeys((*required, COORDINATES[0])))
+    if says_case_or_control(column("case")):
+        used.pop("case")
     ours = {column: name for name, column in used.items()}
     columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
     rows, faults, dropped = dict[object, Item](), list[Fault](), list[Item]()
@@ -192,8 +194,8 @@ def table_of(
 def _recognised(path: Path, header: Sequence[str], config: DataConfig, required: tuple[str, ...]) -> dict[str, str]:
     """The header's columns by this program's names, whatever their case and signs."""
     file_column = required[0]
-    spellings = {name: (name,) for name in (*COORDINATES, *SPACINGS, *PATIENTS, *SCANS, "mask", "category")}
-    spellings |= {name: (name, f"{name}_mm") for name in COORDINATES}
+    spellings = {name: (name, f"{name}_mm") for name in COORDINATES}
+    spellings |= {name: (name,) for name in (*SPACINGS, *PATIENTS, *OTHERWISE_PATIENTS, *SCANS, "mask", "category")}
     spellings |= {"diameter_mm": DIAMETERS, file_column: FILES if file_column == "file" else (file_column,)}
     options = {file_column: config.file_column, "diameter_mm": config.diameter_column, GROUP: config.group_column}
     options["category"] = "auto" if config.category_column == DataConfig.category_column else config.category_column
@@ -228,9 +230,11 @@ def _related(cells: dict[str, str], config: DataConfig, file_column: str) -> Ite
         return next((cells[column] for column in columns if patient_key(cells.get(column, ""))), "")
 
     return Item(
-        group=first(GROUP) if GROUP in cells else first(*PATIENTS, *SCANS),
+        group=first(GROUP) if GROUP in cells else first(*PATIENTS, *OTHERWISE_PATIENTS, *SCANS),
         category=first("category"),
-        patient=patient_key(first(*PATIENTS) or first(GROUP) * (letters(config.group_column) not in SCANS)),
+        patient=patient_key(
+            first(*PATIENTS, *OTHERWISE_PATIENTS) or first(GROUP) * (letters(config.group_column) not in SCANS)
+        ),
         series=cells.get("seriesuid", ""),
         file=cells[file_column],
     )

@@ -105,11 +105,11 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
         edge = float(max(shape))  # the array is the cube already
     else:
         edge = edge_mm(config.crop, item.diameter_mm, scan, shape)
-        wide = [count * spacing for count, spacing in zip(scan.size, scan.spacing_mm, strict=True)][:2]
-        if item.centre_mm is None and min(wide) > max(WHOLE_SCAN_MM, 2 * edge):
+        x_mm, y_mm, _ = np.multiply(scan.size, scan.spacing_mm)
+        if item.centre_mm is None and min(x_mm, y_mm) > max(WHOLE_SCAN_MM, 2 * edge):
             raise DataError(
                 "a nodule of a whole scan must have a place, in columns coordX, coordY, coordZ; got none, and a scan of "
-                f"{wide[0]:.0f} × {wide[1]:.0f} mm, from whose middle its cube would be cut"
+                f"{x_mm:.0f} × {y_mm:.0f} mm, from whose middle its cube would be cut"
             )
     centre, filled, outline = centre_mm(item, scan), 0.0, np.zeros(shape, np.uint8)
     if config.source == "medmnist" and all(n <= there for n, there in zip(shape, size, strict=True)):

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gmmae.data.extraction.annotations import Fault
+from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, Fault
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES
 from gmmae.data.extraction.tasks import Plan
 from gmmae.data.groups import Groups
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
+
+FEW_PATIENTS = 10
+"""Nodules for each patient, from which on his column may be one of hospitals or diagnoses."""
 
 SMALL_MM = 2.5
 """Nodules are 3 mm and larger, so such a median seems to be in cm."""
@@ -39,6 +42,10 @@ def summarise(
     notes += [f"{len(cut)} arrays without a spacing are cut as if a voxel were 1 mm, such as {cut[0]}: give it"] if cut else []
     if taken and (cut or config.crop != DataConfig.crop):
         notes.append(f"{len(taken)} arrays of data.shape voxels without a spacing are not cut, such as {taken[0]}")
+    patients, count = [name for name in (*PATIENTS, *OTHERWISE_PATIENTS) if name in plan.used], len({*table["group"].tolist()})
+    if patients and groups.by == "patient" and len(values) >= FEW_PATIENTS * count:
+        by = " and ".join(patients)
+        notes.append(f"{len(values)} nodules are of {count} patients by {by}: rename a column that says something else")
     of_each = [*zip(*(table[name].tolist() for name in ("name", "group", "split")), strict=True)]
     trained = {group for _, group, split in of_each if split == "train"}
     if leaks := [name for name, group, split in of_each if split not in ("", "train") and group in trained]:
@@ -52,7 +59,7 @@ def summarise(
         "duplicates": kinds["duplicate"],
         "lost": sum(fault.lost for fault in faults),
         "scans": len(plan.tasks),
-        "groups": len({*table["group"].tolist()}),
+        "groups": count,
         "split_by": groups.by,
         "grouping": notes if table["split"].any() else [*groups.lines, *notes],
         "columns": {"used": dict(plan.used), "unused": unused},
