@@ -166,7 +166,10 @@ def _checked(load_data: Callable[[], Splits], config: Config) -> Splits:
     if not isinstance(data, Splits):
         raise WorkloadError(f"load of a workload must return Splits; got {type(data).__name__} from {name}")
     for split in ("train", "validation"):
-        checked = sources.checked(getattr(data, split), f"the {split} samples of {name}", int_bytes)
+        try:
+            checked = sources.checked(getattr(data, split), f"the {split} samples of {name}", int_bytes)
+        except (TypeError, ValueError) as error:  # a typed key of JAX; a dictionary with keys of two types
+            raise WorkloadError(f"the {split} samples of {name} must be a pytree of numbers or arrays; got {error}") from error
         data, samples = dataclasses.replace(data, **{split: checked}), sources.count(checked, f"the {split} samples of {name}")
         for words, of_samples in (("names", data.names), ("groups", data.groups)):
             if of_samples is not None and (given := len(of_samples.get(split, ()))) != samples:

@@ -97,7 +97,8 @@ class CheckedSource:
 
     def _read(self, index: int) -> tuple[list[np.ndarray], tuple[Any, ...]]:
         try:
-            values, structure = jax.tree.flatten(self._source[index])
+            with jax.enable_x64(self._int_bytes == 8):  # a thread does not have it from the one that started it
+                values, structure = jax.tree.flatten(self._source[index])
             leaves = [np.asanyarray(value) for value in values]  # a masked array stays one
         except MemoryError:
             raise

@@ -144,6 +144,8 @@ BROKEN = {
     "text": (TRAIN.format("{'x': x, 'y': np.array(['a'] * 12)}"), "<U1"),
     "a masked array": (TRAIN.format("{'x': x, 'y': np.ma.masked_less(y, 0)}"), "masked array"),
     "objects": (TRAIN.format("{'x': x, 'y': np.array([None] * 12)}"), "object"),
+    "keys of two types": (TRAIN.format("{'x': x, 1: y}"), "dictionary keys"),
+    "typed keys": (TRAIN.format("{'x': x, 'y': jax.random.split(jax.random.key(0), 12)}"), "PRNGKey"),
     "other keys": (TRAIN.format("{'x': x, 'z': y}"), "'z'"),
     "other shapes": (TRAIN.format("{'x': x[:, :3], 'y': y}"), "float32 3"),
     "other keys of a source": (TRAIN.format("Rows(lambda i: x[i])"), "TypeError"),

@@ -1,6 +1,7 @@
 """Workloads by name: built-in ones, files and modules. What a file must hold is in test_contract.py."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -89,10 +90,17 @@ def test_a_file_that_has_changed_is_imported_again_for_a_new_configuration(path)
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_build_and_load_compute_in_the_precision_of_the_run(path, precision):
-    body = "third = jnp.ones(2) / 3\n    return Workload(lambda: Splits(third, jnp.ones(2) / 3), None, None)"
-    imports = "import jax.numpy as jnp\nfrom gmmae.workloads.interface import Splits\n"
+    body = "third = jnp.ones(2) / 3\n    return Workload(lambda: Splits(third, Thirds()), None, None)"
+    imports = """import jax.numpy as jnp
+from gmmae.workloads.interface import Splits
+class Thirds:
+    def __len__(self): return 2
+    def __getitem__(self, index): return jnp.ones(()) / 3
+"""
     path.write_text(imports + TEXT.replace("return Workload(lambda: 1 / 0, None, None)", body))
     data = registry.build(registry.configuration(str(path), precision=precision)).load()
     third = np.ones(2, precision) / 3
-    for part in (data.train, data.validation):
+    with ThreadPoolExecutor() as threads:  # as in a run
+        read = np.stack([threads.submit(data.validation.leaves, index).result()[0] for index in range(2)])
+    for part in (data.train, read):
         np.testing.assert_array_equal(part, third, strict=True)
