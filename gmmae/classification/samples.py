@@ -102,7 +102,7 @@ def _patients(loaded: sources.SplitNodules, fitted: Indices, data: DataConfig) -
     of_each = sources.patients(loaded.nodules, data)
     names = [of_each[i] for i in fitted]
     if data.augment_with:
-        more = sources.of_generated(data, data.augment_with)
+        more = sources.of_folder(data, data.augment_with)
         names += sources.patients(sources.undivided(more), more)
     return set().union(*names)
 

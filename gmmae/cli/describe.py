@@ -50,6 +50,7 @@ COMPONENT_COLUMNS = {
 
 NODULE_COLUMNS = {
     "file": "file of the reconstruction",
+    "group": "what a split keeps together: its patient, or its scan where none is named",
     "category": "category of the nodule, if it is known",
     "diameter_mm": "diameter in mm, if it is known",
     "described": "name of the described volume",
@@ -128,6 +129,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     nodules = [
         {
             "file": f"{FOLDER}/{name}.nii.gz",
+            "group": table["group"][i],
             "category": table["category"][i],
             "diameter_mm": "" if math.isnan(diameter) else f"{diameter:.6g}",
             "described": table["name"][i],

@@ -38,9 +38,6 @@ COLUMNS = {
     "COLUMN": "a column of the data's CSV, one each; it is called csv_COLUMN where a column above has its name",
 }
 
-OTHER_CODE = 0.02
-"""Relative difference of the validation loss beyond which what computes it must have changed since the run."""
-
 MAX_REFINED_VALUES = 2**21
 """Of 512 volumes of 16³, which take about ten seconds."""
 
@@ -101,7 +98,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
         refined = {"refined_30": model.refine(samples, 30)["loss"]} if about and few else {}
         found, more = {**model.evaluate(samples), **losses, **refined}, (data.columns or {}).get(part, {})
         metrics = list(found)
-        _warn_of_other_code(part == "validation" and not changes, model.record.best_val_loss, found[LOSS].mean())
+        fingerprint.warn_of_change(found[LOSS].mean(), None if changes or part != "validation" else model.record.best_val_loss)
         columns |= {name: values.tolist() for name, values in found.items()}
         columns |= {f"csv_{name}" if name in columns else name: values for name, values in more.items()}
         rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -118,14 +115,6 @@ def command(options: EvaluateArguments, config: Config) -> None:
     if about:
         print(f"{about}; refined_30 is the loss after `gmmae describe --refine 30`")
     _write(options, rows, split, settings, changes, other)
-
-
-def _warn_of_other_code(same: bool, before: float | None, now: float) -> None:
-    if same and not np.isclose(now, before or 0.0, rtol=OTHER_CODE):
-        print(
-            f"warning: the validation loss of these parameters was {before:.6g} in the run and is {now:.6g}: a file that the "
-            "workload imports or reads has changed, or the program"
-        )
 
 
 def _simple_models(config: Config, data: Splits, known: Fingerprint | None, own: Config | None) -> tuple[str, Callable]:

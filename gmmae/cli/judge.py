@@ -37,7 +37,7 @@ def command(options: JudgeArguments) -> None:
         train, validation = sources.divide(real, data)
         held_out, fitted = (validation, train) if options.split == "validation" else (train, validation)
         real, training = real.take(held_out), real.take(fitted)
-    of_generated = sources.of_generated(data, options.generated)
+    of_generated = sources.of_folder(data, options.generated)
     generated = _load("GENERATED", of_generated, options.generated)
     if options.config is not None:
         donors.require_run(generated, toml.find(options.config))

@@ -9,15 +9,14 @@ import numpy as np
 
 from gmmae.data import writing
 from gmmae.data.extraction import folders
-from gmmae.data.extraction.annotations import find_csv
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_names
 from gmmae.data.extraction.headers import SUFFIXES
 from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare
 from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.summary import fault_lines
-from gmmae.data.settings import COLUMNS, DataConfig
-from gmmae.data.sources import of_generated
-from gmmae.data.volumes import DataError, Point, central_section, letters
+from gmmae.data.settings import DataConfig
+from gmmae.data.sources import of_folder
+from gmmae.data.volumes import DataError, Point, central_section
 
 LARGE_VOLUME = 3.0
 """A volume whose edges all exceed the cube's by this factor may be a whole scan."""
@@ -47,11 +46,7 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         if source == "medmnist" and config.hu:
             raise DataError(f"{place}: voxels must be HU, as the run's data are; got bytes of --data.source medmnist")
         # The run's own window applies later, when volumes become densities.
-        given, config = config, replace(of_generated(config, place), source=source, csv=config.csv)
-        if place.is_dir() and (table := find_csv(config)).is_file():
-            with table.open(encoding="utf-8", errors="replace") as file:  # the columns that are named, if they are there
-                header = set(map(letters, file.readline().split(",")))
-            config = replace(config, **{name: word for name in COLUMNS if letters(word := getattr(given, name)) in header})
+        config = of_folder(config, place, source=source, csv=config.csv)
     arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))
     prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=folders.plan_files(files))

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
-from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, patient_key, says_case_or_control
+from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, find_csv, patient_key, says_case_or_control
 from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
-from gmmae.data.volumes import DataError, Nodules, central_section, joined
+from gmmae.data.volumes import DataError, Nodules, central_section, joined, letters
 
 
 class SplitNodules(NamedTuple):
@@ -37,7 +37,7 @@ def load(config: DataConfig) -> SplitNodules:
     divided = divide(nodules, config)
     if not config.augment_with:
         return SplitNodules(nodules, divided)
-    more = undivided(of_more := of_generated(config, config.augment_with))
+    more = undivided(of_more := of_folder(config, config.augment_with))
     held_out, names = nodules.take(divided.validation), patients(nodules, config)
     kin = _kin(held_out, [names[i] for i in divided.validation], held_out.column("inserted"))
     known = {key for keys in kin for key in keys}
@@ -80,14 +80,19 @@ def _kin(nodules: Nodules, names: list[set[str]], generated: np.ndarray | None) 
         yield {volume.tobytes(), *of_patient, *map(patient_key, texts)} - {""}
 
 
-def of_generated(config: DataConfig, root: Path | str) -> DataConfig:
-    """Reads a folder of `gmmae generate` as its run reads real nodules.
+def of_folder(config: DataConfig, root: Path | str, **other: Any) -> DataConfig:  # noqa: ANN401
+    """Reads another folder, such as one of `gmmae generate`, as a run reads real nodules.
 
-    The CSV and its columns are the folder's own; the unit is that of the real nodules.
+    The CSV is the folder's own, with the columns that the run names where it has them; the unit is that of the real nodules.
     """
     window = DataConfig.window if config.hu else config.window
-    usual = {name: getattr(DataConfig, name) for name in ("csv", "augment_with", *COLUMNS)}
-    return replace(config, source="cubes", root=str(root), window=window, **usual)
+    usual = {name: getattr(DataConfig, name) for name in ("csv", "augment_with", *COLUMNS)} | {"source": "cubes"}
+    found = replace(config, root=str(root), window=window, **usual | other)
+    if not (found.folder.is_dir() and (table := find_csv(found)).is_file()):
+        return found
+    with table.open(encoding="utf-8", errors="replace") as file:
+        header = set(map(letters, file.readline().split(",")))
+    return replace(found, **{name: word for name in COLUMNS if letters(word := getattr(config, name)) in header})
 
 
 def divide(nodules: Nodules, config: DataConfig) -> Split:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.export import Exported
 from jax.typing import ArrayLike
 
-from gmmae.config.schema import Config, changed, flatten
+from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.config.toml import to_toml
 from gmmae.export import loader
 from gmmae.system.errors import InputError
@@ -25,6 +25,7 @@ from gmmae.system.files import output_file
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
 from gmmae.training.checkpoint import named
+from gmmae.training.fingerprint import warn_of_change
 from gmmae.training.records import to_json
 from gmmae.training.trained import restore
 from gmmae.workloads.interface import Params, Samples
@@ -44,7 +45,8 @@ def export(config: Config, run: Path, out: Path) -> None:
     if workload.describe is not None:
         functions["describe"] = workload.describe
     with compilation.precision_context(config):
-        samples = compilation.cast(config, spread(workload.load().validation, 1))
+        validation = workload.load().validation
+        samples = compilation.cast(config, spread(validation, 1))
         programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
     programs = {name: program for name, program in programs.items() if program.out_avals}
     np.savez(params, allow_pickle=False, **named(model.params))
@@ -69,6 +71,7 @@ def export(config: Config, run: Path, out: Path) -> None:
     with output_file(out) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in parts.items():
             archive.writestr(name, content)
+    warn_of_change(model.evaluate(validation)[LOSS].mean(), model.record.best_val_loss)
 
 
 def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:

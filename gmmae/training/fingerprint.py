@@ -1,20 +1,26 @@
 """Hashes of a run's data and of its workload's file, which later commands compare: moved or renamed data are the same."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gmmae.config.schema import Config
 from gmmae.config.toml import differences
 from gmmae.system import json_files
-from gmmae.system.errors import InputError
+from gmmae.system.errors import InputError, write_error
 from gmmae.system.files import write_text
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Splits
 
 FILE = "fingerprint.json"
 """In the folder of a run, and of generated nodules."""
+
+
+OTHER_CODE = 0.02
+"""Relative difference of a validation loss beyond which what computes it must have changed."""
 
 
 class Fingerprint(NamedTuple):
@@ -50,6 +56,10 @@ def of(config: Config, data: Splits) -> Fingerprint:
         digests[f"number of {split} samples"] = f"{count(samples)}, {len(of_samples)} of them hashed"
         digests |= {f"{split} {part}": digest(values) for part, values in parts.items()}
         names[split] = words(of_samples, (data.origins or {}).get(split))
+    if config.workload not in registry.BUILT_IN and (twice := _known(names["validation"], names["train"])):
+        write_error(f"warning: {twice} of {len(names['validation'])} validation samples are training samples too\n")
+    if data.groups and (both := [group for group in dict.fromkeys(data.groups["validation"]) if group in data.groups["train"]]):
+        write_error(f"warning: groups of samples are in training and in validation: {len(both)}, such as {both[0]}\n")
     return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
 
 
@@ -58,6 +68,11 @@ def words(hashes: Sequence[str], origins: Sequence[str] | None) -> list[str]:
     if origins is None or len(origins) != len(hashes):
         return [*hashes]
     return [*map(" ".join, zip(hashes, origins, strict=True))]
+
+
+def _known(names: Iterable[str], others: Iterable[str]) -> int:
+    known = {word for name in others for word in name.split()}
+    return sum(not known.isdisjoint(name.split()) for name in names)
 
 
 def load(config: Config) -> Fingerprint:
@@ -91,6 +106,15 @@ def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Pat
         )
 
 
+def warn_of_change(now: float, before: float | None) -> None:
+    """Warns where the validation loss of a run's parameters is another one now, as after a change that no hash has seen."""
+    if before is not None and not np.isclose(now, before, rtol=OTHER_CODE, equal_nan=True):
+        write_error(
+            f"warning: the validation loss of these parameters was {before:.6g} in the run and is {now:.6g}: a file that the "
+            "workload imports or reads has changed, or the program\n"
+        )
+
+
 def checked(folder: Path, now: Fingerprint) -> Fingerprint:
     """The fingerprint of the run in a folder, whose data must be the same, or `now` if there is none."""
     known = read(folder) or now
@@ -107,7 +131,12 @@ def descended(config: Config, now: Fingerprint) -> Fingerprint:
     places = [place for place in (config.init_from, getattr(data, "augment_with", None)) if place]
     before = [known for place in places if (known := read(Path(place)))]
     seen = {word for known in before for name in (*known.train, *known.seen) for word in name.split()}
-    held_out = sum(not seen.isdisjoint(name.split()) for name in now.validation)
+    held_out = _known(now.validation, seen)
+    if unhashed := sum(known.samples - len(known.train) for known in before):
+        write_error(
+            f"warning: {unhashed} training samples of {' or '.join(places)} came from a source and have no hash, so nobody "
+            "notices them in the validation\n"
+        )
     if held_out and not getattr(data, "allow_seen", False):
         raise InputError(
             f"validation samples must be new to what a run begins with; got {held_out} of {len(now.validation)} that the model "

@@ -131,7 +131,9 @@ class Run:
             self.describe = programs.description(setup, self.state.params)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         group.all_gather(None)
-        self.validation = self.history[-1].validation if done else self.validate(self.state.params)
+        self.validation = self.validate(self.state.params)
+        if done and group.primary:
+            fingerprint.warn_of_change(self.validation[LOSS], self.history[-1].val_loss)
         require_metric(setup.config.stop, self.validation)
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
         self.logger = self._begin_files()

@@ -12,6 +12,10 @@ MIN_HALF = 5
 """Epochs of half of those after the best. Fewer may be worse by chance."""
 
 
+ROUNDINGS = 1e-6
+"""Relative error of a mean in float32, where 27 of 30 may be 0.89999998: then a target of 0.9 is reached."""
+
+
 class StopMonitor:
     """The rows of a run's history, and the reason to stop after the last epoch.
 
@@ -43,7 +47,7 @@ class StopMonitor:
         cost = self._sign * (row.val_loss if monitor == LOSS else row.metrics.get(monitor, math.nan))
         cost = cost if math.isfinite(row.val_loss) and not math.isnan(cost) else math.inf
         self.rows.append(row)
-        self._costs_of_rows.append(cost)
+        self._costs_of_rows.append(self._target if math.isclose(cost, self._target, rel_tol=ROUNDINGS) else cost)
         if self.at_target is None and self._costs_of_rows[-1] <= self._target:
             self.at_target = row
         if row.train_loss is not None:

@@ -4,6 +4,7 @@ import math
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,7 +23,7 @@ from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, loop, terminal
 from gmmae.training.checkpoint import filled, trained
 from gmmae.training.parallel import choose
-from gmmae.training.records import Record
+from gmmae.training.records import Record, epoch_ends
 from gmmae.training.step import take
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import contract, registry, sources
@@ -186,8 +187,13 @@ def restore(config: Config, workdir: Path) -> Trained:
         write_error(f"warning: {config.workload} is no longer the file that {workdir} was trained with: results may be wrong\n")
     workload = compilation.workload_on(choose(None), config)
     like = compilation.blank_state(config, workload)
-    best = _exported(workdir, like.params) if workdir.is_file() else trained(folder.checkpoints, like).best
-    return Trained(config, record, workload, best)
+    if workdir.is_file():
+        return Trained(config, record, workload, _exported(workdir, like.params))
+    checkpoint = trained(folder.checkpoints, like)
+    if (epoch := checkpoint.progress.best_epoch) != record.best_epoch:  # a run without a checkpoint at its end
+        best = epoch_ends(folder.read_rows())[epoch - 1]
+        record = replace(record, best_epoch=epoch, best_val_loss=best.val_loss, best_metrics=dict(best.metrics))
+    return Trained(config, record, workload, checkpoint.best)
 
 
 def _opened(run: Path) -> WorkDir:

@@ -31,6 +31,9 @@ SAMPLES = 32
 TRIES = 3
 """Sets of parameters. A dependence shows with each, a threshold that rounding has crossed with one."""
 
+TAKEN = (LOSS, "name", "split", "group")
+"""Columns of `gmmae evaluate`."""
+
 UNDEFINED = ", undefined"
 """Ends the name of the share of samples without a value."""
 
@@ -48,8 +51,11 @@ def values(workload: Workload, params: Params, samples: Samples, keys: Array | N
     metrics = workload.metrics(params, samples) if keys is None else {}
     for name, metric in metrics.items():
         _require_one_per_sample(f"metrics, {name!r}", samples, metric, of_samples)
-        if name == LOSS or not name.isprintable():
-            raise WorkloadError(f"metrics of a workload must have names of one line and not {LOSS!r}; got {name!r}: rename it")
+        if name in TAKEN or not name.isprintable():
+            taken = ", ".join(TAKEN)
+            raise WorkloadError(
+                f"metrics of a workload must have names of one line other than {taken}; got {name!r}: rename it"
+            )
     return {LOSS: of_samples, **{name: jnp.asarray(metric, of_samples.dtype) for name, metric in metrics.items()}}
 
 

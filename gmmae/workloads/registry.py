@@ -20,6 +20,9 @@ from gmmae.workloads.interface import Splits, Workload, WorkloadError
 BUILT_IN = {"nodules": settings.NodulesConfig, "segmentation": settings.SegmentationConfig}
 """The settings of built-in workloads, read without their modules, which import JAX."""
 
+BLANK = {"", "none", "nan"}
+"""What a table without a name gives."""
+
 SOURCE_HASH = "__gmmae_source_hash__"
 
 
@@ -176,4 +179,6 @@ def _checked(load_data: Callable[[], Splits], config: Config) -> Splits:
                 raise WorkloadError(
                     f"{words} of a workload must be as many as its samples; got {given} for {samples} {split} samples of {name}"
                 )
+        if data.groups and not BLANK.isdisjoint(str(group).strip().casefold() for group in data.groups[split]):
+            raise WorkloadError(f"groups of a workload must have names; got a blank one among the {split} samples of {name}")
     return data

@@ -27,7 +27,8 @@ INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
 """Of 32 bits, with and without a sign."""
 
 LARGE = 0.25
-"""Arrays above this share of the largest one's bytes identify a sample: tokens beside their mask, and no labels of an image."""
+"""Arrays above this share of the bytes of the largest one in which samples differ identify a sample: tokens beside their mask,
+and no labels of an image."""
 
 NO_SAMPLE = -1
 
@@ -246,12 +247,15 @@ def hashes(samples: Samples) -> tuple[list[str], Samples]:
     if isinstance(samples, CheckedSource):
         samples = spread(samples)
     leaves = jax.tree.leaves(samples)
-    least = LARGE * max(leaf.nbytes for leaf in leaves)
-    large = [np.ascontiguousarray(leaf) for leaf in leaves if leaf.nbytes > least]
+    # What all samples share, such as a grid, identifies none.
+    own = [leaf for leaf in leaves if (leaf[0] != leaf[-1]).any() or (leaf != leaf[:1]).any()] or leaves
+    least = LARGE * max(leaf.nbytes for leaf in own)
+    others = [leaf for leaf in leaves if leaf.nbytes <= least or not any(leaf is one for one in own)]
+    large = [np.ascontiguousarray(leaf) for leaf in own if leaf.nbytes > least]
     kind = " ".join(f"{leaf.dtype}{leaf.shape[1:]}" for leaf in large).encode()[:64]  # BLAKE2 takes no more
     rows = zip(*(leaf.reshape(len(leaf), -1).view(np.uint8) for leaf in large), strict=True)
     of_rows = [hashlib.blake2b(b"".join(row), digest_size=8, key=kind).hexdigest() for row in rows]
-    return of_rows, [leaf for leaf in leaves if leaf.nbytes <= least]
+    return of_rows, others
 
 
 def digest(arrays: PyTree) -> str:

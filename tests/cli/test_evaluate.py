@@ -175,9 +175,14 @@ def test_a_source_is_evaluated_in_its_own_numbers_and_says_what_a_changed_file_h
     table = rows(run / "evaluation.csv")
     assert [float(row["count"]) for row in table] == [1001] * 20, "no number is rounded to the 8 bits of the loss"
     (tmp_path / "scale.txt").write_text("2")
-    code, printed, _ = evaluate(capsys, run)
-    assert code == 0
-    assert "warning: the validation loss of these parameters was " in printed
+    more = ("--stop.max-epochs", 2)
+    for command in (
+        ("evaluate", run),
+        ("export", run, "--out", tmp_path / "model.zip"),
+        ("train", "--config", "none", "--workload", tmp_path / "scaled.py", "--workdir", run, *options, *more),
+    ):
+        assert run_gmmae(*command) == 0
+        assert "warning: the validation loss of these parameters was " in capsys.readouterr().err
 
 
 def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, capsys):

@@ -180,7 +180,7 @@ def test_where_no_patient_is_known_every_split_says_so(tmp_path, capsys):
     assert "no patient" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["patient", "voxels", "spelling of a patient", "patient beside a group"])
+@pytest.mark.parametrize("kind", ["patient", "voxels", "spelling of a patient", "patient beside a group", "named column"])
 def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, kind):
     """The other folder has the same volumes under other names, and other voxels or other patients."""
 
@@ -190,7 +190,11 @@ def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, kind)
         return case._replace(row=[f"new_{case.row[0]}", patient, *case.row[2:]], values=values)
 
     roots = [folders.write(tmp_path / name, spoil=spoil) for name, spoil in (("cubes", lambda case, i: case), ("more", other))]
-    column = "file" if kind == "patient beside a group" else "auto"
+    if kind == "named column":
+        for root in roots:
+            table = root / "nodules.csv"
+            table.write_text(table.read_text().replace("patient", "family", 1))
+    column = {"patient beside a group": "file", "named column": "Family"}.get(kind, "auto")
     config = cubes(roots[0], augment_with=str(roots[1]), validation=1, group_column=column)
     with pytest.raises(DataError, match=r"augment_with must belong to no validation nodule; 1 of 4 do"):
         sources.load(config)

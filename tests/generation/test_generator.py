@@ -171,6 +171,6 @@ def test_what_is_written_is_read_back_and_joins_the_training_set_alone(generator
     np.testing.assert_array_equal(more.validation, alone.validation)
     np.testing.assert_array_equal(more.train[:15], alone.train)
     assert more.train.shape == (20, 8, 8, 8)
-    own_unit = sources.of_generated(dataclasses.replace(config, source="cubes"), tmp_path / "made")
+    own_unit = sources.of_folder(dataclasses.replace(config, source="cubes"), tmp_path / "made")
     with pytest.raises(InputError, match="in one unit"):
         joined(sources.load(config).nodules, prepare.load(own_unit))

@@ -39,6 +39,9 @@ def monitor(ends, inside=(), train_loss=0.5, total_s=10.0, **rules):
         ([0.3, 0.2], {}, None),
         ([0.3, 0.2], {"target": 0.2}, "target_reached"),  # at the target
         ([0.3, 0.2], {"target": 0.199}, None),
+        ([0.3, 0.10000000894069672], {}, "target_reached"),  # 3 of 30 in float32
+        ([0.6, 0.8999999761581421], {"monitor": "dice", "mode": "max", "target": 0.9}, "target_reached"),
+        ([0.3, 0.10001], {}, None),
         ([0.3, 0.31], {"target": 0.3}, "target_reached"),  # raised after the first epoch
         ([0.1, 0.0], {"target": None}, None),  # switched off
         ([math.inf, math.inf], {"target": None, "monitor": "dice", "mode": "max"}, None),

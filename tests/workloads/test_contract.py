@@ -34,7 +34,7 @@ class Config:
 
 
 def splits():
-    return Splits({"x": x, "y": y}, {"x": x[:5], "y": y[:5]})
+    return Splits({"x": x, "y": y}, {"x": -x[:5], "y": y[:5]})
 
 
 def params(key):
@@ -115,7 +115,7 @@ def build(config):
 
 """
 PARAMS = "def params(key): return {{'w': jnp.zeros(4), 'b': jnp.zeros(()), {}}}"
-TRAIN = "def splits(): return Splits({}, {{'x': x[:5], 'y': y[:5]}})"
+TRAIN = "def splits(): return Splits({}, {{'x': -x[:5], 'y': y[:5]}})"
 BROKEN = {
     "the mean of the batch": (STANDARDISED, "follow other samples"),
     "noise of a fixed key": (FIXED_KEY, "follow other samples"),
@@ -177,6 +177,11 @@ BROKEN = {
     "one loss": ("def losses(p, s, keys): return s['x'].sum()", "float32 of shape ()"),
     "a metric of another shape": ("def metrics(p, s): return {'x': s['x']}", "'x' of a workload"),
     "a metric called loss": ("def metrics(p, s): return {'loss': s['y']}", "'loss'"),
+    "a metric called split": ("def metrics(p, s): return {'split': s['y']}", "'split'"),
+    "a sample without a group": (
+        "def splits(): return Splits(x, -x, groups={'train': [*range(11), None], 'validation': [*range(12, 24)]})",
+        "blank one among the train samples",
+    ),
     "names of one split": ("def splits(): return Splits(x, x[:5], names={'train': list('abcdefghijkl')})", "names"),
 }
 
@@ -227,7 +232,7 @@ class Net(nn.Module):
 
 images = rng.normal(size=(12, 8, 8)).astype(np.float32)
 
-def splits(): return Splits({"x": images, "y": y}, {"x": images[:5], "y": y[:5]})
+def splits(): return Splits({"x": images, "y": y}, {"x": -images[:5], "y": y[:5]})
 def params(key): return Net().init(key, images[:1])
 def predict(p, x, keys): return Net().apply(p, x)
 def metrics(p, s): return {"right": (predict(p, s["x"], None) > 0) == (s["y"] > 0)}
