@@ -228,7 +228,7 @@ def test_each_annotated_nodule_of_a_luna16_folder_is_described(describe, tmp_pat
     table = rows(out / "nodules.csv")
     assert [row["file"] for row in table] == ["reconstructions/1.2.3_0.nii.gz", "reconstructions/1.2.3_1.nii.gz"]
     assert [row["diameter_mm"] for row in table] == ["8", "6"]
-    assert {row["path"] for row in table} == {str(scans / "subset0" / "1.2.3.mhd")}
+    assert {(row["path"], row["group"]) for row in table} == {(str(scans / "subset0" / "1.2.3.mhd"), table[0]["group"])}
     np.testing.assert_allclose(arrays(out)["centre_mm"], centres, atol=1e-4)
     assert arrays(out)["edge_mm"].tolist() == [16, 12]
     np.testing.assert_allclose([middle(out / row["file"]) for row in table], centres, atol=1e-3)

@@ -34,6 +34,14 @@ class Listener(Group):
         self.words |= values
 
 
+def test_the_best_of_the_kept_epochs_is_named(tmp_path):
+    config = small(checkpoint__at_end=False, checkpoint__every_epochs=2, checkpoint__min_interval_s=0.0, stop__max_epochs=3)
+    assert run(config, tmp_path, Recorder()).best_epoch == 3
+    model = load(tmp_path)
+    assert model.record.best_epoch == 2
+    assert model.losses(model.workload.load().validation).mean() == pytest.approx(model.record.best_val_loss)
+
+
 def test_a_run_begins_with_the_best_parameters_of_another(other, tmp_path):
     folder, record = other
     assert record.best_epoch == record.epochs - 1

@@ -212,6 +212,27 @@ def test_the_regression_itself_passes(train, precision):
     assert run_gmmae(*train("", "--precision", precision)) == 0
 
 
+BOTH_SIDES = """
+def splits():
+    if SOURCES:
+        return Splits(Rows(lambda i: {'x': x[i], 'y': y[i]}), Rows(lambda i: {'x': -x[i], 'y': y[i]}, 6))
+    return Splits({'x': x, 'y': y}, {'x': x[9:], 'y': y[9:]}, groups={'train': range(12), 'validation': range(3)})
+"""
+
+
+def test_what_stands_on_both_sides_of_a_users_own_division_is_said(train, capsys):
+    words = train(BOTH_SIDES + "SOURCES = False")
+    assert run_gmmae(*words) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "warning: 3 of 3 validation samples are training samples too"
+    assert lines[1] == "warning: groups of samples are in training and in validation: 3, such as 0"
+    assert run_gmmae(*train(BOTH_SIDES + "SOURCES = True", run="source")) == 0
+    begun = words[words.index("--workdir") + 1].with_name("source")
+    capsys.readouterr()
+    assert run_gmmae(*train("", "--init-from", begun, run="tuned")) == 0
+    assert "2 training samples of" in capsys.readouterr().err, "ten of twelve are hashed"
+
+
 RECURRENT = """
 def params(key):
     of_input, of_state = jax.random.split(key)

@@ -84,6 +84,13 @@ def test_a_source_is_known_by_its_first_its_last_and_eight_more_samples():
     assert [one == another for one, another in zip(hashes, others, strict=True)] == [True] * 9 + [False]
 
 
+def test_what_all_samples_share_identifies_none():
+    grid, own = np.ones((20, 500)), np.arange(40).reshape(20, 2)
+    found, others = sources.hashes({"grid": grid, "own": own})
+    assert (found, len(others)) == (sources.hashes(own)[0], 1)
+    assert len(set(found)) == 20
+
+
 class Waiting(Squares):
     """Samples that take a while; `most` were read at once."""
 
