@@ -165,7 +165,7 @@ def kinds_of(
     if known is None or len(names) < total or len(known.train) < known.samples:
         return ["unknown" if other else split] * total
     kinds = dict.fromkeys(known.seen, "train")
-    if other:
+    if other or split == "test":
         parts = {"validation": known.validation, "train": [*known.train, *known.seen]}
         kinds = {word: kind for kind, of_kind in parts.items() for name in of_kind for word in name.split()}
         split = "test" if split == "test" else unmatched

@@ -56,10 +56,13 @@ def of(config: Config, data: Splits) -> Fingerprint:
         digests[f"number of {split} samples"] = f"{count(samples)}, {len(of_samples)} of them hashed"
         digests |= {f"{split} {part}": digest(values) for part, values in parts.items()}
         names[split] = words(of_samples, (data.origins or {}).get(split))
-    if config.workload not in registry.BUILT_IN and (twice := _known(names["validation"], names["train"])):
-        write_error(f"warning: {twice} of {len(names['validation'])} validation samples are training samples too\n")
-    if data.groups and (both := [group for group in dict.fromkeys(data.groups["validation"]) if group in data.groups["train"]]):
-        write_error(f"warning: groups of samples are in training and in validation: {len(both)}, such as {both[0]}\n")
+    of_test = words(hashes(data.test)[0], (data.origins or {}).get("test")) if data.test is not None else []
+    for split, own in (("validation", names["validation"]), ("test", of_test)):
+        if config.workload not in registry.BUILT_IN and (twice := _known(own, names["train"])):
+            write_error(f"warning: {twice} of {len(own)} {split} samples are training samples too\n")
+        of_train, others = (dict.fromkeys((data.groups or {}).get(part, ())) for part in ("train", split))
+        if both := [group for group in others if group in of_train]:
+            write_error(f"warning: groups of samples are in training and in {split}: {len(both)}, such as {both[0]}\n")
     return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
 
 

@@ -191,8 +191,8 @@ def restore(config: Config, workdir: Path) -> Trained:
         return Trained(config, record, workload, _exported(workdir, like.params))
     checkpoint = trained(folder.checkpoints, like)
     if (epoch := checkpoint.progress.best_epoch) != record.best_epoch:  # a run without a checkpoint at its end
-        best = epoch_ends(folder.read_rows())[epoch - 1]
-        record = replace(record, best_epoch=epoch, best_val_loss=best.val_loss, best_metrics=dict(best.metrics))
+        for best in epoch_ends(folder.read_rows())[epoch - 1 : epoch]:
+            record = replace(record, best_epoch=epoch, best_val_loss=best.val_loss, best_metrics=dict(best.metrics))
     return Trained(config, record, workload, checkpoint.best)
 
 

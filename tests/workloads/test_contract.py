@@ -216,7 +216,8 @@ BOTH_SIDES = """
 def splits():
     if SOURCES:
         return Splits(Rows(lambda i: {'x': x[i], 'y': y[i]}), Rows(lambda i: {'x': -x[i], 'y': y[i]}, 6))
-    return Splits({'x': x, 'y': y}, {'x': x[9:], 'y': y[9:]}, groups={'train': range(12), 'validation': range(3)})
+    groups = {'train': range(12), 'validation': range(3), 'test': range(20, 22)}
+    return Splits({'x': x, 'y': y}, {'x': x[9:], 'y': y[9:]}, groups=groups, test={'x': x[:2] * np.float32([[1], [2]]), 'y': y[:2]})
 """
 
 
@@ -226,6 +227,14 @@ def test_what_stands_on_both_sides_of_a_users_own_division_is_said(train, capsys
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "warning: 3 of 3 validation samples are training samples too"
     assert lines[1] == "warning: groups of samples are in training and in validation: 3, such as 0"
+    assert lines[2] == "warning: 1 of 2 test samples are training samples too"
+    folder = words[words.index("--workdir") + 1]
+    assert run_gmmae("evaluate", folder, "--split", "test") == 0
+    assert [row.split(",")[1] for row in (folder / "evaluation_test.csv").read_text().splitlines()] == [
+        "split",
+        "train",
+        "test",
+    ]
     assert run_gmmae(*train(BOTH_SIDES + "SOURCES = True", run="source")) == 0
     begun = words[words.index("--workdir") + 1].with_name("source")
     capsys.readouterr()
