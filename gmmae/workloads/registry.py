@@ -168,7 +168,7 @@ def _checked(load_data: Callable[[], Splits], config: Config) -> Splits:
 
     if not isinstance(data, Splits):
         raise WorkloadError(f"load of a workload must return Splits; got {type(data).__name__} from {name}")
-    for split in ("train", "validation"):
+    for split in ("train", "validation", *["test"] * (data.test is not None)):
         try:
             checked = sources.checked(getattr(data, split), f"the {split} samples of {name}", int_bytes)
         except (TypeError, ValueError) as error:  # a typed key of JAX; a dictionary with keys of two types

@@ -178,6 +178,10 @@ BROKEN = {
     "a metric of another shape": ("def metrics(p, s): return {'x': s['x']}", "'x' of a workload"),
     "a metric called loss": ("def metrics(p, s): return {'loss': s['y']}", "'loss'"),
     "a metric called split": ("def metrics(p, s): return {'split': s['y']}", "'split'"),
+    "a test set without groups": (
+        "def splits(): return Splits(x, -x, test=x, groups={'train': range(12), 'validation': range(12, 24)})",
+        "got 0 for 12 test samples",
+    ),
     "a sample without a group": (
         "def splits(): return Splits(x, -x, groups={'train': [*range(11), None], 'validation': [*range(12, 24)]})",
         "blank one among the train samples",
@@ -217,7 +221,8 @@ def splits():
     if SOURCES:
         return Splits(Rows(lambda i: {'x': x[i], 'y': y[i]}), Rows(lambda i: {'x': -x[i], 'y': y[i]}, 6))
     groups = {'train': range(12), 'validation': range(3), 'test': range(20, 22)}
-    return Splits({'x': x, 'y': y}, {'x': x[9:], 'y': y[9:]}, groups=groups, test={'x': x[:2] * np.float32([[1], [2]]), 'y': y[:2]})
+    test = {'x': x[:2] * np.float32([[1], [2]]), 'y': y[:2]}
+    return Splits({'x': x, 'y': y}, {'x': x[9:], 'y': y[9:]}, groups=groups, test=test)
 """
 
 
