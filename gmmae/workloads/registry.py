@@ -174,7 +174,9 @@ def _checked(load_data: Callable[[], Splits], config: Config) -> Splits:
         except (TypeError, ValueError) as error:  # a typed key of JAX; a dictionary with keys of two types
             raise WorkloadError(f"the {split} samples of {name} must be a pytree of numbers or arrays; got {error}") from error
         data, samples = dataclasses.replace(data, **{split: checked}), sources.count(checked, f"the {split} samples of {name}")
-        for words, of_samples in (("names", data.names), ("groups", data.groups)):
+        columns = {f"columns, {key!r},": {split: values} for key, values in (data.columns or {}).get(split, {}).items()}
+        of_each = {"names": data.names, "groups": data.groups, "origins": data.origins, **columns}
+        for words, of_samples in of_each.items():
             if of_samples is not None and (given := len(of_samples.get(split, ()))) != samples:
                 raise WorkloadError(
                     f"{words} of a workload must be as many as its samples; got {given} for {samples} {split} samples of {name}"

@@ -178,6 +178,11 @@ BROKEN = {
     "a metric of another shape": ("def metrics(p, s): return {'x': s['x']}", "'x' of a workload"),
     "a metric called loss": ("def metrics(p, s): return {'loss': s['y']}", "'loss'"),
     "a metric called split": ("def metrics(p, s): return {'split': s['y']}", "'split'"),
+    "a column of another length": (
+        "def splits(): return Splits(x, -x, columns={'train': {'age': range(11)}})",
+        "columns, 'age', of a workload must be as many as its samples; got 11 for 12 train",
+    ),
+    "origins of another length": ("def splits(): return Splits(x, -x, origins={'train': [*'abc']})", "got 3 for 12 train"),
     "a test set without groups": (
         "def splits(): return Splits(x, -x, test=x, groups={'train': range(12), 'validation': range(12, 24)})",
         "got 0 for 12 test samples",
