@@ -83,7 +83,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
     if split == "test" and data.test is None:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
     by_origin = known is not None and data.origins and " " in known.train[0]
-    unmatched = "unseen" if by_origin or DIVISION.issuperset(on_data) else "unknown"
+    unmatched = "unseen" if by_origin or DIVISION.issuperset(on_data or changes) else "unknown"
     rows: list[dict[str, Any]] = []
     metrics, losses = list[str](), dict[str, np.ndarray]()
     parts = [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]

@@ -70,7 +70,7 @@ def words(hashes: Sequence[str], origins: Sequence[str] | None) -> list[str]:
     """The entries of a `Fingerprint` for samples with these hashes; some samples of a source go without their origins."""
     if origins is None or len(origins) != len(hashes):
         return [*hashes]
-    return [*map(" ".join, zip(hashes, origins, strict=True))]
+    return [" ".join((own, "_".join(str(origin).split()))) for own, origin in zip(hashes, origins, strict=True)]
 
 
 def _known(names: Iterable[str], others: Iterable[str]) -> int:

@@ -185,6 +185,34 @@ def test_a_source_is_evaluated_in_its_own_numbers_and_says_what_a_changed_file_h
         assert "warning: the validation loss of these parameters was " in capsys.readouterr().err
 
 
+IN_ANOTHER_UNIT = """
+from dataclasses import dataclass
+import jax.numpy as jnp
+import numpy as np
+from gmmae.workloads.interface import Splits, Workload
+
+@dataclass(frozen=True)
+class Config:
+    scale: float = 1.0
+    named: bool = True
+
+def build(config):
+    x = np.arange(80, dtype=np.float32).reshape(20, 4) * np.float32(config.scale)
+    origins = {"train": range(12), "validation": [f"scan {i}" for i in range(8)]} if config.named else None
+    data = Splits(x[:12], x[12:], origins=origins)
+    return Workload(lambda: data, lambda key: {"w": jnp.zeros(4)}, lambda params, x, keys: (x @ params["w"] - 1) ** 2)
+"""
+
+
+@pytest.mark.parametrize(("named", "kinds"), [(True, ["train"] * 12 + ["validation"] * 8), (False, ["unknown"] * 20)])
+def test_samples_of_ones_own_are_known_by_their_origins_in_other_settings_too(tmp_path, capsys, named, kinds):
+    (tmp_path / "mine.py").write_text(IN_ANOTHER_UNIT)
+    run, words = tmp_path / "run", ("--named" if named else "--no-named", "--stop.max-epochs", 1, "--log.no-tensorboard")
+    assert run_gmmae("train", "--config", "none", "--workload", tmp_path / "mine.py", "--workdir", run, *words) == 0
+    assert evaluate(capsys, run, "--scale", 2.0, "--out", tmp_path / "all.csv")[0] == 0
+    assert [row["split"] for row in rows(tmp_path / "all.csv")] == kinds
+
+
 def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, capsys):
     folder, _ = mixture_run
     (folder / "evaluation.csv").unlink(missing_ok=True)
@@ -241,8 +269,8 @@ PATIENTS = "(patients, or scans where none is named)"
             "loss 3 (INTERVAL) 95 % intervals take the 6 samples for independent of each other: the workload names no groups",
         ),
         ("aaaaaa", 6, f"loss 3 no intervals: they need at least 2 groups {PATIENTS}; the 6 samples are of one"),
-        ("aabbcc", "nan", "unseen: loss nan (1 of 1 values is not finite)"),
-        ("aabbcc", "inf", "unseen: loss inf (1 of 1 values is not finite)"),
+        ("aabbcc", "nan", "unknown: loss nan (1 of 1 values is not finite)"),
+        ("aabbcc", "inf", "unknown: loss inf (1 of 1 values is not finite)"),
     ],
 )
 def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_path, capsys, groups, last, lines):
