@@ -19,6 +19,7 @@ from gmmae.planner.prediction import BEST_BATCH, Measured
 from gmmae.planner.step_ratios import CONSTANTS
 from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.system.errors import InputError
+from gmmae.training.fingerprint import read as read_fingerprint
 
 FILES = ("plan_curves.json", "plan_curves.md", "plan_curves.html")
 """Unlike those of a plan from runs in the same folder."""
@@ -110,6 +111,7 @@ def command(options: CurvesArguments) -> None:
         *["Times are those of training steps, without validation, start and compilation."] * bool(options.step_times),
         *(f"It cannot say: {limit[0].lower()}{limit[1:]}" for limit in limits),
     ]
+    runs = [read_fingerprint(path) for path in options.curves if path.is_dir()]
     logged = {curve.batch: curve.step_s for curve in curves if curve.step_s}
     doubts = [
         f"step times must be in seconds, and taken while the run trained; got {seconds:.3g} at batch {batch}"
@@ -146,6 +148,10 @@ def command(options: CurvesArguments) -> None:
             (
                 times is of_logs and times and times.seconds[-1] < 1.1 * times.seconds[0],
                 "a step of the logs takes hardly longer at a larger batch: if a run was on several devices, give --step-times",
+            ),
+            (
+                len({str(one.digests) for one in runs if one}) > 1,
+                "the runs of gmmae among these curves differ in data or workload, which changes the steps too",
             ),
             (
                 found.base_batch < min(found.steps),

@@ -12,6 +12,8 @@ from tensorboardX import SummaryWriter
 
 from docs import generate
 from gmmae.plotting import canvas, comparison
+from gmmae.training import fingerprint
+from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import Epoch
 from gmmae.training.run_logger import write_history
 from tests.commands import refusal, run_gmmae
@@ -157,9 +159,12 @@ def test_work_directories_of_gmmae(tmp_path, capsys):
         ]
         (tmp_path / f"run{batch}").mkdir()
         write_history(tmp_path / f"run{batch}" / "history.csv", rows, ("accuracy",))
+        digests = {"train samples": str(batch)}
+        fingerprint.write(Fingerprint([], [], 0, digests, []), tmp_path / f"run{batch}")
     runs = [tmp_path / "run8", tmp_path / "run32"]
     out, found = plan(capsys, tmp_path / "plan", *runs, *TARGET)
     assert "all curves have the learning rate 0.001" in out
+    assert "differ in data or workload" in out
     other = plan(capsys, tmp_path / "plan", *runs, "--loss-column", "accuracy", "--mode", "max", "--target", 0.75)[1]
     for one in (found, other):  # the second call replaces the first
         assert one["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.001)
