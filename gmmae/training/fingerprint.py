@@ -57,8 +57,9 @@ def of(config: Config, data: Splits) -> Fingerprint:
         digests |= {f"{split} {part}": digest(values) for part, values in parts.items()}
         names[split] = words(of_samples, (data.origins or {}).get(split))
     of_test = words(hashes(data.test)[0], (data.origins or {}).get("test")) if data.test is not None else []
-    for split, own in (("validation", names["validation"]), ("test", of_test)):
-        if config.workload not in registry.BUILT_IN and (twice := _known(own, names["train"])):
+    users = config.workload not in registry.BUILT_IN  # those divide no group, or say so
+    for split, own in (("validation", names["validation"]), ("test", of_test)) * users:
+        if twice := _known(own, names["train"]):
             write_error(f"warning: {twice} of {len(own)} {split} samples are training samples too\n")
         of_train, others = (dict.fromkeys((data.groups or {}).get(part, ())) for part in ("train", split))
         if both := [group for group in others if group in of_train]:
