@@ -144,7 +144,7 @@ def _write(
     path = options.out or options.run / f"{'_'.join(words)}.csv"
     try:
         with output_file(path) as file:
-            file.write_text(csv_text(rows, rows[0]), encoding="utf-8")
+            file.write_text(csv_text(rows, dict.fromkeys(key for row in rows for key in row)), encoding="utf-8")
     except InputError as error:
         if options.out is not None or isinstance(error, StorageError):
             raise
@@ -162,7 +162,7 @@ def kinds_of(
     `other` says whether the data may be others than the run's.
     """
     names, total = fingerprint.words(hashes(samples)[0], origins), count(samples)
-    if known is None or len(names) < total or len(known.train) < known.samples:
+    if known is None or len(names) < total or not known.whole:
         return ["unknown" if other else split] * total
     kinds = dict.fromkeys(known.seen, "train")
     if other or split == "test":

@@ -118,6 +118,12 @@ class Nodules(NamedTuple):
         return self.table["diameter_mm"]
 
     @property
+    def masked(self) -> Shaped[np.ndarray, " samples"]:
+        """Which of them have a mask with a voxel."""
+        masks = np.zeros((len(self.values), 1)) if self.masks is None else self.masks
+        return np.count_nonzero(masks.reshape(len(masks), -1), axis=1) > 0
+
+    @property
     def filled(self) -> Column:
         """Shares of the cubes outside of the scans."""
         return self.table["filled"]

@@ -242,15 +242,16 @@ def require_memory(count: int, shape: tuple[int, ...], size: int) -> None:
 
 
 def candidates(training: Nodules, options: Options) -> Int[np.ndarray, " allowed"]:
-    """The training nodules whose shapes are as asked."""
-    fits, known = np.ones(len(training.names), bool), sorted({*training.categories} - {""})
+    """The training nodules whose shapes are as asked, with masks where any have one."""
+    masked, known = training.masked, sorted({*training.categories} - {""})
+    fits = masked if masked.any() else ~masked
     if options.category is not None:
         if options.category not in known:
             raise InputError(
                 f"--category must be one of {', '.join(known) or 'none, as training nodules have no categories'}; got "
                 f"{options.category!r}: name another, or leave --category out"
             )
-        fits = training.table["category"] == options.category
+        fits = fits & (training.table["category"] == options.category)
     words, asked = training.column("malignancy"), options.malignancy
     try:
         scores = None if asked is None or words is None else np.where(words == "", "nan", words).astype(float)

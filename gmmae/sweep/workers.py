@@ -15,7 +15,7 @@ from gmmae.system.errors import InputError, StorageError
 from gmmae.system.interrupts import REASONS, Interrupts
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 
-PROGRAM = (sys.executable, "-m", "gmmae.sweep.worker")
+PROGRAM = (sys.executable, "-P", "-m", "gmmae.sweep.worker")
 
 LIFELINE = os.pipe()
 """The standard input of all workers, and the end that this process alone holds and its death closes."""

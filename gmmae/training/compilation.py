@@ -109,6 +109,8 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     strategy_devices = parallel.simulate_devices or devices.count
     strategy = strategies.resolve(config.scaling, config.optim, strategy_devices, samples)
     if strategy.stages[0].replicas > 1:
+        if automatic and parallel.devices == "all":
+            devices = choose(math.gcd(devices.count, strategy_devices))
         _require_rounds(config, devices.count, strategy_devices)
     if parallel.deterministic:
         _require_deterministic(parallel, devices)

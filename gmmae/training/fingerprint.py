@@ -1,11 +1,11 @@
 """Hashes of a run's data and of its workload's file, which later commands compare: moved or renamed data are the same."""
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from gmmae.config.schema import Config
 from gmmae.config.toml import differences
@@ -39,6 +39,12 @@ class Fingerprint(NamedTuple):
     digests: dict[str, str]
     seen: list[str]
 
+    @property
+    def whole(self) -> bool:
+        """Whether all samples have a hash."""
+        counts = [self.digests.get(f"number of {split} samples", "") for split in ("train", "validation")]
+        return len(self.train) == self.samples and all(re.match(r"(\d+), \1 |$", text) for text in counts)
+
 
 def of(config: Config, data: Splits) -> Fingerprint:
     """The fingerprint of data that a configuration's workload has loaded."""
@@ -61,7 +67,7 @@ def of(config: Config, data: Splits) -> Fingerprint:
     for split, own in (("validation", names["validation"]), ("test", of_test)) * users:
         if twice := _known(own, names["train"]):
             write_error(f"warning: {twice} of {len(own)} {split} samples are training samples too\n")
-        of_train, others = (dict.fromkeys((data.groups or {}).get(part, ())) for part in ("train", split))
+        of_train, others = (dict.fromkeys(map(str, (data.groups or {}).get(part, ()))) for part in ("train", split))
         if both := [group for group in others if group in of_train]:
             write_error(f"warning: groups of samples are in training and in {split}: {len(both)}, such as {both[0]}\n")
     return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
@@ -112,11 +118,17 @@ def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Pat
 
 def warn_of_change(now: float, before: float | None) -> None:
     """Warns where the validation loss of a run's parameters is another one now, as after a change that no hash has seen."""
-    if before is not None and not np.isclose(now, before, rtol=OTHER_CODE, equal_nan=True):
+    if before is not None and math.isfinite(before) and not math.isclose(now, before, rel_tol=OTHER_CODE, abs_tol=1e-8):
         write_error(
             f"warning: the validation loss of these parameters was {before:.6g} in the run and is {now:.6g}: a file that the "
             "workload imports or reads has changed, or the program\n"
         )
+
+
+def warn_of_file(config: Config, digests: Mapping[str, str], run: Path) -> None:
+    """Warns where the workload's file has changed since the run in a folder or an exported file."""
+    if digests.get("workload file") not in (None, registry.file_hash(config.workload)):
+        write_error(f"warning: {config.workload} is no longer the file that {run} was trained with: results may be wrong\n")
 
 
 def checked(folder: Path, now: Fingerprint) -> Fingerprint:

@@ -141,11 +141,16 @@ class RunLogger:
 
     def __init__(self, workdir: WorkDir, tensorboard: TensorBoard):
         self._workdir, self._tensorboard, self._sha256 = workdir, tensorboard, hashlib.sha256()
-        self._metrics: Sequence[str] = ()
 
     def begin(self, rows: Sequence[Epoch], metrics: Sequence[str]) -> None:
-        """Cuts the history after the rows so far, or begins it."""
-        history, self._metrics = self._workdir.history, metrics
+        """Cuts the history after the rows so far, which must have these metrics, or begins it."""
+        history = self._workdir.history
+        if rows and [*rows[-1].metrics] != [*metrics]:  # the workload of another version may have others
+            began, now = (", ".join(names) or "none" for names in (rows[-1].metrics, metrics))
+            raise InputError(
+                f"{history} must have the metrics that the workload gives; it has {began}, and the workload {now}: "
+                f"{OTHER_HISTORY}"
+            )
         with storage(self._workdir.root):
             if rows:  # never written again: a power cut could take rows that a checkpoint counts on
                 os.truncate(history, len(first_rows(history, len(rows))))
@@ -156,13 +161,7 @@ class RunLogger:
                 self._tensorboard.row(row)
 
     def row(self, row: Epoch) -> None:
-        """Appends a row to the history, whose columns it must have: another version's workload may have other metrics."""
-        if [*row.metrics] != [*self._metrics]:
-            began, now = (", ".join(names) or "none" for names in (self._metrics, row.metrics))
-            raise InputError(
-                f"{self._workdir.history} must have the metrics that the workload gives; it has {began}, and the workload "
-                f"{now}: {OTHER_HISTORY}"
-            )
+        """Appends a row to the history."""
         line = history_line(row)
         with storage(self._workdir.root):
             with self._workdir.history.open("a", encoding="utf-8") as file:

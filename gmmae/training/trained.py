@@ -18,15 +18,15 @@ from jaxtyping import PyTree
 from gmmae.config.schema import LOSS, Config
 from gmmae.config.toml import updated
 from gmmae.multihost.distributed import join_processes
-from gmmae.system.errors import InputError, write_error
+from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
-from gmmae.training import compilation, loop, terminal
+from gmmae.training import compilation, fingerprint, loop, terminal
 from gmmae.training.checkpoint import filled, trained
 from gmmae.training.parallel import choose
 from gmmae.training.records import Record, epoch_ends
 from gmmae.training.step import take
 from gmmae.training.workdir import WorkDir
-from gmmae.workloads import contract, registry, sources
+from gmmae.workloads import contract, sources
 from gmmae.workloads.configuration import on_its_data, read_config, require_source
 from gmmae.workloads.interface import Params, Samples, Workload
 from gmmae.workloads.sources import CheckedSource, Fetcher
@@ -182,9 +182,7 @@ def restore(config: Config, workdir: Path) -> Trained:
     folder = _opened(workdir)
     record = folder.read_record()
     assert record is not None
-    known, now = record.data.get("workload file"), registry.file_hash(config.workload)
-    if known not in (None, now):
-        write_error(f"warning: {config.workload} is no longer the file that {workdir} was trained with: results may be wrong\n")
+    fingerprint.warn_of_file(config, record.data, workdir)
     workload = compilation.workload_on(choose(None), config)
     like = compilation.blank_state(config, workload)
     if workdir.is_file():

@@ -21,6 +21,7 @@ from gmmae.models.losses import LOSSES, dice
 from gmmae.models.mixture import Mixture, grid
 from gmmae.models.mixture import density as mixture_density
 from gmmae.models.settings import ModelConfig
+from gmmae.system.errors import write_error
 from gmmae.workloads.augment import symmetries
 from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
 from gmmae.workloads.mixtures import mixture_refinement, splits_of
@@ -32,8 +33,10 @@ def samples_of(loaded: sources.SplitNodules, data: DataConfig) -> Splits:
     masks = np.zeros(values.shape, np.float32) if masks is None else masks.astype(np.float32)
     log_mass = np.log(masses(values, data.window, places)).astype(np.float32)
     samples = {"density": to_density(values, data.window), "mask": masks, "log_mass": log_mass}
-    all_masked = masks.any(tuple(range(1, masks.ndim))).all()
-    return splits_of(loaded, samples, f"{data.source} volumes", may_be_undefined=() if all_masked else ("dice",))
+    bare = np.flatnonzero(~loaded.nodules.masked)
+    if 0 < len(bare) < len(values):
+        write_error(f"warning: {len(bare)} of {len(values)} nodules have no mask, such as {places[bare[0]]}: give them one\n")
+    return splits_of(loaded, samples, f"{data.source} volumes", may_be_undefined=("dice",) * bool(len(bare)))
 
 
 def _density(samples: Samples) -> Array:
@@ -80,9 +83,10 @@ def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
     def metrics(params: Params, samples: Samples) -> PerSample:
         samples = jax.tree.map(jnp.asarray, samples)
         decoded: Decoded = apply(params, samples["density"])
+        truth = samples["mask"] > 0
         return {
             "density": density_losses(decoded, samples["density"]),
-            "dice": dice(decoded.mask, samples["mask"] > 0),
+            "dice": jnp.where(truth.any(tuple(range(1, truth.ndim))), dice(decoded.mask, truth), jnp.nan),
             "log_mass": jnp.abs(decoded.log_mass - samples["log_mass"]),
         }
 

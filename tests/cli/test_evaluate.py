@@ -194,23 +194,39 @@ from gmmae.workloads.interface import Splits, Workload
 @dataclass(frozen=True)
 class Config:
     scale: float = 1.0
-    named: bool = True
+    kind: str = "named"
+
+class Rows:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
 
 def build(config):
-    x = np.arange(80, dtype=np.float32).reshape(20, 4) * np.float32(config.scale)
-    origins = {"train": range(12), "validation": [f"scan {i}" for i in range(8)]} if config.named else None
-    data = Splits(x[:12], x[12:], origins=origins)
+    x = np.arange(96, dtype=np.float32).reshape(24, 4) * np.float32(config.scale)
+    origins = {"train": range(12), "validation": [f"scan {i}" for i in range(12)]} if config.kind == "named" else None
+    validation = Rows(x[12:]) if config.kind == "source" else x[12:]
+    data = Splits(x[:12], validation, origins=origins, columns={"validation": {"site": range(12)}})
     return Workload(lambda: data, lambda key: {"w": jnp.zeros(4)}, lambda params, x, keys: (x @ params["w"] - 1) ** 2)
 """
 
 
-@pytest.mark.parametrize(("named", "kinds"), [(True, ["train"] * 12 + ["validation"] * 8), (False, ["unknown"] * 20)])
-def test_samples_of_ones_own_are_known_by_their_origins_in_other_settings_too(tmp_path, capsys, named, kinds):
+@pytest.mark.parametrize(
+    ("kind", "kinds"),
+    [("named", ["train"] * 12 + ["validation"] * 12), ("plain", ["unknown"] * 24), ("source", ["unknown"] * 24)],
+)
+def test_samples_of_ones_own_are_known_by_their_origins_in_other_settings_too(tmp_path, capsys, kind, kinds):
     (tmp_path / "mine.py").write_text(IN_ANOTHER_UNIT)
-    run, words = tmp_path / "run", ("--named" if named else "--no-named", "--stop.max-epochs", 1, "--log.no-tensorboard")
+    run, words = tmp_path / "run", ("--kind", kind, "--stop.max-epochs", 1, "--log.no-tensorboard")
     assert run_gmmae("train", "--config", "none", "--workload", tmp_path / "mine.py", "--workdir", run, *words) == 0
     assert evaluate(capsys, run, "--scale", 2.0, "--out", tmp_path / "all.csv")[0] == 0
-    assert [row["split"] for row in rows(tmp_path / "all.csv")] == kinds
+    table = rows(tmp_path / "all.csv")
+    assert [row["split"] for row in table] == kinds
+    assert (table[0]["site"], table[-1]["site"]) == ("", "11")
 
 
 def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, capsys):

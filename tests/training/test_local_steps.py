@@ -89,6 +89,10 @@ def test_the_record_and_the_start_table_say_what_is_averaged(whole):
     assert "after 2 local steps and at the end of an epoch" in display.facts["reduction"]
 
 
+def test_devices_that_nobody_chose_divide_those_that_are_simulated():
+    assert compilation.prepare(small(**LOCAL, parallel__devices="all", parallel__simulate_devices=3)).devices.count == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -178,6 +178,10 @@ BROKEN = {
     "a metric of another shape": ("def metrics(p, s): return {'x': s['x']}", "'x' of a workload"),
     "a metric called loss": ("def metrics(p, s): return {'loss': s['y']}", "'loss'"),
     "a metric called split": ("def metrics(p, s): return {'split': s['y']}", "'split'"),
+    "an undefined metric that is none": (
+        "def splits(): return Splits({'x': x, 'y': y}, {'x': -x, 'y': y}, may_be_undefined=('sensitivity',))",
+        "got 'sensitivity'",
+    ),
     "a column of another length": (
         "def splits(): return Splits(x, -x, columns={'train': {'age': range(11)}})",
         "columns, 'age', of a workload must be as many as its samples; got 11 for 12 train",

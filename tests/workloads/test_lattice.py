@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gmmae.data import sources
 from gmmae.workloads import registry
 from gmmae.workloads.augment import symmetries
+from gmmae.workloads.lattice import samples_of
 from tests.small import small
 
 LATTICE = {"model__decoder": "lattice", "model__lattice_size": 2}
@@ -34,6 +36,19 @@ def test_samples_are_densities_masks_and_masses(data):
     np.testing.assert_allclose(train["density"].mean((1, 2, 3)), 1 / 8, rtol=1e-5)
     assert set(np.unique(train["mask"])) == {0, 1}
     assert len(data.names["train"]) == len(data.groups["train"]) == 22
+
+
+def test_nodules_without_a_mask_are_said_and_have_no_dice(workload, params, capsys):
+    config = small(**LATTICE).settings.data
+    loaded = sources.load(config)
+    assert loaded.nodules.masks is not None
+    masks = loaded.nodules.masks.copy()
+    masks[loaded.split.validation[0]] = 0
+    found = samples_of(loaded._replace(nodules=loaded.nodules._replace(masks=masks)), config)
+    assert "1 of 28 nodules have no mask" in capsys.readouterr().err
+    assert found.may_be_undefined == ("dice",)
+    dice = workload.metrics(params, jax.tree.map(jnp.ones_like, found.validation) | {"mask": found.validation["mask"]})["dice"]
+    assert np.isnan(dice).tolist() == [True] + [False] * 5
 
 
 def test_the_loss_is_the_weighted_sum_of_its_parts(params, data):

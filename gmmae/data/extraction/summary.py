@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, Fault
+from gmmae.data.extraction.annotations import GROUP, OTHERWISE_PATIENTS, PATIENTS, Fault
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES
 from gmmae.data.extraction.tasks import Plan
 from gmmae.data.groups import Groups
@@ -16,6 +16,9 @@ from gmmae.data.splits import SPLITS
 
 FEW_PATIENTS = 10
 """Nodules for each patient, from which on his column may be one of hospitals or diagnoses."""
+
+MOSTLY = 0.5
+"""Share of all cubes outside of their scans above which a place or an axis must be wrong."""
 
 SMALL_MM = 2.5
 """Nodules are 3 mm and larger, so such a median seems to be in cm."""
@@ -43,7 +46,7 @@ def summarise(
     if taken and (cut or config.crop != DataConfig.crop):
         notes.append(f"{len(taken)} arrays of data.shape voxels without a spacing are not cut, such as {taken[0]}")
     patients, count = [name for name in (*PATIENTS, *OTHERWISE_PATIENTS) if name in plan.used], len({*table["group"].tolist()})
-    if patients and groups.by == "patient" and len(values) >= FEW_PATIENTS * count:
+    if patients and GROUP not in plan.used and groups.by == "patient" and len(values) >= FEW_PATIENTS * count:
         by = " and ".join(patients)
         notes.append(f"{len(values)} nodules are of {count} patients by {by}: rename a column that says something else")
     of_each = [*zip(*(table[name].tolist() for name in ("name", "group", "split")), strict=True)]
@@ -122,8 +125,13 @@ def cautions(summary: dict[str, Any], window: tuple[float, float]) -> list[str]:
             f"values in HU should be below 0 in lung and fat; those of {len(offset)} nodules are not, such as {offset[0]}: if "
             "the scan is stored with an offset, subtract it first"
         )
-    if (median := summary["values"]["p50"]) > window[1]:
-        text.append(f"half of all values are {median:g} or more, and data.window ends at {window[1]:g}: are they in its unit?")
+    median, (low, high) = summary["values"]["p50"], window
+    if median > high:
+        text.append(f"half of all values are {median:g} or more, and data.window ends at {high:g}: are they in its unit?")
+    elif median < low and not summary["unit"]:  # in HU, a narrow window begins above the lung
+        text.append(f"half of all values are {median:g} or less, and data.window begins at {low:g}: are they in its unit?")
+    if (filled := summary["filled_share"].get("mean", 0.0)) > MOSTLY:
+        text.append(f"{filled:.0%} of the cubes lie outside of their scans: are axes, places and diameters right?")
     if summary["diameter_mm"].get("median", np.inf) < SMALL_MM:
         text.append(f"half of the diameters are {summary['diameter_mm']['median']:.2g} mm or less: are they in mm?")
     return text

@@ -73,7 +73,7 @@ def judge(
     compared = [nodules.take(index) for nodules, index in zip(parts.values(), chosen, strict=True)]
     for name, nodules in zip(parts, compared, strict=True):
         _require_enough(f"the {len(nodules.names)} compared nodules of {name}", nodules)
-    masks = all(nodules.masks is not None for nodules in compared)
+    masks = all(nodules.masked.all() for nodules in compared)
     reference, others, new = (population(nodules, masks, window, hu) for nodules in compared)
     return Judgement(
         compare(reference, new, seed),

@@ -48,6 +48,11 @@ def test_the_summary_of_known_cubes():
     doubts = set(lines(summary, (0.0, 1.0))) | set(lines(summary, (-1350.0, -900.0)))
     assert any("1.4 mm or less: are they in mm?" in line for line in doubts - {*text})
     assert sum("are they in its unit?" in line for line in doubts) == 1
+    empty = summary | {"filled_share": {"mean": 0.9, "max": 1.0}}
+    assert "90% of the cubes lie outside of their scans: are axes, places and diameters right?" in lines(
+        empty, (-1000.0, 400.0)
+    )
+    assert any("data.window begins at 0: are they" in line for line in lines(summary | {"unit": ""}, (0.0, 255.0)))
 
 
 def test_long_work_says_a_line_now_and_then(monkeypatch):

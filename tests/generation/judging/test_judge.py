@@ -57,6 +57,13 @@ def test_both_columns_compare_as_many_with_the_same_real_nodules():
     assert len(many.novelty.nearest_distance) == 200  # those that are not compared have their nearest too
 
 
+def test_shapes_follow_from_masks_only_where_each_nodule_has_one():
+    real, new = balls(0, 120), balls(2, 40, "new")
+    assert judged(real, new, TRAINING).masks
+    assert real.masks is not None
+    assert not judged(real._replace(masks=real.masks * (np.arange(120) % 2)[:, None, None, None]), new, TRAINING).masks
+
+
 def test_features_that_generating_copies_are_left_out_of_the_second_c2st():
     """The mean in HU tells the sets apart, and nothing else does."""
     real, other = (population(nodules, True, WINDOW) for nodules in (REAL, NEW))
