@@ -137,7 +137,7 @@ def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Fl
     """
     if _is_constant(schedule):  # a number for all steps needs no program
         return np.full(steps, schedule(0))
-    counts = np.arange((epoch - 1) * steps, epoch * steps)  # of 64 bits in float64, as optax then computes a linear schedule
+    counts = np.arange((epoch - 1) * steps, epoch * steps, dtype=np.int32)
     return jax.device_get(jax.jit(schedule)(jax.device_put(counts)))
 
 

@@ -1,14 +1,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.schedules import learning_rate
 from gmmae.scaling.strategies import Stage
-from gmmae.training.programs import epoch_learning_rates
 
 RTOL = 1e-6  # schedules are float32
 
@@ -51,10 +49,3 @@ def test_a_ramp_rises_from_the_first_step_to_the_whole_rate_and_a_cosine_falls_t
     steps, ramps = np.array([0, 9, 19, 50, 100, 500]), np.array([0.05, 0.5, 1, 1, 1, 1])
     cosines = 0.01 + 0.99 * (1 + np.cos(np.pi * np.minimum(steps, 100) / 100)) / 2
     assert at(2.0, 2.0, 10, steps, warmup_epochs=2, cosine_epochs=10) == pytest.approx(2 * ramps * cosines, rel=1e-5)
-
-
-def test_the_rates_of_a_run_in_float64_have_64_bits():
-    schedule = learning_rate(Stage(1, 32, 0.3, 0, OptimConfig(warmup_epochs=3)), 7)
-    with jax.enable_x64(True):
-        found = epoch_learning_rates(schedule, epoch=2, steps=7)
-    np.testing.assert_allclose(found, 0.3 * np.arange(8, 15) / 21, rtol=1e-14)
