@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
 from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, find_csv, patient_key, says_case_or_control
+from gmmae.data.extraction.folders import Source
 from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
@@ -80,14 +81,15 @@ def _kin(nodules: Nodules, names: list[set[str]], generated: np.ndarray | None) 
         yield {volume.tobytes(), *of_patient, *map(patient_key, texts)} - {""}
 
 
-def of_folder(config: DataConfig, root: Path | str, **other: Any) -> DataConfig:  # noqa: ANN401
+def of_folder(config: DataConfig, root: Path | str, source: Source = "cubes", csv: str = DataConfig.csv) -> DataConfig:
     """Reads another folder, such as one of `gmmae generate`, as a run reads real nodules.
 
-    The CSV is the folder's own, with the columns that the run names where it has them; the unit is that of the real nodules.
+    The CSV is by default the folder's own, with the columns that the run names where it has them. The unit is that of the real
+    nodules.
     """
     window = DataConfig.window if config.hu else config.window
-    usual = {name: getattr(DataConfig, name) for name in ("csv", "augment_with", *COLUMNS)} | {"source": "cubes"}
-    found = replace(config, root=str(root), window=window, **usual | other)
+    usual = {name: getattr(DataConfig, name) for name in ("augment_with", *COLUMNS)}
+    found = replace(config, source=source, root=str(root), csv=csv, window=window, **usual)
     if not (found.folder.is_dir() and (table := find_csv(found)).is_file()):
         return found
     with table.open(encoding="utf-8", errors="replace") as file:

@@ -18,7 +18,6 @@ from gmmae.workloads.interface import Splits
 FILE = "fingerprint.json"
 """In the folder of a run, and of generated nodules."""
 
-
 OTHER_CODE = 0.02
 """Relative difference of a validation loss beyond which what computes it must have changed."""
 
@@ -43,7 +42,7 @@ class Fingerprint(NamedTuple):
     def whole(self) -> bool:
         """Whether all samples have a hash."""
         counts = [self.digests.get(f"number of {split} samples", "") for split in ("train", "validation")]
-        return len(self.train) >= self.samples and all(re.match(r"(\d+), \1 |$", text) for text in counts)
+        return all(re.match(r"(\d+), \1 |$", text) for text in counts)
 
 
 def of(config: Config, data: Splits) -> Fingerprint:
@@ -62,15 +61,19 @@ def of(config: Config, data: Splits) -> Fingerprint:
         digests[f"number of {split} samples"] = f"{count(samples)}, {len(of_samples)} of them hashed"
         digests |= {f"{split} {part}": digest(values) for part, values in parts.items()}
         names[split] = words(of_samples, (data.origins or {}).get(split))
-    of_test = words(hashes(data.test)[0], (data.origins or {}).get("test")) if data.test is not None else []
-    users = config.workload not in registry.BUILT_IN  # those divide no group, or say so
-    for split, own in (("validation", names["validation"]), ("test", of_test)) * users:
-        if twice := _known(own, names["train"]):
-            write_error(f"warning: {twice} of {len(own)} {split} samples are training samples too\n")
-        of_train, others = (dict.fromkeys(map(str, (data.groups or {}).get(part, ()))) for part in ("train", split))
-        if both := [group for group in others if group in of_train]:
-            write_error(f"warning: groups of samples are in training and in {split}: {len(both)}, such as {both[0]}\n")
+    if config.workload not in registry.BUILT_IN:  # those divide no group, or say so
+        test = {} if data.test is None else {"test": words(hashes(data.test)[0], (data.origins or {}).get("test"))}
+        _warn_of_overlaps(names | test, data.groups or {})
     return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
+
+
+def _warn_of_overlaps(names: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]]) -> None:
+    of_train, groups_of_train = _words(names["train"]), set(map(str, groups.get("train", ())))
+    for split in ("validation", "test"):
+        if twice := _count_in(of_train, names.get(split, ())):
+            write_error(f"warning: {twice} of {len(names[split])} {split} samples are training samples too\n")
+        if both := [group for group in dict.fromkeys(map(str, groups.get(split, ()))) if group in groups_of_train]:
+            write_error(f"warning: groups of samples are in training and in {split}: {len(both)}, such as {both[0]}\n")
 
 
 def words(hashes: Sequence[str], origins: Sequence[str] | None) -> list[str]:
@@ -80,9 +83,12 @@ def words(hashes: Sequence[str], origins: Sequence[str] | None) -> list[str]:
     return [" ".join((own, "_".join(str(origin).split()))) for own, origin in zip(hashes, origins, strict=True)]
 
 
-def _known(names: Iterable[str], others: Iterable[str]) -> int:
-    known = {word for name in others for word in name.split()}
-    return sum(not known.isdisjoint(name.split()) for name in names)
+def _words(names: Iterable[str]) -> set[str]:
+    return {word for name in names for word in name.split()}
+
+
+def _count_in(words: set[str], names: Iterable[str]) -> int:
+    return sum(not words.isdisjoint(name.split()) for name in names)
 
 
 def load(config: Config) -> Fingerprint:
@@ -146,12 +152,12 @@ def descended(config: Config, now: Fingerprint) -> Fingerprint:
     data = getattr(config.settings, "data", None)
     places = [place for place in (config.init_from, getattr(data, "augment_with", None)) if place]
     before = [known for place in places if (known := read(Path(place)))]
-    seen = {word for known in before for name in (*known.train, *known.seen) for word in name.split()}
-    held_out = _known(now.validation, seen)
+    seen = _words(name for known in before for name in (*known.train, *known.seen))
+    held_out = _count_in(seen, now.validation)
     if unhashed := sum(known.samples - len(known.train) for known in before):
         write_error(
-            f"warning: {unhashed} training samples of {' or '.join(places)} came from a source and have no hash, so nobody "
-            "notices them in the validation\n"
+            f"warning: {unhashed} training samples of {' or '.join(places)} came from a source and have no hash, so the "
+            "validation samples could not be compared with them\n"
         )
     if held_out and not getattr(data, "allow_seen", False):
         raise InputError(

@@ -61,7 +61,8 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
         record, ended = group.all_gather((plain(earlier) if earlier else None, ended))[0]
         earlier = from_plain(record) if record else None
         if earlier and ended:
-            fingerprint.warn_of_file(config, earlier.data, root)
+            if group.primary:
+                fingerprint.warn_of_file(config, earlier.data, root)
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
         setup = compilation.prepare(config, cache=cache)

@@ -11,7 +11,6 @@ from gmmae.training.records import Epoch, Record
 MIN_HALF = 5
 """Epochs of half of those after the best. Fewer may be worse by chance."""
 
-
 ROUNDINGS = 1e-6
 """Relative error of a mean in float32, where 27 of 30 may be 0.89999998: then a target of 0.9 is reached."""
 

@@ -62,9 +62,9 @@ def values(workload: Workload, params: Params, samples: Samples, keys: Array | N
 def summable_values(workload: Workload, may_be_undefined: Sequence[str], params: Params, samples: Samples) -> PerSample:
     """`values` with 0 for an undefined metric, and a second entry that is 1 where it is undefined."""
     summable = dict(values(workload, params, samples))
+    if unknown := [name for name in may_be_undefined if name not in summable]:
+        raise WorkloadError(f"may_be_undefined must name metrics of the workload, {', '.join(summable)}; got {unknown[0]!r}")
     for name in may_be_undefined:
-        if name not in summable:
-            raise WorkloadError(f"may_be_undefined of a workload must name metrics, of {', '.join(summable)}; got {name!r}")
         undefined = jnp.isnan(summable[name])
         summable[name + UNDEFINED] = undefined.astype(summable[name].dtype)
         summable[name] = jnp.where(undefined, 0, summable[name])

@@ -250,12 +250,11 @@ def hashes(samples: Samples) -> tuple[list[str], Samples]:
     # What all samples share, such as a grid, identifies none.
     own = [leaf for leaf in leaves if (leaf[0] != leaf[-1]).any() or (leaf != leaf[:1]).any()] or leaves
     least = LARGE * max(leaf.nbytes for leaf in own)
-    others = [leaf for leaf in leaves if leaf.nbytes <= least or not any(leaf is one for one in own)]
-    large = [np.ascontiguousarray(leaf) for leaf in own if leaf.nbytes > least]
+    large = [leaf for leaf in own if leaf.nbytes > least]
     kind = " ".join(f"{leaf.dtype}{leaf.shape[1:]}" for leaf in large).encode()[:64]  # BLAKE2 takes no more
-    rows = zip(*(leaf.reshape(len(leaf), -1).view(np.uint8) for leaf in large), strict=True)
+    rows = zip(*(np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8) for leaf in large), strict=True)
     of_rows = [hashlib.blake2b(b"".join(row), digest_size=8, key=kind).hexdigest() for row in rows]
-    return of_rows, others
+    return of_rows, [leaf for leaf in leaves if not any(leaf is one for one in large)]
 
 
 def digest(arrays: PyTree) -> str:
