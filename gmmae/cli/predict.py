@@ -62,6 +62,7 @@ def command(options: PredictArguments, config: Config) -> None:
     known = known and known._replace(train=[*known.train, *fitted_to])
     kinds = np.array(kinds_of(known, density, columns["origin"].tolist(), "all", True, "unseen"))
     fitted = (kinds == "train") | [not names.isdisjoint(patients) for names in sources.patients(nodules, data)]
+    fitted |= np.isin(columns["group"], columns["group"][fitted])  # the folder may give a known volume's patient another name
     kinds = np.where(fitted, "fitted", kinds)
     labels = columns["category"]  # an .npz has no other column of them
     if options.label_column or nodules.column(rule.column or "") is not None:
@@ -69,9 +70,9 @@ def command(options: PredictArguments, config: Config) -> None:
     judged = np.flatnonzero(np.isin(labels, classes) & ~fitted)
     truth, groups = np.searchsorted(classes, labels[judged]), columns["group"][judged]
     lines = [
-        f"{options.folder}: {_counts(kinds)}; fitted: no test, as the run or its classifiers had the volume or such a patient"
+        f"{options.folder}: {_counts(kinds)}; fitted: no test, as the run or its classifiers had the volume or such a patient",
+        *(f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()),
     ]
-    lines += [f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()]
     there = _counts(labels[~fitted]) or "none (--label-column names another column)"
     lines.append(f"labels for a test: {there}; it takes {' and '.join(classes)}, so written, and needs each")
     if len(set(truth)) == len(classes):

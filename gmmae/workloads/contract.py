@@ -31,8 +31,8 @@ SAMPLES = 32
 TRIES = 3
 """Sets of parameters. A dependence shows with each, a threshold that rounding has crossed with one."""
 
-TAKEN = (LOSS, "name", "split", "group")
-"""Columns of `gmmae evaluate`."""
+TAKEN = (LOSS, "name", "split", "group", "val_loss", "epoch")
+"""Columns of `gmmae evaluate`, and of a sweep's runs behind `best_`."""
 
 UNDEFINED = ", undefined"
 """Ends the name of the share of samples without a value."""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TypeGuard
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Int, Int32, PyTree
@@ -246,7 +247,11 @@ def hashes(samples: Samples) -> tuple[list[str], Samples]:
     """Hashes of each sample's `LARGE` arrays, and the other arrays; of a source, those of some samples."""
     if isinstance(samples, CheckedSource):
         samples = spread(samples)
-    leaves = jax.tree.leaves(samples)
+    # The same numbers are the same samples, whether they were saved in 64, 32 or 16 bits.
+    leaves = [
+        leaf.astype(np.float32, copy=False) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        for leaf in jax.tree.leaves(samples)
+    ]
     # What all samples share, such as a grid, identifies none.
     own = [leaf for leaf in leaves if (leaf[0] != leaf[-1]).any() or (leaf != leaf[:1]).any()] or leaves
     least = LARGE * max(leaf.nbytes for leaf in own)

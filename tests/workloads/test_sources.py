@@ -3,6 +3,7 @@
 import threading
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -89,6 +90,12 @@ def test_what_all_samples_share_identifies_none():
     found, others = sources.hashes({"grid": grid, "own": own})
     assert (found, len(others)) == (sources.hashes(own)[0], 1)
     assert len(set(found)) == 20
+
+
+def test_samples_are_the_same_in_any_floating_point_type():
+    numbers = np.arange(200).reshape(20, 10)
+    found = [sources.hashes(numbers.astype(kind)) for kind in (np.float64, np.float32, np.float16, jnp.bfloat16)]
+    assert all(of_samples == found[0][0] for of_samples, _ in found)
 
 
 class Waiting(Squares):

@@ -167,7 +167,7 @@ MIN_WORK_OF_SPECTRA = {"cpu": 200, "cuda": 1000}
 MAX_DIRECT_TAPS = 9
 """3 × 3: no transform along a whole axis pays, except for 2 × 2 × 2 on a CPU."""
 
-MIN_CHANNELS_OF_TILES = 16 * 32
+MIN_CHANNELS_OF_TILES = 16 * 16
 """Smallest product of channels and features for which tiles pay on a CPU."""
 
 
