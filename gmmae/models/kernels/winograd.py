@@ -26,7 +26,7 @@ ROUNDING = 1e-12
 """Of an inverse's zeros."""
 
 LARGE = 16
-"""From this edge of the result on a CPU takes less time with tiles of 4 than of 2."""
+"""Edge of the result from which on tiles of 4 take less time on a CPU than tiles of 2."""
 
 
 def fits(x: Array, kernel: Array) -> bool:
