@@ -189,9 +189,14 @@ class Config(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        settings = {}
         for key, item, value in leaves(self):  # a workload's settings may be no Section
             unknown = partial(require, False, key, "text, a number, true, false, or a list of them, as in TOML")
-            json.dumps(checked_value(key, value, item.type), default=unknown)
+            json.dumps(fitted := checked_value(key, value, item.type), default=unknown)
+            if repr(fitted) != repr(value):  # such as 3 as the default of a float, which a file gives back as 3.0
+                settings[key] = fitted
+        if settings:
+            object.__setattr__(self, "settings", replaced(self.settings, settings))
 
     @property
     def matmul_precision(self) -> str:

@@ -73,7 +73,7 @@ def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     'seed was 0, now 3'
     """
     texts = [(key, _text(saved.get(key)), _text(value)) for key, value in wanted.items()]
-    changes = [f"{key} was {old}, now {new}" for key, old, new in texts if old != new]
+    changes = [f"{key} was {old}, now {new}" for key, old, new in texts if json.loads(old) != json.loads(new)]  # 3 is 3.0
     more = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
     return "; ".join(changes[:3]) + more
 

@@ -260,6 +260,12 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     for epoch in chosen.doubles_after(optim) if chosen.doubles_after else ():
         if stages[-1].batch < largest:
             stages.append(chosen.stage(optim, min(2 * stages[-1].batch, largest), epoch + 1))
+    constants = [optim, *(stage.optim for stage in stages)]
+    if len({(each.name, each.weight_decay_rate > 0, each.clip_norm is None) for each in constants}) > 1:
+        raise InputError(
+            f"the strategy {name!r} must keep optim.name, and set weight decay and clipping where the configuration does; "
+            f"got {optimizer_text(constants[-1])} for {optimizer_text(optim)}: set both in the configuration"
+        )
     return Resolved(wanted, tuple(stages), rule_ends=end < min(wanted, samples))
 
 

@@ -51,7 +51,7 @@ def words_of(kind: Any) -> str:  # noqa: ANN401 an annotation has no type of its
 
 
 def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, C901 a branch for each kind of type
-    """A value as its annotation has it: a list as a tuple, text as a path, a whole number as a float.
+    """A value as its annotation has it: a list or an array as a tuple, text as a path, a whole number as a float.
 
     The text "none" is None where that is allowed, `True` is no number, and text has no NUL, which no path can have. Numbers
     must be `finite`.
@@ -59,6 +59,7 @@ def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, 
     Raises:
       MISFITS: it does not fit, or breaks a rule.
     """
+    value = value.tolist() if hasattr(value, "tolist") else value  # NumPy's and JAX's numbers and arrays
     origin, parts = get_origin(kind) or kind, get_args(kind)
     fit = partial(fitted, finite=finite)
     if origin is Annotated:

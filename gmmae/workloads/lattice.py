@@ -35,7 +35,8 @@ def samples_of(loaded: sources.SplitNodules, data: DataConfig) -> Splits:
     samples = {"density": to_density(values, data.window), "mask": masks, "log_mass": log_mass}
     bare = np.flatnonzero(~loaded.nodules.masked)
     if 0 < len(bare) < len(values):
-        write_error(f"warning: {len(bare)} of {len(values)} nodules have no mask, such as {places[bare[0]]}: give them one\n")
+        found = f"{len(bare)} of {len(values)} nodules have no mask, or an empty one, such as {places[bare[0]]}"
+        write_error(f"warning: {found}: give them one\n")
     return splits_of(loaded, samples, f"{data.source} volumes", may_be_undefined=("dice",) * bool(len(bare)))
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.schedules import learning_rate
-from gmmae.scaling.strategies import STRATEGIES, Resolved, Stage, resolve
+from gmmae.scaling.strategies import STRATEGIES, Resolved, ScalingStrategy, Stage, base_batch, resolve
 from gmmae.system.errors import InputError
 
 OPTIM = OptimConfig(
@@ -76,6 +77,14 @@ def test_a_training_set_smaller_than_the_base_batch_lowers_the_rate_of_the_rule(
 def test_what_only_a_plan_knows_must_be_given():
     with pytest.raises(InputError, match="best_batches must be given"):
         resolve("best-batch", OptimConfig(), 2, LARGE)
+
+
+def test_a_strategy_of_ones_own_brings_no_weight_decay_where_there_is_none(monkeypatch):
+    decayed = ScalingStrategy("Decayed", base_batch, optimizer=lambda optim, k: replace(optim, weight_decay=0.1 * k))
+    monkeypatch.setitem(STRATEGIES, "decayed", decayed)
+    assert resolve("decayed", replace(OPTIM, weight_decay=0.2), 2, LARGE).stages[0].optim.weight_decay == 0.1
+    with pytest.raises(InputError, match="weight decay"):
+        resolve("decayed", OPTIM, 2, LARGE)
 
 
 def test_a_planned_batch_grows_with_the_root_beyond_the_planned_devices():

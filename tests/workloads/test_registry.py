@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from gmmae import configure
 from gmmae.cli.arguments import parse_train
 from gmmae.system.errors import InputError
 from gmmae.workloads import registry
@@ -60,6 +61,13 @@ def test_a_workload_is_a_module_of_the_current_folder_or_a_file_by_its_whole_pat
     config, _ = parse_train(["--workload", "own/mine.py"], "train.py")
     assert config.workload == str(path)
     registry.build(config)  # loads nothing
+
+
+def test_settings_have_the_types_of_their_annotations_in_training_as_in_evaluation(path):
+    path.write_text(TEXT.replace("size: int = 4", "size: tuple[float, ...] = (4, 5)"))
+    config, _ = parse_train(["--workload", "own/mine.py"], "train.py")
+    assert repr(config.settings.size) == "(4.0, 5.0)"
+    assert configure("", workload=str(path), seed=np.int64(3), size=np.array([6.0])).settings.size == (6.0,)
 
 
 def test_a_file_imports_a_module_beside_it(path):
