@@ -6,6 +6,7 @@ convolutions into this form, but not in the body of a loop, so a step is many ti
 form, and `gmmae.models.kernels.convolution` is not.
 """
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
@@ -21,6 +22,9 @@ from gmmae.models.kernels.convolution import convolve
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+MAX_EDGE_OF_TAPS = 3
+"""Longest edge of a strided kernel that is taken tap by tap; the taps of larger ones side by side are too much memory."""
 
 
 def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
@@ -131,11 +135,37 @@ def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -
         out = _spread(products, x, kernel, dilation, [low for low, _ in params["padding"]], size)
     else:
         x = _padded(x, [(low, high, d - 1) for (low, high), d in zip(params["padding"], dilation, strict=True)])
-        # Blocks of a stride's edge become channels, and the kernel has one tap for each.
-        edge = max(-(-k // stride) for k, stride in zip(kernel.shape, strides, strict=False))
-        count = [out + edge - 1 for out in size]
-        out = products(_blocks(x, count, strides, 1), _blocks(kernel, [edge] * len(size), strides, 0))
+        whole = all(k % stride == 0 for k, stride in zip(kernel.shape, strides, strict=False))
+        out = (_by_blocks if whole or max(kernel.shape[:3]) > MAX_EDGE_OF_TAPS else _by_taps)(
+            x, kernel, strides, tuple(size), precision
+        )
     return jnp.moveaxis(out, range(out.ndim), (*volume, samples, channels))
+
+
+def _by_blocks(x: Array, kernel: Array, strides: Sequence[int], size: Sequence[int], precision: lax.Precision) -> Array:
+    """Blocks of a stride's edge become channels, and the kernel has one tap for each."""
+    edge = max(-(-k // stride) for k, stride in zip(kernel.shape, strides, strict=False))
+    count = [out + edge - 1 for out in size]
+    return convolve(_blocks(x, count, strides, 1), _blocks(kernel, [edge] * len(size), strides, 0), precision=precision)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _by_taps(x: Array, kernel: Array, strides: Sequence[int], size: Sequence[int], precision: lax.Precision) -> Array:
+    """What each tap meets side by side: a kernel of 3³ at a stride of 2 fills 27 of the 64 taps of its blocks."""
+    windows = itertools.product(*map(range, kernel.shape[: len(size)]))
+    ends = [(out - 1) * stride + 1 for out, stride in zip(size, strides, strict=True)]
+    parts = [x[tuple(map(slice, tap, map(operator.add, tap, ends), strides))] for tap in windows]
+    return jnp.tensordot(jnp.concatenate(parts, -1), kernel.reshape(-1, kernel.shape[-1]), 1, precision=precision)
+
+
+def _by_taps_backward(*args: Any) -> tuple[Array, Array]:  # noqa: ANN401 as JAX calls it
+    *how, (x, kernel), g = args
+    (to_x,) = jax.vjp(lambda x: _by_blocks(x, kernel, *how), x)[1](g)
+    (to_kernel,) = jax.vjp(lambda kernel: _by_taps.fun(x, kernel, *how), kernel)[1](g)
+    return to_x, to_kernel
+
+
+_by_taps.defvjp(lambda *args: (_by_taps(*args), args[:2]), _by_taps_backward)
 
 
 def _spread(
