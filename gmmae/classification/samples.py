@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from gmmae.classification.features import block_means, mixture_features
 from gmmae.data import grouped, sources
-from gmmae.data.extraction.annotations import patient_key
+from gmmae.data.extraction.annotations import SERIES, patient_key
 from gmmae.data.settings import CROP_PATTERN, DataConfig
 from gmmae.data.volumes import Nodules, masses, own_columns, to_density, windowed
 from gmmae.system.errors import InputError
@@ -97,11 +97,10 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
 
 
 def _patients(loaded: sources.SplitNodules, fitted: Indices, data: DataConfig) -> set[str]:
-    if not loaded.nodules.by.startswith("patient"):
-        return set()
-    of_each = sources.patients(loaded.nodules, data)
+    by_patient = loaded.nodules.by.startswith("patient")  # otherwise groups have names of files, as others may
+    of_each = sources.patients(loaded.nodules, data) if by_patient else sources.named(loaded.nodules, SERIES)
     names = [of_each[i] for i in fitted]
-    if data.augment_with:
+    if by_patient and data.augment_with:
         more = sources.of_folder(data, data.augment_with)
         names += sources.patients(sources.undivided(more), more)
     return set().union(*names)

@@ -208,6 +208,11 @@ class Config(Section):
         """The type of parameters, data and sums."""
         return "float64" if self.precision == "float64" else "float32"
 
+    @property
+    def int_bytes(self) -> int:
+        """Of the longest integers."""
+        return 8 if self.precision == "float64" else 4
+
 
 def defaults(config: Config) -> Config:
     """The defaults with the same kind of settings."""

@@ -92,4 +92,4 @@ def _further_patients(plan: Plan, dropped: Sequence[Item]) -> Iterator[tuple[str
 
 
 def _digest(array: np.ndarray) -> str:
-    return hashlib.sha256(array.tobytes()).hexdigest()
+    return hashlib.sha256((array + array.dtype.type(0)).tobytes()).hexdigest()  # -0 is 0

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
-from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, find_csv, patient_key, says_case_or_control
+from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, SERIES, find_csv, patient_key, says_case_or_control
 from gmmae.data.extraction.folders import Source
 from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.splits import Split, split
@@ -62,16 +62,21 @@ def undivided(config: DataConfig) -> Nodules:
 
 
 def patients(nodules: Nodules, config: DataConfig) -> list[set[str]]:
-    """What the patient of each nodule is called: its group's name, and the columns of patients as the groups count them."""
+    """What the patient of each nodule is called: its group's name, and the columns of patients as the groups count them.
 
-    def keys(*names: str) -> list[set[str]]:
-        found = {name: column for name in names if (column := nodules.column(name)) is not None}
-        if "case" in found and says_case_or_control(found["case"].tolist()):
-            del found["case"]
-        return [set(map(patient_key, cells)) - {""} for _, *cells in zip(nodules.names, *found.values(), strict=True)]
+    The series of its scan is one of the names.
+    """
+    parts = named(nodules, *PATIENTS, config.group_column), named(nodules, *OTHERWISE_PATIENTS), named(nodules, SERIES)
+    of_each = zip(nodules.groups, *parts, strict=True)
+    return [{patient_key(group)} - {""} | (first or otherwise) | series for group, first, otherwise, series in of_each]
 
-    of_each = zip(nodules.groups, keys(*PATIENTS, config.group_column), keys(*OTHERWISE_PATIENTS), strict=True)
-    return [{patient_key(group)} - {""} | (named or otherwise) for group, named, otherwise in of_each]
+
+def named(nodules: Nodules, *columns: str) -> list[set[str]]:
+    """The different names of each nodule in these columns, where there are such."""
+    found = {name: column for name in columns if (column := nodules.column(name)) is not None}
+    if "case" in found and says_case_or_control(found["case"].tolist()):
+        del found["case"]
+    return [set(map(patient_key, cells)) - {""} for _, *cells in zip(nodules.names, *found.values(), strict=True)]
 
 
 def _kin(nodules: Nodules, names: list[set[str]], generated: np.ndarray | None) -> Iterator[set[str | bytes]]:

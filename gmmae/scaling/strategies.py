@@ -257,13 +257,13 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     largest = int(min(wanted, samples, end))
     first = min(optim.batch_size, samples) if chosen.grows_in_a_run else largest
     stages = [chosen.stage(optim, first, devices=devices)]
-    for epoch in chosen.doubles_after(optim) if chosen.doubles_after else ():
+    for epoch in sorted(chosen.doubles_after(optim)) if chosen.doubles_after else ():
         if stages[-1].batch < largest:
-            stages.append(chosen.stage(optim, min(2 * stages[-1].batch, largest), epoch + 1))
+            stages.append(chosen.stage(optim, min(2 * stages[-1].batch, largest), epoch + 1, devices))
     constants = [optim, *(stage.optim for stage in stages)]
-    if len({(each.name, each.weight_decay_rate > 0, each.clip_norm is None) for each in constants}) > 1:
+    if len({(each.name, each.learning_rate, each.weight_decay_rate > 0, each.clip_norm is None) for each in constants}) > 1:
         raise InputError(
-            f"the strategy {name!r} must keep optim.name, and set weight decay and clipping where the configuration does; "
+            f"the strategy {name!r} must keep optim.name and optim.learning_rate, and decay and clip as the configuration; "
             f"got {optimizer_text(constants[-1])} for {optimizer_text(optim)}: set both in the configuration"
         )
     return Resolved(wanted, tuple(stages), rule_ends=end < min(wanted, samples))

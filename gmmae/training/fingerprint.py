@@ -68,11 +68,11 @@ def of(config: Config, data: Splits) -> Fingerprint:
 
 
 def _warn_of_overlaps(names: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]]) -> None:
-    of_train, groups_of_train = _words(names["train"]), set(map(str, groups.get("train", ())))
+    of_train, groups_of_train = _words(names["train"]), set(map(_text, groups.get("train", ())))
     for split in ("validation", "test"):
         if twice := _count_in(of_train, names.get(split, ())):
             write_error(f"warning: {twice} of {len(names[split])} {split} samples are training samples too\n")
-        if both := [group for group in dict.fromkeys(map(str, groups.get(split, ()))) if group in groups_of_train]:
+        if both := [group for group in dict.fromkeys(map(_text, groups.get(split, ()))) if group in groups_of_train]:
             write_error(f"warning: groups of samples are in training and in {split}: {len(both)}, such as {both[0]}\n")
 
 
@@ -80,7 +80,13 @@ def words(hashes: Sequence[str], origins: Sequence[str] | None) -> list[str]:
     """The entries of a `Fingerprint` for samples with these hashes; some samples of a source go without their origins."""
     if origins is None or len(origins) != len(hashes):
         return [*hashes]
-    return [" ".join((own, "_".join(str(origin).split()))) for own, origin in zip(hashes, origins, strict=True)]
+    return [" ".join((own, "_".join(_text(origin).split()))) for own, origin in zip(hashes, origins, strict=True)]
+
+
+def _text(name: Any) -> str:  # noqa: ANN401 a name of any kind
+    """A column of whole numbers may be one of floats, as pandas gives it beside a blank."""
+    name = name.decode() if isinstance(name, bytes) else name
+    return str(int(name)) if getattr(name, "is_integer", bool)() else str(name)
 
 
 def _words(names: Iterable[str]) -> set[str]:

@@ -105,7 +105,7 @@ class Trained(NamedTuple):
 
     def _batches(self, function: Callable[..., PyTree], samples: Samples, *more: object) -> list[tuple[PyTree, float]]:
         """Values on the host and seconds of each batch, by one program, as in the run's validation."""
-        samples = sources.checked(samples, "the samples")
+        samples = sources.checked(samples, "the samples", self.config.int_bytes)
         total, values = sources.count(samples), []
         batch = min(total, compilation.EVAL_DEVICE_BATCH)
         with compilation.precision_context(self.config), Fetcher(self.config.parallel.fetch_threads) as fetcher:

@@ -49,6 +49,11 @@ def values(workload: Workload, params: Params, samples: Samples, keys: Array | N
     """Loss and metrics by name, one value for each sample; with keys, as in training, only the loss."""
     of_samples = losses(workload, params, samples, keys)
     metrics = workload.metrics(params, samples) if keys is None else {}
+    if len({re.sub(r"[^\w./-]", "_", name) for name in metrics}) < len(metrics):
+        names = ", ".join(map(repr, metrics))
+        raise WorkloadError(
+            f"metrics of a workload must differ in letters, digits or -./, which TensorBoard keeps; got {names}"
+        )
     for name, metric in metrics.items():
         _require_one_per_sample(f"metrics, {name!r}", samples, metric, of_samples)
         if name in TAKEN or not name.isprintable():

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gmmae.config.schema import Config
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.workloads import settings
 from gmmae.workloads.interface import Splits, Workload, WorkloadError
 
@@ -24,6 +25,9 @@ BLANK = {"", "none", "nan"}
 """What a table without a name gives."""
 
 SOURCE_HASH = "__gmmae_source_hash__"
+
+OWNERS: dict[str, str] = {}
+"""The files of the strategies that are not gmmae's."""
 
 
 def is_file(name: str) -> bool:
@@ -37,8 +41,17 @@ def load(name: str) -> ModuleType:
 
     Errors inside of a user's module keep their traceback.
     """
+    before = dict(STRATEGIES)
     with _files_found("import", name):
         module = _from_file(Path(name)) if is_file(name) else _from_name(f"{__package__}.{name}" if name in BUILT_IN else name)
+    file = os.path.realpath(module.__file__ or name)
+    for strategy, known in before.items():  # the next run of the other one would follow the rule of this one
+        if STRATEGIES.get(strategy) is not known and (owner := OWNERS.get(strategy, "gmmae")) != file:
+            STRATEGIES.update(before)
+            raise WorkloadError(
+                f"a strategy of a workload must have a name of its own; got {strategy} in {name}, as in {owner}"
+            )
+    OWNERS.update(dict.fromkeys(STRATEGIES.keys() - before.keys(), file))
     for attribute in ("Config", "build"):
         if not callable(getattr(module, attribute, None)):
             raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {attribute}")
@@ -161,7 +174,7 @@ def _files_found(function: str, name: str) -> Iterator[None]:
 
 
 def _checked(load_data: Callable[[], Splits], config: Config) -> Splits:
-    name, int_bytes = config.workload, 8 if config.precision == "float64" else 4
+    name = config.workload
     with _files_found("load", name), _in_precision(config):
         data = load_data()
     from gmmae.workloads import sources  # JAX must not start where only a configuration is read
@@ -170,7 +183,7 @@ def _checked(load_data: Callable[[], Splits], config: Config) -> Splits:
         raise WorkloadError(f"load of a workload must return Splits; got {type(data).__name__} from {name}")
     for split in ("train", "validation", *["test"] * (data.test is not None)):
         try:
-            checked = sources.checked(getattr(data, split), f"the {split} samples of {name}", int_bytes)
+            checked = sources.checked(getattr(data, split), f"the {split} samples of {name}", config.int_bytes)
         except (TypeError, ValueError) as error:  # a typed key of JAX; a dictionary with keys of two types
             raise WorkloadError(f"the {split} samples of {name} must be a pytree of numbers or arrays; got {error}") from error
         data, samples = dataclasses.replace(data, **{split: checked}), sources.count(checked, f"the {split} samples of {name}")

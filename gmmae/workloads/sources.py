@@ -28,8 +28,7 @@ INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
 """Of 32 bits, with and without a sign."""
 
 LARGE = 0.25
-"""Arrays above this share of the bytes of the largest one in which samples differ identify a sample: tokens beside their mask,
-and no labels of an image."""
+"""Single numbers above this share of the bytes of a sample's largest array identify it too: no label of an image."""
 
 NO_SAMPLE = -1
 
@@ -228,7 +227,8 @@ def count(samples: Samples, name: str = "samples") -> int:
 def take_on_host(samples: Samples, index: Int[np.ndarray, " samples"]) -> Samples:
     """Some samples, as arrays."""
     if isinstance(samples, CheckedSource):
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *(samples[int(each)] for each in index))
+        # A source may give the same memory for each sample.
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *(jax.tree.map(np.copy, samples[int(each)]) for each in index))
     return jax.tree.map(lambda array: array[index], samples)
 
 
@@ -244,18 +244,20 @@ def spread(samples: Samples, most: int = SPREAD_SAMPLES) -> Samples:
 
 
 def hashes(samples: Samples) -> tuple[list[str], Samples]:
-    """Hashes of each sample's `LARGE` arrays, and the other arrays; of a source, those of some samples."""
+    """Hashes of each sample's arrays and `LARGE` numbers, and the other numbers; of a source, those of some samples.
+
+    What is taken follows from the shapes alone, because a mask may be empty in all samples of one part and not in those of
+    another.
+    """
     if isinstance(samples, CheckedSource):
         samples = spread(samples)
-    # The same numbers are the same samples, whether they were saved in 64, 32 or 16 bits.
+    # The same numbers are the same samples, whether they were saved in 64, 32 or 16 bits, and whatever the sign of zero.
     leaves = [
-        leaf.astype(np.float32, copy=False) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        leaf.astype(np.float32) + np.float32(0) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
         for leaf in jax.tree.leaves(samples)
     ]
-    # What all samples share, such as a grid, identifies none.
-    own = [leaf for leaf in leaves if (leaf[0] != leaf[-1]).any() or (leaf != leaf[:1]).any()] or leaves
-    least = LARGE * max(leaf.nbytes for leaf in own)
-    large = [leaf for leaf in own if leaf.nbytes > least]
+    least = LARGE * max(leaf.nbytes for leaf in leaves)
+    large = [leaf for leaf in leaves if leaf[0].size > 1 or leaf.nbytes > least]
     kind = " ".join(f"{leaf.dtype}{leaf.shape[1:]}" for leaf in large).encode()[:64]  # BLAKE2 takes no more
     rows = zip(*(np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8) for leaf in large), strict=True)
     of_rows = [hashlib.blake2b(b"".join(row), digest_size=8, key=kind).hexdigest() for row in rows]

@@ -99,6 +99,7 @@ def test_the_quick_files_are_the_defaults_and_a_workload_alone_has_no_target():
 
 def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(toml, tmp_path, monkeypatch):
     monkeypatch.setitem(strategies.STRATEGIES, "own-root", strategies.STRATEGIES["sqrt"])  # taken away again afterwards
+    del strategies.STRATEGIES["own-root"]
     monkeypatch.chdir(tmp_path)
     lines = ["from gmmae.scaling.strategies import STRATEGIES, ScalingStrategy, batch_a_device"]
     lines += ["from gmmae.workloads.nodules import Config, build"]

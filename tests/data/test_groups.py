@@ -161,6 +161,15 @@ def test_the_split_of_an_npz_follows_its_voxels_and_not_its_name(tmp_path):
     assert named.groups[0] == named.groups[20] == "P0"
 
 
+@pytest.mark.parametrize("change", [lambda volumes: np.rot90(volumes[:, ::-1], axes=(1, 3)), lambda volumes: 0.0 + volumes])
+def test_copies_of_clipped_volumes_are_one_group_turned_or_with_another_zero(tmp_path, change):
+    """Each plane has the largest value."""
+    volumes = np.random.default_rng(0).integers(-1, 2, (10, 8, 8, 8)).astype(np.float32) * np.float32(-400)
+    assert (volumes.max((2, 3)) == 400).all()
+    assert np.signbit(volumes[volumes == 0]).all()
+    assert len(set(load(arrays(tmp_path / "twice.npz", np.concatenate([volumes, change(volumes)]))).groups)) == 10
+
+
 def test_where_no_patient_is_known_every_split_says_so(tmp_path, capsys):
     root = folders.write(tmp_path / "cubes")
     config = cubes(root)

@@ -85,7 +85,7 @@ def test_nodules_are_as_asked_or_no_training_nodule_is(generator, cohorts):
     low, high = np.percentile(training.diameter_mm, [30, 70]).tolist()
     made = generator.sample(12, options=Options(diameter_mm=(low, high))).nodules.diameter_mm
     assert low <= made.min() <= made.max() <= high
-    table[f"{OWN}malignancy"] = np.where(np.arange(len(training.names)) % 2, "5", "")
+    table[f"{OWN}malignancy"] = np.where(np.arange(len(training.names)) % 2, "5", "n/a")
     scored = generator._replace(training=training._replace(table=table))
     assert {index % 2 for index in donors(cohorts, scored.sample(12, options=Options(malignancy=(4.0, 5.0))))} == {1}
     for of, options, words in (

@@ -6,7 +6,7 @@ import pytest
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.schedules import learning_rate
-from gmmae.scaling.strategies import STRATEGIES, Resolved, ScalingStrategy, Stage, base_batch, resolve
+from gmmae.scaling.strategies import STRATEGIES, Resolved, ScalingStrategy, Stage, base_batch, batch_a_device, resolve
 from gmmae.system.errors import InputError
 
 OPTIM = OptimConfig(
@@ -85,6 +85,14 @@ def test_a_strategy_of_ones_own_brings_no_weight_decay_where_there_is_none(monke
     assert resolve("decayed", replace(OPTIM, weight_decay=0.2), 2, LARGE).stages[0].optim.weight_decay == 0.1
     with pytest.raises(InputError, match="weight decay"):
         resolve("decayed", OPTIM, 2, LARGE)
+
+
+def test_growing_local_steps_of_ones_own_have_the_rate_of_all_devices(monkeypatch):
+    own = ScalingStrategy("Own", batch_a_device, lambda k: k, local=True, doubles_after=lambda optim: (4, 2))
+    monkeypatch.setitem(STRATEGIES, "own", own)
+    stages = resolve("own", OPTIM, 3, LARGE).stages
+    assert [stage[:3] for stage in stages] == [(1, 32, 0.003), (3, 64, 0.003), (5, 96, 0.003)]
+    assert {stage.replicas for stage in stages} == {3}
 
 
 def test_a_planned_batch_grows_with_the_root_beyond_the_planned_devices():

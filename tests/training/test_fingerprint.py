@@ -213,6 +213,16 @@ def test_labels_count_and_a_sample_is_known_without_them():
     assert [name for name in one.digests if one.digests[name] != other.digests[name]] == ["train labels or other arrays"]
 
 
+def test_groups_and_origins_of_whole_numbers_are_the_same_as_text_and_as_floats(monkeypatch, capsys):
+    values, names = np.arange(6.0).reshape(3, 2), {"train": [1, "2", b"3"], "validation": [np.float64(1), 2.0, "3"]}
+    data = Splits(values, values + 9, groups=names, origins=names)
+    monkeypatch.setattr(registry, "BUILT_IN", {})  # which divide no group
+    monkeypatch.setattr(registry, "file_hash", str)
+    found = fingerprint.of(small(), data)
+    assert [name.split()[1] for name in found.train] == [name.split()[1] for name in found.validation] == ["1", "2", "3"]
+    assert "groups of samples are in training and in validation: 3, such as 1" in capsys.readouterr().err
+
+
 def test_equal_masks_do_not_make_samples_one():
     tokens = np.arange(24, dtype=np.int32).reshape(6, 4)
     train, validation = ({"attention_mask": np.ones((3, 4), np.int32), "input_ids": ids} for ids in (tokens[:3], tokens[3:]))

@@ -132,6 +132,7 @@ BROKEN = {
     "boolean losses": ("def losses(p, s, keys): return s['x'] @ p['w'] > 0", "bool"),
     "complex losses": ("def losses(p, s, keys): return s['x'] @ p['w'] + 1j", "complex64"),
     "a complex metric": ("def metrics(p, s): return {'phase': s['y'] * 1j}", "complex64"),
+    "metrics of one name for TensorBoard": ("def metrics(p, s): return {'y<1': s['y'], 'y>1': s['y']}", "'y<1', 'y>1'"),
     "a metric in two lines": ("def metrics(p, s): return {'recall\\nof 1': s['y']}", "one line"),
     "complex parameters": (PARAMS.format("'c': jnp.zeros(3, complex)"), "complex64 3 for c"),
     "integer parameters": (PARAMS.format("'n': jnp.zeros(3, int)"), "int32 3 for n"),

@@ -96,6 +96,23 @@ def test_a_file_that_has_changed_is_imported_again_for_a_new_configuration(path)
     assert values[0][1] != values[1][1]
 
 
+def test_a_strategy_of_a_file_is_not_replaced_by_another_file(path, monkeypatch):
+    monkeypatch.setattr(registry, "STRATEGIES", dict(registry.STRATEGIES))
+    monkeypatch.setattr(registry, "OWNERS", {})
+    entry = "from gmmae.workloads.registry import STRATEGIES\nSTRATEGIES['{}'] = STRATEGIES['sqrt']._replace(label='{}')\n"
+    path.write_text(entry.format("own", "one") + TEXT)
+    registry.configuration(str(path))
+    path.write_text(entry.format("own", "the same, edited") + TEXT)
+    registry.configuration(str(path))
+    assert registry.STRATEGIES["own"].label == "the same, edited"
+    for i, taken in enumerate(("own", "weak")):
+        other = path.with_name(f"other_{i}.py")
+        other.write_text(entry.format(taken, "two") + TEXT)
+        with pytest.raises(InputError, match=f"{taken} in {other}"):
+            registry.configuration(str(other))
+        assert registry.STRATEGIES[taken].label != "two"
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_build_and_load_compute_in_the_precision_of_the_run(path, precision):
     body = "third = jnp.ones(2) / 3\n    return Workload(lambda: Splits(third, Thirds()), None, None)"

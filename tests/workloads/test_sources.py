@@ -85,17 +85,39 @@ def test_a_source_is_known_by_its_first_its_last_and_eight_more_samples():
     assert [one == another for one, another in zip(hashes, others, strict=True)] == [True] * 9 + [False]
 
 
-def test_what_all_samples_share_identifies_none():
-    grid, own = np.ones((20, 500)), np.arange(40).reshape(20, 2)
-    found, others = sources.hashes({"grid": grid, "own": own})
-    assert (found, len(others)) == (sources.hashes(own)[0], 1)
-    assert len(set(found)) == 20
+def test_a_sample_is_known_by_its_own_arrays_whatever_the_samples_beside_it_are():
+    """Among a large grid and a label; masks are empty in some parts."""
+    table = np.arange(40, dtype=float).reshape(20, 2)
+    samples = {"own": table, "grid": np.ones((20, 500)), "mask": table > 20, "label": np.arange(20)}
+    found, others = sources.hashes(samples)
+    assert (len(set(found)), len(others)) == (20, 1)
+    for part in (slice(5), slice(15, 20), slice(3, 4)):
+        assert sources.hashes({name: array[part] for name, array in samples.items()})[0] == found[part]
 
 
-def test_samples_are_the_same_in_any_floating_point_type():
+def test_samples_are_the_same_in_any_floating_point_type_and_with_either_zero():
     numbers = np.arange(200).reshape(20, 10)
     found = [sources.hashes(numbers.astype(kind)) for kind in (np.float64, np.float32, np.float16, jnp.bfloat16)]
+    found.append(sources.hashes(np.where(numbers, numbers, -0.0)))
     assert all(of_samples == found[0][0] for of_samples, _ in found)
+
+
+class Reused:
+    """A source that gives the same memory for each sample."""
+
+    memory = np.zeros(3)
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        self.memory[:] = index
+        return self.memory
+
+
+def test_samples_in_the_same_memory_are_copied():
+    samples = sources.take_on_host(CheckedSource(Reused(), "the samples"), np.array([4, 0, 2]))
+    assert samples[:, 0].tolist() == [4, 0, 2]
 
 
 class Waiting(Squares):

@@ -22,7 +22,8 @@ OTHERWISE_PATIENTS = ("case", "group")
 """Columns that name the patient of a row that fills none of `PATIENTS`; beside these they may be a diagnosis or a hospital."""
 BLANKS = {"", "nan", "na", "n/a", "#n/a", "<na>", "null"}
 """What Excel, R and pandas write for an empty cell."""
-SCANS = ("scan", "seriesuid")
+SERIES = "seriesuid"
+SCANS = ("scan", SERIES)
 GROUP = "data.group_column"
 COORDINATES = ("coordX", "coordY", "coordZ")
 COLUMNS = (*COORDINATES, "diameter_mm")
@@ -235,7 +236,7 @@ def _related(cells: dict[str, str], config: DataConfig, file_column: str) -> Ite
         patient=patient_key(
             first(*PATIENTS, *OTHERWISE_PATIENTS) or first(GROUP) * (letters(config.group_column) not in SCANS)
         ),
-        series=cells.get("seriesuid", ""),
+        series=cells.get(SERIES, ""),
         file=cells[file_column],
     )
 

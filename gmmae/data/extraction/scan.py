@@ -199,12 +199,16 @@ def origin(scan: Scan) -> str:
     """A hash of a volume's voxels, the same for each format, type of numbers, compression and header.
 
     It is that of flipped and turned copies too, as augmentation writes them, unless the volume is so large that slices are left
-    out. The largest values of its planes decide which way it is hashed.
+    out. The largest values of its planes decide which way it is hashed, and their sums where these are equal, as in clipped
+    volumes: of bits, because rounding would follow the order.
     """
-    values = scan.voxels[:: -(-scan.voxels.size // ORIGIN_VOXELS)].astype(np.float64)
-    largest = [values.max(others).tolist() for others in ((1, 2), (0, 2), (0, 1))]
-    values = values[tuple(slice(None, None, -1 if ends[::-1] < ends else 1) for ends in largest)]
-    values = values.transpose(sorted(range(3), key=lambda axis: min(largest[axis], largest[axis][::-1])))
+    values = scan.voxels[:: -(-scan.voxels.size // ORIGIN_VOXELS)].astype(np.float64) + 0.0  # there is one zero
+    planes = [
+        [one.tolist() for one in (values.max(others), values.view(np.int64).sum(others))] for others in ((1, 2), (0, 2), (0, 1))
+    ]
+    flipped = [[one[::-1] for one in of_planes] for of_planes in planes]
+    values = values[tuple(slice(None, None, -1 if other < one else 1) for one, other in zip(planes, flipped, strict=True))]
+    values = values.transpose(sorted(range(3), key=lambda axis: min(planes[axis], flipped[axis])))
     return hashlib.blake2b(values.tobytes(), digest_size=8).hexdigest()
 
 
