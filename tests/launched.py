@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +17,25 @@ from gmmae.training.workdir import WorkDir
 from tests.waiting import free_port
 
 ROOT = Path(__file__).parent.parent
+
+
+def python(*words: object, cwd: Path = ROOT, env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
+    """Runs Python to its end: on a file, or on a program after `-c`."""
+    return subprocess.run([sys.executable, *map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
 SILENCE_S, START_S = 4.0, 60.0
 """The heartbeat's timeout, and more than a start takes on a busy machine."""
+
+
+def processes_with(file: str, words: str) -> list[int]:
+    """Processes, other than this one, whose command line or environment has some words."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if words.encode() in Path(f"/proc/{name}/{file}").read_bytes() and int(name) != os.getpid():
+                found.append(int(name))
+    return found
 
 
 class End(NamedTuple):
@@ -52,17 +69,12 @@ class Launch:
             file.write_text(to_toml(config if isinstance(config, Config) else config[i]), encoding="utf-8")
             given = place | ({"start-timeout-s": START_S, "process-id": i} if ids else {}) | options
             words = [str(word) for key, value in given.items() for word in (f"--distributed.{key}", value)]
-            self._start("--config", str(file), "--workdir", str(self.workdir), *words)
-
-    def _start(self, *words: str) -> None:
-        environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2"}
-        log = self.folder / f"{len(self._all)}"
-        with log.with_suffix(".out").open("w") as out, log.with_suffix(".err").open("w") as error:
-            process = subprocess.Popen(
-                [sys.executable, "train.py", *words], cwd=ROOT, env=environment, stdout=out, stderr=error
-            )
-        self.processes.append(process)
-        self._all.append(process)
+            command = [sys.executable, "train.py", "--config", file, "--workdir", self.workdir, *words]
+            environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2"}
+            with file.with_suffix(".out").open("w") as out, file.with_suffix(".err").open("w") as error:
+                process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=error)
+            self.processes.append(process)
+            self._all.append(process)
 
     def rows(self) -> list[Epoch]:
         """The history so far."""
@@ -99,10 +111,5 @@ class Launch:
                 os.kill(pid, signal.SIGKILL)
 
     def left(self) -> list[int]:
-        """Processes, other than this one, whose command line names the work directory."""
-        found = []
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            with suppress(OSError):
-                if str(self.workdir).encode() in Path(f"/proc/{name}/cmdline").read_bytes() and int(name) != os.getpid():
-                    found.append(int(name))
-        return found
+        """Processes whose command line names the work directory."""
+        return processes_with("cmdline", str(self.workdir))

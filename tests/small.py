@@ -114,9 +114,9 @@ def fail() -> None:
     raise MemoryError
 
 
-def finish(config: Config, workdir: Path) -> tuple[Record, Recorder]:
-    """Runs to the end; returns the record and what the display was told."""
-    display = Recorder()
+def finish(config: Config, workdir: Path, *interruption: Any) -> tuple[Record, Recorder]:
+    """Runs to the end, or to an interruption as `Recorder` takes it; returns the record and what the display was told."""
+    display = Recorder(*interruption)
     return loop.run(config, workdir, display), display
 
 

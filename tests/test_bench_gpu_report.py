@@ -14,8 +14,8 @@ H100 = Gpu("NVIDIA H100", "580.65", 9.0)
 OLD = Gpu("Tesla K80", "470.1", 3.7)
 
 
-def program(source: str, limit_s: float = 60.0) -> Section:
-    return Section("A title", (sys.executable, "-c", source), limit_s, on_gpu=False)
+def program(source: str) -> Section:
+    return Section("A title", (sys.executable, "-c", source), 60.0, on_gpu=False)
 
 
 @pytest.mark.parametrize(

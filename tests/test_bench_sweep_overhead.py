@@ -14,8 +14,8 @@ from tests.markdown import rows_of
 ABOUT = {"machine": "m", "versions": {"jax": "1"}, "commit": None}
 
 
-def times(wall_s=40.0, trained_s=20.0):
-    return SweepTimes(4, 2, wall_s=wall_s, workers_s=30.0, start_s=4.0, end_s=wall_s - 34, trained_s=trained_s, about=ABOUT)
+def times(wall_s=40.0):
+    return SweepTimes(4, 2, wall_s=wall_s, workers_s=30.0, start_s=4.0, end_s=wall_s - 34, trained_s=20.0, about=ABOUT)
 
 
 def test_a_sweep_is_a_row_with_its_wall_time_over_its_training():
@@ -25,17 +25,14 @@ def test_a_sweep_is_a_row_with_its_wall_time_over_its_training():
     assert often[-2] == "4 (3 to 5)"
 
 
-def call(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["sweep_overhead", *map(str, words)])
-    guarded(sweep_overhead.main)
-
-
 @pytest.mark.slow
 def test_a_small_sweep(monkeypatch, capsys, tmp_path):
     """Two runs of two epochs."""
     out = tmp_path / "deep" / "found.json"
     few = "--scaling weak --devices 1 2 --seeds 0 --run.stop.max-epochs 2"
-    call(monkeypatch, "--only", "tiny", "--tree", ROOT, "--out", out, f"--sweep-options={few}")
+    words = ["--only", "tiny", "--tree", str(ROOT), "--out", str(out), f"--sweep-options={few}"]
+    monkeypatch.setattr(sys, "argv", ["sweep_overhead", *words])
+    guarded(sweep_overhead.main)
     printed = capsys.readouterr().out
     assert "| tiny | 2 for 2 |" in printed
     [tiny] = json.loads(out.read_text())["tiny"]

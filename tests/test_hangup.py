@@ -2,7 +2,6 @@
 
 import errno
 import io
-import json
 import os
 import pty
 import signal
@@ -20,10 +19,10 @@ from gmmae.config.toml import to_toml
 from gmmae.system.errors import StorageError
 from gmmae.system.streams import Outlasting
 from gmmae.training.workdir import WorkDir
-from tests.small import small
+from tests.launched import ROOT
+from tests.small import checkpoint_epochs, small
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parent.parent
 START_S = 120.0
 
 ON_A_TERMINAL = """
@@ -41,6 +40,7 @@ class Terminal(NamedTuple):
     process: subprocess.Popen
     master: int
     workdir: Path
+    nohup: bool
 
     def epochs(self) -> int:
         return len(WorkDir(self.workdir).read_rows())
@@ -50,7 +50,7 @@ class Terminal(NamedTuple):
         assert self.process.poll() is None, "the run has ended"
 
 
-@pytest.fixture
+@pytest.fixture(params=["as ever", "nohup"])
 def terminal(request, tmp_path) -> Iterator[Terminal]:
     file, workdir = tmp_path / "endless.toml", tmp_path / "run"
     file.write_text(to_toml(small(stop__max_epochs=1_000_000, checkpoint__every_epochs=1_000_000)))
@@ -58,7 +58,7 @@ def terminal(request, tmp_path) -> Iterator[Terminal]:
     command = [sys.executable, "-c", ON_A_TERMINAL, request.param, "--config", file, "--workdir", workdir]
     process = subprocess.Popen(command, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
-    run = Terminal(process, master, workdir)
+    run = Terminal(process, master, workdir, request.param == "nohup")
     threading.Thread(target=read_all, args=(master,), daemon=True).start()  # as a terminal does
     yield run
     process.kill()
@@ -71,29 +71,18 @@ def read_all(master: int) -> None:
             pass
 
 
-def outcome(run: Terminal) -> tuple[int, str, list[str]]:
-    code = run.process.wait(START_S)
-    record = json.loads((run.workdir / "record.json").read_text())
-    assert record["epochs"] == run.epochs()
-    return code, record["stop_reason"], [path.name for path in (run.workdir / "checkpoints").iterdir()]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("terminal", ["as ever"], indirect=True)
-def test_a_closed_terminal_ends_a_run_with_a_checkpoint(terminal):
+def test_a_closed_terminal_ends_a_run_with_a_checkpoint_but_under_nohup_the_run_outlasts_it(terminal):
     terminal.wait_for(2)
     os.close(terminal.master)
-    assert outcome(terminal) == (129, "sighup", [str(terminal.epochs())])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("terminal", ["nohup"], indirect=True)
-def test_under_nohup_a_run_outlasts_its_terminal(terminal):
-    terminal.wait_for(2)
-    os.close(terminal.master)
-    terminal.wait_for(terminal.epochs() + 20)
-    terminal.process.send_signal(signal.SIGTERM)
-    assert outcome(terminal) == (143, "sigterm", [str(terminal.epochs())])
+    if terminal.nohup:
+        terminal.wait_for(terminal.epochs() + 20)
+        terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.process.wait(START_S) == (143 if terminal.nohup else 129)
+    record = WorkDir(terminal.workdir).read_record()
+    assert record is not None
+    assert (record.stop_reason, record.epochs) == ("sigterm" if terminal.nohup else "sighup", terminal.epochs())
+    assert checkpoint_epochs(terminal.workdir) == [terminal.epochs()]
 
 
 def test_a_stream_that_nobody_reads_is_silent():

@@ -4,13 +4,12 @@ Most of the time of a short run is imports, and a cache of programs does not kee
 """
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.launched import ROOT, python
+
 FIGURES, STATISTICS = {"matplotlib", "PIL"}, {"scipy.stats", "scipy.optimize", "sklearn"}
 FILES, COMMANDS, CLUSTER = {"SimpleITK", "scipy.ndimage"}, {"tyro", "markdown_it"}, {"submitit"}
 ARRAYS, TRAINING = {"numpy", "jaxtyping"}, {"jax", "flax", "optax", "orbax.checkpoint", "tensorboardX"}
@@ -33,11 +32,16 @@ logging.getLogger("jax._src.interpreters.pxla").addFilter(keep)
 """
 
 
+def printed(program: str, folder: Path) -> list[str]:
+    """Returns the words that a program prints in a folder."""
+    return python("-c", f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{program}", cwd=folder).stdout.split()
+
+
 def imported(program: str, folder: Path) -> set[str]:
     """Returns those of `ALL` that a program has imported at its end."""
-    program = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{program}\nprint(*sys.modules)"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=folder, check=True)
-    return ALL & set(result.stdout.split())
+    found = set(printed(f"{program}\nprint(*sys.modules)", folder))
+    assert found
+    return ALL & found
 
 
 @pytest.mark.slow
@@ -47,10 +51,8 @@ def test_a_run_without_figures_and_tensorboard(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_compiles_four_programs(tmp_path):
-    program = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{COMPILED}\n{RUN}"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True)
     # Training and validation are functions of JAX's pmap.
-    assert result.stdout.split() == ["jit(init)", "jit(_fun)", "jit(_fun)", "jit(describe)"]
+    assert printed(f"{COMPILED}\n{RUN}", tmp_path) == ["jit(init)", "jit(_fun)", "jit(_fun)", "jit(describe)"]
 
 
 @pytest.mark.parametrize(

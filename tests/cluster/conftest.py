@@ -10,8 +10,8 @@ import pytest
 
 from tests.cluster import slurm as slurm_daemons
 from tests.cluster import ssh as ssh_server
+from tests.launched import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 if not os.environ.get("GMMAE_TEST_CLUSTER"):  # they need daemons and minutes: make test-cluster
     collect_ignore_glob = ["test_*.py"]
 

@@ -57,6 +57,11 @@ def _program(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
 
 
+def command(*words: str) -> str:
+    """What a command of Slurm prints."""
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[dict[str, str]]:
     """Slurm in a folder of its own; gives what has to be in the environment of its commands."""

@@ -16,12 +16,13 @@ from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import SlurmConfig, SweepConfig, TimingConfig
 from gmmae.sweep.runs import SweepDir
 from gmmae.training.workdir import WorkDir
+from tests.cluster.slurm import command
+from tests.launched import ROOT
 from tests.small import small
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("slurm")
 
-ROOT = Path(__file__).parent.parent.parent
 LONG_S = 400.0
 """More than any of these takes on a busy machine."""
 
@@ -34,8 +35,8 @@ def begun(config: SweepConfig, root: Path) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, which is killed when it is left running."""
     file = root.with_suffix(".toml")
     file.write_text(to_toml(config))
-    command = [sys.executable, "sweep.py", "--config", str(file), "--workdir", str(root), "--executor", "slurm"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    words = ["sweep.py", "--config", file, "--workdir", root, "--executor", "slurm"]
+    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         yield process
     finally:
@@ -45,9 +46,7 @@ def begun(config: SweepConfig, root: Path) -> Iterator[subprocess.Popen[str]]:
 
 def jobs() -> list[str]:
     """The numbers of this user's jobs that Slurm has."""
-    return subprocess.run(
-        ["squeue", "--me", "--noheader", "--format=%i"], capture_output=True, text=True, check=True
-    ).stdout.split()
+    return command("squeue", "--me", "--noheader", "--format=%i").split()
 
 
 def sweep(config: SweepConfig, root: Path) -> tuple[int, str]:
@@ -124,7 +123,7 @@ def test_a_preempted_run_goes_on_from_its_checkpoint(tmp_path, nodes):
     config = dataclasses.replace(long(asked), mode="measured")
     with begun(config, tmp_path / "sweep") as process:
         wait_until(workdir(tmp_path / "sweep").read_rows, LONG_S)
-        subprocess.run(["scancel", "--signal=USR2", *jobs()], check=True)
+        command("scancel", "--signal=USR2", *jobs())
         end(process, config, tmp_path / "sweep")
     [found] = SweepDir(tmp_path / "sweep").read_all(config)
     assert found.record is not None
@@ -137,7 +136,7 @@ def test_a_preempted_job_of_several_runs_goes_on_with_those_that_have_not_ended(
     config = long(SlurmConfig(array_parallelism=1), seeds=(0, 1, 2))
     with begun(config, tmp_path / "sweep") as process:
         wait_until(workdir(tmp_path / "sweep", 1).read_rows, LONG_S)
-        subprocess.run(["scancel", "--signal=USR2", *jobs()], check=True)
+        command("scancel", "--signal=USR2", *jobs())
         end(process, config, tmp_path / "sweep")
     assert [resumptions(tmp_path / "sweep", seed) for seed in config.seeds] == [0, 1, 0]
 

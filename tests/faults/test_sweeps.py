@@ -27,10 +27,11 @@ from tests.faults.damages import DAMAGES, HISTORY
 from tests.faults.disks import fill, mount_disk, unmount
 from tests.faults.test_runs import ALL
 from tests.faults.test_runs import CONFIG as CHEAP
+from tests.launched import ROOT, processes_with
+from tests.small import checkpoint_epochs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent.parent
 MARK = "GMMAE_FAULTS_SWEEP"
 """An environment variable of all processes of a sweep, with the sweep's folder. No worker names it in its command line."""
 EPOCHS, EVERY = 100, 20
@@ -55,27 +56,13 @@ class Sweep:
         self.folder, self.workdir, self.jobs = folder, folder / "disk" / "work", jobs
         (folder / "sweep.toml").write_text(to_toml(CONFIG), encoding="utf-8")
         self.environment = os.environ | {MARK: str(folder)}
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
-    def command(self, *options: str) -> "subprocess.Popen[str]":
-        words = [
-            "--config",
-            str(self.folder / "sweep.toml"),
-            "--workdir",
-            str(self.workdir),
-            "--jobs",
-            str(self.jobs),
-            *options,
-        ]
+    def command(self, *options: str) -> "subprocess.Popen[bytes]":
+        words = ["--config", self.folder / "sweep.toml", "--workdir", self.workdir, "--jobs", str(self.jobs), *options]
         with (self.folder / "output.txt").open("a") as file:
-            return subprocess.Popen(
-                [sys.executable, "sweep.py", *words],
-                cwd=ROOT,
-                env=self.environment,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            command = [sys.executable, "sweep.py", *words]
+            return subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=file, stderr=subprocess.STDOUT)
 
     def start(self, *options: str) -> None:
         self.process = self.command(*options)
@@ -112,15 +99,12 @@ class Sweep:
 
     def processes(self) -> list[int]:
         """The processes of this sweep, the command among them."""
-        mark = f"{MARK}={self.folder}".encode()
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and mark in _read(name, "environ").split(b"\0")]
+        return processes_with("environ", f"{MARK}={self.folder}\0")
 
-    def rows(self) -> dict[str, list[dict[str, str]]]:
+    def rows(self) -> dict[str, list[str]]:
         """The histories so far, without seconds."""
         return {
-            path.parent.name: [
-                {key: repr(value) for key, value in _timeless(row._asdict())} for row in WorkDir(path.parent).read_rows()
-            ]
+            path.parent.name: [repr(_timeless(row._asdict())) for row in WorkDir(path.parent).read_rows()]
             for path in self.workdir.glob("runs/*/history.csv")
         }
 
@@ -134,7 +118,7 @@ class Sweep:
 
     def results(self) -> tuple[object, object]:
         """The records and the histories, without seconds."""
-        return {name: dict(_timeless(json.loads(content))) for name, content in self.records().items()}, self.rows()
+        return {name: _timeless(json.loads(content)) for name, content in self.records().items()}, self.rows()
 
     def begun(self) -> Path:
         """The folder of a run that has begun and not ended."""
@@ -148,19 +132,9 @@ class Sweep:
             self.process.wait()
 
 
-def _timeless(values: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [
-        (key, value)
-        for key, value in values.items()
-        if key not in ("clocks", "run_id", "git_commit") and not key.endswith("_s")
-    ]
-
-
-def _read(pid: int | str, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
+def _timeless(values: dict[str, Any]) -> dict[str, Any]:
+    left_out = ("clocks", "run_id", "git_commit")
+    return {key: value for key, value in values.items() if key not in left_out and not key.endswith("_s")}
 
 
 def third_run(sweep: Sweep) -> bool:
@@ -222,8 +196,8 @@ def put_back(sweep: Sweep) -> None:
 
 
 def damage(sweep: Sweep) -> None:
-    checkpoints = (sweep.begun() / "checkpoints").iterdir()
-    DAMAGES["array data cut to half"](max(checkpoints, key=lambda path: int(path.name)))
+    begun = sweep.begun()
+    DAMAGES["array data cut to half"](begun / "checkpoints" / str(checkpoint_epochs(begun)[-1]))
 
 
 KILL, STOP, TERM, INT = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT
@@ -316,13 +290,9 @@ def sweep(tmp_path, request) -> Iterator[Sweep]:
 @pytest.mark.parametrize("sweep", [1, 3] if ALL else [1], indirect=True, ids="{}-jobs".format)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_sweep_ends_with_its_workers_and_goes_on_at_the_latest_with_the_same_command(sweep, undisturbed, name):
-    fault, disk = FAULTS[name], sweep.workdir.parent
+    fault = FAULTS[name]
     if fault.disk:
-        try:
-            mount_disk(disk)
-        except OSError as error:
-            disk.rmdir()
-            pytest.skip(f"a disk must be mounted; that failed with {error}")
+        mount_disk(sweep.workdir.parent)
     fault.before(sweep)
     sweep.start()
     wait_until(lambda: fault.when(sweep), 240)

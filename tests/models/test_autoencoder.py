@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -11,6 +9,7 @@ from gmmae.models.autoencoder import autoencoder
 from gmmae.models.mixture import density, grid, head_planes
 from gmmae.models.settings import ModelConfig
 from gmmae.training.records import read_history
+from tests.launched import python
 
 
 def fitted(size, **changes):
@@ -88,7 +87,7 @@ main()
 @pytest.mark.slow
 def test_a_run_trains_where_jax_has_parted_with_pallas_triton(tmp_path):
     options = "--data.shape 8 --data.samples 28 --data.validation 6 --model.filters 3 --model.kernels 3 --stop.max-epochs 1"
-    words = [*options.split(), "--optim.batch-size", "8", "--parallel.devices", "1", "--workdir", str(tmp_path / "run")]
-    ended = subprocess.run([sys.executable, "-c", WITHOUT_TRITON, *words], capture_output=True, text=True, check=False)
+    options += f" --optim.batch-size 8 --parallel.devices 1 --workdir {tmp_path}/run"
+    ended = python("-c", WITHOUT_TRITON, *options.split())
     assert ended.returncode == 0, ended.stderr
     assert len(read_history(tmp_path / "run" / "history.csv")) == 1

@@ -106,8 +106,8 @@ def test_the_normalisation_and_its_gradients_are_those_of_its_formula(groups):
 @pytest.mark.parametrize(
     ("logits", "truth", "counted", "expected"),
     [
-        ([0] * 4, [1, 0, 0, 0], [1] * 4, 0.5 + np.log(2)),  # p = ½ everywhere: D = (2 · ½ + 1) / (2 + 1 + 1), H = log 2
-        ([0] * 4, [1, 0, 0, 0], [1, 1, 0, 0], 1 / 3 + np.log(2)),  # of the first two voxels alone: D = 2 / 3
+        # p = ½ everywhere, of the first two voxels alone: D = (2 · ½ + 1) / (1 + 1 + 1), H = log 2
+        ([0] * 4, [1, 0, 0, 0], [1, 1, 0, 0], 1 / 3 + np.log(2)),
         ([50, -50, -50, -50], [1, 0, 0, 0], [1] * 4, 0),
         ([-50] * 4, [0] * 4, [1] * 4, 0),
     ],

@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -9,6 +7,7 @@ from gmmae.multihost import environment
 from gmmae.multihost.environment import default_cpu_devices, prepare, require_prepared
 from gmmae.system.environment import CPU_DEVICES, THREADS, cores
 from gmmae.system.errors import InputError
+from tests.launched import python
 
 EXACT = ParallelConfig(deterministic=True, deterministic_shards=16)
 
@@ -95,7 +94,7 @@ print(os.environ == before)
 def test_devices_follow_the_run_and_no_earlier_one_and_nothing_is_left_in_the_environment(tmp_path, given, devices):
     """The last run has one sample for training."""
     variables = {name: value for name, value in os.environ.items() if name != CPU_DEVICES} | given
-    done = subprocess.run([sys.executable, "-c", TRAININGS], capture_output=True, text=True, cwd=tmp_path, env=variables)
+    done = python("-c", TRAININGS, cwd=tmp_path, env=variables)
     assert done.stdout.split() == [*devices.split(), "True"], done.stderr
 
 

@@ -1,26 +1,15 @@
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 
 from gmmae.system.clock import SECTIONS, Clock
-
-
-class Hand:
-    """A clock that moves when told to."""
-
-    def __init__(self, at):
-        self.at = at
-
-    def __call__(self):
-        return self.at
+from tests.launched import python
 
 
 def test_sections_add_up_apart_and_a_resumed_clock_goes_on_from_what_was_saved():
-    saved = None
-    for start in (100.0, 7.0):  # another process has another zero
-        hand = Hand(start)
-        clock = Clock(saved, hand)
+    saved, hand = None, SimpleNamespace()
+    for hand.at in (100.0, 7.0):  # another process has another zero
+        clock = Clock(saved, lambda: hand.at)
         before = saved or dict.fromkeys([*SECTIONS, "total_s"], 0)
         assert clock.read() == before
         for section, seconds in [("compile_s", 8), ("train_s", 1), ("eval_s", 0.5), ("train_s", 2)]:
@@ -51,6 +40,6 @@ print(clock.read()["eval_s"], clock.read()["train_s"])
 
 
 def test_the_seconds_in_which_a_process_is_stopped_do_not_count():
-    held, worked = map(float, subprocess.check_output([sys.executable, "-c", STOPPED], text=True).split())
+    held, worked = map(float, python("-c", STOPPED).stdout.split())
     assert held == pytest.approx(3, abs=0.5)
     assert worked < 2

@@ -2,9 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +13,15 @@ from gmmae.config.toml import to_toml
 from gmmae.system import compilation_cache
 from gmmae.system.compilation_cache import CACHE_FOLDER, CACHE_MIN_S, keep
 from gmmae.system.environment import THREADS
-from tests.small import fingerprint, small
+from tests.launched import python
+from tests.small import EXACT, fingerprint, small
 
 pytestmark = pytest.mark.usefixtures("optimised")
 
-ROOT = Path(__file__).parent.parent.parent
 CONFIG = small(
     data__ndim=1,  # figures of lines are drawn fast
     parallel__devices=4,
-    parallel__deterministic=True,
-    parallel__deterministic_shards=8,
+    **EXACT,
 )
 
 
@@ -115,9 +111,7 @@ def test_train_keeps_its_programs_in_the_users_folder_for_the_same_bits_and_goes
     surroundings = {key: value for key, value in os.environ.items() if key not in (CACHE_FOLDER, CACHE_MIN_S)}
     for home in (str(tmp_path), str(tmp_path), "/dev/null"):  # cold, warm, without
         workdir = tmp_path / str(len(entries))
-        command = [sys.executable, "train.py", "--config", str(config), "--workdir", str(workdir)]
-        environ = surroundings | {"XDG_CACHE_HOME": home}
-        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
+        done = python("train.py", "--config", config, "--workdir", workdir, env=surroundings | {"XDG_CACHE_HOME": home})
         assert done.returncode == 0, done.stderr
         assert done.stderr.startswith("warning: compiled programs cannot be kept") == bool(done.stderr) == (home == "/dev/null")
         entries.append(sorted(path.name for path in kept.iterdir()))

@@ -6,11 +6,10 @@ In earnest: `tests/cluster`.
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.launched import ROOT
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from gmmae.system import files
 from gmmae.system.errors import InputError, Interrupted, StorageError
 from gmmae.system.files import ANYTHING, claim_output, output_file, print_result, whole_file, whole_folder, write_text
 from tests.interrupting import Killed, full_disk, killed, moments, tree
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.launched import ROOT
 
 
 def fill(folder: Path, text: str = "new") -> None:

@@ -1,11 +1,11 @@
 import gc
-import subprocess
 import sys
 from types import ModuleType
 
 import pytest
 
 from gmmae.system import garbage
+from tests.launched import python
 
 END = """
 import atexit, gc
@@ -38,5 +38,4 @@ def test_collections_go_on_after_an_import_that_fails():
 
 
 def test_a_command_ends_without_a_collection():
-    result = subprocess.run([sys.executable, "-c", END], capture_output=True, text=True, check=True)
-    assert result.stdout == "True\n"
+    assert python("-c", END).stdout == "True\n"

@@ -2,14 +2,13 @@
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from gmmae.system import nvidia
 from gmmae.system.nvidia import places, visible
+from tests.launched import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 H100, V100, K80 = ("580.65.06", "9.0", "NVIDIA H100 80GB HBM3"), ("580.65.06", "7.0", "V100"), ("470.82.01", "", "Tesla K80")
 
 

@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.launched import ROOT
+
 GMMAE = f"{sys.executable} -c 'from gmmae.cli.main import main; import sys; sys.exit(main())'"
 TRAIN, SWEEP = (f"{sys.executable} {name}.py" for name in ("train", "sweep"))
 

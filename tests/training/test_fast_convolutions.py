@@ -5,7 +5,7 @@ import pytest
 
 from gmmae.config.schema import LogConfig, OptimConfig, ParallelConfig, StopConfig, changed
 from gmmae.workloads import registry
-from tests.small import fingerprint, finish, losses
+from tests.small import EXACT, fingerprint, finish, losses
 
 pytestmark = pytest.mark.usefixtures("optimised")
 
@@ -83,7 +83,7 @@ def test_losses_are_those_without_to_rounding(config, tmp_path, inside):
 
 @pytest.mark.slow
 def test_the_exact_reduction_has_the_same_bits_on_any_number_of_devices(config, tmp_path):
-    config = changed(config, parallel__deterministic=True, parallel__deterministic_shards=8)
+    config = changed(config, **EXACT)
     bits = set()
     for devices in (1, 2, 8):
         of_run(changed(config, parallel__devices=devices), tmp_path / f"{devices}")

@@ -14,12 +14,11 @@ from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.multihost.distributed import DisagreementError, Group
 from gmmae.system.errors import InputError
 from gmmae.training import fingerprint
-from gmmae.training.loop import run
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Splits
 from tests.commands import last_refusal, rows, run_gmmae
-from tests.small import EXACT, Recorder, losses, small
+from tests.small import EXACT, finish, losses, small
 from tests.volume_sources import from_source
 
 VOLUMES = synthetic_nodules(28, (8, 8, 8), 0).values
@@ -36,7 +35,7 @@ def on_file(path, **changes):
 
 
 def train(config, workdir, epochs=1):
-    return run(changed(config, stop__max_epochs=epochs), workdir, Recorder())
+    return finish(changed(config, stop__max_epochs=epochs), workdir)[0]
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +111,6 @@ def test_samples_are_training_validation_or_unseen_however_they_are_named_and_cu
     other_cut = written(tmp_path / "other_cut.npz", volumes.astype(np.float32), **cut)
     split = registry.build(on_file(path)).load().names
     assert split is not None
-    kinds = {}
     for i, options in enumerate(
         (["--data.seed", 3], ["--data.root", other], ["--data.root", other_cut, "--data.padding", "replicate"])
     ):
@@ -221,10 +219,3 @@ def test_groups_and_origins_of_whole_numbers_are_the_same_as_text_and_as_floats(
     found = fingerprint.of(small(), data)
     assert [name.split()[1] for name in found.train] == [name.split()[1] for name in found.validation] == ["1", "2", "3"]
     assert "groups of samples are in training and in validation: 3, such as 1" in capsys.readouterr().err
-
-
-def test_equal_masks_do_not_make_samples_one():
-    tokens = np.arange(24, dtype=np.int32).reshape(6, 4)
-    train, validation = ({"attention_mask": np.ones((3, 4), np.int32), "input_ids": ids} for ids in (tokens[:3], tokens[3:]))
-    found = fingerprint.of(small(), Splits(train, validation))
-    assert len({*found.train, *found.validation}) == 6

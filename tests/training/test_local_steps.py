@@ -9,7 +9,7 @@ from gmmae.scaling.batches import epoch_order
 from gmmae.system.errors import InputError
 from gmmae.training import compilation
 from tests.commands import run_gmmae
-from tests.small import CHEAP, finish, losses, small
+from tests.small import CHEAP, EXACT, finish, losses, small
 
 SGD: dict[str, Any] = {"optim__name": "sgd", "optim__learning_rate": 0.5}
 # 22 training samples: an epoch has two steps of 8 and one of 6, which four devices share unequally.
@@ -96,7 +96,7 @@ def test_devices_that_nobody_chose_divide_those_that_are_simulated():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parallel__deterministic": True, "parallel__deterministic_shards": 8}, "with parallel.deterministic; got local"),
+        (EXACT, "with parallel.deterministic; got local"),
         ({"parallel__devices": 3}, "parallel.devices must divide parallel.simulate_devices = 4 .*; got 3"),
         ({"stop__validate_every_steps": 3}, "must be a multiple of optim.local_steps = 2 .*; got 3"),
         ({"parallel__simulate_devices": 16}, "parallel.devices must be at most the samples in a step, 8"),

@@ -93,7 +93,7 @@ def test_divergence_and_collapse_are_results(tmp_path, rate, reason):
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, number, reason, code):
     config, workdir, record, display = uninterrupted
     before = signal.getsignal(number)
-    first = loop.run(config, tmp_path, Recorder(3, partial(interrupt, number)))
+    first, _ = finish(config, tmp_path, 3, partial(interrupt, number))
     assert signal.getsignal(number) is before
     assert (first.stop_reason, first.epochs, stop_reasons.EXIT_CODES.get(first.stop_reason or "")) == (reason, 3, code)
     assert checkpoint_epochs(tmp_path) == [2, 3]
@@ -134,7 +134,6 @@ def test_what_an_earlier_part_of_a_run_was_optimised_with_is_kept(tmp_path, whol
 
 HISTORIES = {
     "missing": lambda text: None,
-    "empty": lambda text: "",
     "without its last row": lambda text: text[: text.rindex("\n", 0, -1) + 1],
     "with another digit": lambda text: text.replace("1,3,22,", "1,3,23,"),
     "with another header": lambda text: text.replace("val_loss", "valid_loss"),
@@ -150,11 +149,9 @@ def test_a_history_that_is_not_the_checkpoint_s_is_refused_until_it_is_put_back(
         history.unlink()
     else:
         history.write_text(changed)
-    with pytest.raises(
-        InputError, match=r"history\.csv must begin with the 2 rows after which the checkpoint of epoch 2"
-    ) as error:
+    words = r"\A.*history\.csv must begin with the 2 rows after which the checkpoint of epoch 2.*\Z"
+    with pytest.raises(InputError, match=words):
         finish(uninterrupted.config, tmp_path)
-    assert "\n" not in str(error.value)
     assert (history.read_text() if history.exists() else None) == changed
     assert checkpoint_epochs(tmp_path) == [2]
     history.write_text(text + "what no checkpoint has, as of a kill,,\n3,9")
@@ -178,7 +175,7 @@ def test_a_checkpoint_that_comes_too_early_waits_for_a_later_one(tmp_path, unint
     _, _, record, display = uninterrupted
     config = small(stop__max_epochs=5, checkpoint__min_interval_s=1000.0)
     with pytest.raises(MemoryError):
-        loop.run(config, tmp_path, Recorder(3, fail))
+        finish(config, tmp_path, 3, fail)
     assert not (tmp_path / "checkpoints").exists()
     repeated, repeated_display = finish(config, tmp_path)
     assert [row.epoch for row in repeated_display.rows] == [1, 2, 3, 4, 5], "the record says nothing of what was lost"
@@ -189,7 +186,7 @@ def test_a_checkpoint_that_comes_too_early_waits_for_a_later_one(tmp_path, unint
 
 def test_without_a_checkpoint_at_its_end_a_run_writes_one_when_it_is_interrupted(tmp_path):
     config = small(stop__max_epochs=3, checkpoint__at_end=False, checkpoint__every_epochs=9)
-    loop.run(config, tmp_path, Recorder(2, interrupt))
+    finish(config, tmp_path, 2, interrupt)
     assert checkpoint_epochs(tmp_path) == [2]
     record, display = finish(config, tmp_path)
     assert [row.epoch for row in display.rows] == [3]
@@ -207,20 +204,6 @@ def test_finished_run_says_so_and_longer_one_goes_on(tmp_path, uninterrupted):
     assert losses(longer.rows) == losses(uninterrupted.display.rows)[2:]
 
 
-@pytest.mark.slow
-def test_a_lower_target_goes_on(tmp_path, uninterrupted):
-    rows = uninterrupted.display.rows
-    for target, reason, epochs in (
-        (rows[1].val_loss, "target_reached", 2),
-        (rows[3].val_loss, "target_reached", 4),
-        (0, "max_epochs", 5),
-    ):
-        record, display = finish(small(stop__max_epochs=5, stop__target=target or None), tmp_path)
-        assert (record.stop_reason, record.epochs, record.target_epoch) == (reason, epochs, epochs if target else None)
-        assert losses(display.rows) == losses(rows[:epochs])[-len(display.rows) :]
-    assert record.time_to_target_s is None
-
-
 @pytest.mark.parametrize(
     "before",
     ["target_reached", *(pytest.param(end, marks=pytest.mark.slow) for end in ("max_epochs", "sigterm", "killed", "diverged"))],
@@ -230,9 +213,10 @@ def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp
     changes = {"optim__decay_epochs": (3,), "optim__decay_factor": 1e35} if before == "diverged" else {}
     limit = {"max_epochs": 4}.get(before, 5)
     target = uninterrupted.display.rows[3].val_loss if before == "target_reached" else None
-    display = Recorder(*{"killed": (5, fail), "sigterm": (4, interrupt)}.get(before, ()))
+    end = {"killed": (5, fail), "sigterm": (4, interrupt)}.get(before, ())
     with pytest.raises(MemoryError) if before == "killed" else nullcontext():
-        assert loop.run(small(stop__max_epochs=limit, stop__target=target, **changes), tmp_path, display).stop_reason == before
+        first, _ = finish(small(stop__max_epochs=limit, stop__target=target, **changes), tmp_path, *end)
+        assert first.stop_reason == before
     third = read_history(tmp_path / "history.csv")[2]
     again = small(stop__max_epochs=5, stop__target=third.val_loss, **changes)
     record, display = finish(again, tmp_path)
@@ -257,14 +241,6 @@ def test_a_plateau_goes_on_where_its_rule_has_been_changed(tmp_path, rule, reaso
     longer, display = finish(small(**flat | {rule: None}), tmp_path)
     assert display.rows[0].epoch == record.epochs + 1
     assert longer.epochs > record.epochs
-
-
-@pytest.mark.slow
-def test_time_limit(tmp_path):
-    record, _ = finish(small(stop__time_limit_s=1e-3, stop__max_epochs=9), tmp_path)
-    assert (record.stop_reason, record.epochs) == ("time_limit", 1)
-    assert finish(small(stop__time_limit_s=1e-3, stop__max_epochs=9), tmp_path)[0] == record
-    assert finish(small(stop__max_epochs=3), tmp_path)[0].epochs == 3
 
 
 def test_an_epochs_order_is_drawn_while_the_one_before_is_computed(monkeypatch):
@@ -303,11 +279,3 @@ def test_later_epochs_compile_nothing(tmp_path):
     assert read_history(tmp_path / "history.csv")[0].lr == pytest.approx(1.1 * 0.00105), (
         "at the second of ten steps to twice the rate"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ndim", [1, 2])
-def test_fewer_axes(tmp_path, ndim):
-    record, display = finish(small(data__ndim=ndim, stop__max_epochs=12), tmp_path)
-    assert record.stop_reason == "max_epochs"
-    assert display.rows[-1].val_loss < display.rows[0].val_loss

@@ -10,9 +10,8 @@ import pytest
 
 from gmmae.system.errors import StorageError
 from gmmae.training import compilation
-from gmmae.training.loop import run
 from gmmae.training.trained import load
-from tests.small import Recorder, fail, finish, interrupt, small
+from tests.small import fail, finish, interrupt, small
 from tests.volume_sources import from_source
 
 
@@ -26,14 +25,13 @@ def volumes(tmp_path):
 @pytest.mark.parametrize("end", [interrupt, fail])
 def test_the_threads_end_with_a_run_that_is_interrupted_or_fails(tmp_path, volumes, end):
     with pytest.raises(MemoryError) if end is fail else nullcontext():
-        assert run(volumes(small(stop__max_epochs=50)), tmp_path / "run", Recorder(2, end)).epochs == 2
+        assert finish(volumes(small(stop__max_epochs=50)), tmp_path / "run", 2, end)[0].epochs == 2
 
 
 def test_a_run_says_that_it_reads_a_source_and_reads_each_sample_once_an_epoch(tmp_path, volumes):
-    display, reads = Recorder(), tmp_path / "reads"
-    reads.mkdir()
+    (reads := tmp_path / "reads").mkdir()
     small_chunks = {"parallel__prefetch_mb": 0.2, "parallel__fetch_threads": 1}
-    run(volumes(small(stop__max_epochs=2, **small_chunks), reads=str(reads)), tmp_path / "run", display)
+    _, display = finish(volumes(small(stop__max_epochs=2, **small_chunks), reads=str(reads)), tmp_path / "run")
     assert display.facts["data"].endswith("each 8×8×8; train and validation read from a source by 1 threads")
     [read] = [path.read_text().split() for path in reads.iterdir()]
     for epoch in (read[-44:-22], read[-22:]):  # before them some are read for the checks of the start
@@ -42,7 +40,7 @@ def test_a_run_says_that_it_reads_a_source_and_reads_each_sample_once_an_epoch(t
 
 def test_a_source_that_fails_ends_the_run_in_one_line(tmp_path, volumes):
     with pytest.raises(StorageError, match=r"the train samples of .*volumes.py .* reading 7 raised OSError: .*disk is gone"):
-        run(volumes(small(), fails_at=7), tmp_path / "run", Recorder())
+        finish(volumes(small(), fails_at=7), tmp_path / "run")
 
 
 def test_a_trained_model_evaluates_a_source_as_arrays(tmp_path, volumes):

@@ -8,7 +8,7 @@ from gmmae.system import stop_reasons
 from gmmae.training.compilation import RunCache
 from gmmae.training.records import Epoch
 from gmmae.training.run_logger import write_history
-from gmmae.training.stopping import StopMonitor, crossing
+from gmmae.training.stopping import StopMonitor
 from gmmae.training.verdict import verdict
 from gmmae.training.workdir import WorkDir
 from tests.small import small
@@ -36,23 +36,16 @@ def monitor(ends, inside=(), train_loss=0.5, total_s=10.0, **rules):
 @pytest.mark.parametrize(
     ("ends", "rules", "expected"),
     [
-        ([0.3, 0.2], {}, None),
-        ([0.3, 0.2], {"target": 0.2}, "target_reached"),  # at the target
-        ([0.3, 0.2], {"target": 0.199}, None),
         ([0.3, 0.10000000894069672], {}, "target_reached"),  # 3 of 30 in float32
         ([0.6, 0.8999999761581421], {"monitor": "dice", "mode": "max", "target": 0.9}, "target_reached"),
         ([0.3, 0.10001], {}, None),
-        ([0.3, 0.31], {"target": 0.3}, "target_reached"),  # raised after the first epoch
         ([0.1, 0.0], {"target": None}, None),  # switched off
         ([math.inf, math.inf], {"target": None, "monitor": "dice", "mode": "max"}, None),
-        ([0.3, 0.2], {"max_epochs": 2}, "max_epochs"),
         ([0.3, 0.2], {"max_epochs": 1}, "max_epochs"),  # lowered on a resume
         ([0.3, 0.2], {"total_s": 60.0}, "time_limit"),
         ([0.3, 0.2], {"total_s": 59.9}, None),
         ([0.3, 0.2], {"total_s": 1e9, "time_limit_s": None}, None),
-        ([0.2, 0.2], {}, "collapsed"),
         ([0.2, 0.2 + 1e-12], {}, None),
-        ([0.2, 0.2], {"collapse_epochs": None}, None),
         ([0.3, 0.2, 0.2, 0.2], {"collapse_epochs": 2}, "collapsed"),
         ([0.2, 0.2], {"collapse_epochs": 2}, None),  # one further epoch, not two
         ([0.2, 0.3, 0.2], {"collapse_epochs": 2}, None),
@@ -60,7 +53,6 @@ def monitor(ends, inside=(), train_loss=0.5, total_s=10.0, **rules):
         ([0.2, 0.21, 0.199], {"patience_epochs": 2}, "stalled"),  # half a per cent
         ([0.2, 0.21, 0.199], {"patience_epochs": 2, "min_relative_improvement": 0.001}, None),
         ([0.2, 0.19, 0.2], {"patience_epochs": 2}, None),  # the best is one epoch old
-        ([0.2, 0.21], {"patience_epochs": 2}, None),  # one further epoch, not two
         ([0.2, 0.2, 0.2], {"patience_epochs": 2, "inside": [(15, 0.15), (25, 0.9)], "collapse_epochs": None}, "stalled"),
         # A target that an earlier epoch had reached comes first: it was raised since.
         ([0.2, 0.3], {"target": 0.2, "max_epochs": 2}, "target_reached"),
@@ -110,12 +102,6 @@ def test_the_first_validation_at_the_target_counts(ends, inside, reason, epoch, 
     assert found.reason() == reason
     assert getattr(found.target_epoch(), "epoch", None) == epoch
     assert found.target_step() == step
-
-
-def test_a_crossing_lies_between_two_validations():
-    assert crossing((0, 18, 36), (math.inf, 3.0, 1.0), 2.0) == 27.0
-    assert crossing((0, 18), (math.inf, 3.0), 4.0) == 18.0
-    assert crossing((0, 18, 36), (math.nan, 3.0, math.nan), 2.0) == math.inf
 
 
 FALLS = [1 / epoch for epoch in range(1, 31)]

@@ -12,12 +12,12 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from gmmae.config.schema import changed
 from gmmae.system import stop_reasons, tensorboardx
 from gmmae.training import run_logger
-from gmmae.training.loop import run
 from gmmae.training.records import Epoch
 from gmmae.training.run_logger import RESULTS, SCALARS, TIMES, TensorBoard
 from gmmae.workloads.nodules import events, slices
-from tests.small import Recorder, fail, finish, interrupt, small
+from tests.small import fail, finish, interrupt, small
 from tests.sweep.test_runs import RECORD
+from tests.waiting import wait_until
 
 
 def row(epoch, loss=None):
@@ -40,6 +40,13 @@ def details(n=3):
 def read(folder):
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "histograms": 0})
     return events.Reload()
+
+
+def steps(folder):
+    """The steps of every tag, in the order in which TensorBoard has them."""
+    events = read(folder)
+    kinds = {"scalars": events.Scalars, "histograms": events.Histograms, "images": events.Images}
+    return {tag: [event.step for event in of(tag)] for kind, of in kinds.items() for tag in events.Tags()[kind]}
 
 
 def write(folder, epochs, start=0, shown=(), parameters=None):
@@ -77,12 +84,8 @@ def test_an_epoch_is_on_disk_before_the_board_is_closed_but_short_ones_do_not_wa
         for epoch in range(1, 101):
             board.row(row(epoch))
     assert flushed == [1, 21, 41, 61, 81]
-    epochs, until = [], time.monotonic() + 60
-    while epochs != list(range(1, 101)) and time.monotonic() < until:  # tensorboardX has a thread that writes
-        time.sleep(0.2)
-        seen = read(tmp_path)
-        epochs = [event.step for event in seen.Scalars("loss/validation")] if seen.Tags()["scalars"] else []
-    assert epochs == list(range(1, 101))
+    # tensorboardX has a thread that writes.
+    wait_until(lambda: steps(tmp_path).get("loss/validation") == list(range(1, 101)), tick_s=0.2)
     board.close()
 
 
@@ -166,13 +169,6 @@ def test_slices_are_the_central_ones_side_by_side_on_the_inputs_scale():
     assert np.isfinite(slices(np.zeros((4, 4)), np.zeros((4, 4)))).all()  # nothing to divide by
 
 
-def steps(folder):
-    """The steps of every tag, in the order in which TensorBoard has them."""
-    events = read(folder)
-    kinds = {"scalars": events.Scalars, "histograms": events.Histograms, "images": events.Images}
-    return {tag: [event.step for event in of(tag)] for kind, of in kinds.items() for tag in events.Tags()[kind]}
-
-
 LOGGED = {
     "log__tensorboard": True,
     "log__every_epochs": 2,
@@ -200,19 +196,19 @@ LOGGED = {
 def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, monkeypatch, whole, parts):
     opened, make = [], tensorboardx.SummaryWriter
     monkeypatch.setattr(tensorboardx, "SummaryWriter", lambda *of, **options: opened.append(make(*of, **options)) or opened[-1])
-    config, board = small(**LOGGED), tmp_path
+    config = small(**LOGGED)
     for i, (at, end) in enumerate(parts):
         with pytest.raises(MemoryError) if end is fail else nullcontext():
-            run(config if end else changed(config, stop__max_epochs=at), tmp_path, Recorder(at, end or (lambda: None)))
+            finish(config if end else changed(config, stop__max_epochs=at), tmp_path, at, end or (lambda: None))
         opened[-1].close()  # all that a killed run has shown is on the disk, and no thread is left
-        [file] = board.glob("events*[!x]")
+        [file] = tmp_path.glob("events*[!x]")
         file.rename(file.with_name(f"events.out.tfevents.100000000{i}.x"))  # named by the second; a start takes longer
-    run(config, tmp_path, Recorder())
+    finish(config, tmp_path)
     expected = steps(whole(**LOGGED).workdir)
     assert expected["loss/validation"] == list(range(1, 8))
     assert expected["mixture/mu"] == [0, 2, 4, 6, 7]
     assert expected["steps/loss"] == [step for epoch in range(7) for step in (3 * epoch + 2, 3 * epoch + 3)]
-    assert steps(board) == expected
+    assert steps(tmp_path) == expected
 
 
 @pytest.mark.slow
@@ -223,6 +219,6 @@ def test_a_run_that_ends_at_once_keeps_its_last_details(tmp_path):
     [file] = tmp_path.glob("events*")
     file.rename(file.with_name("events.out.tfevents.1000000000.x"))
     raised = changed(config, stop__target=display.rows[1].val_loss)
-    assert run(raised, tmp_path, Recorder()).stop_reason == stop_reasons.TARGET_REACHED
+    assert finish(raised, tmp_path)[0].stop_reason == stop_reasons.TARGET_REACHED
     found = steps(tmp_path)
     assert (found["loss/validation"], found["mixture/mu"], found["result/epochs"]) == ([1, 2, 3], [0, 2, 3], [3])

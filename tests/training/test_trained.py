@@ -2,28 +2,22 @@
 
 import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gmmae
 from gmmae.system.errors import InputError
-from gmmae.training.loop import run
 from tests.commands import refusal
-from tests.small import Recorder, small
+from tests.launched import ROOT, python
+from tests.small import EXACT, finish, small
 
-ROOT = Path(__file__).parent.parent.parent
 BLOCKS = [part.partition("```")[0] for part in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("```python\n")[1:]]
 
 
 @pytest.mark.slow
 def test_the_examples_run_as_printed(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text("\n".join(BLOCKS))
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=tmp_path, env=None)
+    done = python("-c", "\n".join(BLOCKS), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     outcome, losses, shapes, refined, density = done.stdout.splitlines()[:5]
     assert outcome.startswith("max_epochs 0.00")
@@ -58,13 +52,11 @@ except InputError as error:
 
 @pytest.mark.slow
 def test_an_exact_run_in_float64_loads_in_any_interpreter_and_its_folder_stays_as_it_is(tmp_path):
-    config = small(precision="float64", parallel__deterministic=True, parallel__deterministic_shards=8, stop__max_epochs=1)
-    record = run(config, tmp_path / "exact", Recorder())
+    record, _ = finish(small(precision="float64", stop__max_epochs=1, **EXACT), tmp_path / "exact")
     shutil.copytree(tmp_path / "exact", tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
-    command = [sys.executable, "-c", LOADING, tmp_path / "exact", tmp_path / "empty"]
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("JAX", "XLA", "PJRT"))}
-    done = subprocess.run(command, capture_output=True, text=True, env=plain)
+    done = python("-c", LOADING, tmp_path / "exact", tmp_path / "empty", env=plain)
     assert (done.returncode, done.stderr) == (0, "")
     losses, refusal = done.stdout.splitlines()
     *kind, mean = losses.split()
@@ -98,8 +90,8 @@ def test_what_a_model_cannot_take_is_refused_in_a_line(tmp_path, whole):
 
 def test_a_run_without_a_finite_epoch_has_no_parameters_for_anything(tmp_path, capsys):
     folder = tmp_path / "run"
-    assert run(small(optim__learning_rate=1e30, stop__max_epochs=1), folder, Recorder()).best_epoch is None
-    for use in (lambda: gmmae.load(folder), lambda: run(small(init_from=str(folder)), tmp_path / "out", Recorder())):
+    assert finish(small(optim__learning_rate=1e30, stop__max_epochs=1), folder)[0].best_epoch is None
+    for use in (lambda: gmmae.load(folder), lambda: finish(small(init_from=str(folder)), tmp_path / "out")):
         with pytest.raises(InputError, match="must be a run with a finite epoch"):
             use()
     for command in ("export", "evaluate"):

@@ -9,11 +9,11 @@ import pytest
 
 from gmmae.config.toml import to_toml
 from gmmae.system.errors import InputError, StorageError
-from gmmae.training import figures, loop
+from gmmae.training import figures
 from gmmae.training.records import Epoch, Progress
 from gmmae.training.run_logger import write_history
 from gmmae.training.workdir import WorkDir, claim
-from tests.small import Recorder, small
+from tests.small import finish, small
 
 
 def claimed(config, root):
@@ -84,13 +84,13 @@ def test_a_disk_that_is_full_before_the_first_checkpoint_is_neither_a_wrong_fold
 
     monkeypatch.setattr(Path, "mkdir", fail)
     with pytest.raises(StorageError, match=rf"writing .*{folder} failed \(No space left on device\)"):
-        loop.run(small(), tmp_path / "run", Recorder())
+        finish(small(), tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_figures_that_cannot_be_written_are_one_line(tmp_path):
     config = small(stop__max_epochs=1)
-    record = loop.run(config, tmp_path, Recorder())
+    record, _ = finish(config, tmp_path)
     (tmp_path / "figures" / "losses.png").mkdir()
     with pytest.raises(StorageError, match=r"writing .*figures.* failed \(Is a directory\)"):
         figures.draw(config, record, WorkDir(tmp_path))

@@ -10,10 +10,10 @@ from jax import lax
 
 from gmmae.models.kernels import winograd
 from gmmae.models.kernels.convolution import FORMS, Conv, convolve, form_of
+from tests.models.test_convolutions import assert_close
 
 CASES = [(n, size, kernel) for n in (1, 2, 3) for size, kernel in [(5, 3), (6, 2), (5, 5), (4, 1)]]
 CASES += [(2, (7, 4), 3), (3, (4, 7, 5), 2), (1, 8, 3), (2, (4, 8), 3), (3, (4, 8, 6), 3)]
-RTOL = 1e-12  # float64: sums of at most 375 terms of size one, in another order
 
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -29,12 +29,6 @@ def library(x, kernel, bias=0.0):
     axes = "012"[: x.ndim - 2]
     numbers = (f"{axes}NC", f"{axes}IO", f"{axes}NC")
     return lax.conv_general_dilated(x, kernel, (1,) * len(axes), "VALID", dimension_numbers=numbers) + bias
-
-
-def assert_close(ours, theirs):
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, rtol=RTOL, atol=RTOL * float(jnp.abs(other).max()))
 
 
 @partial(jax.jit, static_argnums=0)
