@@ -76,7 +76,8 @@ def test_values_of_every_kind_are_read(toml):
 
 def test_none_and_auto_are_words():
     """The command line takes the words that the help shows."""
-    parsed, config, _ = PARSERS["plan"](["--scale-compute", "none", "--workdir", "none", "--stop.target", "none"], "plan")
+    words = "--scale-compute none --workdir none --stop.target none"
+    parsed, config, _ = PARSERS["plan"](words.split(), "plan")
     assert (parsed.scale_compute, parsed.workdir, config.stop.target) == (None, None, None)
     assert PARSERS["plan"](["--scale-compute", "7"], "plan")[0].scale_compute == 7
     assert PARSERS["judge"](["real", "made", "--count", "all"], "judge")[0].count == "all"
@@ -101,9 +102,11 @@ def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(
     monkeypatch.setitem(strategies.STRATEGIES, "own-root", strategies.STRATEGIES["sqrt"])  # taken away again afterwards
     del strategies.STRATEGIES["own-root"]
     monkeypatch.chdir(tmp_path)
-    lines = ["from gmmae.scaling.strategies import STRATEGIES, ScalingStrategy, batch_a_device"]
-    lines += ["from gmmae.workloads.nodules import Config, build"]
-    lines += ["STRATEGIES['own-root'] = ScalingStrategy('Own', batch_a_device, lambda k: k ** 0.25)"]
+    lines = (
+        "from gmmae.scaling.strategies import STRATEGIES, ScalingStrategy, batch_a_device",
+        "from gmmae.workloads.nodules import Config, build",
+        "STRATEGIES['own-root'] = ScalingStrategy('Own', batch_a_device, lambda k: k ** 0.25)",
+    )
     own_workload = toml("\n".join(lines), "mine.py")
     path = toml('base = "quickstart"\nscaling = ["own-root"]\n[run]\nworkload = "mine.py"')
     config = read_sweep(path)
@@ -158,14 +161,11 @@ def one_line(call, *arguments):
     ("text", "parts"),
     [
         ("[optim]\nlerning-rate = 1", ["unknown key 'optim.lerning_rate'; did you mean 'optim.learning_rate'?"]),
-        ("[optimm]\nbatch_size = 1", ["unknown key 'optimm.batch_size'", "did you mean 'optim.batch_size'?"]),
         ("[data]\nqqqqqq = 1", ["unknown key 'data.qqqqqq'; valid keys: data.source, data.root, data.csv"]),
         ("data = 3", ["unknown key 'data'"]),
         ("[optim]\ndecay_epochs = 3", ["optim.decay_epochs must be a list", "got 3"]),
         ("[data]\nshape = []", ["data.shape must be", "at least 4; got []"]),
         ("scaling = ['strong']", ["scaling must be text; got ['strong']"]),
-        ('scaling = "fast"', ["scaling must be one of strong, ", "best-batch; got 'fast'"]),
-        ("[data]\nshape = 16.5", ["data.shape", "16.5"]),
         ("[data]\naugment = 1", ["data.augment must be true or false; got 1"]),
         ("[data]\nwindow = [1]", ["data.window must be a list of 2", "got [1]"]),
         ("[optim]\nlearning_rate = nan", ["optim.learning_rate must be", "positive; got nan"]),
@@ -174,13 +174,12 @@ def one_line(call, *arguments):
         ("divices = [1]", ["unknown key 'divices'; did you mean 'devices'?"]),
         ("[run.optim]\nlerning_rate = 1", ["did you mean 'run.optim.learning_rate'?"]),
         ("devices = [2, 2]", ["devices must be", "different numbers of at least 1; got [2, 2]"]),
-        ("[run.data]\nshape = 2", ["run.data.shape must be", "at least 4; got 2"]),
         ('base = ["quickstart"]', ["base: ", "must be a TOML file or one of ", "['quickstart']"]),
     ],
 )
 def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, text, parts):
-    path, of_sweep = toml(text), "devices" in " ".join(parts) or "run" in " ".join(parts) or "base" in text
-    read, call = (read_sweep, sweep) if of_sweep else (read_config, train)
+    path = toml(text)
+    read, call = (read_sweep, sweep) if re.search("devices|run|base", f"{parts}{text}") else (read_config, train)
     message = one_line(read, path)
     assert [part for part in (str(path), *parts) if part not in message] == []
     assert one_line(call, "--config", path) == message

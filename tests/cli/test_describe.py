@@ -16,6 +16,7 @@ from gmmae.training.loop import run
 from gmmae.training.trained import Trained
 from tests.commands import last_refusal, lines_of, rows
 from tests.small import Recorder, small
+from tests.volume_folders import image
 
 MIDDLE = np.array([-30.0, 12.0, 250.0])  # x, y, z
 SPACING = np.array([1.0, 0.8, 2.0])
@@ -31,17 +32,12 @@ def trained(tmp_path_factory):
 
 def bright(at, shape=(12, 30, 24)):
     """An image with a blob of 3 mm around a point of the world, whose rows run against the axes x and y."""
-    image = sitk.Image([int(n) for n in shape[::-1]], sitk.sitkFloat32)
-    image.SetSpacing(SPACING.tolist())
-    image.SetDirection([-1, 0, 0, 0, -1, 0, 0, 0, 1])
-    half = (np.array(shape[::-1]) - 1) / 2 * SPACING * [-1, -1, 1]
-    image.SetOrigin((MIDDLE - half).tolist())
+    steps = SPACING * [-1, -1, 1]
+    origin = MIDDLE - (np.array(shape[::-1]) - 1) / 2 * steps
     z, y, x = np.indices(shape)
-    places = np.stack([x, y, z], -1) * SPACING * [-1, -1, 1] + image.GetOrigin()
-    values = -900 + 1000 * np.exp(-0.5 * np.square((places - at) / 3).sum(-1))
-    filled = sitk.GetImageFromArray(values.astype(np.float32))
-    filled.CopyInformation(image)
-    return filled
+    distance = np.stack([x, y, z], -1) * steps + origin - at
+    values = -900 + 1000 * np.exp(-0.5 * np.square(distance / 3).sum(-1))
+    return image(values.astype(np.float32), origin.tolist(), SPACING.tolist(), [-1, 0, 0, 0, -1, 0, 0, 0, 1])
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +65,8 @@ def arrays(out):
         return dict(found)
 
 
-@pytest.fixture
-def refined(describe, files):
-    return describe(*files[0], "--refine", 60)
-
-
-def test_mixtures_lie_where_the_nodules_are_in_the_world_and_reconstructions_over_the_volumes(refined, files, tmp_path):
-    out, printed = refined
+def test_mixtures_lie_where_the_nodules_are_in_the_world_and_reconstructions_over_the_volumes(describe, files, tmp_path):
+    out, printed = describe(*files[0], "--refine", 60)
     found = arrays(out)
     assert found["names"].tolist() == ["middle", "moved"]
     np.testing.assert_allclose(found["centre_mm"], [MIDDLE, MIDDLE], atol=1e-4)
@@ -92,19 +83,18 @@ def test_mixtures_lie_where_the_nodules_are_in_the_world_and_reconstructions_ove
     assert len(components) == 8
     row = components[4 + narrow]
     assert (row["name"], row["component"]) == ("moved", str(narrow))
-    axes, n = "xyz", narrow
-    wanted = {f"{axes[i]}_mm": means[1, n, i] for i in range(3)} | {"weight": weights[1, n]}
-    wanted |= {f"{axes[i]}{axes[j]}_mm2": covariances[1, n, i, j] for i in range(3) for j in range(i, 3)}
-    assert {name: float(row[name]) for name in wanted} == pytest.approx(wanted, rel=1e-4)
+    xx, xy, xz, _, yy, yz, _, _, zz = covariances[1, narrow].ravel()
+    wanted = [weights[1, narrow], *means[1, narrow], xx, xy, xz, yy, yz, zz]
+    names = "weight x_mm y_mm z_mm xx_mm2 xy_mm2 xz_mm2 yy_mm2 yz_mm2 zz_mm2"
+    assert [float(row[name]) for name in names.split()] == pytest.approx(wanted, rel=1e-4)
     assert float(nodules[1]["loss"]) < 0.5 * float(nodules[1]["loss_before"])
     assert printed[0].startswith("2 volumes described, mean loss ")
     assert "after 60 steps, " in printed[0]
-    image = sitk.Image()
     for name, path in zip(("middle", "moved"), files[0], strict=True):
-        image, volume = (sitk.ReadImage(str(file)) for file in (out / "reconstructions" / f"{name}.nii.gz", path))
-        assert (image.GetSize(), image.GetSpacing()) == ((8, 8, 8), (2.5, 2.5, 2.5))
-        there = sitk.GetArrayFromImage(sitk.Resample(volume, image, sitk.Transform(), sitk.sitkLinear, -900.0))
-        alike = np.corrcoef(sitk.GetArrayFromImage(image).ravel(), there.ravel())[0, 1]
+        made, volume = (sitk.ReadImage(str(file)) for file in (out / "reconstructions" / f"{name}.nii.gz", path))
+        assert (made.GetSize(), made.GetSpacing()) == ((8, 8, 8), (2.5, 2.5, 2.5))
+        there = sitk.GetArrayFromImage(sitk.Resample(volume, made, sitk.Transform(), sitk.sitkLinear, -900.0))
+        alike = np.corrcoef(sitk.GetArrayFromImage(made).ravel(), there.ravel())[0, 1]
         assert alike > 0.94  # 0.87 and less with an axis turned round
     # The output is a folder of cubes for the project.
     cubes = prepare.load(DataConfig(source="cubes", root=str(out), crop="whole", shape=8, cache=str(tmp_path / "again")))
@@ -191,8 +181,8 @@ def test_each_volume_has_a_file_and_a_row_with_its_path_and_a_whole_scan_is_name
 
 def middle(path):
     """The middle of an image in the world."""
-    image = sitk.ReadImage(str(path))
-    return image.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in image.GetSize()])
+    read = sitk.ReadImage(str(path))
+    return read.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in read.GetSize()])
 
 
 def test_arrays_in_one_file_are_described_some_at_a_time_with_the_same_result(describe, tmp_path, monkeypatch):
@@ -232,7 +222,7 @@ def test_each_annotated_nodule_of_a_luna16_folder_is_described(describe, tmp_pat
     np.testing.assert_allclose(arrays(out)["centre_mm"], centres, atol=1e-4)
     assert arrays(out)["edge_mm"].tolist() == [16, 12]
     np.testing.assert_allclose([middle(out / row["file"]) for row in table], centres, atol=1e-3)
-    words = {"root": ["--data.root", scans], "csv": ["--data.root", scans, "--data.csv", "mine.csv"]}
-    words["folder and csv"] = [scans, "--data.csv", "mine.csv"]
-    found = [describe(*given, "--data.source", "luna16", out=name)[0] for name, given in words.items()]
-    assert [len(rows(place / "nodules.csv")) for place in found] == [2, 1, 1]
+    mine = ("--data.csv", "mine.csv")
+    for count, *words in ((2, "--data.root", scans), (1, "--data.root", scans, *mine), (1, scans, *mine)):
+        out, _ = describe(*words, "--data.source", "luna16", out=f"{len(words)} words")
+        assert len(rows(out / "nodules.csv")) == count

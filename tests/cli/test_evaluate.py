@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -10,37 +11,44 @@ import pytest
 from sklearn.decomposition import PCA
 
 import gmmae
-from gmmae.cli.arguments import parse_train
 from gmmae.cli.evaluate import COLUMNS
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.data import grouped
 from gmmae.system.errors import InputError
-from gmmae.system.files import write_text
 from gmmae.training import checkpoint, compilation
 from gmmae.training.checkpoint import Checkpoint
-from gmmae.training.loop import run
 from gmmae.training.records import Progress
-from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 from gmmae.workloads.nodules import baselines
-from tests.commands import refusal, rows, run_gmmae
-from tests.small import Recorder, small
+from tests.commands import lines_of, refusal, rows, run_gmmae
+from tests.small import small
 
 
-def evaluate(capsys, *arguments):
-    code = run_gmmae("evaluate", *arguments)
-    return code, *capsys.readouterr()
+@pytest.fixture
+def evaluate(capsys):
+    return partial(lines_of, capsys, "evaluate")
 
 
-def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, capsys):
+def column(table, name):
+    return np.array([float(row[name]) for row in table])
+
+
+def train(folder, source, *words):
+    """Trains a workload of this source for an epoch, and returns the words that do it."""
+    (folder / "mine.py").write_text(source)
+    call = ["train", "--config", "none", "--workload", folder / "mine.py", "--workdir", folder / "run", "--stop.max-epochs", 1]
+    call += ["--parallel.devices", 1, "--log.no-tensorboard", *words]
+    assert run_gmmae(*call) == 0
+    return call
+
+
+def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, evaluate):
     folder, record = mixture_run
-    code, printed, _ = evaluate(capsys, folder)
-    assert code == 0
-    head, loss, *_, intervals, scale, _, place = printed.splitlines()
+    head, loss, *_, intervals, scale, _, place = evaluate(folder)
     assert head == f"{folder}: the parameters of epoch {record.best_epoch}, the best, on 6 validation samples"
     table = rows(folder / "evaluation.csv")
-    values = np.array([float(row["loss"]) for row in table])
+    values = column(table, "loss")
     assert values.mean() == pytest.approx(record.best_val_loss, rel=1e-5)  # other programs round otherwise
     assert intervals.startswith("95 % intervals resample the 6 groups (patients, or scans where none is named) of 6 samples")
     name, mean, words = loss.split(maxsplit=2)
@@ -49,7 +57,7 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, ca
     assert float(mean) == pytest.approx(values.mean(), rel=1e-5)
     assert words == f"({expected.low:.6g} to {expected.high:.6g})"
     for model in ("mean_volume", "pca_5", "pca_8"):
-        better = values.mean() < np.mean([float(row[model]) for row in table])
+        better = values.mean() < column(table, model).mean()
         assert f"{'better' if better else 'worse'} than {model} (" in scale
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
@@ -71,39 +79,33 @@ def test_the_scale_is_that_of_scikit_learns_components(loss, power):
         np.testing.assert_allclose(found[name], (abs(error) ** power).mean(1), rtol=1e-3)
 
 
-def test_other_data_are_evaluated_whole_however_few_they_are(mixture_run, tmp_path, capsys):
-    folder, _ = mixture_run
-    out = tmp_path / "other.csv"
-    code, printed, _ = evaluate(capsys, folder, "--data.seed", 5, "--data.samples", 4, "--out", out)
-    assert code == 0  # the run's 6 validation samples would be too many
-    assert printed.splitlines()[0].endswith("on 4 unseen samples")
-    assert "for scale: the loss " in printed
-    table = rows(out)
-    assert len(table) == 4
+def test_other_data_are_evaluated_whole_however_few_they_are(mixture_run, tmp_path, evaluate):
+    folder, out = mixture_run.folder, tmp_path / "other.csv"
+    # The run's 6 validation samples would be too many.
+    printed = evaluate(folder, "--data.seed", 5, "--data.samples", 4, "--out", out)
+    assert printed[0].endswith("on 4 unseen samples")
+    assert "for scale: the loss " in "\n".join(printed)
     model = gmmae.load(folder, data__seed=5, data__samples=4, data__validation=0.25)
     data = model.workload.load()
-    expected = np.concatenate([model.losses(data.train), model.losses(data.validation)])
-    np.testing.assert_allclose([float(row["loss"]) for row in table], expected, rtol=1e-4)
     simple = baselines(small().settings, registry.build(small()).load().train)[1]  # of the run's training volumes
-    expected = np.concatenate([simple(data.train)["pca_5"], simple(data.validation)["pca_5"]])
-    np.testing.assert_allclose([float(row["pca_5"]) for row in table], expected, rtol=1e-4)
+    for name, values in (("loss", model.losses), ("pca_5", lambda samples: simple(samples)["pca_5"])):
+        expected = np.concatenate([values(data.train), values(data.validation)])
+        np.testing.assert_allclose(column(rows(out), name), expected, rtol=1e-4)
 
 
-def test_other_data_have_no_scale_where_the_runs_own_have_changed(mixture_run, tmp_path, capsys):
-    shutil.copytree(mixture_run.folder, folder := tmp_path / "run")
+def test_other_data_have_no_scale_where_the_runs_own_have_changed(mixture_run, tmp_path, evaluate):
+    folder = shutil.copytree(mixture_run.folder, tmp_path / "run")
     path = folder / "fingerprint.json"
     path.write_text(path.read_text().replace('"train": ["', '"train": ["other'))
-    code, printed, _ = evaluate(capsys, folder, "--data.seed", 5, "--data.samples", 4)
-    assert (code, "for scale" in printed) == (0, False)
+    assert "for scale" not in "\n".join(evaluate(folder, "--data.seed", 5, "--data.samples", 4))
 
 
-def test_a_run_whose_folder_of_data_was_ignored_can_be_opened(mixture_run, tmp_path, capsys):
+def test_a_run_whose_folder_of_data_was_ignored_can_be_opened(mixture_run, tmp_path, capsys, evaluate):
     """Earlier versions trained on synthetic nodules where only `--data.root` was given."""
-    folder = tmp_path / "run"
-    shutil.copytree(mixture_run.folder, folder)
-    config = WorkDir(folder).config
+    folder = shutil.copytree(mixture_run.folder, tmp_path / "run")
+    config = folder / "config.toml"
     config.write_text(config.read_text().replace('root = "none"', 'root = "scans"'))
-    assert evaluate(capsys, folder, "--data.cache", tmp_path / "cache")[0] == 0
+    evaluate(folder, "--data.cache", tmp_path / "cache")
     message = "data.source must be cubes for others; got 'synthetic'"
     assert message in refusal(capsys, "evaluate", folder, "--data.root", "others")
     assert gmmae.load(folder).record.epochs == mixture_run.record.epochs
@@ -113,31 +115,31 @@ def test_a_run_whose_folder_of_data_was_ignored_can_be_opened(mixture_run, tmp_p
 
 def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkeypatch):
     own = changed(small(), data__source="cubes", data__root=str(tmp_path), data__csv=str(tmp_path / "mine.csv"))
-    write_text(WorkDir(tmp_path).config, to_toml(own))
-    WorkDir(tmp_path).record.touch()
+    (tmp_path / "config.toml").write_text(to_toml(own))
+    (tmp_path / "record.json").touch()
     monkeypatch.setattr("gmmae.training.trained.restore", lambda config, workdir: config.settings.data.csv)
     assert gmmae.load(tmp_path) == own.settings.data.csv
     assert gmmae.load(tmp_path, data__root="elsewhere") == "auto"
     assert gmmae.load(tmp_path, data__root="elsewhere", data__csv="theirs.csv") == "theirs.csv"
 
 
-def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(own_run, capsys):
+def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(own_run, evaluate):
     folder, record = own_run
-    code, printed, _ = evaluate(capsys, folder)
-    assert code == 0
+    printed = evaluate(folder)
     table = rows(folder / "evaluation.csv")
     assert list(table[0]) == ["name", "split", "loss", "accuracy"]  # it names no groups
-    assert "95 % intervals take the 24 samples for independent of each other: the workload names no groups\n" in printed
+    assert "95 % intervals take the 24 samples for independent of each other: the workload names no groups" in printed
     assert [row["name"] for row in table] == list(map(str, range(24)))
-    assert np.mean([float(row["accuracy"]) for row in table]) == pytest.approx(record.best_metrics["accuracy"])
-    assert np.mean([float(row["loss"]) for row in table]) == pytest.approx(record.best_val_loss, rel=1e-5)
-    assert "accuracy" in printed
+    assert column(table, "accuracy").mean() == pytest.approx(record.best_metrics["accuracy"])
+    assert column(table, "loss").mean() == pytest.approx(record.best_val_loss, rel=1e-5)
+    assert "accuracy" in "\n".join(printed)
 
 
 SCALED = """
 from dataclasses import dataclass
 from pathlib import Path
 import jax.numpy as jnp
+import jax
 import numpy as np
 from gmmae.workloads.interface import Splits, Workload
 
@@ -165,22 +167,15 @@ def build(config):
 """
 
 
-def test_a_source_is_evaluated_in_its_own_numbers_and_says_what_a_changed_file_has_done(tmp_path, capsys):
-    (tmp_path / "scaled.py").write_text(SCALED)
-    (tmp_path / "scale.txt").write_text("1")
+def test_a_source_is_evaluated_in_its_own_numbers_and_says_what_a_changed_file_has_done(tmp_path, capsys, evaluate):
     run = tmp_path / "run"
-    options = ("--parallel.devices", 1, "--stop.max-epochs", 1, "--log.no-tensorboard")
-    assert run_gmmae("train", "--config", "none", "--workload", tmp_path / "scaled.py", "--workdir", run, *options) == 0
-    assert evaluate(capsys, run)[0] == 0
+    (tmp_path / "scale.txt").write_text("1")
+    call = train(tmp_path, SCALED)
+    evaluate(run)
     table = rows(run / "evaluation.csv")
-    assert [float(row["count"]) for row in table] == [1001] * 20, "no number is rounded to the 8 bits of the loss"
+    assert column(table, "count").tolist() == [1001] * 20, "no number is rounded to the 8 bits of the loss"
     (tmp_path / "scale.txt").write_text("2")
-    more = ("--stop.max-epochs", 2)
-    for command in (
-        ("evaluate", run),
-        ("export", run, "--out", tmp_path / "model.zip"),
-        ("train", "--config", "none", "--workload", tmp_path / "scaled.py", "--workdir", run, *options, *more),
-    ):
+    for command in (("evaluate", run), ("export", run, "--out", tmp_path / "model.zip"), (*call, "--stop.max-epochs", 2)):
         assert run_gmmae(*command) == 0
         assert "warning: the validation loss of these parameters was " in capsys.readouterr().err
 
@@ -188,6 +183,7 @@ def test_a_source_is_evaluated_in_its_own_numbers_and_says_what_a_changed_file_h
 IN_ANOTHER_UNIT = """
 from dataclasses import dataclass
 import jax.numpy as jnp
+import jax
 import numpy as np
 from gmmae.workloads.interface import Splits, Workload
 
@@ -219,29 +215,27 @@ def build(config):
     ("kind", "kinds"),
     [("named", ["train"] * 12 + ["validation"] * 12), ("plain", ["unknown"] * 24), ("source", ["unknown"] * 24)],
 )
-def test_samples_of_ones_own_are_known_by_their_origins_in_other_settings_too(tmp_path, capsys, kind, kinds):
-    (tmp_path / "mine.py").write_text(IN_ANOTHER_UNIT)
-    run, words = tmp_path / "run", ("--kind", kind, "--stop.max-epochs", 1, "--log.no-tensorboard")
-    assert run_gmmae("train", "--config", "none", "--workload", tmp_path / "mine.py", "--workdir", run, *words) == 0
-    assert evaluate(capsys, run, "--scale", 2.0, "--out", tmp_path / "all.csv")[0] == 0
+def test_samples_of_ones_own_are_known_by_their_origins_in_other_settings_too(tmp_path, kind, kinds, evaluate):
+    train(tmp_path, IN_ANOTHER_UNIT, "--kind", kind)
+    evaluate(tmp_path / "run", "--scale", 2.0, "--out", tmp_path / "all.csv")
     table = rows(tmp_path / "all.csv")
     assert [row["split"] for row in table] == kinds
     assert (table[0]["site"], table[-1]["site"]) == ("", "11")
 
 
-def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, capsys):
-    folder, _ = mixture_run
+def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, evaluate):
+    folder = mixture_run.folder
     (folder / "evaluation.csv").unlink(missing_ok=True)
     (folder / "evaluation.csv").mkdir()
-    code, printed, _ = evaluate(capsys, folder)
+    printed = evaluate(folder)
     (folder / "evaluation.csv").rmdir()
-    assert code == 0
-    assert f"no CSV was written: {folder} cannot be written (Is a directory)" in printed
+    assert f"no CSV was written: {folder} cannot be written (Is a directory)" in "\n".join(printed)
 
 
 DISTANCES = """
 from dataclasses import dataclass
 import jax.numpy as jnp
+import jax
 import numpy as np
 from gmmae.config.rules import Section
 from gmmae.workloads.interface import Splits
@@ -264,10 +258,7 @@ def build(config):
 @pytest.fixture(scope="module")
 def distances(tmp_path_factory):
     root = tmp_path_factory.mktemp("distances")
-    (root / "distances.py").write_text(DISTANCES)
-    options = ["--workload", str(root / "distances.py"), "--stop.max-epochs", "1", "--log.no-tensorboard"]
-    config = parse_train([*options, "--parallel.devices", "1", "--optim.batch-size", "2"], "train.py")[0]
-    run(config, root / "run", Recorder())
+    train(root, DISTANCES, "--optim.batch-size", 2)
     return root / "run"
 
 
@@ -289,62 +280,55 @@ PATIENTS = "(patients, or scans where none is named)"
         ("aabbcc", "inf", "unknown: loss inf (1 of 1 values is not finite)"),
     ],
 )
-def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_path, capsys, groups, last, lines):
+def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_path, groups, last, lines, evaluate):
     options = ("--groups", groups, "--last", last, "--out", tmp_path / "out.csv")
-    code, printed, _ = evaluate(capsys, distances, "--split", "validation", *options)
-    assert code == 0
+    printed = " ".join(" ".join(evaluate(distances, "--split", "validation", *options)).split())
     expected = grouped.mean(np.array([1.0, 1, 2, 2, 6, 6]), [*(groups or "abcdef")])
-    interval = f"{expected.low:.6g} to {expected.high:.6g}"
-    assert lines.replace("INTERVAL", interval) in " ".join(printed.split())
+    assert lines.replace("INTERVAL", f"{expected.low:.6g} to {expected.high:.6g}") in printed
     if groups == "aabbcc":
         assert (expected.low, expected.high) == (1, 6)
     assert [row.get("group", "") for row in rows(tmp_path / "out.csv")] == [*(groups or [""] * 6)]
 
 
 def test_parameters_that_are_not_finite_are_no_model(mixture_run, tmp_path, capsys):
-    folder, record = tmp_path / "run", mixture_run[1]
-    shutil.copytree(mixture_run[0], folder)
-    setup = compilation.prepare(small())
-    state = compilation.initial_state(setup)
+    folder = shutil.copytree(mixture_run.folder, tmp_path / "run")
+    state = compilation.initial_state(compilation.prepare(small()))
     broken = jax.tree.map(lambda leaf: np.full_like(leaf, np.inf), state.params)
     with checkpoint.opened(folder / "checkpoints", keep=1) as manager:
-        checkpoint.save(manager, Checkpoint(state, broken, Progress(3, record.best_epoch, {}, 3, "0")))
-    code, printed, error = evaluate(capsys, folder)
-    assert (code, printed) == (2, "")
-    assert error == (
-        f"error: the checkpoint {folder / 'checkpoints' / '3'} must hold finite parameters; some are NaN or "
-        "infinite: train again, or give another workdir\n"
+        checkpoint.save(manager, Checkpoint(state, broken, Progress(3, mixture_run.record.best_epoch, {}, 3, "0")))
+    message = (
+        f"the checkpoint {folder / 'checkpoints' / '3'} must hold finite parameters; some are NaN or infinite: train again"
     )
+    assert message in refusal(capsys, "evaluate", folder)
 
 
-def test_out_replaces_an_earlier_evaluation_and_no_other_file(mixture_run, tmp_path, capsys):
-    for name, text, expected in (("own.csv", "", 0), ("own.csv", None, 0), ("thesis.txt", "precious", 2)):
-        if text is not None:
-            (tmp_path / name).write_text(text)
-        code, _, error = evaluate(capsys, mixture_run.folder, "--out", tmp_path / name)
-        assert (code, "which holds something else" in error) == (expected, expected == 2)
-    assert (tmp_path / "thesis.txt").read_text() == "precious"
-    assert len(rows(tmp_path / "own.csv")) == 6
+def test_out_replaces_an_earlier_evaluation_and_no_other_file(mixture_run, tmp_path, capsys, evaluate):
+    own, thesis = tmp_path / "own.csv", tmp_path / "thesis.txt"
+    own.touch()
+    for _ in range(2):
+        evaluate(mixture_run.folder, "--out", own)
+    assert len(rows(own)) == 6
+    thesis.write_text("precious")
+    assert "which holds something else" in refusal(capsys, "evaluate", mixture_run.folder, "--out", thesis)
+    assert thesis.read_text() == "precious"
 
 
-def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, capsys):
-    places, files, printed = [], [], ""
+def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, evaluate):
+    places, files, printed = [], [], []
     options = [(), ("--split", "train"), ("--data.seed", 5), ("--data.seed", 6), ("--data.seed", 5, "--split", "validation")]
     for more in [*options, ("--loss", "mae")]:
-        code, printed, _ = evaluate(capsys, mixture_run.folder, *more)
-        assert code == 0
-        places.append(Path(printed.splitlines()[-1].removeprefix("samples").strip()))
+        printed = evaluate(mixture_run.folder, *more)
+        places.append(Path(printed[-1].removeprefix("samples").strip()))
         files.append(places[-1].read_text())
-    assert "on 6 validation samples\n" in printed  # another loss of the same data
-    assert np.mean([float(row["loss"]) for row in rows(places[-1])]) > 2 * mixture_run.record.best_val_loss
+    assert printed[0].endswith("on 6 validation samples")  # another loss of the same data
+    assert column(rows(places[-1]), "loss").mean() > 2 * mixture_run.record.best_val_loss
     assert len(set(places)) == len(places)
     assert [place.read_text() for place in places] == files
     own, train, other, *_, mae = (place.name for place in places)
     assert (own, train) == ("evaluation.csv", "evaluation_train.csv")
     assert re.fullmatch(r"evaluation_all_synthetic_[0-9a-f]{8}\.csv", other)
     assert re.fullmatch(r"evaluation_[0-9a-f]{8}\.csv", mae)
-    _, printed, _ = evaluate(capsys, mixture_run.folder, "--data.seed", 5)
-    assert printed.endswith(f" {places[2]}\n")  # the same question
+    assert evaluate(mixture_run.folder, "--data.seed", 5)[-1].endswith(f" {places[2]}")  # the same question
 
 
 def test_samples_in_small_batches_have_the_same_losses(mixture_run, monkeypatch):

@@ -7,6 +7,7 @@ import sys
 import zipfile
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -61,23 +62,20 @@ def exported(root, tmp_path, monkeypatch):
     """
     file, model = export(root, tmp_path), gmmae.load(root)
     samples = model.workload.load().train
-    given = samples if isinstance(samples, dict) else {"only": samples}
-    np.savez(tmp_path / "given.npz", **given)
+    given, found = tmp_path / "given.npz", tmp_path / "found.npz"
+    np.savez(given, **(samples if isinstance(samples, dict) else {"only": samples}))
     with zipfile.ZipFile(file) as archive:
         archive.extract("load.py", tmp_path)
         meta = json.loads(archive.read("meta.json"))
-    names = [tmp_path, file, tmp_path / "given.npz", tmp_path / "found.npz"]
-    done = subprocess.run([sys.executable, "-I", "-c", LOAD, *map(str, names)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "-I", "-c", LOAD, tmp_path, file, given, found], check=True)
     expected = {}
     monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 1)
     for count in (1, 3, 20):
-        part = {name: array[:count] for name, array in given.items()}
-        part = part.get("only", part)
-        found = {"losses": {"": model.losses(part)}, "metrics": model.metrics(part)}
-        found["describe"] = model.describe(part) if model.workload.describe else {}
-        expected |= {f"{count} {function} {name}": array for function, of in found.items() for name, array in of.items()}
-    with np.load(tmp_path / "found.npz") as arrays:
+        part = jax.tree.map(lambda array, count=count: array[:count], samples)
+        of = {"losses": {"": model.losses(part)}, "metrics": model.metrics(part)}
+        of["describe"] = model.describe(part) if model.workload.describe else {}
+        expected |= {f"{count} {function} {name}": array for function, those in of.items() for name, array in those.items()}
+    with np.load(found) as arrays:
         assert arrays.keys() == expected.keys()
         for name, array in arrays.items():
             assert (array.dtype, array.shape) == (expected[name].dtype, expected[name].shape)
@@ -149,15 +147,14 @@ def test_a_program_that_jax_cannot_read_leaves_parameters_and_settings_from_whic
 
 def test_a_workload_that_has_moved_is_given_to_load(own_run, tmp_path):
     config = gmmae.load(own_run.folder).config
-    here, moved = tmp_path / "mine.py", tmp_path / "moved.py"
-    shutil.copy(config.workload, here)
+    here = shutil.copy(config.workload, tmp_path / "mine.py")
     run(replace(config, workload=str(here)), tmp_path / "run", Recorder())
     file = export(tmp_path / "run", tmp_path)
-    here.rename(moved)
+    moved = str(here.rename(tmp_path / "moved.py"))
     registry.load.cache_clear()
     with pytest.raises(InputError, match=r"workload file not found: .*mine.py.*gmmae.load"):
         gmmae.load(file)
-    assert gmmae.load(file, workload=str(moved)).config.workload == str(moved)
+    assert gmmae.load(file, workload=moved).config.workload == moved
 
 
 def test_files_that_are_no_export_and_places_that_are_none_are_refused_in_a_line(mixture_run, tmp_path, capsys):

@@ -31,6 +31,14 @@ def folder(tmp_path_factory):
     return root
 
 
+def linked(folder, place, text):
+    """Another folder of the same volumes, with a CSV of its own."""
+    place.mkdir()
+    (place / "scans").symlink_to(folder / "scans")
+    (place / "nodules.csv").write_text(text)
+    return place
+
+
 def words_of(root, tmp_path):
     """The options that name a folder of cubes, which this process reads."""
     words = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache")
@@ -47,11 +55,9 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     lines_of(capsys, "evaluate", run, "--split", "all", "--out", tmp_path / "evaluated.csv")
     lines_of(capsys, "classify", run, "--label-column", "diagnosis", "--seeds", 1)
     lines_of(capsys, "describe", run, "--out", tmp_path / "described")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "scans").symlink_to(folder / "scans")
     text = (folder / "labels.csv").read_text()
-    (other / "nodules.csv").write_text(text.replace("image_path", "volume").replace("size_mm", "long axis"))
+    renamed = text.replace("image_path", "volume").replace("size_mm", "long axis")
+    other = linked(folder, tmp_path / "other", renamed)
     names = ("--data.file-column", "volume", "--data.diameter-column", "long axis")
     lines_of(capsys, "describe", run, other, *names, "--out", tmp_path / "others")
     assert len(rows(tmp_path / "others" / "nodules.csv")) == 32
@@ -63,7 +69,7 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     assert {row["nodule_id"] for row in evaluated} == {row["nodule_id"] for row in described} == set(known)
     assert all(row["label"] == row["diagnosis"] for row in predicted)
     assert len({row["group"] for row in evaluated}) == 16
-    (tmp_path / "smaller.csv").write_text((folder / "labels.csv").read_text().replace(",9.", ",8."))
+    (tmp_path / "smaller.csv").write_text(text.replace(",9.", ",8."))
     lines_of(capsys, "evaluate", run, "--data.csv", tmp_path / "smaller.csv", "--out", tmp_path / "smaller")
     assert {row["split"] for row in rows(tmp_path / "smaller")} == {"train", "validation"}  # though they are cut in another way
     # So few patients are cross-validated, and other cuts of theirs are no test.
@@ -73,19 +79,19 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     assert "labels for a test: none" in " ".join(printed)
     # Labels of held-out nodules that no classifier had are a test.
     held_out = {row["nodule_id"] for row in evaluated if row["split"] == "validation"}
-    lines = (folder / "labels.csv").read_text().splitlines()
+    lines = text.splitlines()
     some = [line.rpartition(",")[0] + "," if line.split(",")[0] in held_out else line for line in lines]
     (tmp_path / "some.csv").write_text("\n".join(some))
     lines_of(capsys, "classify", run, "--data.csv", tmp_path / "some.csv", "--label-column", "diagnosis", "--seeds", 1)
     lines_of(capsys, "predict", run, folder, "--out", tmp_path / "predicted")
     found = rows(tmp_path / "predicted" / "probabilities.csv")
-    assert {row["nodule_id"]: row["split"] for row in found} == {
-        name: "validation" if name in held_out else "fitted" for name in known
-    }
+    assert {row["nodule_id"]: row["split"] for row in found} == dict.fromkeys(known, "fitted") | dict.fromkeys(
+        held_out, "validation"
+    )
     # A patient of the training set is known by any column that names patients, and by a scan, and without a label too.
-    patient = next(row["PatientID"] for row in evaluated if row["split"] == "train")
-    unlabelled = [line.rpartition(",")[0] + "," if f",{patient}," in line else line for line in lines]
     trained = next(row for row in evaluated if row["split"] == "train")
+    patient = trained["PatientID"]
+    unlabelled = [line.rpartition(",")[0] + "," if f",{patient}," in line else line for line in lines]
     with_scans = [f"{line},scan of {line.partition(',')[0]}" for line in unlabelled[1:]]
     (tmp_path / "unlabelled.csv").write_text("\n".join([f"{lines[0]},seriesuid", *with_scans]))
     lines_of(capsys, "classify", run, "--data.csv", tmp_path / "unlabelled.csv", "--label-column", "diagnosis", "--seeds", 1)
@@ -106,11 +112,9 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
 
 
 def test_of_two_columns_for_one_thing_the_first_of_the_list_is_used_and_said(folder, tmp_path, capsys):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "scans").symlink_to(folder / "scans")
     header, *lines = (folder / "labels.csv").read_text().splitlines()
-    (other / "nodules.csv").write_text("\n".join([f"path,{header}", *(f"gone.nii,{line}" for line in lines)]))
+    text = "\n".join([f"path,{header}", *(f"gone.nii,{line}" for line in lines)])
+    other = linked(folder, tmp_path / "other", text)
     words = ("data", "prepare", *words_of(other, tmp_path))
     printed = "\n".join(lines_of(capsys, *words))
     assert "file (as image_path); that are only kept: path, nodule_id, diagnosis" in printed

@@ -49,9 +49,8 @@ def trained(root, columns=COLUMNS, masks=True):
         row = (name, f"P{number}", f"{diameter:.3f}", kind, "" if number == 7 else 1 + number % 5)
         lines.append(dict(zip(COLUMNS, row, strict=True)))
     (root / "cubes/nodules.csv").write_text(csv_text(lines, columns))
-    data = {"source": "cubes", "root": str(root / "cubes"), "cache": str(root / "cache"), "workers": 1, "validation": 8}
-    data = {f"data__{name}": value for name, value in {**data, "padding": "replicate"}.items()}
-    config = small(**{name: value for name, value in SMALL_LATTICE.items() if not name.startswith("data__")}, **data)
+    data = {"data__source": "cubes", "data__root": str(root / "cubes"), "data__cache": str(root / "cache"), "data__workers": 1}
+    config = small(**SMALL_LATTICE | data | {"data__validation": 8, "data__padding": "replicate"})
     return TrainedRun(root / "run", run(config, root / "run", Recorder()))
 
 
@@ -118,23 +117,8 @@ def test_another_size_shows_the_same_nodules_also_in_scans(lattice_run, tmp_path
 
 def test_everything_may_be_asked_for_at_once(full, tmp_path):
     out = tmp_path / "made"
-    words = (
-        "--diameter-mm",
-        6,
-        10,
-        "--category",
-        "solid",
-        "--malignancy",
-        2,
-        4,
-        "--size",
-        12,
-        "--bandwidth",
-        0.9,
-        "--count",
-        6,
-    )
-    assert run_gmmae("generate", full.folder, *words, "--out", out) == 0
+    words = "--diameter-mm 6 10 --category solid --malignancy 2 4 --size 12 --bandwidth 0.9 --count 6"
+    assert run_gmmae("generate", full.folder, *words.split(), "--out", out) == 0
     made = rows(out / "nodules.csv")
     assert len(made) == 6
     assert all(row["category"] == "solid" and 6 <= float(row["diameter_mm"]) <= 10 for row in made)
@@ -144,9 +128,9 @@ def test_everything_may_be_asked_for_at_once(full, tmp_path):
 
 def test_data_without_masks_and_columns_make_nodules_others_for_each_seed(bare, tmp_path):
     distances = []
-    for seed in ("0", "1"):
-        words = ("--out", tmp_path / seed, "--count", 3, "--diameter-mm", 6, 10, "--seed", seed)
-        assert run_gmmae("generate", bare.folder, *words) == 0
+    for seed in "01":
+        words = f"--count 3 --diameter-mm 6 10 --seed {seed}"
+        assert run_gmmae("generate", bare.folder, *words.split(), "--out", tmp_path / seed) == 0
         made = rows(tmp_path / seed / "nodules.csv")
         assert {row["category"] for row in made} == {""}
         distances.append([row["distance"] for row in made])
@@ -171,7 +155,7 @@ def test_data_without_masks_and_columns_make_nodules_others_for_each_seed(bare, 
 )
 def test_what_cannot_be_is_one_line_and_writes_nothing(made_with, words, message, tmp_path, capsys, monkeypatch, request):
     folder = request.getfixturevalue(made_with).folder
-    if made_with == "lattice_run" and words.split()[0] in ("--insert-into", "--size", "--count"):  # before any work is done
+    if made_with == "lattice_run":  # before any work is done
         monkeypatch.setattr(sources, "load", None)
     if "512" in words:  # the memory is the same on any machine
         monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 4 * 2**20}.__getitem__)

@@ -27,8 +27,8 @@ def places(mixture_run, lattice_run, tmp_path_factory):
     shutil.copytree(mixture_run.folder, root / "cubic_run")
     for name, seed in (("real", 0), ("generated", 1)):
         nodules = balls(seed, 60, name)
-        known = {"names": nodules.names, "groups": nodules.groups, "categories": nodules.categories}
-        np.savez(root / f"{name}.npz", volumes=nodules.values, masks=nodules.masks, **known)  # pyright: ignore[reportArgumentType]
+        known = {key: getattr(nodules, key) for key in ("masks", "names", "groups", "categories")}
+        np.savez(root / f"{name}.npz", volumes=nodules.values, **known)
     assert run_gmmae("data", "synth", root / "scans", "--scans", 1, "--pixels", 96, "--slices", 60, "--nodules", 1, 1) == 0
     assert run_gmmae("generate", root / "run", "--out", root / "before", "--count", 2) == 0
     sweep = SweepConfig(
@@ -73,14 +73,13 @@ def quick(monkeypatch):
 
 def files(folder):
     """Those of a folder, without hidden ones and what depends on the clock: TensorBoard's files, dates in a ZIP archive."""
-    whole = {name: data for name, data in tree(folder).items() if not name.startswith(".")}
-    found = {re.sub(r"tfevents.*", "tfevents", name): data for name, data in whole.items()}
-    for name in found:
-        if name.endswith("tfevents"):
-            found[name] = b""
+    found = {}
+    for name, data in tree(folder).items():
         if name.endswith(".zip"):
             with zipfile.ZipFile(folder / name) as archive:
-                found[name] = b"".join(archive.read(part) for part in ("load.py", "meta.json", "params.npz"))
+                data = [archive.read(part) for part in ("load.py", "meta.json", "params.npz")]
+        if not name.startswith("."):
+            found[re.sub(r"tfevents.*", "tfevents", name)] = b"" if "tfevents" in name else data
     return found
 
 

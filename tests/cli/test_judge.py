@@ -37,8 +37,8 @@ def sets(tmp_path):
     real = folder(tmp_path / "real", REAL, patient=REAL.groups)
     generated = folder(tmp_path / "generated", MADE, **record)
     train = folder(tmp_path / "train", balls(2, 60, "trained"))
-    words = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1", "--data.validation", "26")
-    return real, generated, train, (*words, "--data.cache", tmp_path / "cache", "--out", tmp_path / "out")
+    words = "--data.shape 8 --data.crop whole --data.workers 1 --data.validation 26 --data.cache"
+    return real, generated, train, (*words.split(), tmp_path / "cache", "--out", tmp_path / "out")
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_what_differs_beside_the_figures_is_told(sets, tmp_path, capsys, no_page
     kinds = ["solid"] * 20 + ["part-solid"] * 10
     made = folder(tmp_path / "made", balls(1, 30, "new", size=12), category=kinds, diameter_mm=[10] * 30)
     (made / "masks").rename(made / "others")
-    said = " ".join(lines_of(capsys, "judge", real, made, "--train", train, *options))
-    wide = " ".join(lines_of(capsys, "judge", real, made, "--train", train, *options, "--data.crop", "2x"))
+    call = ("judge", real, made, "--train", train, *options)
+    said, wide = (" ".join(lines_of(capsys, *call, "--data.crop", crop)) for crop in ("whole", "2x"))
     assert "of GENERATED's cubes lie outside of their volumes, and " in wide
     assert "lie outside" not in said
     for words in (
@@ -117,14 +117,14 @@ def test_the_window_is_that_of_the_data(sets, tmp_path, capsys, no_page):
 )
 def test_what_is_wrong_is_told_in_a_line(sets, mixture_run, tmp_path, capsys, words, message):
     real, made, train, options = sets
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "thesis.tex").write_text("")
-    known = {"REAL": real, "MADE": made, "TRAIN": train, "MINE": mine, "RUN": mixture_run.folder / "config.toml"}
+    thesis = tmp_path / "mine" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.touch()
+    known = {"REAL": real, "MADE": made, "TRAIN": train, "MINE": thesis.parent, "RUN": mixture_run.folder / "config.toml"}
     known["NAMED"] = folder(tmp_path / "named", MADE.with_columns(name=[*MADE.names[:28], "real3", "real5"]))
     assert message in last_refusal(capsys, "judge", *options, *(known.get(word, word) for word in words.split()))
     assert not (tmp_path / "out").exists()
-    assert (mine / "thesis.tex").exists()
+    assert thesis.exists()
 
 
 def test_names_alone_are_no_proof_where_the_training_set_has_them_too(sets, tmp_path, capsys, no_page):

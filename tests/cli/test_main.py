@@ -13,10 +13,10 @@ import pytest
 from gmmae.cli import main, options
 from gmmae.config.toml import to_toml
 from gmmae.sweep import engine
-from gmmae.sweep.grid import SweepConfig
 from gmmae.sweep.report import page
 from gmmae.system import guard
-from tests.commands import refusal, run_gmmae
+from tests.cli.test_refusals import SWEEP
+from tests.commands import lines_of, refusal, run_gmmae
 from tests.small import small
 from tests.workloads.test_guide import EXAMPLE
 
@@ -41,9 +41,8 @@ def test_train_says_where_everything_is(tmp_path, config_file, capsys):
     for name in ("figures/reconstructions.png", "figures/losses.png", "record.json", "history.csv", "checkpoints"):
         assert str(workdir / name) in printed
         assert (workdir / name).exists()
-    assert "max_epochs after 2 epochs" in printed
-    assert "for scale: the loss 0.0" in printed
-    assert "global batch     8 = 1 × 8 a device, no padding" in printed
+    for words in ("max_epochs after 2 epochs", "for scale: the loss 0.0", "global batch     8 = 1 × 8 a device, no padding"):
+        assert words in printed
 
 
 def test_a_finished_run_tells_of_a_history_that_cannot_be_read(tmp_path, config_file, capsys):
@@ -70,18 +69,19 @@ def test_a_file_of_a_workload_may_move_and_another_one_is_refused(own_run, tmp_p
 
 
 def test_failed_optimisation_is_exit_code_3_with_a_whole_record(tmp_path, config_file):
-    assert train("--config", config_file, "--workdir", tmp_path / "run", "--optim.learning-rate", "1e30") == 3
-    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    run = tmp_path / "run"
+    assert train("--config", config_file, "--workdir", run, "--optim.learning-rate", "1e30") == 3
+    record = json.loads((run / "record.json").read_text())
     assert (record["stop_reason"], record["time_to_target_s"]) == ("diverged", None)
-    assert len((tmp_path / "run" / "history.csv").read_text().splitlines()) == record["epochs"] + 1
-    assert (tmp_path / "run" / "figures" / "losses.png").is_file()
+    assert len((run / "history.csv").read_text().splitlines()) == record["epochs"] + 1
+    assert (run / "figures" / "losses.png").is_file()
 
 
 @pytest.fixture
 def sweep_file(tmp_path):
     """28 volumes, 22 of them for training, and a base batch of 8."""
     path = tmp_path / "tiny.toml"
-    path.write_text(to_toml(SweepConfig(scaling=("strong", "weak"), devices=(1, 3), run=small(parallel__devices="all"))))
+    path.write_text(to_toml(SWEEP))
     return path
 
 
@@ -107,14 +107,13 @@ def test_where_a_run_or_a_sweep_is_taken_it_is_said_that_it_must_be_trusted(caps
 def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, capsys, monkeypatch):
     """Strong scaling takes 8 = 3 × 3 - 1 of the 22 volumes in 3 steps. Weak scaling asks for 24 and gets 22 = 3 × 8 - 2."""
     monkeypatch.chdir(tmp_path)
-    assert run_gmmae("sweep", "--config", sweep_file, "--dry-run") == 0
-    head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["run", "batch", "a", "device", "padded", "learning", "rate", "steps/epoch", "same", "path", "as"]
-    assert [row.split() for row in rows] == [
-        ["strong-n1-seed0", "8", "8", "0", "0.00105", "3"],
-        ["weak-n1-seed0", "8", "8", "0", "0.00105", "3", "strong-n1-seed0"],
-        ["strong-n3-seed0", "8", "3", "1", "0.00105", "3", "strong-n1-seed0"],
-        ["weak-n3-seed0", "22", "(capped", "from", "24)", "8", "2", "0.00105", "1"],
+    rows = lines_of(capsys, "sweep", "--config", sweep_file, "--dry-run")
+    assert [" ".join(row.split()) for row in rows] == [
+        "run batch a device padded learning rate steps/epoch same path as",
+        "strong-n1-seed0 8 8 0 0.00105 3",
+        "weak-n1-seed0 8 8 0 0.00105 3 strong-n1-seed0",
+        "strong-n3-seed0 8 3 1 0.00105 3 strong-n1-seed0",
+        "weak-n3-seed0 22 (capped from 24) 8 2 0.00105 1",
     ]
     assert not (tmp_path / "runs").exists()
 
@@ -122,18 +121,17 @@ def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, caps
 def test_a_sweep_of_a_workload_needs_no_file(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(EXAMPLE)
-    assert run_gmmae("sweep", "--run.workload", "mine.py", "--run.noise", 0.8, "--devices", 1, 2, "--dry-run") == 0
-    assert "strong" in capsys.readouterr().out
-    assert run_gmmae("sweep", "--config", "sweep_quick", "--run.workload", "mine.py", "--dry-run") == 2
-    assert "base: " in capsys.readouterr().err
+    words = ("sweep", "--run.workload", "mine.py", "--dry-run")
+    assert "strong" in "\n".join(lines_of(capsys, *words, "--run.noise", 0.8, "--devices", 1, 2))
+    assert "base: " in refusal(capsys, *words, "--config", "sweep_quick")
 
 
 def test_python_without_the_packages_is_told_in_one_line():
     code = "import runpy, sys; sys.modules['tyro'] = None; runpy.run_path('train.py', run_name='__main__')"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    [line] = found.stderr.splitlines()
     assert found.returncode == 2
-    assert "lacks tyro: activate gmmae's environment" in found.stderr
-    assert found.stderr.count("\n") == 1
+    assert "lacks tyro: activate gmmae's environment" in line
 
 
 @pytest.mark.parametrize(("code", "reported"), [(0, True), (4, True), (143, False), (130, False)])
@@ -155,9 +153,8 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
     written = []
     sweep_file.rename(tmp_path / "sweep.toml")
     monkeypatch.setattr(page, "write", lambda *parts: written.append(parts) or [tmp_path / "report.md"])
-    assert run_gmmae("report", tmp_path) == 0
-    assert run_gmmae("report", tmp_path, "--clusters", "pcie", "h200_nvlink", "--plan", "a.json") == 0
-    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "report.md")] * 2
+    for words in ((), ("--clusters", "pcie", "h200_nvlink", "--plan", "a.json")):
+        assert lines_of(capsys, "report", tmp_path, *words) == [str(tmp_path / "report.md")]
     found = [(config.devices, place, len(clusters), plan) for config, place, clusters, plan in written]
     assert found == [((1, 3), tmp_path, 1, None), ((1, 3), tmp_path, 2, Path("a.json"))]
 

@@ -49,22 +49,23 @@ def test_the_links_inside_and_between_nodes_are_written_as_a_plan_reads_them(mad
 
 
 def test_nodes_of_one_device_have_the_link_between_nodes_only_and_any_name_is_read_back(made_up, tmp_path):
+    out = tmp_path / "mine.toml"
     for name in ('8 × "fast"', "tab\tand line\nend", "\\"):
-        assert measure(tmp_path / "mine.toml", "--devices-per-node", 1, "--name", name, "--force") == 0
-        cluster = cost.read_cluster(tmp_path / "mine.toml")
+        assert measure(out, "--devices-per-node", 1, "--name", name, "--force") == 0
+        cluster = cost.read_cluster(out)
         assert cluster.name == name
         assert cost.all_reduce_s(cluster, 8, 2e6) == pytest.approx(cost.all_reduce_s(MADE_UP, 8, 2e6), rel=1e-3)
 
 
 def test_the_devices_of_a_host_are_one_node_and_are_really_timed(tmp_path, capsys):
-    assert measure(tmp_path / "mine.toml", "--sizes", 256, 1_048_576) == 0
-    cluster = cost.read_cluster(tmp_path / "mine.toml")
+    out = tmp_path / "mine.toml"
+    assert measure(out, "--sizes", 256, 1_048_576) == 0
+    cluster = cost.read_cluster(out)
     assert (cluster.name, cluster.devices_per_node) == ("8 × cpu", 8)
     assert (cluster.alpha_inter_s, cluster.beta_inter_bytes_per_s) == (None, None)
     assert 1e-6 < cost.all_reduce_s(cluster, 8, 1e6) < 10
-    capsys.readouterr()
     # A plan beyond a node needs the link between nodes. It is refused before anything is measured.
-    error = refusal(capsys, "plan", "--clusters", tmp_path / "mine.toml", "--workdir", tmp_path / "plan")
+    error = refusal(capsys, "plan", "--clusters", out, "--workdir", tmp_path / "plan")
     assert "devices must be at most the 8 of a node of 8 × cpu, whose link between nodes is unknown; got 32" in error
     assert not (tmp_path / "plan").exists()
 
@@ -95,15 +96,16 @@ def test_a_file_that_exists_is_kept_unless_its_replacement_is_forced_and_an_inte
 
 def together(folder, *nodes):
     """Exit codes, output and error of a process for each number of devices per node, timed together."""
-    call, port = "import sys; from gmmae.cli import main; sys.exit(main.main())", free_port()
-    words = ["measure-cluster", "--sizes", "256", str(2**22), "--distributed.coordinator", f"127.0.0.1:{port}"]
-    words += ["--distributed.num-processes", "2", "--distributed.process-id"]
-    options = {"env": {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    words = f"measure-cluster --sizes 256 4194304 --distributed.coordinator 127.0.0.1:{free_port()}"
+    words += " --distributed.num-processes 2 --distributed.process-id"
+    call = [sys.executable, "-c", "import sys; from gmmae.cli import main; sys.exit(main.main())", *words.split()]
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", call, *words, str(i), "--out", folder / f"{i}.toml", "--devices-per-node", str(node)],
+            [*call, str(i), "--out", folder / f"{i}.toml", "--devices-per-node", str(node)],
+            env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            **options,  # pyright: ignore[reportArgumentType]
         )
         for i, node in enumerate(nodes)
     ]

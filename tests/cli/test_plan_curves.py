@@ -22,13 +22,15 @@ from tests.planner.test_curves import curve, steps_at
 LOSSES = {batch: curve(batch) for batch in (8, 32, 128)}
 TARGET = ("--target", 0.25)
 LAW = {str(batch): steps_at(batch) for batch in (8, 32)}
+HUNDREDFOLD = {batch: 100 * steps for batch, steps in LAW.items()}
+"""The steps of logs, whose curves have validations far apart."""
 CLUSTERS = ("--clusters", "h200_nvlink", "k80_1gbe", "--parameters", 10**6)
 TIMES = ("--step-times", "8=0.02", "128=0.14")
 
 
-def write_csv(path, batch, names=("step", "loss", "batch"), metric=lambda loss: loss, delimiter=",", extra=()):
+def write_csv(path, batch, names=("step", "loss", "batch"), delimiter=","):
     rows = zip(LOSSES[batch].steps, LOSSES[batch].values, strict=True)
-    cells = [names, *((step, metric(loss), batch, *extra)[: len(names)] for step, loss in rows)]
+    cells = [names, *((step, loss, batch)[: len(names)] for step, loss in rows)]
     path.write_text("".join(delimiter.join(map(str, row)) + "\n" for row in cells))
     return path
 
@@ -38,14 +40,23 @@ def csvs(tmp_path):
     return [write_csv(tmp_path / f"b{batch}.csv", batch) for batch in (8, 32, 128)]
 
 
-def plan(capsys, workdir, *words):
-    """Runs the command with one small picture; pictures take most of its time."""
-    blank = canvas.blank(1.0, "")
-    with mock.patch.object(comparison, "time_to_target", return_value=blank):
-        code = run_gmmae("plan", "--curves", *words, "--workdir", workdir)
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    return out, json.loads((workdir / "plan_curves.json").read_text())
+@pytest.fixture
+def plan(tmp_path, capsys):
+    """The command with one small picture, because pictures take most of its time: what it prints, and its JSON."""
+
+    def call(*words):
+        place = tmp_path / "plan"
+        with mock.patch.object(comparison, "time_to_target", return_value=canvas.blank(1.0, "")):
+            code = run_gmmae("plan", "--curves", *words, "--workdir", place)
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return out, json.loads((place / "plan_curves.json").read_text())
+
+    return call
+
+
+def refused(capsys, *words):
+    return refusal(capsys, "plan", "--curves", *words)
 
 
 def test_curves_give_the_steps_and_say_what_they_cannot(csvs, tmp_path, capsys):
@@ -67,8 +78,8 @@ def test_curves_give_the_steps_and_say_what_they_cannot(csvs, tmp_path, capsys):
     assert (tmp_path / "plan" / "plan_curves.md").read_text().startswith("# Plan from curves\n\n- **Keep 8 or grow? ")
 
 
-def test_step_times_and_a_cluster_give_times_and_a_choice(csvs, tmp_path, capsys):
-    out, found = plan(capsys, tmp_path / "plan", *csvs, *TIMES, *CLUSTERS, "--samples", 1000, "--devices", 1, 4)
+def test_step_times_and_a_cluster_give_times_and_a_choice(csvs, plan):
+    out, found = plan(*csvs, *TIMES, *CLUSTERS, "--samples", 1000, "--devices", 1, 4)
     assert " % of the time (" in out
     assert set(found["clusters"]) == {"H200, NVLink, 400 Gb/s", "K80, 1 GbE"}
     fast, slow = found["clusters"].values()
@@ -78,26 +89,26 @@ def test_step_times_and_a_cluster_give_times_and_a_choice(csvs, tmp_path, capsys
     assert fast["best"]["expected_s"] <= 1.1 * min(cell["expected_s"] for cell in fast["cells"])
     assert "Set --samples" not in out
     assert "Set --step-times" not in out
-    half = plan(capsys, tmp_path / "plan", *csvs, *TIMES, *CLUSTERS, "--precision", "bfloat16")[1]
+    half = plan(*csvs, *TIMES, *CLUSTERS, "--precision", "bfloat16")[1]
     assert found["measured"]["gradient_bytes"] == 2 * half["measured"]["gradient_bytes"] == 4e6
-    assert "Set --clusters" in plan(capsys, tmp_path / "plan", *csvs, *TIMES)[0]
+    assert "Set --clusters" in plan(*csvs, *TIMES)[0]
 
 
-def test_no_batch_below_the_smallest_curve_is_proposed(csvs, tmp_path, capsys):
+def test_no_batch_below_the_smallest_curve_is_proposed(csvs, plan):
     """Without overhead the law would have ever smaller batches, where the noise may keep a run from the target."""
     times = ("--step-times", "1=0.001", "128=0.128", "--devices", 1, 2, 4)
-    found = plan(capsys, tmp_path / "plan", *csvs[1:], *times)[1]["clusters"].popitem()[1]
+    found = plan(*csvs[1:], *times)[1]["clusters"].popitem()[1]
     assert min(found["best_batches"]) == found["best"]["batch"] == 32
-    out = plan(capsys, tmp_path / "plan", *csvs[1:], *times, "--batch-size", 4)[0]
+    out = plan(*csvs[1:], *times, "--batch-size", 4)[0]
     assert "Warning: the batch 4 is below those of the curves" in out
 
 
-def test_a_price_and_a_power_give_the_cost_of_every_time(csvs, tmp_path, capsys):
+def test_a_price_and_a_power_give_the_cost_of_every_time(csvs, tmp_path, plan):
     file = tmp_path / "mine.toml"
     links = "device = 'A100'\ndevices_per_node = 8\nalpha_intra_s = 1e-6\nbeta_intra_bytes_per_s = 1e11\n"
     file.write_text(f"name = 'Mine'\n{links}price_per_device_hour = 'EUR 1.80'\nwatts_per_device = 400\n")
     cluster = ("--clusters", file, "--parameters", 10**6, "--devices", 1, 8)
-    out, found = plan(capsys, tmp_path / "plan", *csvs, *TIMES, *cluster)
+    out, found = plan(*csvs, *TIMES, *cluster)
     assert "times the price." in out
     assert "device time  cost (EUR)  energy (Wh)" in out
     for cell in found["clusters"]["Mine"]["cells"]:
@@ -105,17 +116,14 @@ def test_a_price_and_a_power_give_the_cost_of_every_time(csvs, tmp_path, capsys)
         assert (cell["cost_EUR"], cell["energy_Wh"]) == pytest.approx((cell["device_s"] / 2000, cell["device_s"] / 9))
 
 
-def test_columns_of_other_names_and_rows_without_a_loss(tmp_path, capsys):
+def test_columns_of_other_names_and_rows_without_a_loss(tmp_path, plan):
     names = ("global_step", "val/loss", "bs")
     others = [write_csv(tmp_path / f"o{batch}.csv", batch, names, delimiter=";") for batch in (8, 32)]
     options = ("--step-column", "global_step", "--loss-column", "val/loss", "--batch-column", "bs", *TARGET)
     bare = [write_csv(tmp_path / f"bare{batch}.csv", batch, ("step", "loss")) for batch in (8, 32)]
     bare[0].write_text(bare[0].read_text().replace("\n", "\n0.5,\n", 1))  # a row without a loss, as of a training step
-    for found in (
-        plan(capsys, tmp_path / "a", *others, *options)[1],
-        plan(capsys, tmp_path / "b", *bare, "--batches", 8, 32, *TARGET)[1],
-    ):
-        assert found["measured"]["steps"] == pytest.approx(LAW, rel=0.001)
+    for words in ((*others, *options), (*bare, *TWO, *TARGET)):
+        assert plan(*words)[1]["measured"]["steps"] == pytest.approx(LAW, rel=0.001)
 
 
 def event_folder(root, batch):
@@ -128,46 +136,46 @@ def event_folder(root, batch):
 
 
 EVENTS = ("--loss-column", "val/loss", *TARGET)
+TWO = ("--batches", 8, 32)
 
 
-def test_event_folders_of_tensorboard(tmp_path, capsys):
+def test_event_folders_of_tensorboard(tmp_path, plan):
     folders = [event_folder(tmp_path, batch) for batch in (8, 32)]
-    found = plan(capsys, tmp_path / "plan", *folders, *EVENTS, "--batches", 8, 32)[1]["measured"]["steps"]
-    assert found == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.001)
+
+    def steps(*words):
+        return plan(*folders, *EVENTS, *words)[1]["measured"]["steps"]
+
+    found = steps(*TWO)
+    assert found == pytest.approx(HUNDREDFOLD, rel=0.001)
     file = next(folders[0].iterdir())
     file.write_bytes(file.read_bytes()[:-20])  # as of a run that was killed while it wrote
-    assert plan(capsys, tmp_path / "plan", *folders, *EVENTS, "--batch-column", "batch")[1]["measured"]["steps"] == found
-
-
-def test_a_resumed_run_s_later_events_replace_the_earlier_ones(tmp_path, capsys):
-    folders = [event_folder(tmp_path, batch) for batch in (8, 32)]
-    with SummaryWriter(str(folders[0]), filename_suffix=".resumed") as writer:
+    assert steps("--batch-column", "batch") == found
+    # A resumed run's later events replace the earlier ones.
+    with SummaryWriter(str(tmp_path / "more")) as writer:
         writer.add_scalar("val/loss", 1.5, 10_000)
         writer.add_scalar("val/loss", 0.1, 20_000)
     # A file's name begins with its second of writing, so the order of the two is made certain.
-    first, second = sorted(folders[0].iterdir(), key=lambda path: path.name.endswith(".resumed"))
-    second.rename(second.with_name(f"{first.name}.resumed"))
-    found = plan(capsys, tmp_path / "p", *folders, *EVENTS, "--batches", 8, 32)[1]
-    assert 10_000 < found["measured"]["steps"]["8"] < 20_000
+    next((tmp_path / "more").iterdir()).rename(f"{file}.resumed")
+    assert 10_000 < steps(*TWO)["8"] < 20_000
 
 
-def test_work_directories_of_gmmae(tmp_path, capsys):
+def test_work_directories_of_gmmae(tmp_path, plan):
     for batch in (8, 32):
         rows = [
             Epoch(i, round(100 * step), 0, 0.001, loss, loss, 0, 0, 0, 0, 0, batch, metrics={"accuracy": 1 - loss})
             for i, (step, loss) in enumerate(zip(LOSSES[batch].steps, LOSSES[batch].values, strict=True), start=1)
         ]
-        (tmp_path / f"run{batch}").mkdir()
-        write_history(tmp_path / f"run{batch}" / "history.csv", rows, ("accuracy",))
-        digests = {"train samples": str(batch)}
-        fingerprint.write(Fingerprint([], [], 0, digests, []), tmp_path / f"run{batch}")
+        run = tmp_path / f"run{batch}"
+        run.mkdir()
+        write_history(run / "history.csv", rows, ("accuracy",))
+        fingerprint.write(Fingerprint([], [], 0, {"train samples": str(batch)}, []), run)
     runs = [tmp_path / "run8", tmp_path / "run32"]
-    out, found = plan(capsys, tmp_path / "plan", *runs, *TARGET)
+    out, found = plan(*runs, *TARGET)
     assert "all curves have the learning rate 0.001" in out
     assert "differ in data or workload" in out
-    other = plan(capsys, tmp_path / "plan", *runs, "--loss-column", "accuracy", "--mode", "max", "--target", 0.75)[1]
+    other = plan(*runs, "--loss-column", "accuracy", "--mode", "max", "--target", 0.75)[1]
     for one in (found, other):  # the second call replaces the first
-        assert one["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.001)
+        assert one["measured"]["steps"] == pytest.approx(HUNDREDFOLD, rel=0.001)
 
 
 def loss_at(batch, step):
@@ -246,7 +254,6 @@ def event_file(path, batch):
     path.with_suffix("").rmdir()
 
 
-TWO = ("--batches", 8, 32)
 LOGS = {
     lightning: ("metrics.csv", TWO, False),
     keras: ("training.log", (*TWO, "--samples", 16_001), False),
@@ -258,15 +265,22 @@ LOGS = {
 }
 
 
+def logs_of(write, root, **options):
+    """Writes logs of batch 8 and of batch 32 by the program's name for them."""
+    logs = [root / batch / LOGS[write][0] for batch in LAW]
+    for log in logs:
+        log.parent.mkdir(exist_ok=True)
+        write(log, int(log.parent.name), **options)
+    return logs
+
+
 @pytest.mark.parametrize("write", LOGS, ids=lambda write: write.__name__)
-def test_logs_of_other_programs_are_read_as_they_are(write, tmp_path, capsys):
-    name, options, timed = LOGS[write]
-    for batch in (8, 32):
-        (tmp_path / str(batch)).mkdir()
-        write(tmp_path / str(batch) / name, batch)
+def test_logs_of_other_programs_are_read_as_they_are(write, tmp_path, plan):
+    _, options, timed = LOGS[write]
+    logs = logs_of(write, tmp_path)
     (tmp_path / "8" / "hparams.yaml").touch()
-    out, found = plan(capsys, tmp_path / "plan", tmp_path / "8", tmp_path / "32" / name, *options, *TARGET)
-    assert found["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.003)
+    out, found = plan(tmp_path / "8", logs[1], *options, *TARGET)
+    assert found["measured"]["steps"] == pytest.approx(HUNDREDFOLD, rel=0.003)
     times = {str(batch): seconds_at(batch, 1) for batch in (8, 32)}
     assert found["measured"]["step_s"] == (pytest.approx(times, rel=1e-3) if timed else None)
     assert ("taken as those of one device" in out) == timed
@@ -274,8 +288,7 @@ def test_logs_of_other_programs_are_read_as_they_are(write, tmp_path, capsys):
     assert f"Time a step at batch {8 // n} first: that is what each of {n} devices would have" in out
 
 
-def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_path, capsys, monkeypatch):
-    logs = {batch: tmp_path / f"{batch}.json" for batch in (8, 32)}
+def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_path, capsys, monkeypatch, plan):
     for clock, options, expected in (
         (seconds_at, ("--step-times", "1=0.01", "32=0.02"), {"1": 0.01, "32": 0.02}),
         (seconds_at, ("--step-times", "1=10", "32=20"), {"1": 10, "32": 20}),
@@ -283,28 +296,25 @@ def test_step_times_of_logs_give_way_to_those_of_the_user_and_must_not_fall(tmp_
         (lambda batch, step: step / batch, (), None),
     ):
         monkeypatch.setitem(globals(), "seconds_at", clock)
-        for batch, path in logs.items():
-            hugging_face(path, batch, parts=1)
-        out, found = plan(capsys, tmp_path / "plan", *logs.values(), *options)
+        logs = logs_of(hugging_face, tmp_path, parts=1)
+        out, found = plan(*logs, *options)
         assert found["measured"]["step_s"] == (expected and pytest.approx(expected))
         assert ("taken as those of one device" in out) == (options == ("--step-times", "1=0.01"))
         assert ("Time a step at batch 2 first" in out) == (expected is None)
         assert ("must be in seconds" in out) == (options[2:] == ("32=20",))
-    hugging_face(logs[32], 32, rate=5e-4)
-    assert "must have one learning rate" in refusal(capsys, "plan", "--curves", *logs.values())
-    logs[32].write_text(logs[32].read_text().replace("train_samples_per_second", "flos"))  # as before the training's end
-    assert "--batches" in refusal(capsys, "plan", "--curves", *logs.values())
+    hugging_face(logs[1], 32, rate=5e-4)
+    assert "must have one learning rate" in refused(capsys, *logs)
+    logs[1].write_text(logs[1].read_text().replace("train_samples_per_second", "flos"))  # as before the training's end
+    assert "--batches" in refused(capsys, *logs)
 
 
 @pytest.mark.parametrize("write", [lightning, keras, nnunet, hugging_face], ids=lambda write: write.__name__)
-def test_learning_rates_of_logs_must_be_one_or_are_planned_with_the_batch(write, tmp_path, capsys):
-    logs = [tmp_path / str(batch) / LOGS[write][0] for batch in (8, 32)]
-    for batch, log in zip((8, 32), logs, strict=True):
-        log.parent.mkdir()
-        write(log, batch, rate=0.01 * batch)
-    line = refusal(capsys, "plan", "--curves", *logs, *LOGS[write][1])
+def test_learning_rates_of_logs_must_be_one_or_are_planned_with_the_batch(write, tmp_path, capsys, plan):
+    logs = logs_of(write, tmp_path, rate=0.08)
+    write(logs[1], 32, rate=0.32)
+    line = refused(capsys, *logs, *LOGS[write][1])
     assert "curves must have one learning rate, because it changes the steps; got 0.0" in line
-    out, found = plan(capsys, tmp_path / "plan", *logs, *LOGS[write][1], "--different-rates")
+    out, found = plan(*logs, *LOGS[write][1], "--different-rates")
     assert "Warning: each batch has its own learning rate" in out
     assert {cell["learning_rate"] for cell in found["clusters"].popitem()[1]["cells"]} == {None}
     assert ("a schedule over epochs is over at fewer steps" in out) == (write is hugging_face)
@@ -313,84 +323,60 @@ def test_learning_rates_of_logs_must_be_one_or_are_planned_with_the_batch(write,
 @pytest.mark.parametrize(
     ("samples", "parts", "batch"), [(300, 1, 32), (574, 8, None), (1_100, 4, 128), (3_000, 8, 256)], ids=str
 )
-def test_a_short_epoch_of_hugging_face_tells_its_batch_or_asks_for_it(samples, parts, batch, tmp_path, capsys):
+def test_a_short_epoch_of_hugging_face_tells_its_batch_or_asks_for_it(samples, parts, batch, tmp_path, capsys, plan):
     """The throughput counts samples, of which an epoch's last step has fewer."""
     steps = math.ceil(samples / (32 * parts))
-    logs = tmp_path / "8.json", tmp_path / "wide.json"
-    for log in logs:
-        hugging_face(log, 8)
+    logs = logs_of(hugging_face, tmp_path)
+    hugging_face(logs[1], 8)
     state = json.loads(logs[1].read_text())
     end, epochs = state["log_history"][-1], state["max_steps"] / steps
     end["train_samples_per_second"] = round(samples * epochs / end["train_runtime"], 3)
     logs[1].write_text(json.dumps(state | {"train_batch_size": 32, "num_train_epochs": epochs}))
     if batch is None:
-        assert "--batches" in refusal(capsys, "plan", "--curves", *logs)
+        assert "--batches" in refused(capsys, *logs)
     else:
-        assert list(plan(capsys, tmp_path / "plan", *logs)[1]["measured"]["steps"]) == ["8", str(batch)]
+        assert list(plan(*logs)[1]["measured"]["steps"]) == ["8", str(batch)]
 
 
-def test_a_resumed_run_of_hugging_face_has_no_time_of_a_step(tmp_path, capsys):
-    logs = [tmp_path / f"{batch}.json" for batch in (8, 32)]
+def test_a_resumed_run_of_hugging_face_has_no_time_of_a_step(tmp_path, plan):
+    logs = logs_of(hugging_face, tmp_path, parts=1)
     for log in logs:
-        hugging_face(log, int(log.stem), parts=1)
         log.write_text(log.read_text().replace('"eval_runtime": 500', '"eval_runtime": 500000'))  # longer than its last part
-    assert plan(capsys, tmp_path / "plan", *logs)[1]["measured"]["step_s"] is None
+    assert plan(*logs)[1]["measured"]["step_s"] is None
 
 
-def test_a_training_loss_and_a_rate_that_one_log_lacks_are_warned_of(tmp_path, capsys):
-    logs = [tmp_path / f"{batch}.csv" for batch in (8, 32)]
+def test_a_training_loss_and_a_rate_that_one_log_lacks_are_warned_of(tmp_path, plan):
+    logs = logs_of(lightning, tmp_path)
     for log, name in zip(logs, ("lr-SGD/pg1", "other"), strict=True):
-        lightning(log, int(log.stem))
         log.write_text(log.read_text().replace("lr-SGD/pg1", name).replace("val_loss_epoch", "train_loss_epoch"))
-    out = plan(capsys, tmp_path / "plan", *logs, *TWO, "--loss-column", "train_loss_epoch")[0]
+    out = plan(*logs, *TWO, "--loss-column", "train_loss_epoch")[0]
     assert "Warning: not every log has its learning rate" in out
     assert "Warning: train_loss_epoch is a loss of training batches" in out
-    trained = [tmp_path / f"{batch}.json" for batch in (8, 32)]
+    trained = logs_of(hugging_face, tmp_path)
     for log in trained:
-        hugging_face(log, int(log.stem))
         log.write_text(log.read_text().replace('"loss": 9', '"epoch": 1').replace("eval_loss", "loss"))
-    assert "Warning: training loss is a loss of training batches" in plan(capsys, tmp_path / "plan", *trained)[0]
-    for log in logs:
-        lightning(log, int(log.stem))
-    out = plan(capsys, tmp_path / "plan", *logs, *TWO)[0]
+    assert "Warning: training loss is a loss of training batches" in plan(*trained)[0]
+    out = plan(*logs_of(lightning, tmp_path), *TWO)[0]
     assert "The learning rate stays that of the curves, 0.01." in out
     assert "Warning: not every" not in out
 
 
-def test_a_log_of_keras_without_its_first_epochs_is_refused(tmp_path, capsys):
-    logs = [tmp_path / f"{batch}.log" for batch in (8, 32)]
-    for batch, log in zip((8, 32), logs, strict=True):
-        keras(log, batch)
-    header, *lines = logs[1].read_text().splitlines()
-    logs[1].write_text("\n".join([header, *lines[5:]]))
-    assert "counted from 0 or 1; got 5" in refusal(capsys, "plan", "--curves", *logs, *TWO, "--samples", 16_001)
-
-
-def test_nnunet_is_planned_by_its_pseudo_dice(tmp_path, capsys):
-    logs = [tmp_path / f"{batch}.txt" for batch in (8, 32)]
-    for batch, log in zip((8, 32), logs, strict=True):
-        nnunet(log, batch)
+def test_nnunet_is_planned_by_its_pseudo_dice(tmp_path, plan):
     dice = (1 - 0.25 / 4 + 0.9) / 2  # at the target of the loss
-    found = plan(capsys, tmp_path / "plan", *logs, "--loss-column", "Pseudo dice", "--mode", "max", "--target", dice)[1]
-    assert found["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.003)
+    options = ("--loss-column", "Pseudo dice", "--mode", "max", "--target", dice)
+    found = plan(*logs_of(nnunet, tmp_path), *options)[1]
+    assert found["measured"]["steps"] == pytest.approx(HUNDREDFOLD, rel=0.003)
 
 
-def test_an_export_of_several_runs_has_a_curve_for_each(tmp_path, capsys):
-    for batch in (8, 32):
-        wandb_export(tmp_path / f"{batch}.csv", batch)
-    small, large = ((tmp_path / f"{batch}.csv").read_text().splitlines() for batch in (8, 32))
+def test_an_export_of_several_runs_has_a_curve_for_each(tmp_path, capsys, plan):
+    small, large = (log.read_text().splitlines() for log in logs_of(wandb_export, tmp_path))
     rows = (f"{one},{other.partition(',')[2]}\n" for one, other in zip(small, large, strict=True))
-    (tmp_path / "both.csv").write_text("".join(rows))
+    both = tmp_path / "both.csv"
+    both.write_text("".join(rows))
     for options in (TWO, (*TWO, "--loss-column", "val/loss")):
-        found = plan(capsys, tmp_path / "plan", tmp_path / "both.csv", *options, *TARGET)[1]
-        assert found["measured"]["steps"] == pytest.approx({batch: 100 * steps for batch, steps in LAW.items()}, rel=0.003)
-    assert "'run 8 - val/loss'" in refusal(capsys, "plan", "--curves", tmp_path / "both.csv")
-
-
-def test_curves_that_move_away_from_the_target_tell_of_the_mode(tmp_path, capsys):
-    files = [write_csv(tmp_path / f"b{batch}.csv", batch, metric=lambda loss: -loss) for batch in (8, 32)]
-    line = refusal(capsys, "plan", "--curves", *files, "--workdir", tmp_path / "plan")
-    assert "or set --mode max where higher values are better" in line
+        found = plan(both, *options, *TARGET)[1]
+        assert found["measured"]["steps"] == pytest.approx(HUNDREDFOLD, rel=0.003)
+    assert "'run 8 - val/loss'" in refused(capsys, both)
 
 
 BAD_OPTIONS = {
@@ -409,6 +395,8 @@ BAD_OPTIONS = {
     "--clusters k80_1gbe": "--parameters must be given with --clusters",
     "--clusters k80_1gbe --parameters 1": "--step-times must be given with --clusters",
     "--clusters k80_1gbe k80_1gbe": "--clusters must be of different names",
+    # As where each curve has a rate of its own.
+    "--learning-rate-column batch": "curves must have one learning rate, because it changes the steps; got 8 in",
     "--samples 100": "--samples must be at least the curves' largest batch, 128; got 100",
     "--samples 1000 --devices 2000": "--devices must be at most the 1000 samples; got 2000",
 }
@@ -416,7 +404,7 @@ BAD_OPTIONS = {
 
 @pytest.mark.parametrize("options", BAD_OPTIONS)
 def test_a_bad_option_is_one_line(options, csvs, tmp_path, capsys):
-    said = refusal(capsys, "plan", "--curves", *csvs, "--workdir", tmp_path / "plan", *options.split())
+    said = refused(capsys, *csvs, "--workdir", tmp_path / "plan", *options.split())
     assert BAD_OPTIONS[options] in said
     assert not (tmp_path / "plan").exists()
 
@@ -439,6 +427,8 @@ BAD_FILES = {
     b"step,val/box_loss,val/dfl_loss,batch\n1,2,2,8\n": "it has 'val/box_loss', 'val/dfl_loss': set --loss-column",
     b"step,loss,val_loss,batch\n1,2,2,8\n": "curves must be of one metric; got 'val_loss' in",
     b"epoch,loss,batch\n0,2,8\n1,1,8\n": "b8.csv: give --samples, of which an epoch has ceil(samples / batch) steps",
+    # Away from the target.
+    b"step,loss,batch\n1,1,8\n2,2,8\n3,3,8\n": "or set --mode max where higher values are better",
     b'{"log_history": 3}': NO_CURVE,
     b"step,epoch_loss,batch\n1,2,8\n": "must have a column of a loss",
     b"step,a - val_acc,b - val_acc\n1,0.2,0.3\n": "it has 'step', 'a - val_acc', 'b - val_acc': set --loss-column",
@@ -452,25 +442,24 @@ def test_a_bad_file_is_one_line(content, csvs, tmp_path, capsys):
     csvs[0].unlink()
     if content is not None:
         csvs[0].write_bytes(content)
-    assert BAD_FILES[content] in refusal(capsys, "plan", "--curves", *csvs, "--workdir", tmp_path / "plan")
+    assert BAD_FILES[content] in refused(capsys, *csvs, "--workdir", tmp_path / "plan")
     assert not (tmp_path / "plan").exists()
 
 
-def test_curves_that_cannot_be_compared_are_one_line(csvs, tmp_path, capsys):
+def test_curves_that_cannot_be_compared_are_one_line(csvs, capsys):
     words = "--curves must be two or more, at different batches; got 1"
-    assert words in refusal(capsys, "plan", "--curves", csvs[0])
-    assert "--curves must be different files; got" in refusal(capsys, "plan", "--curves", csvs[0], csvs[0], csvs[1])
-    names = ("step", "loss", "batch", "rate")
-    files = [write_csv(tmp_path / f"b{b}.csv", b, names, extra=(rate,)) for b, rate in ((8, 0.001), (32, 0.004))]
-    line = refusal(capsys, "plan", "--curves", *files, "--learning-rate-column", "rate")
-    assert "curves must have one learning rate, because it changes the steps; got 0.001 in" in line
+    assert words in refused(capsys, csvs[0])
+    assert "--curves must be different files; got" in refused(capsys, csvs[0], csvs[0], csvs[1])
+    csvs[0].write_text("epoch,loss,batch\n5,2,8\n6,1,8\n")  # without the first epochs
+    options = ("--samples", 16_001, "--loss-column", "loss")
+    assert "counted from 0 or 1; got 5" in refused(capsys, *csvs, *options)
 
 
 def test_a_bad_event_folder_is_one_line(tmp_path, capsys):
     folders = [event_folder(tmp_path, batch) for batch in (8, 32)]
 
     def said(*words):
-        return refusal(capsys, "plan", "--curves", *folders, *words)
+        return refused(capsys, *folders, *words)
 
     assert "must have one column 'dice'; it has 0 in " in said("--loss-column", "dice")
     assert "set --batch-column, or give --batches" in said("--batch-column", "size")

@@ -47,12 +47,12 @@ class Laboratory:
         self.made, self.breaks_at, self.memory, self.known_memory = 0, breaks_at, memory, known_memory
 
     def __enter__(self) -> Self:
-        self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(measure, "compilation", SimpleNamespace(prepare=self.prepare))
-        self._patch.setattr(measure, "loop", SimpleNamespace(run=self.run))
-        self._patch.setattr(measure.throughput, "measure", self.step_times)
-        self._patch.setattr(measure.programs, "needed_bytes", lambda setup: 1e9 * setup.train_plan.batch)
-        self._patch.setattr(prediction, "DRAWS", 50)
+        patch = self._patch = pytest.MonkeyPatch()
+        patch.setattr(measure, "compilation", SimpleNamespace(prepare=self.prepare))
+        patch.setattr(measure, "loop", SimpleNamespace(run=self.run))
+        patch.setattr(measure.throughput, "measure", self.step_times)
+        patch.setattr(measure.programs, "needed_bytes", lambda setup: 1e9 * setup.train_plan.batch)
+        patch.setattr(prediction, "DRAWS", 50)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,16 +82,12 @@ class Laboratory:
         monitor = stopping.StopMonitor(config.stop)
         for row in workdir.read_rows():
             monitor.add(row)
-        reason = monitor.reason()
-        while reason is None:
-            epoch = len(monitor.rows) + 1
-            try:
+        try:
+            while not (reason := monitor.reason()):
                 self.count()
-            except KeyboardInterrupt:
-                reason = stop_reasons.SIGINT
-                break
-            monitor.add(row_of(epoch, batch, rate))
-            reason = monitor.reason()
+                monitor.add(row_of(len(monitor.rows) + 1, batch, rate))
+        except KeyboardInterrupt:
+            reason = stop_reasons.SIGINT
         write_history(workdir.history, monitor.rows)
         own = {"parameters": 1000, "train_samples": SAMPLES, "validation_samples": VALIDATION, "global_batch": batch}
         record = sweeps.run_record(sweeps.GRID, RunKey("strong", 1, 0), reason, len(monitor.rows), 0.0, **own)
@@ -100,8 +96,8 @@ class Laboratory:
 
     def step_times(self, config, batches, validation, timing) -> Timings:
         self.count()
-        train = [Timing(batch, batch, *(3 * (step_s(batch),))) for batch in batches]
-        passes = [Timing(count, count, *(3 * (0.002 * count,))) for count in validation]
+        train = [Timing(batch, batch, *[step_s(batch)] * 3) for batch in batches]
+        passes = [Timing(count, count, *[0.002 * count] * 3) for count in validation]
         return Timings(1, "cpu", False, 1000, train, passes, {}, step_times.settings(timing), {}, None)
 
 

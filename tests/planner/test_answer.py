@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gmmae.planner import answer, page, prediction
+from gmmae.planner import answer, page
 from gmmae.planner.answer import Plan
 from gmmae.planner.prediction import Forecast, Prediction
 from gmmae.planner.step_ratios import Ratios
 from gmmae.scaling.cost import Cluster, StepTimes
-from tests.planner.test_prediction import DEVICES, IDEAL, cells, chosen, measured
+from tests.planner.test_prediction import IDEAL, cells, chosen, forecast, measured
 
 SLOW = Cluster("Slow", "a device", 2, 1e-3, 1e8, 1e-3, 1e8)
 
@@ -29,10 +29,10 @@ FAILED = cell("linear", 4, 128, 50.0, learning_rate=0.004, failed_trial=True, pr
 
 
 def plan_of(*cells, best=None, **changes):
-    forecast = Forecast(IDEAL, [*cells], best or (cells[0] if cells else None), {}, (), 1.0, False)
+    made = Forecast(IDEAL, [*cells], best or (cells[0] if cells else None), {}, (), 1.0, False)
     values: dict[str, Any] = {"title": "Plan: mine", "measured": measured(0.16), "metric": "loss", "target": 0.01}
     values |= {"basis": "one run", "device_kind": "cpu", "precision": "tf32", "facts": ["a fact"], "warnings": ["a note"]}
-    values |= {"forecasts": [forecast], "content": {"config": "mine"}, "evidence": {"device": "cpu"}}
+    values |= {"forecasts": [made], "content": {"config": "mine"}, "evidence": {"device": "cpu"}}
     return Plan(**values | changes)
 
 
@@ -64,11 +64,11 @@ def test_the_first_line_answers_whether_to_keep_or_grow(cells, words):
 def test_a_step_time_that_was_not_measured_names_no_winner():
     """Strong scaling on 8 devices has 4 samples on each, and a step took 0.045 s at 32 and 0.12 s at 128."""
     numbers = measured(train=StepTimes((32, 128), (0.045, 0.12)), passes=None)
-    forecast = prediction.forecast(numbers, IDEAL, ("strong", "weak"), (1, 8))
-    said = lines(measured=numbers, forecasts=[forecast])
+    found = forecast(numbers, "strong", "weak", devices=(1, 8))
+    said = lines(measured=numbers, forecasts=[found])
     assert "Too close to tell on 8 devices." in said[0]
     assert ", too close to tell from " in said[1]
-    strong = cells(forecast, "strong")[8]
+    strong = cells(found, "strong")[8]
     assert strong.seconds_high / strong.seconds_low > 1.2 * (strong.steps_high / strong.steps_low)
 
 
@@ -100,25 +100,25 @@ def test_one_device_is_named_where_more_are_not_half_as_many_times_as_fast(secon
     """A price counts where the times are those of the cluster's devices."""
     choice = STRONG._replace(seconds=seconds, expected_s=seconds)
     plan = plan_of(ALONE, choice, best=choice)
-    forecast = plan.forecasts[0]._replace(cluster=replace(IDEAL, **priced))
-    said = answer.answer(plan, forecast)
+    of_cluster = plan.forecasts[0]._replace(cluster=replace(IDEAL, **priced))
+    said = answer.answer(plan, of_cluster)
     assert len(said) == 3 + bool(words)
     assert words in said[2]
-    assert ("cost (USD)" in answer.table(plan, forecast, [choice])[0]) == ("price." in words)
+    assert ("cost (USD)" in answer.table(plan, of_cluster, [choice])[0]) == ("price." in words)
 
 
 def test_the_table_has_three_runs_for_each_number_of_devices_by_expected_time():
     """The expected time has the failures, and the median has not. Strategies of one run stand once, and the choice for them."""
     risky = WEAK._replace(scaling="sqrt", batch=129, seconds=10.0, expected_s=300.0)
     worst, alike = WEAK._replace(scaling="linear-warmup", batch=130, expected_s=400.0), WEAK._replace(scaling="best-batch")
-    forecast = plan_of(ALONE, worst, STRONG, risky, WEAK, alike, FAILED, best=alike).forecasts[0]
-    assert answer.shown(forecast) == [ALONE, alike, STRONG, risky]
+    plan = plan_of(ALONE, worst, STRONG, risky, WEAK, alike, FAILED, best=alike)
+    assert answer.shown(plan.forecasts[0]) == [ALONE, alike, STRONG, risky]
 
 
 def test_the_page_and_the_json_say_what_the_terminal_says(tmp_path):
     numbers = measured(0.16, ratios=Ratios(None, None))
     clusters = replace(IDEAL, name="Mine", device="cpu"), SLOW  # the first has the device that was measured
-    forecasts = [prediction.forecast(numbers, of, ("strong", "weak", "linear", "best-batch"), DEVICES) for of in clusters]
+    forecasts = [forecast(numbers, "strong", "weak", "linear", "best-batch", cluster=of) for of in clusters]
     printed = page.write(tmp_path, plan_of(measured=numbers, forecasts=forecasts))
     markdown, html = ((tmp_path / name).read_text().replace("\\", "") for name in ("README.md", "index.html"))
     assert markdown.startswith(f"# Plan: mine\n\n- **{printed[0]}**\n- {printed[1]}\n")

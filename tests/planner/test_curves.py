@@ -58,9 +58,10 @@ def test_a_single_outlier_below_the_target_does_not_count_as_reaching_it():
 def test_weak_evidence_is_warned_of():
     coarse = evidence(*(curve(batch, validations=3) for batch in (8, 32))).warnings
     assert "5 validations or more" in coarse[0]
-    with_gap = curve(32)
-    kept = [i for i, step in enumerate(with_gap.steps) if not 0.5 < step / steps_at(32) < 1.2]
-    with_gap = with_gap._replace(steps=tuple(with_gap.steps[i] for i in kept), values=tuple(with_gap.values[i] for i in kept))
+    whole = curve(32)
+    pairs = zip(whole.steps, whole.values, strict=True)
+    steps, values = zip(*(pair for pair in pairs if not 0.5 < pair[0] / steps_at(32) < 1.2), strict=True)
+    with_gap = whole._replace(steps=steps, values=values)
     assert "validate more often" in evidence(curve(8), with_gap, curve(128)).warnings[0]
     assert "a third batch would test it" in coarse[-1]
     grows, bent = evidence(curve(8), curve(32, 3.0)), evidence(curve(8), curve(32, 2.0), curve(128))

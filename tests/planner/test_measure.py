@@ -16,19 +16,26 @@ from tests.small import small
 FAST = Cluster("Fast", "cpu", 8, 1e-9, 1e15, 1e-9, 1e15)
 
 
-def plan(root, **changes):
+def plan(root, devices=(1, 2), clusters=(), scale=None, **changes):
     options = {"stop__target": 0.5, "stop__max_epochs": 200} | changes
     with claimed(root):
-        return measure(small(**options), root, lambda: IDLE, (1, 2))
+        return measure(small(**options), root, lambda: IDLE, devices, clusters, scale)
 
 
-@pytest.mark.parametrize(("target", "words"), [(0.8, "takes 1 epoch, fewer than the 2 of "), (0.1, "")])
-def test_a_base_run_shorter_than_those_of_the_zoo_is_told(tmp_path, target, words):
+def tried_plan(root, **laboratory):
+    """A plan on fast devices, and what it recommends."""
+    with Laboratory(**laboratory):
+        found = plan(root, (2, 4, 8), (FAST,), 1e-3, stop__target=0.1)
+    best = found.forecasts[0].best
+    assert best
+    return found, best
+
+
+@pytest.mark.parametrize(("target", "short"), [(0.8, True), (0.1, False)])
+def test_a_base_run_shorter_than_those_of_the_zoo_is_told(tmp_path, target, short):
     with Laboratory():
-        warnings = plan(tmp_path, stop__target=target, stop__max_epochs=200).warnings
-    found = [note for note in warnings if "the base run" in note]
-    assert len(found) == bool(words)
-    assert all(words in note for note in found)
+        warnings = plan(tmp_path, stop__target=target).warnings
+    assert ["takes 1 epoch, fewer than the 2 of " in note for note in warnings if "the base run" in note] == [True] * short
 
 
 def test_a_target_that_is_not_reached_is_told_with_the_best_value(tmp_path):
@@ -48,21 +55,16 @@ def test_short_runs_tell_what_a_larger_batch_and_learning_rate_bring(tmp_path):
     """In the laboratory the steps at equal loss are those of 1 + 20 / B, over the root of the learning rate."""
     with Laboratory():
         measured = plan(tmp_path, stop__target=0.1, precision="float64").measured
-    assert measured.train is not None
-    assert (measured.train.batches, measured.gradient_bytes) == ((1, 2, 8, 16, 32), 8000)
+    assert (measured.train and measured.train.batches, measured.gradient_bytes) == ((1, 2, 8, 16, 32), 8000)
     assert measured.ratios.weak == pytest.approx(math.log((1 + 20 / 16) / (1 + 20 / 8)), abs=0.1)
     assert measured.ratios.rate_exponent == pytest.approx(-0.5, abs=0.15)
 
 
 def test_what_is_recommended_has_been_tried_and_a_failed_trial_gives_way_to_the_next_best(tmp_path):
     """In the laboratory eight times the learning rate diverges, and steps cost next to nothing but their overhead."""
-    config = small(stop__target=0.1, stop__max_epochs=200)
-    with Laboratory(), claimed(tmp_path):
-        found = measure(config, tmp_path, lambda: IDLE, (2, 4, 8), (FAST,), 1e-3)
-    best = found.forecasts[0].best
-    assert best
+    found, best = tried_plan(tmp_path)
     assert best.attempt not in found.measured.failed_trials
-    rate = config.optim.learning_rate
+    rate = small().optim.learning_rate
     assert any(tried == pytest.approx(8 * rate) for _, tried, _ in found.measured.failed_trials)
     assert rate < best.learning_rate < 8 * rate
     tried = [name for name in found.costs["epochs"] if name.startswith("trial of ")]
@@ -71,22 +73,14 @@ def test_what_is_recommended_has_been_tried_and_a_failed_trial_gives_way_to_the_
 
 
 def test_a_trial_that_does_not_fit_into_memory_gives_way_to_the_next_best(tmp_path):
-    config = small(stop__target=0.1, stop__max_epochs=200)
-    with Laboratory(memory=32), claimed(tmp_path):
-        found, again = (measure(config, tmp_path, lambda: IDLE, (2, 4, 8), (FAST,), 1e-3) for _ in range(2))
-    best = found.forecasts[0].best
-    assert best
+    found, best = tried_plan(tmp_path, memory=32)
     assert best.batch <= 32 < max(batch for batch, *_ in found.measured.failed_trials)
     assert any("did not fit into the memory of one device" in fact for fact in found.facts)
-    assert again == found
+    assert tried_plan(tmp_path, memory=32)[0] == found
 
 
 def test_what_does_not_fit_into_the_memory_of_a_device_is_not_tried(tmp_path):
-    config = small(stop__target=0.1, stop__max_epochs=200)
-    with Laboratory(known_memory=4), claimed(tmp_path):
-        found = measure(config, tmp_path, lambda: IDLE, (2, 4, 8), (FAST,), 1e-3)
-    best = found.forecasts[0].best
-    assert best
+    found, best = tried_plan(tmp_path, known_memory=4)
     assert best.batch <= 4 * best.devices
     assert any("does not fit; 8 samples on a device need 8 of 4 GB" in fact for fact in found.facts)
     assert all(batch <= 32 for batch in (int(name.split()[5]) for name in found.costs["epochs"] if name.startswith("trial")))

@@ -86,15 +86,9 @@ def test_panels_have_one_scale_and_one_legend_and_a_row_where_one_machine_misses
 
 
 def test_throughput_has_an_ideal_for_each_line_and_one_entry_for_all():
-    lines = [
-        Measured(label, devices, speeds, (NAN,) * len(devices), (NAN,) * len(devices))
-        for label, devices, speeds in (
-            ("weak", (1, 4), (100.0, 360.0)),
-            ("strong", (1, 4), (200.0, 360.0)),
-            ("late", (2,), (150.0,)),
-        )
-    ]
-    figure = comparison.throughput(lines, title="A title")
+    none = (NAN, NAN)
+    lines = [Measured("weak", (1, 4), (100.0, 360.0), none, none), Measured("strong", (1, 4), (200.0, 360.0), none, none)]
+    figure = comparison.throughput([*lines, Measured("late", (2,), (150.0,), none[:1], none[:1])], title="A title")
     np.testing.assert_allclose([points(line)[1] for line in labelled(figure.axes[0], "ideal")], [[100, 400], [200, 800]])
     assert legends(figure) == [["weak", "strong", "late", "ideal, n × one device"]]
 

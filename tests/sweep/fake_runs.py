@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -172,27 +173,29 @@ class Fake:
         self.root = folder / "sweep"
         self.folder = SweepDir(self.root)
         self.program = (sys.executable, "-S", str(self.script))
+        self.notes = folder / "events.txt"
+        self.forget()
         self.wish({})
 
     def wish(self, wishes: dict[str, str]) -> None:
         self.script.with_name("wishes.json").write_text(json.dumps(wishes))
 
+    def noted(self) -> dict[str, list[str]]:
+        """The runs of each kind of event, in their order."""
+        runs = defaultdict(list)
+        for event, name in map(str.split, self.notes.read_text().splitlines()):
+            runs[event].append(name)
+        return runs
+
     def events(self, what: str) -> list[str]:
-        path = self.script.with_name("events.txt")
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [name for event, name in map(str.split, lines) if event == what]
+        return self.noted()[what]
 
     def processes(self) -> list[list[str]]:
         """The runs of each process, in their order."""
-        lines = [line.split() for line in self.script.with_name("events.txt").read_text().splitlines()]
-        runs: dict[str, list[str]] = {}
-        for event, name in lines:
-            if event.startswith("process-"):
-                runs.setdefault(event, []).append(name)
-        return list(runs.values())
+        return [names for event, names in self.noted().items() if event.startswith("process-")]
 
     def forget(self) -> None:
-        self.script.with_name("events.txt").unlink(missing_ok=True)
+        self.notes.write_text("")
 
     def sweep(self, config: SweepConfig, *, display=None, **options) -> tuple[int, Watch]:
         watch = display or Watch()

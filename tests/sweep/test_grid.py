@@ -1,4 +1,3 @@
-import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -7,7 +6,7 @@ import pytest
 
 from gmmae.cli.arguments import read_sweep
 from gmmae.config.rules import ConfigError
-from gmmae.config.schema import CheckpointConfig, Config, OptimConfig, ParallelConfig, flatten
+from gmmae.config.schema import Config, changed, flatten, replaced
 from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import (
     GRID_KEYS,
@@ -54,17 +53,9 @@ MORE_BAD = [
 ]
 
 
-def changed(key: str, value: Any) -> SweepConfig:
-    config = SweepConfig()
-    section, _, name = key.rpartition(".")
-    if section:
-        name, value = section, dataclasses.replace(getattr(config, section), **{name: value})
-    return dataclasses.replace(config, **{name: value})
-
-
 @pytest.mark.parametrize(("key", "value", "rule"), [*((key, *bad) for key, bad in BAD.items()), *MORE_BAD])
 def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
-    require_refused(lambda: changed(key, value), key, value, rule)
+    require_refused(lambda: replaced(SweepConfig(), {key: value}), key, value, rule)
 
 
 def test_every_key_of_the_sweep_has_a_bad_value_above():
@@ -80,7 +71,7 @@ def test_every_key_of_the_sweep_has_a_bad_value_above():
     ],
 )
 def test_what_a_rule_just_allows_is_taken(key, value):
-    assert dict(flatten(changed(key, value)))[key] == value
+    assert dict(flatten(replaced(SweepConfig(), {key: value})))[key] == value
 
 
 @pytest.mark.parametrize("mode", ["measured", "throughput"])
@@ -89,19 +80,13 @@ def test_where_times_are_measured_one_job_runs_at_a_time(mode):
         SweepConfig(mode=mode, jobs=2)
 
 
-GIVEN = {
-    "scaling": Config(scaling="weak"),
-    "seed": Config(seed=1),
-    "parallel.devices": Config(parallel=ParallelConfig(devices=2)),
-    "parallel.simulate_devices": Config(parallel=ParallelConfig(simulate_devices=2)),
-}
+GIVEN = {"scaling": "weak", "seed": 1, "parallel.devices": 2, "parallel.simulate_devices": 2}
 
 
 @pytest.mark.parametrize("key", GRID_KEYS)
 def test_what_the_grid_sets_must_not_be_given(key):
-    value = dict(flatten(GIVEN[key]))[key]
-    with pytest.raises(ConfigError, match=rf"^run\.{key} must be left to the sweep, .*; got {value!r}: remove it$"):
-        SweepConfig(run=GIVEN[key])
+    with pytest.raises(ConfigError, match=rf"^run\.{key} must be left to the sweep, .*; got {GIVEN[key]!r}: remove it$"):
+        replaced(SweepConfig(), {f"run.{key}": GIVEN[key]})
 
 
 def test_toml_read_back_is_equal(tmp_path):
@@ -139,7 +124,7 @@ def test_without_one_device_the_first_strong_run_owns_the_path():
 @pytest.mark.parametrize("scaling", [("linear", "linear-warmup"), ("sqrt", "sqrt-warmup")])
 def test_a_warmup_of_no_epochs_is_none(scaling):
     plain, warm = scaling
-    config = SweepConfig(scaling=scaling, devices=(2,), run=Config(optim=OptimConfig(scaling_warmup_epochs=0)))
+    config = SweepConfig(scaling=scaling, devices=(2,), run=changed(Config(), optim__scaling_warmup_epochs=0))
     assert shared(config) == {f"{plain}-n2-seed0": [f"{plain}-n2-seed0", f"{warm}-n2-seed0"]}
 
 
@@ -157,15 +142,14 @@ def test_ten_thousand_runs_are_divided_into_paths_at_once():
 
 @pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", "all", 4), ("measured", 4, None)])
 def test_a_runs_run_has_its_arm_seed_and_devices_and_all_else_from_the_sweep(mode, devices, virtual):
-    base = Config(optim=OptimConfig(batch_size=8), parallel=ParallelConfig(micro_batch_size=4))
-    run = run_config(SweepConfig(mode=mode, run=base), RunKey("linear", 4, 3))
-    parallel = ParallelConfig(devices=devices, simulate_devices=virtual, micro_batch_size=4)
-    checkpoint = CheckpointConfig(min_interval_s=MIN_CHECKPOINT_INTERVAL_S, at_end=False)
-    assert run == dataclasses.replace(base, scaling="linear", seed=3, parallel=parallel, checkpoint=checkpoint)
+    base = changed(Config(), optim__batch_size=8, parallel__micro_batch_size=4)
+    own = {"scaling": "linear", "seed": 3, "parallel__devices": devices, "parallel__simulate_devices": virtual}
+    own |= {"checkpoint__min_interval_s": MIN_CHECKPOINT_INTERVAL_S, "checkpoint__at_end": False}
+    assert run_config(SweepConfig(mode=mode, run=base), RunKey("linear", 4, 3)) == changed(base, **own)
 
 
 def test_checkpoints_that_are_kept_are_written_at_the_end_and_as_often_as_a_run_says():
-    base = Config(checkpoint=CheckpointConfig(min_interval_s=0.0))
+    base = changed(Config(), checkpoint__min_interval_s=0.0)
     run = run_config(SweepConfig(run=base, keep_checkpoints=True), RunKey("weak", 2, 0))
     assert run.checkpoint == base.checkpoint
 

@@ -42,8 +42,3 @@ def test_a_shared_path_is_divided_by_the_runs_devices():
     """32 = 5 × 7 - 3."""
     shown = on_devices(RECORD, RunKey("strong", 5, 0), GRID.run.optim)
     assert shown == dataclasses.replace(RECORD, devices=5, device_batch=7, padding=3)
-
-
-def test_a_batch_that_does_not_reach_all_devices_is_refused():
-    with pytest.raises(InputError, match="at most the samples in a step, 32; got 33"):
-        on_devices(RECORD, RunKey("strong", 33, 0), GRID.run.optim)

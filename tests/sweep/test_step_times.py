@@ -1,7 +1,5 @@
 """The step times that sweeps measure, with a small program in the place of a run."""
 
-import dataclasses
-
 from gmmae.sweep import step_times
 from gmmae.sweep.engine import RUNS_FAILED
 from gmmae.sweep.grid import SweepConfig, TimingConfig
@@ -10,7 +8,7 @@ from tests.sweep.fake_runs import grid
 
 def throughputs(**changes) -> SweepConfig:
     timing = TimingConfig(device_batches=(3, 8), global_batches=(2, 16))
-    return grid(mode="throughput", jobs=1, devices=(4, 2), timing=timing, **changes)
+    return grid(**{"mode": "throughput", "jobs": 1, "devices": (4, 2), "timing": timing} | changes)
 
 
 def test_throughput_is_measured_once_on_each_number_of_devices(fake):
@@ -25,7 +23,7 @@ def test_throughput_is_measured_once_on_each_number_of_devices(fake):
 
 
 def test_throughput_on_more_devices_than_the_base_batch_has_samples(fake):
-    assert fake.sweep(dataclasses.replace(throughputs(), devices=(40,)))[0] == 0
+    assert fake.sweep(throughputs(devices=(40,)))[0] == 0
     assert fake.folder.step_times(40).exists()
 
 
@@ -48,7 +46,7 @@ def test_a_batch_that_did_not_fit_is_not_tried_again_but_another_one_is_and_all_
 
     def starts(batches, **changes) -> int:
         timing = TimingConfig(device_batches=(1,), global_batches=batches, **changes)
-        assert fake.sweep(dataclasses.replace(throughputs(), devices=(2,), timing=timing))[0] == 0
+        assert fake.sweep(throughputs(devices=(2,), timing=timing))[0] == 0
         return len(fake.events("start"))
 
     assert [starts((64,)), starts((64,)), starts((32, 64)), starts((32,)), starts((32,), blocks=9)] == [1, 1, 2, 2, 3]

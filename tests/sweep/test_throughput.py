@@ -87,9 +87,11 @@ class Trained:
 def test_whole_blocks_before_the_first_timed_one_cover_the_warmup_steps(monkeypatch, warmup_steps, blocks):
     program = Trained()
     monkeypatch.setattr(programs, "training", program)
-    measure(small(stop__validate_every_steps=1), [8], [], TimingConfig(warmup_steps=warmup_steps, steps=2, blocks=3))
+    timing = dataclasses.replace(TIMING, warmup_steps=warmup_steps)
+    measure(small(stop__validate_every_steps=1, precision="float64"), [8], [], timing)
     assert program.calls == [8] * (blocks + 3)
     assert program.steps == {(2, None)}  # one dispatch does a block
+    assert program.dtypes == {np.dtype("float64")}  # the run's precision
 
 
 def test_batches_are_timed_in_turns_and_one_that_does_not_fit_does_not_stop_the_others(monkeypatch):
@@ -102,13 +104,6 @@ def test_batches_are_timed_in_turns_and_one_that_does_not_fit_does_not_stop_the_
     reason = found.failed["training of 16"]
     assert reason.startswith("RESOURCE_EXHAUSTED: Out of memory allocating 999")
     assert len(reason) == 200
-
-
-def test_the_precision_is_the_runs(monkeypatch):
-    program = Trained()
-    monkeypatch.setattr(programs, "training", program)
-    measure(small(precision="float64"), [8], [], TIMING)
-    assert program.dtypes == {np.dtype("float64")}
 
 
 def test_quartiles_over_blocks(monkeypatch):

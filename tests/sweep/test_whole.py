@@ -1,17 +1,14 @@
 """Whole sweeps of small runs, with the program that runs run in earnest."""
 
 import dataclasses
-import io
 import os
 import signal
 
 import pytest
-from rich.console import Console
 
 from gmmae.config.schema import changed
 from gmmae.multihost import environment
 from gmmae.sweep import engine, step_times
-from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import SweepConfig, TimingConfig, run_config, run_keys
 from gmmae.sweep.runs import SweepDir
 from gmmae.training import loop
@@ -30,20 +27,16 @@ def comparable(record) -> dict[str, object]:
 @pytest.mark.slow
 def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone_and_the_step_times_of_its_projection(tmp_path, monkeypatch):
     """Two strategies on one and on two virtual devices: strong-n1, which three runs share, and weak-n2."""
-    config, folder = (
-        SweepConfig(scaling=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN),
-        SweepDir(tmp_path / "sweep"),
-    )
+    config = SweepConfig(scaling=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
+    folder = SweepDir(tmp_path / "sweep")
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")  # the second run then compiles half as much
-    file = io.StringIO()
-    code = engine.sweep(config, folder.root, SweepDisplay(Console(file=file, force_terminal=False)), samples=22)
-    printed = file.getvalue()
-    assert code == 0, printed
-    assert printed.splitlines()[0] == "4 runs: 0 done, 4 to compute, 2 of them different"
-    assert "4 runs: 4 max_epochs" in printed
+    shown = Watch()
+    assert engine.sweep(config, folder.root, shown, samples=22) == 0, shown.lines
+    assert shown.lines[0] == "4 runs: 0 done, 4 to compute, 2 of them different"
+    assert "4 runs: 4 max_epochs" in shown.lines
     for key in run_keys(config):
         run = run_config(config, key)
-        run = dataclasses.replace(run, parallel=dataclasses.replace(run.parallel, devices=environment.default_cpu_devices(run)))
+        run = changed(run, parallel__devices=environment.default_cpu_devices(run))
         alone = loop.run(run, tmp_path / key.name, Recorder())
         [found] = [record for record in folder.read_all(config) if record.key == key]
         assert found.record is not None

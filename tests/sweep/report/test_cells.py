@@ -7,7 +7,8 @@ from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import cells, figures
 from gmmae.system.errors import InputError
 from tests import sweeps
-from tests.sweeps import FLAT, GRID, PASSES, STEPS
+from tests.sweep.report.conftest import add_times
+from tests.sweeps import FLAT, GRID, PASSES
 
 INF = math.inf
 
@@ -95,7 +96,7 @@ def test_without_a_cluster_or_a_batch_that_was_timed_there_are_epochs_only(tmp_p
 
 def test_a_cell_has_the_batches_of_the_run_that_grew_the_most_and_each_stage_has_its_own_seconds(tmp_path):
     config = replace(GRID, scaling=("strong",), devices=(2,), seeds=(0, 1))
-    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    add_times(tmp_path)
     sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 5)
     sweeps.add(config, tmp_path, RunKey("strong", 2, 1), "target_reached", 10, growth=[[8, 64]], largest_batch=64)
     cell = read(config, tmp_path).cells["strong", 2]
@@ -105,7 +106,7 @@ def test_a_cell_has_the_batches_of_the_run_that_grew_the_most_and_each_stage_has
 
 def test_local_steps_reduce_their_numbers_once_a_round(tmp_path):
     config = replace(GRID, scaling=("local",), devices=(2,), seeds=(0,))
-    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    add_times(tmp_path)
     of_state = {"local_steps": 5, "reduced_numbers": 3 * sweeps.PARAMETERS}
     sweeps.add(config, tmp_path, RunKey("local", 2, 0), "target_reached", 10, **of_state)
     # As strong scaling, but for the 16 s of 16 all-reduces: here four, of three times as many numbers.

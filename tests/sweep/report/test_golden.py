@@ -16,8 +16,9 @@ from gmmae.sweep.grid import RunKey, SweepConfig, TimingConfig
 from gmmae.sweep.report import page
 from gmmae.sweep.runs import SweepDir
 from tests import sweeps
+from tests.sweep.report.conftest import add_times
 from tests.sweep.report.test_outcome import FORECAST, PLAN
-from tests.sweeps import FLAT, GRID, PASSES, STEPS
+from tests.sweeps import FLAT, GRID
 
 # Steps are a CPU's, so a cost stands only where a cluster names a step of its own device: not for `PRICED` itself.
 PRICED = replace(FLAT, price_per_device_hour="USD 2.50", watts_per_device=300.0)
@@ -29,7 +30,7 @@ ONE = replace(GRID, seeds=(0,))
 
 def nearly_done(root):
     """36 runs, of which one has crashed and one is missing; a plan for two of three clusters."""
-    sweeps.add_step_times(root, 1, STEPS, PASSES)
+    add_times(root)
     (root / "plan.json").write_text(json.dumps(PLAN | {"clusters": dict.fromkeys(("Fast", "Flat", "Slow"), FORECAST)}))
     return sweeps.small(root)
 
@@ -51,14 +52,14 @@ def no_target(root):
 
 
 def all_missed(root):
-    sweeps.add_step_times(root, 1, STEPS, PASSES)
+    add_times(root)
     sweeps.add(ONE, root, RunKey("strong", 1, 0), "max_epochs", 9, 0.01)
     return ONE
 
 
 def significant(root):
     """Eight seeds in which weak scaling takes 130 s and strong scaling 400 s; times that scatter, and one that failed."""
-    calm = sweeps.add_step_times(root, 1, STEPS, PASSES, failed={"training of 64": "why"})
+    calm = add_times(root, failed={"training of 64": "why"})
     busy = [row._replace(high_s=2.5 * row.median_s) for row in calm.train]
     step_times.write(SweepDir(root).step_times(1), calm._replace(train=busy))
     for seed in TWO.seeds:
@@ -74,14 +75,14 @@ def not_significant(root):
         sweeps.reach(TWO, root, RunKey("weak", 2, seed), 10)
     sweeps.reach(TWO, root, RunKey("strong", 1, 6), 1000)
     sweeps.reach(TWO, root, RunKey("weak", 2, 7), 1)
-    sweeps.add_step_times(root, 1, STEPS, PASSES)
+    add_times(root)
     return TWO
 
 
 def time_limit(root, mode="virtual"):
     """Weak scaling: four of seven seeds reach the target, two are over the time limit, and one crashes."""
     config = replace(TWO, mode=mode, seeds=tuple(range(7)))
-    sweeps.add_step_times(root, 1, STEPS, PASSES)
+    add_times(root)
     for seed, outcome in enumerate((*["target_reached"] * 4, "timed_out", "timed_out", "crashed")):
         sweeps.add(config, root, RunKey("weak", 2, seed), outcome, 10)
         sweeps.add(config, root, RunKey("strong", 2, seed), "target_reached", 40, oversubscribed=True)

@@ -70,25 +70,19 @@ def test_measured_times_stand_beside_all_clusters_and_a_report_takes_the_plan_th
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("changes", "message"),
     [
-        ("{}", "must be a plan that .*; got no 'clusters': plan again, or move it away"),
         (
-            json.dumps(PLAN | {"clusters": {"Flat": {"cells": [{"scaling": "strong"}]}}}),
-            "must be a plan that .*; got no 'devices'",
+            {"clusters": {"Flat": {"cells": [{"scaling": "strong"}]}}},
+            "a plan that .*; got no 'devices': plan again",
         ),
-        (json.dumps(PLAN | {"target": 0.01}), "for the sweep's target, loss 0.0016384; got one for loss 0.01: plan again"),
-        (
-            json.dumps(PLAN | {"clusters": {"Flat": FORECAST | {"cells": CELLS[4:]}}}),
-            "for the sweep's batches and learning rates",
-        ),
+        ({"target": 0.01}, "for the sweep's target, loss 0.0016384; got one for loss 0.01: plan again"),
+        ({"clusters": {"Flat": FORECAST | {"cells": CELLS[4:]}}}, "for the sweep's batches and learning rates"),
     ],
 )
-def test_a_damaged_or_foreign_plan_is_one_line(projected, tmp_path, text, message):
-    path = tmp_path / "plan.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=rf"plan\.json must be .*{message.removeprefix('must be ')}") as error:
-        outcome.comparison([projected], path, "Table 2")
+def test_a_damaged_or_foreign_plan_is_one_line(projected, tmp_path, changes, message):
+    with pytest.raises(InputError, match=rf"plan\.json must be .*{message}") as error:
+        compared([projected], tmp_path, **changes)
     assert "\n" not in str(error.value)
     with pytest.raises(InputError, match=r"none\.json must be a plan that .* got .*No such file"):
         outcome.comparison([projected], tmp_path / "none.json", "Table 2")

@@ -7,13 +7,14 @@ import pytest
 from gmmae.sweep.report import page
 from gmmae.system.errors import InputError
 from tests import sweeps
-from tests.sweeps import FLAT, GRID, PASSES, STEPS
+from tests.sweep.report.conftest import add_times
+from tests.sweeps import FLAT, GRID
 
 ONE_SEED = replace(GRID, seeds=(0,))
 
 
 def test_a_sweep_becomes_a_page_two_files_and_a_board(tmp_path):
-    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    add_times(tmp_path)
     sweeps.small(tmp_path)
     place = tmp_path / "report"
     assert page.write(GRID, tmp_path, [FLAT]) == [place / "report.html", place / "report.md", tmp_path / "tb"]

@@ -10,7 +10,8 @@ from gmmae.config.schema import changed
 from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import cells, tensorboard
 from tests import sweeps
-from tests.sweeps import FLAT, GRID, PASSES, STEPS, TARGET
+from tests.sweep.report.conftest import add_times
+from tests.sweeps import FLAT, GRID, TARGET
 
 CONFIG = replace(GRID, scaling=("strong", "linear"), devices=(1, 2), seeds=(0,))
 
@@ -21,8 +22,8 @@ def write(config, root):
 
 @pytest.fixture
 def root(tmp_path):
-    sweeps.reach(CONFIG, tmp_path, RunKey("strong", 1, 0), 10)
-    sweeps.reach(CONFIG, tmp_path, RunKey("strong", 2, 0), 10)
+    for n in (1, 2):
+        sweeps.reach(CONFIG, tmp_path, RunKey("strong", n, 0), 10)
     sweeps.add(CONFIG, tmp_path, RunKey("linear", 2, 0), "collapsed", 3, 0.0148)
     return tmp_path
 
@@ -38,7 +39,7 @@ def load(root, name):
 
 def test_each_run_comes_back_with_its_losses_and_its_projected_time(root):
     (root / "tb" / "stale").mkdir(parents=True)
-    sweeps.add_step_times(root, 1, STEPS, PASSES)
+    add_times(root)
     assert write(CONFIG, root) == root / "tb"
     assert not (root / "tb" / "stale").exists()
     names = sorted(path.parent.relative_to(root / "tb").as_posix() for path in (root / "tb").rglob("events*"))
@@ -58,7 +59,7 @@ def test_each_run_comes_back_with_its_losses_and_its_projected_time(root):
 
 
 def test_charts_have_the_arms_and_the_target_for_each_number_of_devices(root):
-    sweeps.add_step_times(root, 1, STEPS, PASSES)
+    add_times(root)
     write(CONFIG, root)
     strong, linear, target = (load(root, f"compare/{run}")[1] for run in ("strong_projected", "linear_projected", "target"))
     assert strong.keys() == linear.keys() == target.keys() == {"compare/n01_loss", "compare/n02_loss"}
