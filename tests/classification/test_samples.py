@@ -7,28 +7,28 @@ from gmmae.classification.samples import LabelRule, load
 from gmmae.data.settings import DataConfig
 
 
+def loaded(folder, rule, **columns):
+    """Writes 60 volumes with columns, and divides them for a classifier."""
+    volumes = np.random.default_rng(0).integers(-900, 300, (60, 8, 8, 8)).astype(np.int16)
+    np.savez(folder / "a.npz", volumes=volumes, **columns)
+    root, cache = str(folder / "a.npz"), str(folder / "cache")
+    return load(DataConfig(source="cubes", root=root, cache=cache, crop="whole", shape=8, workers=1), rule)
+
+
 @pytest.mark.parametrize("rule", [LabelRule(), LabelRule("malignant")], ids=["categories", "a column"])
 @pytest.mark.parametrize(
     ("labels", "classes"), [([0, 1, np.nan], ("0.0", "1.0")), (["0", "1", "NA"], ("0", "1"))], ids=["nan", "NA"]
 )
 @pytest.mark.parametrize("limits", [(), (0, 1)], ids=["text", "limits"])
 def test_nan_and_na_are_no_labels(tmp_path, rule, labels, classes, limits):
-    volumes = np.random.default_rng(0).integers(-900, 300, (60, 8, 8, 8)).astype(np.int16)
     malignant = np.resize(labels, 60)
-    np.savez(tmp_path / "a.npz", volumes=volumes, malignant=malignant, categories=malignant)
-    root, cache = str(tmp_path / "a.npz"), str(tmp_path / "cache")
-    labelled = load(
-        DataConfig(source="cubes", root=root, cache=cache, crop="whole", shape=8, workers=1), LabelRule(rule.column, *limits)
-    )
+    labelled = loaded(tmp_path, LabelRule(rule.column, *limits), malignant=malignant, categories=malignant)
     assert (labelled.classes, labelled.unlabelled) == (("at least 1", "at most 0") if limits else classes, 20)
 
 
 def test_few_patients_judge_each_once_and_are_on_one_side(tmp_path):
-    volumes = np.random.default_rng(0).integers(-900, 300, (60, 8, 8, 8)).astype(np.int16)
-    patients, kinds = [f"P{i // 3}" for i in range(60)], [("benign", "malignant")[i // 3 % 2] for i in range(60)]
-    np.savez(tmp_path / "a.npz", volumes=volumes, patient=patients, categories=kinds)
-    root, cache = str(tmp_path / "a.npz"), str(tmp_path / "cache")
-    labelled = load(DataConfig(source="cubes", root=root, cache=cache, crop="whole", shape=8, workers=1), LabelRule())
+    patients, kinds = (np.repeat(column, 3) for column in (np.arange(20), ["benign", "malignant"] * 10))
+    labelled = loaded(tmp_path, LabelRule(), patient=patients, categories=kinds)
     groups = labelled.nodules.table["group"]
     assert np.sort(np.concatenate([test for _, test, _ in labelled.rounds])).tolist() == list(range(60))
     assert labelled.rounds[-1][0].tolist() == list(range(60))  # what is kept is fitted to all

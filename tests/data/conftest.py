@@ -21,27 +21,30 @@ class Scan(NamedTuple):
     matrix: np.ndarray
     origin: np.ndarray
 
+    def image(self) -> sitk.Image:
+        """The scan as SimpleITK has it."""
+        spacing = np.linalg.norm(self.matrix, axis=0)
+        return volume_folders.image(self.voxels, self.origin, spacing, (self.matrix / spacing).ravel())
+
     def write(self, path: Path, compressed: bool = False) -> Path:
         """Writes it with SimpleITK, as any suffix it knows."""
-        spacing = np.linalg.norm(self.matrix, axis=0)
-        image = volume_folders.image(self.voxels, self.origin, spacing, (self.matrix / spacing).ravel())
         path.parent.mkdir(parents=True, exist_ok=True)
-        sitk.WriteImage(image, str(path), compressed)
+        sitk.WriteImage(self.image(), str(path), compressed)
         return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def blob_scan() -> Callable[..., Scan]:
     """A scan of a Gaussian blob at a world point on a ramp, with any direction and spacing; the point is its 0.4 to 0.6."""
 
-    def make(point, direction, spacing, shape=(40, 50, 60), dtype=np.int16) -> Scan:
+    def make(point, direction, spacing, shape=(40, 50, 60)) -> Scan:
         size = np.array(shape[::-1])
         matrix = np.array(direction, float).reshape(3, 3) * np.array(spacing)
         origin = np.array(point) - matrix @ (size * (0.4, 0.5, 0.6) + (0.13, 0.37, 0.71))
-        index = np.stack(np.meshgrid(*(np.arange(n) for n in shape), indexing="ij")[::-1], -1)
+        index = np.moveaxis(np.indices(shape)[::-1], 0, -1)
         offset = index @ matrix.T + origin - point
         voxels = -900 + 1200 * np.exp(-(offset**2).sum(-1) / (2 * 3.0**2)) + offset @ (1.0, 2.0, -1.5)
-        return Scan(np.rint(voxels).astype(dtype), matrix, origin)
+        return Scan(np.rint(voxels).astype(np.int16), matrix, origin)
 
     return make
 
@@ -50,7 +53,7 @@ def blob_scan() -> Callable[..., Scan]:
 def luna_folder(tmp_path, blob_scan) -> Callable[..., DataConfig]:
     """A LUNA16 folder of sound scans `a`, `b`, …, one blob each at (10, -20, 30) mm, and the configuration that reads it."""
 
-    def make(scans: str = "ab", rows=None, compressed: bool = False, **options) -> DataConfig:
+    def make(scans: str = "ab", rows=None, columns=COLUMNS, compressed: bool = False, **options) -> DataConfig:
         root = tmp_path / "luna"
         for i, uid in enumerate(scans):
             scan = blob_scan((10, -20, 30), np.eye(3), (0.7, 0.7, 1.25))
@@ -58,7 +61,7 @@ def luna_folder(tmp_path, blob_scan) -> Callable[..., DataConfig]:
             scan.write(root / f"subset{i % 2}" / f"{uid}.mhd", compressed)
         root.mkdir(exist_ok=True)
         rows = [(uid, 10, -20, 30, 8) for uid in scans] if rows is None else rows
-        volume_folders.write_rows(root / "annotations.csv", rows, COLUMNS)
+        volume_folders.write_rows(root / "annotations.csv", rows, columns)
         options = {"cache": str(tmp_path / "cache"), "workers": 1, "scan_time_limit_s": None, **options}
         return DataConfig(source="luna16", root=str(root), **options)
 

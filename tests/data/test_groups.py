@@ -1,7 +1,6 @@
 """What belongs together is on one side of the split: patients, scans and equal voxels."""
 
 import dataclasses
-import os
 import shutil
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from gmmae.data.volumes import DataError
 from gmmae.workloads.segmentation import load_volumes, split_volumes
 from gmmae.workloads.settings import PatchConfig
 from tests import volume_folders as folders
-from tests.commands import run_gmmae
+from tests.commands import lines_of
+from tests.fuzz.changes import both, replaced
 
 COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient")
 
@@ -34,101 +34,83 @@ COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient")
     ids=["blank", "case", "a column of numbers", "leading zeros", "nan", "two patients of a scan", "a chain"],
 )
 def test_no_scan_is_divided_whatever_its_rows_say_of_the_patient(luna_folder, patients, groups):
-    config = luna_folder("abc")
-    rows = [(uid, 10 + 0.3 * i, -20, 30, 8) for uid in "abc" for i in range(2)]
-    rows = [(*row, patient) for row, patient in zip(rows, patients, strict=True)]
-    folders.write_rows(Path(config.root) / "annotations.csv", rows, COLUMNS)
-    nodules, split = sources.load(dataclasses.replace(config, validation=2))
+    rows = [("aabbcc"[i], 10 + 0.3 * i, -20, 30, 8, patient) for i, patient in enumerate(patients)]
+    nodules, split = sources.load(luna_folder("abc", rows, COLUMNS, validation=2))
     assert " ".join(nodules.groups) == groups
     assert not {nodules.names[i][0] for i in split.train} & {nodules.names[i][0] for i in split.validation}
 
 
 @pytest.mark.parametrize("wrong", ["x", "-1", "9"], ids=["no number", "negative", "the place of another row"])
 def test_a_row_that_cannot_be_used_still_says_whose_scan_it_is(luna_folder, wrong):
-    config = luna_folder("abc")
-    rows = [
-        ("a", 10, -20, 30, 8, "P1"),
-        ("b", 10, -20, 30, 8, "P2"),
-        ("c", 10, -20, 30, 8, "P3"),
-        ("a", 10, -20, 30, wrong, "P2"),
-    ]
-    folders.write_rows(Path(config.root) / "annotations.csv", rows, COLUMNS)
-    nodules = load(dataclasses.replace(config, on_error="skip"))
-    assert nodules.groups == ("P1", "P1", "P3")
+    rows = [(uid, 10, -20, 30, mm, patient) for uid, mm, patient in zip("abca", (8, 8, 8, wrong), "1232", strict=True)]
+    assert load(luna_folder("abc", rows, COLUMNS, on_error="skip")).groups == ("1", "1", "3")
 
 
 def cubes(root: Path, **options) -> DataConfig:
     return DataConfig(source="cubes", root=str(root), cache=str(root.parent / "cache"), **options)
 
 
+def noise(count: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(-1000, 400, (count, 6, 8, 9)).astype(np.int16)
+
+
+def arrays(path: Path, volumes: np.ndarray, **more) -> DataConfig:
+    np.savez(path, volumes=volumes, **more)
+    return cubes(path, crop="whole")
+
+
 @pytest.mark.parametrize("column", ["PatientID", "patient_id", "Subject", "case", "group"])
 def test_a_patient_is_known_by_many_names(tmp_path, column):
     root = folders.write(tmp_path / "cubes", spoil=lambda case, i: case._replace(row=[case.row[0], i // 2, *case.row[2:]]))
-    table = root / "nodules.csv"
-    table.write_text(table.read_text().replace("patient", column, 1))
+    replaced("patient", column, 1)(root)
     nodules = load(cubes(root))
     assert (nodules.groups, nodules.by) == (("0", "0", "1", "1"), "patient")
 
 
 @pytest.mark.parametrize("words", [(), ("--data.group-column", "case")])
 def test_a_column_of_cases_and_controls_names_no_patients_unless_it_is_named(tmp_path, capsys, words):
-    volumes = np.random.default_rng(0).integers(-1000, 400, (12, 6, 8, 9)).astype(np.int16)
-    cases = ["case"] * 5 + ["Control"] * 7
-    np.savez(tmp_path / "d.npz", volumes=volumes, case=cases, diameter_mm=np.full(12, 4), spacing_mm=np.full((12, 3), 0.7))
-    data = ("--data.source", "cubes", "--data.root", tmp_path / "d.npz", "--data.cache", tmp_path / "cache")
-    assert run_gmmae("data", "prepare", *data, *words) == 0
-    printed = capsys.readouterr().out
+    config = arrays(tmp_path / "d.npz", noise(12), case=["case"] * 5 + ["Control"] * 7)
+    data = ("--data.source", "cubes", "--data.root", config.root, "--data.cache", config.cache, "--data.crop", "whole")
+    printed = "\n".join(lines_of(capsys, "data", "prepare", *data, *words))
     assert f"12 nodules in {2 if words else 12} groups" in printed
     assert ("the column case has two values" in printed) == (not words)
-    divided = sources.load(cubes(tmp_path / "d.npz", group_column=words[-1] if words else "auto")).split
+    divided = sources.load(dataclasses.replace(config, group_column=words[-1] if words else "auto")).split
     assert len(divided.validation) == (5 if words else 3)
 
 
 @pytest.mark.parametrize("spacing", [{}, {"spacing_mm": np.full((4, 3), 0.7)}], ids=["none", "spacing"])
 def test_arrays_that_are_cut_without_a_spacing_are_named(tmp_path, capsys, spacing):
-    volumes = np.random.default_rng(0).integers(-1000, 400, (4, 6, 8, 9)).astype(np.int16)
-    load(dataclasses.replace(arrays(tmp_path / "d.npz", volumes, diameter_mm=np.full(4, 3), **spacing), crop="1.25x"))
+    load(dataclasses.replace(arrays(tmp_path / "d.npz", noise(4), diameter_mm=np.full(4, 3), **spacing), crop="1.25x"))
     assert ("4 arrays without a spacing are cut as if a voxel were 1 mm" in capsys.readouterr().err) == (not spacing)
 
 
 @pytest.mark.parametrize(
-    ("patients", "subjects", "groups"),
+    ("patients", "column", "others", "groups"),
     [
-        (("P0", "P1", "", ""), ("", "S1", "S1", "S2"), ("P0", "P1", "P1", "S2")),
-        (("P0", "P1", "P2", "P3"), ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),
+        (("P0", "P1", "", ""), "subject", ("", "S1", "S1", "S2"), ("P0", "P1", "P1", "S2")),
+        (("P0", "P1", "P2", "P3"), "subject", ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),
+        (("P0", "P1", "", "P3"), "seriesuid", ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),
     ],
-    ids=["each other's gaps", "a number for each image"],
+    ids=["each other's gaps", "a number for each image", "cubes of one series"],
 )
-def test_columns_of_patients_are_read_together(tmp_path, patients, subjects, groups):
+def test_columns_of_patients_and_series_are_read_together(tmp_path, patients, column, others, groups):
     root = folders.write(tmp_path / "cubes")
-    table = root / "nodules.csv"
-    names = [line.split(",")[0] for line in table.read_text().splitlines()[1:5]]
-    folders.write_rows(table, list(zip(names, patients, subjects, strict=True)), ("file", "patient", "subject"))
+    rows = [(f"n{i}.mha", *names) for i, names in enumerate(zip(patients, others, strict=True))]
+    folders.write_rows(root / "nodules.csv", rows, ("file", "patient", column))
     assert load(cubes(root, crop="10mm")).groups == groups
 
 
 def test_few_patients_of_many_nodules_are_named(tmp_path, capsys):
-    volumes = np.random.default_rng(0).integers(-1000, 400, (20, 6, 8, 9)).astype(np.int16)
-    assert load(arrays(tmp_path / "d.npz", volumes, groups=np.repeat(["granuloma", "cancer"], 10))).by == "patient"
+    assert load(arrays(tmp_path / "d.npz", noise(20), groups=np.repeat(["granuloma", "cancer"], 10))).by == "patient"
     assert "20 nodules are of 2 patients by group" in capsys.readouterr().err
 
 
-def test_cubes_of_one_series_are_one_group(tmp_path):
-    root = folders.write(tmp_path / "cubes", 2)
-    folders.write_rows(root / "nodules.csv", [["n0.mha", "P1", "S"], ["n1.mha", "", "S"]], ("file", "patient", "seriesuid"))
-    assert load(cubes(root, crop="whole")).groups == ("P1", "P1")
-
-
 def test_copies_of_a_scan_and_names_of_one_are_one_group(luna_folder):
-    rows = [("a", 10, -20, 30, 8), ("b", 10, -20, 30, 8), ("c", 12, -20, 30, 8), ("d", 10, -24, 30, 8)]
-    config = luna_folder("ab", rows)
-    a, c = (Path(config.root, "subset0", name) for name in "ac")
-    shutil.copy(a.with_suffix(".mhd"), c.with_suffix(".mhd"))
-    os.symlink(a.with_suffix(".mhd"), c.with_name("d.mhd"))
-    c.with_suffix(".mhd").write_text(c.with_suffix(".mhd").read_text().replace("a.raw", "c.raw"))
-    shutil.copy(a.with_suffix(".raw"), c.with_suffix(".raw"))
-    rows[1] = ("b", 14, -20, 30, 8)  # another place
-    folders.write_rows(Path(config.root) / "annotations.csv", rows, COLUMNS)
+    config = luna_folder("ab", [(uid, x, -20, 30, 8) for uid, x in zip("abcd", (10, 14, 12, 8), strict=True)])
+    folder = Path(config.root, "subset0")
+    (folder / "c.mhd").write_text((folder / "a.mhd").read_text().replace("a.raw", "c.raw"))
+    shutil.copy(folder / "a.raw", folder / "c.raw")
+    (folder / "d.mhd").symlink_to(folder / "a.mhd")
     assert load(config).groups == ("a", "b", "a", "a")
 
 
@@ -143,16 +125,10 @@ def test_a_scan_in_two_formats_or_turned_is_one_group(tmp_path, change):
     assert load(cubes(folders.write(tmp_path / "cubes", 3, spoil=again), crop="8mm")).groups == ("P0", "P0", "P2")
 
 
-def arrays(path: Path, volumes: np.ndarray, **more) -> DataConfig:
-    np.savez(path, volumes=volumes, **more)
-    return cubes(path, crop="whole")
-
-
 def test_the_split_of_an_npz_follows_its_voxels_and_not_its_name(tmp_path):
-    volumes = np.random.default_rng(0).integers(-1000, 400, (20, 16, 16, 16)).astype(np.int16)
-    one, renamed = (sources.load(arrays(tmp_path / name, volumes)) for name in ("one.npz", "another.npz"))
+    one, renamed = (sources.load(arrays(tmp_path / name, noise(20))) for name in ("one.npz", "another.npz"))
     assert one.split.validation.tolist() == renamed.split.validation.tolist()
-    twice = np.concatenate([volumes, volumes])
+    twice = np.concatenate([noise(20)] * 2)
     diameters = np.linspace(5, 9, 40)  # other cubes of equal volumes
     nodules, split = sources.load(arrays(tmp_path / "twice.npz", twice, diameter_mm=diameters))
     assert len(set(nodules.groups)) == 20
@@ -177,14 +153,13 @@ def test_where_no_patient_is_known_every_split_says_so(tmp_path, capsys):
     split_volumes(load_volumes(patches), patches)
     assert sources.load(config).nodules.by == "patient"
     assert "patient" not in capsys.readouterr().err
-    table = root / "nodules.csv"
-    table.write_text(table.read_text().replace("patient", "somebody", 1))
+    replaced("patient", "somebody", 1)(root)
     for _ in ("extracted", "from the cache"):
         assert "no patient is known" in sources.load(config).nodules.by
         assert "no patient is known" in capsys.readouterr().err
     split_volumes(load_volumes(patches), patches)
     assert "no patient is known" in capsys.readouterr().err
-    table.write_text(table.read_text().replace("P3", "P2").replace("somebody", "patient", 1).replace("P0", ""))
+    both(replaced("P3", "P2"), replaced("somebody", "patient"), replaced("P0", ""))(root)
     assert "by scan for 1 nodules" in sources.load(config).nodules.by
     assert "no patient" not in capsys.readouterr().err
 
@@ -201,8 +176,7 @@ def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, kind)
     roots = [folders.write(tmp_path / name, spoil=spoil) for name, spoil in (("cubes", lambda case, i: case), ("more", other))]
     if kind == "named column":
         for root in roots:
-            table = root / "nodules.csv"
-            table.write_text(table.read_text().replace("patient", "family", 1))
+            replaced("patient", "family", 1)(root)
     column = {"patient beside a group": "file", "named column": "Family"}.get(kind, "auto")
     config = cubes(roots[0], augment_with=str(roots[1]), validation=1, group_column=column)
     with pytest.raises(DataError, match=r"augment_with must belong to no validation nodule; 1 of 4 do"):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gmmae.data.volumes import DataError, central_section, from_density, masses, to_density
+from gmmae.data.volumes import DataError, from_density, masses, to_density
 
 WINDOW = (-1000.0, 400.0)
 
@@ -20,13 +20,6 @@ def test_a_density_integrates_to_one(shape):
 def test_a_density_against_a_volume_worked_by_hand():
     hu = np.array([[-1000, -300, 400, 2000]], np.int16)  # windowed to 0, 1/2, 1, 1; voxels of length 2/4
     np.testing.assert_allclose(to_density(hu, WINDOW), [[0, 0.4, 0.8, 0.8]], rtol=1e-7)
-
-
-def test_central_section_is_the_middle_slice_then_its_middle_line():
-    hu = cubes(3)
-    np.testing.assert_array_equal(central_section(hu, 3), hu)
-    np.testing.assert_array_equal(central_section(hu, 2), hu[:, 4])
-    np.testing.assert_array_equal(central_section(hu, 1), hu[:, 4, 4])
 
 
 def test_a_volume_without_mass_is_refused_by_its_number():

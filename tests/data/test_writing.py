@@ -10,6 +10,7 @@ from gmmae.data.extraction.scan import read
 from gmmae.data.volumes import central_section
 from gmmae.system.errors import StorageError
 from gmmae.system.files import whole_folder
+from tests.volume_folders import Grid, write_image
 
 VALUES = np.random.default_rng(0).integers(-1000, 400, (1, 6, 8)).astype(np.int16)
 CENTRE = (-40.0, 25.0, 90.0)
@@ -41,12 +42,8 @@ def test_an_image_that_is_not_whole_is_a_failure_of_storage(tmp_path, name, monk
 def ramp(tmp_path_factory):
     """A scan whose values are `x + 3 y + 10 z` mm, so that a voxel's value says where it is."""
     path = tmp_path_factory.mktemp("ramp") / "ramp.nii.gz"
-    image = sitk.Image([60, 50, 40], sitk.sitkFloat64)
-    image.SetOrigin((-70, 0, 70))
-    points = [image.TransformIndexToPhysicalPoint((i, j, k)) for k in range(40) for j in range(50) for i in range(60)]
-    filled = sitk.GetImageFromArray((np.array(points) @ [1, 3, 10]).reshape(40, 50, 60))
-    filled.CopyInformation(image)
-    sitk.WriteImage(filled, path)
+    grid = Grid((40, 50, 60), (1.0, 1.0, 1.0), (-70.0, 0.0, 70.0))
+    write_image(path, grid.at(np.moveaxis(np.indices(grid.shape)[::-1], 0, -1)) @ [1, 3, 10], grid)
     return path
 
 

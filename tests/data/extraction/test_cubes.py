@@ -62,12 +62,11 @@ def test_without_coordinates_the_middle_of_the_volume_is_cut_in_its_spacing(conf
     assert [(spaced[8] > -350).sum(axis).astype(bool).sum() for axis in (0, 1)] == [2, 2]
 
 
-@pytest.mark.parametrize("columns", ["coordX coordY coordZ", "coordX_mm coordY_mm coordZ_mm"])
-def test_no_nodule_goes_without_a_place_where_others_have_one(config, folder, columns):
+def test_no_nodule_goes_without_a_place_where_others_have_one(config, folder):
     for name in "ab":
         np.save(folder / f"{name}.npy", RANDOM[0])
-    listed(folder, f"file {columns}", "a.npy 8 8 8", "b.npy   ")
-    with pytest.raises(DataError, match=rf"line 3: {columns.split()[0]} must not be empty"):
+    listed(folder, "file coordX_mm coordY_mm coordZ_mm", "a.npy 8 8 8", "b.npy   ")
+    with pytest.raises(DataError, match="line 3: coordX_mm must not be empty"):
         load(replace(config, on_error="refuse"))
 
 
@@ -120,10 +119,9 @@ def test_a_compressed_volume_of_some_megabytes(config, folder):
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_of_data_with_more_axes_than_asked_for_the_central_section_is_taken(npz, ndim, axes):
-    volumes = SHARES[:, :8, :12] if ndim == 3 else SHARES[:, :, :12] if ndim == 2 else SHARES
-    volumes = volumes[(slice(None), *[0] * (3 - axes))].astype(np.float32)
-    shape = {1: (16,), 2: (12, 16), 3: (8, 12, 16)}[ndim]
-    config = replace(npz(volumes=volumes, masks=volumes > 0.5), ndim=ndim, shape=shape, validation=2, **OWN)
+    whole = SHARES[:, :8, :12] if ndim == 3 else SHARES[:, :, :12] if ndim == 2 else SHARES
+    volumes = whole[(slice(None), *[0] * (3 - axes))].astype(np.float32)
+    config = replace(npz(volumes=volumes, masks=volumes > 0.5), ndim=ndim, shape=whole.shape[-ndim:], validation=2, **OWN)
     if axes < ndim:
         with pytest.raises(DataError, match=r"all.npz.*volumes.*data\.ndim"):
             load(config)
@@ -196,5 +194,5 @@ def test_the_real_nodules(shared_data, config, folder):
     assert not [message for message in messages if "left out" in message]
     # Readers drew the masks around what LUNA16's coordinates are the middle of.
     assert nodules.masks is not None
-    steps = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 3, indexing="ij"))
+    steps = (np.indices((16, 16, 16)) - 7.5) / 16
     assert np.median([np.linalg.norm((mask * steps).sum((1, 2, 3)) / mask.sum()) for mask in nodules.masks]) < 0.05

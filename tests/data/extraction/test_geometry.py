@@ -1,23 +1,21 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-import SimpleITK as sitk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
 from gmmae.data.extraction import arrays, folders, headers
-from gmmae.data.extraction.extract import cut, cut_mask, edge_mm, extract
+from gmmae.data.extraction.extract import cut, extract
 from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.tasks import Reading
 from gmmae.data.settings import AIR_HU
-from tests.volume_folders import image, scan_of
+from tests.volume_folders import scan_of
 
 POINT = (12.3, -45.6, 78.9)
 CUBE = (16, 16, 16)
 SPACING = (0.8, 0.7, 2.0)
+RANDOM = np.random.default_rng(0).integers(-1000, 400, (20, 50, 40)).astype(np.int16)
 DIRECTIONS = {
     "identity": np.eye(3),
     "two axes flipped": np.diag([-1.0, -1.0, 1.0]),
@@ -28,8 +26,7 @@ DIRECTIONS = {
 
 def world_offsets(edge: float) -> np.ndarray:
     """Voxel centres of the cube as seen from its centre: z, y, x first, then the vector x, y, z."""
-    steps = (np.arange(16) - 7.5) * edge / 16
-    return np.stack(np.meshgrid(steps, steps, steps, indexing="ij")[::-1], -1)
+    return np.moveaxis(np.indices(CUBE)[::-1] - 7.5, 0, -1) * edge / 16
 
 
 def expected(scan, point, edge) -> tuple[np.ndarray, np.ndarray]:
@@ -81,14 +78,15 @@ def test_a_header_written_by_hand_with_flipped_axes(tmp_path):
     st.sampled_from(sorted(DIRECTIONS)),
     st.sampled_from([AIR_HU, None]),
 )
-def test_anywhere_at_the_border_the_filling_is_right(blob_scan_once, shift, edge, direction, outside_value):
-    scan, volume = blob_scan_once(direction)
+def test_anywhere_at_the_border_the_filling_is_right(blob_scan, shift, edge, direction, outside_value):
+    # Random voxels, so that every misplaced one shows.
+    scan = blob_scan(POINT, DIRECTIONS[direction], SPACING, RANDOM.shape)._replace(voxels=RANDOM)
     point = np.array(POINT) + shift
     inside = np.linalg.inv(scan.matrix) @ (point - scan.origin)
     limits = np.array(scan.voxels.shape[::-1]) - 0.5
     if (inside < -0.49).any() or (inside > limits - 0.01).any():
         return
-    hu, filled = cut(volume, tuple(point), edge, CUBE, outside_value, True)
+    hu, filled = cut(scan_of(scan.image()), tuple(point), edge, CUBE, outside_value, True)
     values, outside = expected(scan, point, edge)
     assert filled == pytest.approx(outside.mean(), abs=1e-12)
     if outside_value is not None:
@@ -105,34 +103,3 @@ def test_a_compressed_scan_is_decompressed_once_for_all_its_nodules(luna_folder,
     assert isinstance(result, Reading)
     assert len(result.cubes) == 3
     assert read == ["a.zraw"]
-
-
-@pytest.fixture(scope="module")
-def blob_scan_once():
-    """The same scans for every example: random voxels, so that every misplaced one shows."""
-    voxels = np.random.default_rng(0).integers(-1000, 400, (20, 50, 40)).astype(np.int16)
-
-    def make(direction):
-        matrix = DIRECTIONS[direction] * SPACING
-        origin = np.array(POINT) - matrix @ (20.2, 24.6, 10.3)
-        scan = SimpleNamespace(voxels=voxels, matrix=matrix, origin=origin)
-        return scan, scan_of(image(voxels, origin.tolist(), SPACING, DIRECTIONS[direction].ravel().tolist()))
-
-    return make
-
-
-def test_masks_are_cut_like_their_volumes(blob_scan_once):
-    scan, _ = blob_scan_once("two axes flipped")
-    ball = ((np.stack(np.indices(scan.voxels.shape)[::-1], -1) @ scan.matrix.T + scan.origin - POINT) ** 2).sum(-1) < 6**2
-    direction = DIRECTIONS["two axes flipped"].ravel().tolist()
-    mask = cut_mask(scan_of(image(ball.astype(np.uint8), scan.origin.tolist(), SPACING, direction)), POINT, 16.0, CUBE)
-    distance = np.linalg.norm(world_offsets(16.0), axis=-1)
-    # Within a slice thickness of the surface a voxel may be on either side.
-    assert mask[distance < 4.5].all()
-    assert not mask[distance > 7.5].any()
-
-
-@pytest.mark.parametrize(("edge", "wanted"), [("1.25x", 10.0), ("2x", 16.0), ("20mm", 20.0), (".5mm", 0.5), ("whole", 40.0)])
-def test_the_edge(edge, wanted):
-    volume = scan_of(sitk.Image(40, 30, 20, sitk.sitkInt16))
-    assert edge_mm(edge, 8.0, volume, CUBE) == wanted

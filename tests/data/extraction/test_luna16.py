@@ -28,10 +28,9 @@ def test_patients_group_scans_where_they_are_known(luna_folder):
 
 
 def test_a_mask_that_the_csv_of_scans_names_lies_in_the_folder(luna_folder):
-    config = luna_folder("a")
+    config = luna_folder("a", [("a", 10, -20, 30, 8, "ball.nii.gz")], ("seriesuid", *COLUMNS, "mask"))
     scan = sitk.ReadImage(Path(config.root) / "subset0/a.mhd")
     sitk.WriteImage(scan > -300, Path(config.root) / "ball.nii.gz")
-    write_rows(Path(config.root) / "annotations.csv", [("a", 10, -20, 30, 8, "ball.nii.gz")], ("seriesuid", *COLUMNS, "mask"))
     nodules = load(config)
     assert nodules.masks is not None
     assert ((nodules.values > -300) != nodules.masks).mean() < 0.03  # a voxel may be at one half
@@ -80,7 +79,7 @@ def test_the_cropped_real_scan(shared_data, tmp_path):
     nodules = load(DataConfig("luna16", root, cache=str(tmp_path), workers=1, scan_time_limit_s=None))
     assert nodules.filled.tolist() == [0, 0]
     # Tissue within half a diameter of the centre, lung beyond: the second is solid, the first a ring around a cavity.
-    steps = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 3, indexing="ij"))
+    steps = (np.indices((16, 16, 16)) - 7.5) / 16
     radius = 1.25 * np.linalg.norm(steps, axis=0)
     for cube in nodules.values:
         assert cube[(radius > 0.25) & (radius < 0.5)].mean() > cube[radius > 0.65].mean() + 150

@@ -14,6 +14,7 @@ from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
 from tests.commands import last_refusal, lines_of, rows
 from tests.lidc_folders import Scan, message, nodule, outlines, roi, values_of, write_series
+from tests.volume_folders import write_rows
 
 CENTRES = ((-10.0, 65.0, -180.0), (10.0, 82.0, -160.0))
 DIAMETERS = (14.0, 9.0)
@@ -263,9 +264,9 @@ def test_a_folder_of_strangers(cut, known, balls, root):
 
 def test_annotations_are_matched_to_the_nearest_nodule(cut, known, root):
     near, away = [*np.add(CENTRES[1], (0.7, -0.4, 0.3)), 8.25], [*np.add(CENTRES[0], (30, 0, 0)), 6.0]
-    lines = [["seriesuid", *COLUMNS], [SCAN.series, *near], [SCAN.series, *away]]
+    lines = [[SCAN.series, *near], [SCAN.series, *away]]
     lines += [["1.9", *CENTRES[0], 5.0], [SCAN.series, "x", 0, 0, 5.0]]  # another series has a nodule at the same place
-    root.with_name("annotations.csv").write_text("\n".join(",".join(map(str, line)) for line in lines))
+    write_rows(root.with_name("annotations.csv"), lines, ("seriesuid", *COLUMNS))
     table, left_out, _ = cut("--annotations", root.with_name("annotations.csv"))
     assert [row["annotated"] for row in table] == ["no", "yes"]
     assert place(table[1]) == pytest.approx(near)
