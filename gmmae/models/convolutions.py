@@ -18,13 +18,14 @@ from jax import lax
 from jax.extend import core
 from jaxtyping import Array
 
+from gmmae.models.kernels.blocks import blocked, unblocked
 from gmmae.models.kernels.convolution import convolve
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MAX_EDGE_OF_TAPS = 3
-"""Longest edge of a strided kernel that is taken tap by tap; the taps of larger ones side by side are too much memory."""
+MOST_TAPS = 3
+"""Along an axis; what more of them meet is too much memory side by side."""
 
 
 def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
@@ -97,7 +98,7 @@ def _fast_convolution(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
     if eqn.primitive is not lax.conv_general_dilated_p:
         return None
     avals: list[Any] = [variable.aval for variable in (*eqn.invars, *eqn.outvars)]
-    lhs, rhs, out = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    lhs, rhs, out = avals
     ungrouped = eqn.params["feature_group_count"] == eqn.params["batch_group_count"] == 1
     one_type = lhs.dtype == rhs.dtype == out.dtype and lhs.dtype in (jnp.float32, jnp.float64)
     if lhs.ndim == 5 and ungrouped and one_type and lhs.size and rhs.size and out.size:
@@ -130,48 +131,43 @@ def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -
     kernel = _padded(kernel, [(0, 0, d - 1) for d in params["rhs_dilation"]])
     samples, channels, *volume = names.out_spec
     precision, *_ = params["precision"] or (lax.Precision.DEFAULT,)
-    size, products = [shape[axis] for axis in volume], partial(convolve, precision=precision)
     if max(strides) == 1 < max(dilation):
-        out = _spread(products, x, kernel, dilation, [low for low, _ in params["padding"]], size)
+        low, size = [low for low, _ in params["padding"]], [shape[axis] for axis in volume]
+        out = _spread(x, kernel, dilation, low, size, precision)
     else:
         x = _padded(x, [(low, high, d - 1) for (low, high), d in zip(params["padding"], dilation, strict=True)])
-        whole = all(k % stride == 0 for k, stride in zip(kernel.shape, strides, strict=False))
-        out = (_by_blocks if whole or max(kernel.shape[:3]) > MAX_EDGE_OF_TAPS else _by_taps)(
-            x, kernel, strides, tuple(size), precision
-        )
+        few = max(kernel.shape[:3]) <= MOST_TAPS and any(map(operator.mod, kernel.shape, strides))
+        out: Array = (_strided if few else _by_blocks)(x, kernel, strides, precision)
     return jnp.moveaxis(out, range(out.ndim), (*volume, samples, channels))
 
 
-def _by_blocks(x: Array, kernel: Array, strides: Sequence[int], size: Sequence[int], precision: lax.Precision) -> Array:
+def _by_blocks(x: Array, kernel: Array, strides: Sequence[int], precision: lax.Precision) -> Array:
     """Blocks of a stride's edge become channels, and the kernel has one tap for each."""
     edge = max(-(-k // stride) for k, stride in zip(kernel.shape, strides, strict=False))
-    count = [out + edge - 1 for out in size]
-    return convolve(_blocks(x, count, strides, 1), _blocks(kernel, [edge] * len(size), strides, 0), precision=precision)
+    count = [(n - k) // stride + edge for n, k, stride in zip(x.shape, kernel.shape, strides, strict=False)]
+    return convolve(_blocks(x, count, strides), _blocks(kernel.mT, [edge] * 3, strides).mT, precision=precision)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _by_taps(x: Array, kernel: Array, strides: Sequence[int], size: Sequence[int], precision: lax.Precision) -> Array:
+def _by_taps(x: Array, kernel: Array, strides: Sequence[int], precision: lax.Precision) -> Array:
     """What each tap meets side by side: a kernel of 3³ at a stride of 2 fills 27 of the 64 taps of its blocks."""
-    windows = itertools.product(*map(range, kernel.shape[: len(size)]))
-    ends = [(out - 1) * stride + 1 for out, stride in zip(size, strides, strict=True)]
-    parts = [x[tuple(map(slice, tap, map(operator.add, tap, ends), strides))] for tap in windows]
+    last = [n - k + 1 for n, k in zip(x.shape[:3], kernel.shape, strict=False)]
+    taps = itertools.product(*map(range, kernel.shape[:3]))
+    parts = [x[tuple(map(slice, tap, map(operator.add, tap, last), strides))] for tap in taps]
     return jnp.tensordot(jnp.concatenate(parts, -1), kernel.reshape(-1, kernel.shape[-1]), 1, precision=precision)
 
 
-def _by_taps_backward(*args: Any) -> tuple[Array, Array]:  # noqa: ANN401 as JAX calls it
-    *how, (x, kernel), g = args
-    (to_x,) = jax.vjp(lambda x: _by_blocks(x, kernel, *how), x)[1](g)
-    (to_kernel,) = jax.vjp(lambda kernel: _by_taps.fun(x, kernel, *how), kernel)[1](g)
-    return to_x, to_kernel
+def _by_taps_forward(x: Array, kernel: Array, *how: Any) -> tuple[Array, Any]:  # noqa: ANN401 as JAX calls it
+    out, to_kernel = jax.vjp(lambda kernel: _by_taps(x, kernel, *how), kernel)
+    return out, (jax.vjp(lambda x: _by_blocks(x, kernel, *how), x)[1], to_kernel)
 
 
-_by_taps.defvjp(lambda *args: (_by_taps(*args), args[:2]), _by_taps_backward)
+_strided = jax.custom_vjp(_by_taps, nondiff_argnums=(2, 3))
+_strided.defvjp(_by_taps_forward, lambda strides, precision, gradients, g: tuple(gradient(g)[0] for gradient in gradients))
 
 
 def _spread(
-    products: Callable[[Array, Array], Array], x: Array, kernel: Array, dilation: Sequence[int], low: Sequence[int],
-    size: Sequence[int],
-) -> Array:  # fmt: skip
+    x: Array, kernel: Array, dilation: Sequence[int], low: Sequence[int], size: Sequence[int], precision: lax.Precision
+) -> Array:
     """Convolves a volume with `dilation - 1` zeros between its voxels, and `low` before the first.
 
     A tap meets voxels for one of `dilation` results side by side, so these are features of one convolution without the zeros:
@@ -181,26 +177,20 @@ def _spread(
     edge = max((k + d - 2 - start) // d + start // d + 1 for k, d, start in axes)
     front = [(d * edge - k - (d - 1 - start % d), 0, 0) for k, d, start in axes]
     kernel = _padded(jnp.flip(kernel, range(n)), front)
-    kernel = jnp.flip(_blocks(kernel, [edge] * n, dilation, 1), range(n))
+    kernel = jnp.flip(_blocks(kernel, [edge] * n, dilation), range(n))
     count = [-(-out // d) for out, d in zip(size, dilation, strict=True)]
     voxels = [
         (start // d, blocks + edge - 1 - start // d - there, 0)
         for start, d, blocks, there in zip(low, dilation, count, x.shape, strict=False)
     ]
-    out = products(_padded(x, voxels), kernel)
-    out = out.reshape(*count, x.shape[n], *dilation, -1)
-    out = jnp.moveaxis(out, range(n + 1, 2 * n + 1), range(1, 2 * n, 2))
-    out = out.reshape(*(blocks * d for blocks, d in zip(count, dilation, strict=True)), *out.shape[2 * n :])
+    out = unblocked(convolve(_padded(x, voxels), kernel, precision=precision), dilation)
     return out[tuple(slice(length) for length in size)]
 
 
-def _blocks(x: Array, count: Sequence[int], strides: Sequence[int], before: int) -> Array:
-    """Makes the places in a block channels, `before` axes behind those of the volume; cuts or pads to `count` blocks."""
+def _blocks(x: Array, count: Sequence[int], strides: Sequence[int]) -> Array:
+    """`blocked`, after it is cut or padded to `count` blocks."""
     ends = [(0, blocks * stride - size, 0) for blocks, stride, size in zip(count, strides, x.shape, strict=False)]
-    n, x = len(count), _padded(x, ends)
-    x = x.reshape(*(size for pair in zip(count, strides, strict=True) for size in pair), *x.shape[n:])
-    x = jnp.moveaxis(x, range(1, 2 * n, 2), range(n + before, 2 * n + before))
-    return x.reshape(*count, *x.shape[n : n + before], -1, *x.shape[2 * n + before + 1 :])
+    return blocked(_padded(x, ends), strides)
 
 
 def _padded(x: Array, config: Sequence[tuple[int, int, int]]) -> Array:

@@ -17,6 +17,7 @@ from gmmae.models.encoder import Encoder
 from gmmae.models.kernels.axis_aligned import AxisAligned
 from gmmae.models.kernels.precision import dense_product
 from gmmae.models.losses import mean_of_each
+from gmmae.models.mixture import grid
 from gmmae.models.settings import ModelConfig
 
 FEATURES = 32
@@ -49,21 +50,18 @@ class LatticeDecoder(nn.Module):
         hidden = jax.nn.leaky_relu(dense(HIDDEN)(latent))
         place = self.param("place", nn.initializers.normal(0.1), (count, FEATURES))
         cells = dense(count * FEATURES)(hidden).reshape(-1, count, FEATURES) + place
-        local = jax.nn.leaky_relu(dense(CELL_HIDDEN)(cells.reshape(-1, FEATURES)))
+        local = jax.nn.leaky_relu(dense(CELL_HIDDEN)(cells))
         logits = dense(components * (1 + 2 * n))(local).reshape(len(latent), count * components, 1 + 2 * n)
         logits = logits + self.param("bias", nn.initializers.zeros, logits.shape[1:])
         mask = dense(math.prod(self.shape), name="mask")(hidden).reshape(len(latent), *self.shape)
         log_mass = dense(1, kernel_init=nn.initializers.zeros, name="mass")(latent)[:, 0]
-        return Decoded(self._mixture(logits), mask, log_mass)
-
-    def _mixture(self, logits: Float[Array, "samples k logits"]) -> AxisAligned:
-        n, cells = len(self.shape), self.config.lattice_size
-        width = 2 / cells
+        width = 2 / self.config.lattice_size
         alpha, mu, sigma = logits[..., 0], logits[..., 1 : 1 + n], logits[..., 1 + n :]
-        middles = jnp.stack(jnp.meshgrid(*[(jnp.arange(cells) + 0.5) * width - 1] * n, indexing="ij"), -1).reshape(-1, n)
-        means = jnp.repeat(middles, self.config.cell_components, axis=0).astype(logits.dtype) + REACH * width / 2 * jnp.tanh(mu)
+        middles = grid(self.config.lattice_size, n)[:, ::-1]  # in the order of the cells
+        means = jnp.repeat(middles, components, axis=0).astype(logits.dtype) + REACH * width / 2 * jnp.tanh(mu)
         floor = jnp.array([self.config.sigma_floor * 2 / edge for edge in reversed(self.shape)], logits.dtype)
-        return AxisAligned(jax.nn.log_softmax(alpha), means, floor + width / 2 * jax.nn.softplus(sigma))
+        mixture = AxisAligned(jax.nn.log_softmax(alpha), means, floor + width / 2 * jax.nn.softplus(sigma))
+        return Decoded(mixture, mask, log_mass)
 
 
 class LatticeAutoencoder(nn.Module):

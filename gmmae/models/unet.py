@@ -13,15 +13,17 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
+from gmmae.models.kernels.blocks import blocked, unblocked
 from gmmae.models.kernels.convolution import Conv
-from gmmae.models.kernels.precision import matmul, wanted
+from gmmae.models.kernels.precision import dense_product
 
 EPSILON = 1e-5
 """Added to a variance."""
 SLOPE = 0.01
 """Of the leaky ReLU."""
 
-_KERNEL_INIT = nn.initializers.glorot_uniform()
+_linear = partial(nn.Dense, kernel_init=nn.initializers.glorot_uniform(), dot_general=dense_product, name="Linear_0")
+"""The same linear function of the channels at every voxel."""
 
 
 class UNet(nn.Module):
@@ -48,7 +50,7 @@ class UNet(nn.Module):
         for features, beside in zip(reversed(self.features[:-1]), reversed(fine), strict=True):
             x = jnp.concatenate([Up(features)(x), beside], axis=-1)
             x = Stage(features, self.groups)(x)
-        return jnp.moveaxis(Linear(1)(x)[..., 0], -1, 0)
+        return jnp.moveaxis(_linear(1)(x)[..., 0], -1, 0)
 
 
 class Stage(nn.Module):
@@ -75,7 +77,8 @@ class ActivatedNorm(nn.Module):
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*volume samples channels"]:
         """Applies the layer."""
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
-        activated: Array = _activated_norm(x, scale, self.param("bias", nn.initializers.zeros, x.shape[-1:]), self.groups)
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        activated: Array = _activated_norm(x, scale, bias, self.groups)
         return activated
 
 
@@ -119,21 +122,6 @@ def _group_means(x: Float[Array, "samples channels"], groups: int) -> Float[Arra
     return jnp.repeat(means, channels // groups, axis=-1)
 
 
-class Linear(nn.Module):
-    """The same linear function of the channels at every voxel."""
-
-    features: int
-    use_bias: bool = True
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*voxels channels"]) -> Float[Array, "*voxels features"]:
-        """Applies the layer."""
-        kernel = self.param("kernel", _KERNEL_INIT, (x.shape[-1], self.features))
-        rows: Array = matmul(x.reshape(-1, x.shape[-1]), kernel, wanted())
-        product = rows.reshape(*x.shape[:-1], self.features)
-        return product + self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else product
-
-
 class Down(nn.Module):
     """A convolution of kernel and stride 2."""
 
@@ -142,7 +130,7 @@ class Down(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half samples features"]:
         """Applies the layer."""
-        return Linear(self.features)(blocks(x))
+        return _linear(self.features)(blocked(x, (2,) * (x.ndim - 2)))
 
 
 class Up(nn.Module):
@@ -153,26 +141,9 @@ class Up(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*half samples channels"]) -> Float[Array, "*volume samples features"]:
         """Applies the layer."""
-        doubled = unblocked(Linear(self.features * 2 ** (x.ndim - 2), use_bias=False)(x))
+        n = x.ndim - 2
+        doubled = unblocked(_linear(self.features * 2**n, use_bias=False)(x), (2,) * n)
         return doubled + self.param("bias", nn.initializers.zeros, (self.features,))
-
-
-def blocks(x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half samples more"]:
-    """Blocks of 2 voxels along each axis, whose voxels become channels."""
-    *volume, samples, channels = x.shape
-    n = len(volume)
-    split = x.reshape(*(size for axis in volume for size in (axis // 2, 2)), samples, channels)
-    order = (*range(0, 2 * n, 2), 2 * n, *range(1, 2 * n, 2), 2 * n + 1)
-    return split.transpose(order).reshape(*(axis // 2 for axis in volume), samples, -1)
-
-
-def unblocked(x: Float[Array, "*half samples channels"]) -> Float[Array, "*volume samples fewer"]:
-    """Inverts `blocks`."""
-    *half, samples, _ = x.shape
-    n = len(half)
-    split = x.reshape(*half, samples, *(2,) * n, -1)
-    order = (*(i for axis in range(n) for i in (axis, n + 1 + axis)), n, 2 * n + 1)
-    return split.transpose(order).reshape(*(2 * axis for axis in half), samples, -1)
 
 
 def mask_losses(

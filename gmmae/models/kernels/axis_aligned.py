@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from gmmae.models.kernels import per_sample_loss
 from gmmae.models.kernels.precision import FULL
 from gmmae.models.losses import PointLoss
-from gmmae.models.mixture import LOG_2PI, Mixture
+from gmmae.models.mixture import LOG_2PI, Mixture, grid
 
 
 class AxisAligned(NamedTuple):
@@ -35,8 +35,7 @@ def density_on_grid(mixture: AxisAligned, shape: tuple[int, ...]) -> Float[Array
 
     def normal(axis: int, edge: int) -> Float[Array, "*b edge k"]:
         means, sigma = mixture.means[..., None, :, axis], mixture.sigma[..., None, :, axis]
-        centres = (2 * jnp.arange(edge, dtype=means.dtype) + 1) / edge - 1
-        return jnp.exp(-0.5 * jnp.square((centres[:, None] - means) / sigma) - jnp.log(sigma) - 0.5 * LOG_2PI)
+        return jnp.exp(-0.5 * jnp.square((grid(edge, 1, means.dtype) - means) / sigma) - jnp.log(sigma) - 0.5 * LOG_2PI)
 
     along_x, *others = (normal(axis, edge) for axis, edge in enumerate(reversed(shape)))
     rest = jnp.exp(mixture.log_weights)[..., None, :]  # *b 1 k

@@ -43,4 +43,5 @@ matmul.defvjp(lambda *args: (matmul(*args), args[:2]), _backward)
 def dense_product(x: Array, kernel: Array, dimensions: lax.DotDimensionNumbers, **_: object) -> Array:
     """`matmul` as the `dot_general` of `flax.linen.Dense`."""
     assert dimensions == (((x.ndim - 1,), (0,)), ((), ()))
-    return matmul(x, kernel, wanted())
+    rows: Array = matmul(x.reshape(-1, x.shape[-1]), kernel, wanted())
+    return rows.reshape(*x.shape[:-1], -1)
