@@ -64,6 +64,10 @@ def of(config: Config, data: Splits) -> Fingerprint:
     if config.workload not in registry.BUILT_IN:  # those divide no group, or say so
         test = {} if data.test is None else {"test": words(hashes(data.test)[0], (data.origins or {}).get("test"))}
         _warn_of_overlaps(names | test, data.groups or {})
+        if unhashed := sum(count(getattr(data, split)) - len(names[split]) for split in names):
+            write_error(
+                f"{unhashed} samples of sources have no hash: they are not compared with those of other parts or runs\n"
+            )
     return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
 
 

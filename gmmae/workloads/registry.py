@@ -77,15 +77,17 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     sys.path.append(str(path.parent))  # for modules beside it
-    _require_own_modules(path)
-    source = path.read_bytes()
-    module.__dict__[SOURCE_HASH] = _digest(source)
-    exec(compile(source, path, "exec"), module.__dict__)  # these bytes, and not those of a cached file of the same second
+    sources = [file.read_bytes() for file in _own_files(path)]
+    module.__dict__[SOURCE_HASH] = _digest(b"".join(sources))
+    exec(compile(sources[0], path, "exec"), module.__dict__)  # these bytes, and not those of a cached file of the same second
     return module
 
 
-def _require_own_modules(path: Path) -> None:
-    """Refuses a file whose import of a module beside it would give another of this name, such as that of another project."""
+def _own_files(path: Path) -> list[Path]:
+    """A file, and the modules and packages beside it that it imports, also by way of each other.
+
+    Refuses an import that would give another module of this name, such as that of another project.
+    """
     files, seen = [path], set[str]()
     for file in files:
         nodes = [*ast.walk(ast.parse(file.read_bytes(), file))]
@@ -102,7 +104,8 @@ def _require_own_modules(path: Path) -> None:
                         f"a module beside a workload must have a name of its own; got {own}, but `import {name}` gives {place}:"
                         " rename it, or use the two in processes of their own"
                     )
-                files.append(own)
+                files += sorted(own.parent.rglob("*.py")) if own.name == "__init__.py" else [own]
+    return files
 
 
 def _from_name(name: str) -> ModuleType:
@@ -136,9 +139,14 @@ def _digest(content: bytes) -> str:
 def configuration(name: str = Config.workload, **values: object) -> Config:
     """A configuration of a workload, with these values or the defaults."""
     path = Path(name)
-    if is_file(name) and path.is_file() and file_hash(name) != _digest(path.read_bytes()):  # as between trainings of a notebook
-        load.cache_clear()
-        file_hash.cache_clear()
+    if is_file(name) and path.is_file():
+        before, own = file_hash(name), _own_files(path.resolve())
+        if before != _digest(b"".join(file.read_bytes() for file in own)):  # as between trainings of a notebook
+            load.cache_clear()
+            file_hash.cache_clear()
+            beside = [str(file) for file in own[1:]]
+            for key in [key for key, module in sys.modules.items() if str(getattr(module, "__file__", None)) in beside]:
+                del sys.modules[key]
     settings_type = BUILT_IN[name] if name in BUILT_IN else load(name).Config
     return Config(**{"workload": name, "settings": settings_type(), **values})
 

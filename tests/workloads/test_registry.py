@@ -86,6 +86,21 @@ def test_a_file_imports_a_module_beside_it(path):
         registry.configuration(str(other))
 
 
+def test_a_module_beside_a_file_is_a_part_of_it(path):
+    """Also a module of a package that the file imports by way of another one."""
+    package = path.with_name("package_of_mine")
+    package.mkdir()
+    (package / "__init__.py").write_text("from .inner import SIZE")
+    path.with_name("helper_of_mine.py").write_text("from package_of_mine import SIZE")
+    path.write_text(TEXT.replace("4", "SIZE").replace("\n@", "from helper_of_mine import SIZE\n@", 1))
+    values = []
+    for size in ("5", "6"):
+        (package / "inner.py").write_text(f"SIZE = {size}")
+        values.append((registry.configuration(str(path)).settings.size, registry.file_hash(str(path))))
+    assert [size for size, _ in values] == [5, 6]
+    assert values[0][1] != values[1][1]
+
+
 def test_a_file_that_has_changed_is_imported_again_for_a_new_configuration(path):
     """Also within a second and with an equal size, as in two cells of a notebook: Python's own cache would not notice."""
     values = []

@@ -20,8 +20,8 @@ PATIENTS = ("patient", "PatientID", "subject", "subject_id", "participant_id", "
 """Columns that name the patient; the first one that a row fills names its group."""
 OTHERWISE_PATIENTS = ("case", "group")
 """Columns that name the patient of a row that fills none of `PATIENTS`; beside these they may be a diagnosis or a hospital."""
-BLANKS = {"", "nan", "na", "n/a", "#n/a", "<na>", "null"}
-"""What Excel, R and pandas write for an empty cell."""
+BLANKS = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"}
+"""What Excel, R, pandas and Python write for an empty cell."""
 SERIES = "seriesuid"
 SCANS = ("scan", SERIES)
 GROUP = "data.group_column"
