@@ -28,7 +28,8 @@ INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
 """Of 32 bits, with and without a sign."""
 
 LARGE = 0.25
-"""Single numbers above this share of the bytes of a sample's largest array identify it too: no label of an image."""
+"""Arrays above this share of the bytes of the largest one identify a sample: tokens beside their mask, and no labels of an
+image."""
 
 NO_SAMPLE = -1
 
@@ -244,10 +245,10 @@ def spread(samples: Samples, most: int = SPREAD_SAMPLES) -> Samples:
 
 
 def hashes(samples: Samples) -> tuple[list[str], Samples]:
-    """Hashes of each sample's arrays and `LARGE` numbers, and the other numbers; of a source, those of some samples.
+    """Hashes of each sample's `LARGE` arrays, and the other arrays; of a source, those of some samples.
 
-    What is taken follows from the shapes alone, because a mask may be empty in all samples of one part and not in those of
-    another.
+    The arrays follow from their sizes, because a mask may be empty in all samples of one part and not in those of another. Only
+    where they are equal in all samples, as a grid is, all arrays are taken.
     """
     if isinstance(samples, CheckedSource):
         samples = spread(samples)
@@ -257,11 +258,17 @@ def hashes(samples: Samples) -> tuple[list[str], Samples]:
         for leaf in jax.tree.leaves(samples)
     ]
     least = LARGE * max(leaf.nbytes for leaf in leaves)
-    large = [leaf for leaf in leaves if leaf[0].size > 1 or leaf.nbytes > least]
-    kind = " ".join(f"{leaf.dtype}{leaf.shape[1:]}" for leaf in large).encode()[:64]  # BLAKE2 takes no more
-    rows = zip(*(np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8) for leaf in large), strict=True)
-    of_rows = [hashlib.blake2b(b"".join(row), digest_size=8, key=kind).hexdigest() for row in rows]
-    return of_rows, [leaf for leaf in leaves if not any(leaf is one for one in large)]
+    large = [leaf for leaf in leaves if leaf.nbytes > least]
+    found = _of_rows(large)
+    if len(found) > 1 == len(set(found)):
+        large, found = leaves, _of_rows(leaves)
+    return found, [leaf for leaf in leaves if not any(leaf is one for one in large)]
+
+
+def _of_rows(arrays: list[np.ndarray]) -> list[str]:
+    kind = " ".join(f"{array.dtype}{array.shape[1:]}" for array in arrays).encode()[:64]  # BLAKE2 takes no more
+    rows = zip(*(np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in arrays), strict=True)
+    return [hashlib.blake2b(b"".join(row), digest_size=8, key=kind).hexdigest() for row in rows]
 
 
 def digest(arrays: PyTree) -> str:

@@ -85,13 +85,13 @@ def test_a_source_is_known_by_its_first_its_last_and_eight_more_samples():
     assert [one == another for one, another in zip(hashes, others, strict=True)] == [True] * 9 + [False]
 
 
-def test_a_sample_is_known_by_its_own_arrays_whatever_the_samples_beside_it_are():
-    """Among a large grid and a label; masks are empty in some parts."""
-    table = np.arange(40, dtype=float).reshape(20, 2)
-    samples = {"own": table, "grid": np.ones((20, 500)), "mask": table > 20, "label": np.arange(20)}
+@pytest.mark.parametrize("grid", [{}, {"grid": np.ones((20, 900))}], ids=["large ones", "beside a larger grid"])
+def test_a_sample_is_known_by_its_own_arrays_whatever_the_samples_beside_it_are(grid):
+    images = np.arange(320, dtype=float).reshape(20, 16)
+    samples = {"image": images, "mask": (images > 200).astype(np.float32), "offset": np.arange(40).reshape(20, 2), **grid}
     found, others = sources.hashes(samples)
-    assert (len(set(found)), len(others)) == (20, 1)
-    for part in (slice(5), slice(15, 20), slice(3, 4)):
+    assert (len(set(found)), len(others)) == (20, 0 if grid else 1)
+    for part in (slice(5), slice(15, 20), *[slice(3, 4)] * (not grid)):
         assert sources.hashes({name: array[part] for name, array in samples.items()})[0] == found[part]
 
 
