@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from gmmae.classification.features import block_means, mixture_features
 from gmmae.data import grouped, sources
-from gmmae.data.extraction.annotations import SERIES, patient_key
+from gmmae.data.extraction.annotations import SERIES, is_blank
 from gmmae.data.settings import CROP_PATTERN, DataConfig
 from gmmae.data.volumes import Nodules, masses, own_columns, to_density, windowed
 from gmmae.system.errors import InputError
@@ -113,9 +113,9 @@ def labels_of(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples
         known = ", ".join(own_columns(nodules.table, ())) or "none"
         raise InputError(f"--label-column must be one of the data's columns, {known}; got {rule.column}")
     if rule.at_most is None or rule.at_least is None:
-        return np.array([word if patient_key(word) else "" for word in words.tolist()], words.dtype)
+        return np.array(["" if is_blank(word) else word for word in words.tolist()], words.dtype)
     try:
-        numbers = np.array([float(word) if patient_key(word) else np.nan for word in words])
+        numbers = np.array([np.nan if is_blank(word) else float(word) for word in words])
     except ValueError as error:
         raise InputError(
             f"--label-at-most needs numbers in {rule.column or 'the categories'}; {error}: name another --label-column"

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
-from gmmae.data.extraction.annotations import patient_key
+from gmmae.data.extraction.annotations import is_blank
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules, from_density, make_table, masses, to_density, windowed
 from gmmae.generation import prior as priors
@@ -255,8 +255,8 @@ def candidates(training: Nodules, options: Options) -> Int[np.ndarray, " allowed
         fits = fits & (training.table["category"] == options.category)
     words, asked = training.column("malignancy"), options.malignancy
     try:
-        blank = None if asked is None or words is None else [not patient_key(word) for word in words]
-        scores = None if blank is None else np.where(blank, "nan", words).astype(float)
+        cells = [] if asked is None or words is None else ["nan" if is_blank(word) else word for word in words.tolist()]
+        scores = np.array(cells, float) if cells else None
     except ValueError as error:
         raise InputError(f"--malignancy needs numbers in the training CSV's column malignancy; {error}") from error
     columns = {"--diameter-mm": (options.diameter_mm, training.diameter_mm), "--malignancy": (asked, scores)}

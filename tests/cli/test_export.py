@@ -147,7 +147,8 @@ def test_a_program_that_jax_cannot_read_leaves_parameters_and_settings_from_whic
 
 def test_a_workload_that_has_moved_is_given_to_load(own_run, tmp_path):
     config = gmmae.load(own_run.folder).config
-    here = shutil.copy(config.workload, tmp_path / "mine.py")
+    here = tmp_path / "mine.py"
+    shutil.copy(config.workload, here)
     run(replace(config, workload=str(here)), tmp_path / "run", Recorder())
     file = export(tmp_path / "run", tmp_path)
     moved = str(here.rename(tmp_path / "moved.py"))

@@ -20,8 +20,8 @@ PATIENTS = ("patient", "PatientID", "subject", "subject_id", "participant_id", "
 """Columns that name the patient; the first one that a row fills names its group."""
 OTHERWISE_PATIENTS = ("case", "group")
 """Columns that name the patient of a row that fills none of `PATIENTS`; beside these they may be a diagnosis or a hospital."""
-BLANKS = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"}
-"""What Excel, R, pandas and Python write for an empty cell."""
+BLANKS = {"", "nan", "na", "n/a", "#n/a", "<na>", "null"}
+"""What Excel, R and pandas write for an empty cell."""
 SERIES = "seriesuid"
 SCANS = ("scan", SERIES)
 GROUP = "data.group_column"
@@ -232,7 +232,7 @@ def _related(cells: dict[str, str], config: DataConfig, file_column: str) -> Ite
 
     return Item(
         group=first(GROUP) if GROUP in cells else first(*PATIENTS, *OTHERWISE_PATIENTS, *SCANS),
-        category=first("category"),
+        category="" if is_blank(category := cells.get("category", "")) else category,
         patient=patient_key(
             first(*PATIENTS, *OTHERWISE_PATIENTS) or first(GROUP) * (letters(config.group_column) not in SCANS)
         ),
@@ -274,11 +274,24 @@ def _numbers(cells: dict[str, str], columns: tuple[str, ...], least: int) -> tup
     return tuple(map(as_number, texts[:given])) or None
 
 
+def is_blank(text: str) -> bool:
+    """Whether a cell is empty; the label `none` may be a class.
+
+    >>> is_blank("n/a"), is_blank("none")
+    (True, False)
+    """
+    return _plain(text) in BLANKS
+
+
+def _plain(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
 def patient_key(text: str) -> str:
     """What all spellings of a patient share; empty where none is named.
 
-    >>> patient_key(" P3 "), patient_key("012.0"), patient_key("NA")
+    >>> patient_key(" P3 "), patient_key("012.0"), patient_key("None")
     ('p3', '12', '')
     """
-    word = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return "" if word in BLANKS else re.sub(r"^0*(\d+)(\.0+)?$", r"\1", word)
+    word = _plain(text)
+    return "" if word in {*BLANKS, "none"} else re.sub(r"^0*(\d+)(\.0+)?$", r"\1", word)
