@@ -24,7 +24,7 @@ BUILT_IN = {"nodules": settings.NodulesConfig, "segmentation": settings.Segmenta
 BLANK = {"", "none", "nan"}
 """What a table without a name gives."""
 
-SOURCE_HASH = "__gmmae_source_hash__"
+SOURCE_HASH, OWN_FILES = "__gmmae_source_hash__", "__gmmae_own_files__"
 
 OWNERS: dict[str, str] = {}
 """The files of the strategies that are not gmmae's."""
@@ -77,8 +77,9 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     sys.path.append(str(path.parent))  # for modules beside it
-    sources = [file.read_bytes() for file in _own_files(path)]
-    module.__dict__[SOURCE_HASH] = _digest(b"".join(sources))
+    files = _own_files(path)
+    sources = [file.read_bytes() for file in files]
+    module.__dict__.update({SOURCE_HASH: _digest(b"".join(sources)), OWN_FILES: files})
     exec(compile(sources[0], path, "exec"), module.__dict__)  # these bytes, and not those of a cached file of the same second
     return module
 
@@ -140,8 +141,9 @@ def configuration(name: str = Config.workload, **values: object) -> Config:
     """A configuration of a workload, with these values or the defaults."""
     path = Path(name)
     if is_file(name) and path.is_file():
-        before, own = file_hash(name), _own_files(path.resolve())
-        if before != _digest(b"".join(file.read_bytes() for file in own)):  # as between trainings of a notebook
+        own = load(name).__dict__[OWN_FILES]
+        now = _digest(b"".join(file.read_bytes() for file in own if file.is_file()))
+        if file_hash(name) != now:  # as between trainings of a notebook
             load.cache_clear()
             file_hash.cache_clear()
             beside = [str(file) for file in own[1:]]
