@@ -73,8 +73,10 @@ def command(options: PredictArguments, config: Config) -> None:
         f"{options.folder}: {_counts(kinds)}; fitted: no test, as the run or its classifiers had the volume or such a patient",
         *(f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()),
     ]
-    there = _counts(labels[~fitted]) or "none (--label-column names another column)"
-    lines.append(f"labels for a test: {there}; it takes {' and '.join(classes)}, so written, and needs each")
+    lines.append(
+        f"labels for a test: {_counts(labels[~fitted]) or 'none (--label-column names another column)'}; it takes "
+        f"{' and '.join(classes)}, so written, and needs each"
+    )
     if len(set(truth)) == len(classes):
         results = [scored(kind, LINEAR, values[None, judged], truth, groups) for kind, values in found.items()]
         lines += [tables.text_table(*report.table(results, {})), report.verdict(results, groups, nodules.by)]
@@ -82,13 +84,14 @@ def command(options: PredictArguments, config: Config) -> None:
     for kind, values in found.items():
         rows |= {f"{kind}: {name}": values[:, i].round(9) for i, name in enumerate(classes) if i or len(classes) > 2}
     rows |= own_columns(columns, rows)
+    replaced = ["an earlier prediction there was replaced: --out names another folder"] * (out / CSV).is_file()
     with whole_folder(out, mark=CSV) as folder:
         write_text(
             folder / CSV, csv_text((dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)), rows)
         )
         write_text(folder / SUMMARY, "\n".join(lines))
         report.draw(folder / report.ROC, results, truth, classes, lines[-1])
-    print_result(out, [*lines, *sorted(out.iterdir())])
+    print_result(out, [*lines, *replaced, *sorted(out.iterdir())])
 
 
 def _counts(words: np.ndarray) -> str:

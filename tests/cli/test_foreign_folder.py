@@ -107,6 +107,7 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     table.append(f"M5,copy.nii.gz,Q2,,,{trained['size_mm']}")
     (tmp_path / "new" / "nodules.csv").write_text("\n".join(table))
     lines_of(capsys, "predict", run, tmp_path / "new", "--out", tmp_path / "of_new")
+    assert "replaced" in "\n".join(lines_of(capsys, "predict", run, tmp_path / "new", "--out", tmp_path / "of_new"))
     found = rows(tmp_path / "of_new" / "probabilities.csv")
     assert [row["split"] for row in found] == ["fitted", "fitted", "unseen", "fitted", "fitted", "fitted"]
 
