@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from gmmae.cli.options import EvaluateArguments
@@ -88,7 +89,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
     metrics, losses = list[str](), dict[str, np.ndarray]()
     parts = [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]
     about, simple = _simple_models(config, data, known, own if other else None)
-    few = sum(np.size(getattr(data, part)) for part in parts) <= MAX_REFINED_VALUES
+    few = sum(np.size(leaf) for part in parts for leaf in jax.tree.leaves(getattr(data, part))) <= MAX_REFINED_VALUES
     for part in parts:
         samples = getattr(data, part)
         kinds = kinds_of(known, samples, (data.origins or {}).get(part), part, other, unmatched)

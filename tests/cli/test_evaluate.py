@@ -193,21 +193,22 @@ class Config:
     kind: str = "named"
 
 class Rows:
-    def __init__(self, rows):
-        self.rows = rows
+    def __init__(self, *arrays):
+        self.arrays = arrays
 
     def __len__(self):
-        return len(self.rows)
+        return len(self.arrays[0])
 
     def __getitem__(self, index):
-        return self.rows[index]
+        return tuple(array[index] for array in self.arrays)
 
 def build(config):
-    x = np.arange(96, dtype=np.float32).reshape(24, 4) * np.float32(config.scale)
+    x, labels = np.arange(96, dtype=np.float32).reshape(24, 4) * np.float32(config.scale), np.arange(24)
     origins = {"train": range(12), "validation": [f"scan {i}" for i in range(12)]} if config.kind == "named" else None
-    validation = Rows(x[12:]) if config.kind == "source" else x[12:]
-    data = Splits(x[:12], validation, origins=origins, columns={"validation": {"site": range(12)}})
-    return Workload(lambda: data, lambda key: {"w": jnp.zeros(4)}, lambda params, x, keys: (x @ params["w"] - 1) ** 2)
+    validation = x[12:], labels[12:]
+    validation = Rows(*validation) if config.kind == "source" else validation
+    data = Splits((x[:12], labels[:12]), validation, origins=origins, columns={"validation": {"site": range(12)}})
+    return Workload(lambda: data, lambda key: {"w": jnp.zeros(4)}, lambda params, s, keys: (s[0] @ params["w"] - 1) ** 2)
 """
 
 
