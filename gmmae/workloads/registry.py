@@ -96,16 +96,20 @@ def _own_files(path: Path) -> list[Path]:
         names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
         for name in sorted({name.partition(".")[0] for name in names} - seen):
             seen.add(name)
-            beside = (path.with_name(name) / "__init__.py", path.with_name(f"{name}.py"))  # a package comes first
-            for own in [place for place in beside if place.is_file()][:1]:
-                found = sys.modules.get(name) or importlib.util.find_spec(name)
-                place = getattr(found, "__file__", None) or getattr(found, "origin", None) or "a module of Python"
-                if Path(place).resolve() != own.resolve():
-                    raise WorkloadError(
-                        f"a module beside a workload must have a name of its own; got {own}, but `import {name}` gives {place}:"
-                        " rename it, or use the two in processes of their own"
-                    )
-                files += sorted(own.parent.rglob("*.py")) if own.name == "__init__.py" else [own]
+            folder, alone = path.with_name(name), path.with_name(f"{name}.py")
+            own = next(filter(Path.is_file, (folder / "__init__.py", alone)), None)  # a package comes first
+            if not own and not folder.is_dir():
+                continue
+            found = sys.modules.get(name) or importlib.util.find_spec(name)
+            place = getattr(found, "__file__", None) or getattr(found, "origin", None) or "a module of Python"
+            if own and Path(place).resolve() != own.resolve():
+                raise WorkloadError(
+                    f"a module beside a workload must have a name of its own; got {own}, but `import {name}` gives {place}:"
+                    " rename it, or use the two in processes of their own"
+                )
+            folders = getattr(found, "__path__", None) or getattr(found, "submodule_search_locations", None) or ()
+            inside = own or folder.resolve() in [Path(each).resolve() for each in folders]
+            files += [alone] if own == alone else sorted(folder.rglob("*.py")) if inside else []
     return files
 
 
@@ -130,7 +134,11 @@ def file_hash(name: str) -> str:
     module = None if name in BUILT_IN else load(name)
     if module is None or not module.__file__:
         return ""
-    return getattr(module, SOURCE_HASH, None) or _digest(Path(module.__file__).read_bytes())
+    if SOURCE_HASH in module.__dict__:
+        return module.__dict__[SOURCE_HASH]
+    file = Path(module.__file__)
+    files = sorted(file.parent.rglob("*.py")) if "." in name else _own_files(file)
+    return _digest(b"".join(each.read_bytes() for each in files))
 
 
 def _digest(content: bytes) -> str:
@@ -146,8 +154,8 @@ def configuration(name: str = Config.workload, **values: object) -> Config:
         if file_hash(name) != now:  # as between trainings of a notebook
             load.cache_clear()
             file_hash.cache_clear()
-            beside = [str(file) for file in own[1:]]
-            for key in [key for key, module in sys.modules.items() if str(getattr(module, "__file__", None)) in beside]:
+            beside = {file.relative_to(own[0].parent).parts[0].removesuffix(".py") for file in own[1:]}
+            for key in [key for key in sys.modules if key.partition(".")[0] in beside]:
                 del sys.modules[key]
     settings_type = BUILT_IN[name] if name in BUILT_IN else load(name).Config
     return Config(**{"workload": name, "settings": settings_type(), **values})

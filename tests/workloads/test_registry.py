@@ -2,6 +2,7 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,19 +87,35 @@ def test_a_file_imports_a_module_beside_it(path):
         registry.configuration(str(other))
 
 
-def test_a_module_beside_a_file_is_a_part_of_it(path):
+@pytest.mark.parametrize("init", [True, False], ids=["a package", "a folder without __init__.py"])
+def test_a_module_beside_a_file_is_a_part_of_it(path, init):
     """Also a module of a package that the file imports by way of another one."""
-    package = path.with_name("package_of_mine")
+    package, helper = path.with_name(f"package_{init}"), f"helper_{init}"
     package.mkdir()
-    (package / "__init__.py").write_text("from .inner import SIZE")
-    path.with_name("helper_of_mine.py").write_text("from package_of_mine import SIZE")
-    path.write_text(TEXT.replace("4", "SIZE").replace("\n@", "from helper_of_mine import SIZE\n@", 1))
+    if init:
+        (package / "__init__.py").touch()
+    path.with_name(f"{helper}.py").write_text(f"from {package.name} import inner")
+    path.write_text(TEXT.replace("4", "inner.SIZE").replace("\n@", f"from {helper} import inner\n@", 1))
     values = []
     for size in ("5", "6"):
         (package / "inner.py").write_text(f"SIZE = {size}")
         values.append((registry.configuration(str(path)).settings.size, registry.file_hash(str(path))))
     assert [size for size, _ in values] == [5, 6]
     assert values[0][1] != values[1][1]
+
+
+@pytest.mark.parametrize("name", ["mine_alone", "own_package.mine"])
+def test_a_helper_is_a_part_of_a_workload_given_as_a_module(path, name):
+    place = Path(name.replace(".", "/")).with_suffix(".py").absolute()
+    place.parent.mkdir(exist_ok=True)
+    helper = place.with_name("helper_of_it.py")
+    place.write_text(TEXT if "." in name else TEXT.replace("\n@", "import helper_of_it\n@", 1))
+    hashes = set()
+    for size in (1, 2):
+        helper.write_text(f"SIZE = {size}")
+        registry.file_hash.cache_clear()
+        hashes.add(registry.file_hash(name))
+    assert len(hashes) == 2
 
 
 def test_a_file_that_has_changed_is_imported_again_for_a_new_configuration(path):
