@@ -83,7 +83,10 @@ def test_two_processes_read_only_what_their_devices_need_of_a_source_and_have_th
     reads = tmp_path / "reads"
     reads.mkdir()
     pair.start(from_source(tmp_path / "volumes.py", small(parallel__devices=4, **exact), reads=str(reads)))
-    assert [(end.code, end.error) for end in pair.finish()] == [(0, ""), (0, "")]
+    ended = pair.finish()
+    assert [end.code for end in ended] == [0, 0]
+    assert {end.error.partition(" of sources have no hash: ")[0] for end in ended} == {"12 samples"}
+    assert {end.error.count("\n") for end in ended} == {1}
     assert fingerprint(config, pair.workdir) == fingerprint(config, tmp_path / "one")
     of_processes = [len(path.read_text().splitlines()) for path in reads.iterdir()]
     assert len(of_processes) == 2
