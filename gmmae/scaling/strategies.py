@@ -263,8 +263,8 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     constants = [optim, *(stage.optim for stage in stages)]
     if len({(each.name, each.learning_rate, each.weight_decay_rate > 0, each.clip_norm is None) for each in constants}) > 1:
         raise InputError(
-            f"the strategy {name!r} must keep optim.name and optim.learning_rate, and decay and clip as the configuration; "
-            f"got {optimizer_text(constants[-1])} for {optimizer_text(optim)}: set both in the configuration"
+            f"the strategy {name!r} must keep optim.name and optim.learning_rate, and decay and clip where the run does; "
+            f"got {optimizer_text(constants[-1])} for {optimizer_text(optim)}: set these in the configuration"
         )
     return Resolved(wanted, tuple(stages), rule_ends=end < min(wanted, samples))
 

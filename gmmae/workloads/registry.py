@@ -49,7 +49,7 @@ def load(name: str) -> ModuleType:
         if STRATEGIES.get(strategy) is not known and (owner := OWNERS.get(strategy, "gmmae")) != file:
             STRATEGIES.update(before)
             raise WorkloadError(
-                f"a strategy of a workload must have a name of its own; got {strategy} in {name}, as in {owner}"
+                f"a strategy of a workload must have a name of its own; got {strategy} in {name}, as in {owner}: rename it"
             )
     OWNERS.update(dict.fromkeys(STRATEGIES.keys() - before.keys(), file))
     for attribute in ("Config", "build"):
@@ -138,7 +138,11 @@ def file_hash(name: str) -> str:
         return module.__dict__[SOURCE_HASH]
     file = Path(module.__file__)
     files = sorted(file.parent.rglob("*.py")) if "." in name else _own_files(file)
-    return _digest(b"".join(each.read_bytes() for each in files))
+    return _digest_of(files)
+
+
+def _digest_of(files: list[Path]) -> str:
+    return _digest(b"".join(file.read_bytes() for file in files if file.is_file()))
 
 
 def _digest(content: bytes) -> str:
@@ -150,8 +154,7 @@ def configuration(name: str = Config.workload, **values: object) -> Config:
     path = Path(name)
     if is_file(name) and path.is_file():
         own = load(name).__dict__[OWN_FILES]
-        now = _digest(b"".join(file.read_bytes() for file in own if file.is_file()))
-        if file_hash(name) != now:  # as between trainings of a notebook
+        if file_hash(name) != _digest_of(own):  # as between trainings of a notebook
             load.cache_clear()
             file_hash.cache_clear()
             beside = {file.relative_to(own[0].parent).parts[0].removesuffix(".py") for file in own[1:]}
