@@ -133,7 +133,8 @@ def principal_components(labelled: Labelled, data: DataConfig) -> Any:  # noqa: 
 def inputs(model: Trained, nodules: Nodules, data: DataConfig, blocks: int, basis: np.ndarray) -> dict[str, np.ndarray]:
     """The features of each kind, for all volumes.
 
-    Diameters are a kind of their own where `data.crop` is a multiple of them, because the cubes then do not show them.
+    Diameters are a kind of their own where all are known and `data.crop` is a multiple of them, because the cubes then do not
+    show them.
     """
     density = to_density(nodules.values, data.window, nodules.places)
     described = model.describe(density)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from gmmae.cli.options import EvaluateArguments
+from gmmae.cli.verdict import scale
 from gmmae.config.schema import LOSS, Config, changed
 from gmmae.data import grouped
 from gmmae.data.settings import DataConfig
@@ -21,7 +22,6 @@ from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.trained import restore, run_config
-from gmmae.training.verdict import scale
 from gmmae.workloads import registry
 from gmmae.workloads.configuration import identity_settings, on_its_data
 from gmmae.workloads.interface import Samples, Splits

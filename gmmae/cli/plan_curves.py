@@ -10,6 +10,7 @@ from statistics import median
 from gmmae.cli.options import CurvesArguments
 from gmmae.config.rules import require
 from gmmae.config.schema import OptimConfig, StopConfig
+from gmmae.config.toml import differences
 from gmmae.planner import page, prediction, step_ratios
 from gmmae.planner.answer import Plan
 from gmmae.planner.curve_files import Columns, Curve, read_curves
@@ -20,6 +21,7 @@ from gmmae.planner.step_ratios import CONSTANTS
 from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.system.errors import InputError
 from gmmae.training.fingerprint import read as read_fingerprint
+from gmmae.training.workdir import WorkDir
 
 FILES = ("plan_curves.json", "plan_curves.md", "plan_curves.html")
 """Unlike those of a plan from runs in the same folder."""
@@ -46,6 +48,9 @@ FLAT = 0.95
 
 USUAL_STEP_S = (1e-5, 5.0)
 """Times beyond are of another unit, or of a log that was written after the training."""
+
+MAY_DIFFER = re.compile(r"scaling|seed|optim\.(batch_size|learning_rate|micro_batch_size)|(stop|parallel|checkpoint|log)\.")
+"""Keys of runs whose curves compare, or that are read of the logs."""
 
 ANY = 10**12
 """Samples or epochs where there is no limit."""
@@ -111,7 +116,13 @@ def command(options: CurvesArguments) -> None:
         *["Times are those of training steps, without validation, start and compilation."] * bool(options.step_times),
         *(f"It cannot say: {limit[0].lower()}{limit[1:]}" for limit in limits),
     ]
-    runs = [read_fingerprint(path) for path in options.curves if path.is_dir()]
+    runs = [
+        {key: value for key, value in run.read_config().items() if not MAY_DIFFER.match(key)}
+        | getattr(read_fingerprint(run.root), "digests", {})
+        for run in map(WorkDir, options.curves)
+        if run.config.is_file()
+    ]
+    changes = next((words for run in runs if (words := differences(runs[0], run))), "")
     logged = {curve.batch: curve.step_s for curve in curves if curve.step_s}
     doubts = [
         f"step times must be in seconds, and taken while the run trained; got {seconds:.3g} at batch {batch}"
@@ -149,10 +160,7 @@ def command(options: CurvesArguments) -> None:
                 times is of_logs and times and times.seconds[-1] < 1.1 * times.seconds[0],
                 "a step of the logs takes hardly longer at a larger batch: if a run was on several devices, give --step-times",
             ),
-            (
-                len({str(one.digests) for one in runs if one}) > 1,
-                "the runs of gmmae among these curves differ in data or workload, which changes the steps too",
-            ),
+            (bool(changes), f"the runs of gmmae among these curves differ, which changes the steps too: {changes}"),
             (
                 found.base_batch < min(found.steps),
                 f"the batch {found.base_batch} is below those of the curves: its noise may keep it from the target for ever",

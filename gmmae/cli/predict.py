@@ -55,7 +55,7 @@ def command(options: PredictArguments, config: Config) -> None:
     columns, rule = nodules.table, LabelRule(*label)
     inputs = samples.inputs(model, nodules, data, blocks, weights.pop("basis"))
     linear, found, results = LogisticRegression(), {}, []
-    for kind, rows in weights.items():
+    for kind, rows in ((kind, rows) for kind, rows in weights.items() if kind in inputs):
         linear.coef_, linear.intercept_, linear.classes_ = rows[:, :-1], rows[:, -1], np.array(classes)
         found[kind] = linear.predict_proba(inputs[kind])
     known, density = fingerprint.read(run), to_density(nodules.values, data.window, nodules.places)
@@ -72,6 +72,11 @@ def command(options: PredictArguments, config: Config) -> None:
     lines = [
         f"{options.folder}: {_counts(kinds)}; fitted: no test, as the run or its classifiers had the volume or such a patient",
         *(f"{kind}: {_counts(np.array(classes)[values.argmax(1)])}" for kind, values in found.items()),
+        *(
+            f"{kind}: left out, because not all nodules have a diameter (fill in diameter_mm)"
+            for kind in weights
+            if kind not in found
+        ),
     ]
     lines.append(
         f"labels for a test: {_counts(labels[~fitted]) or 'none (--label-column names another column)'}; it takes "

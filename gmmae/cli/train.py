@@ -30,8 +30,8 @@ def command(config: Config, root: Path, command_line: str) -> int:
         display.say(f"checkpoint written; to resume: {command_line}")
     elif group.primary:
         with no_collection_of_imports():
+            from gmmae.cli.verdict import verdict
             from gmmae.training.figures import draw  # matplotlib is imported after the training
-            from gmmae.training.verdict import verdict
 
         workdir = WorkDir(root)
         for line in verdict(config, record, workdir, cache):

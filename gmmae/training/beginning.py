@@ -82,7 +82,7 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     its = {key: value for key, value in saved.items() if key in ("precision", "scaling") or key.startswith("optim.")}
     try:
         like = blank_state(updated(setup.config, its), setup.workload)
-        checkpoint = trained(folder.checkpoints, like, "init_from")
+        checkpoint = trained(folder.checkpoints, like, record, "init_from")
     except OtherModelError as error:
         settings = {key: value for key, value in flatten(setup.config.settings) if key in SHAPES or not key.startswith("data.")}
         raise InputError(
@@ -110,7 +110,7 @@ def require_sequel(earlier: Record, restored: bool, folder: Path, place: str | N
 
 
 def require_same_optimization(earlier: Record | None, now: Record) -> None:
-    """Refuses another global batch or learning rate, as of a strategy on another number of devices, or another metric."""
+    """Refuses another global batch, learning rate or number of replicas, as on other devices, or another metric."""
     if not earlier:
         return
     if earlier.epochs and (was := (earlier.monitor, earlier.mode)) != (now.monitor, now.mode):
@@ -118,12 +118,13 @@ def require_same_optimization(earlier: Record | None, now: Record) -> None:
             f"a resumed run must keep stop.monitor and stop.mode, which chose its best parameters, {' and '.join(was)}; got "
             f"{now.monitor} and {now.mode}: give another workdir"
         )
-    if all(getattr(earlier, key) == getattr(now, key) for key in ("global_batch", "largest_batch", "learning_rate")):
+    of_devices = ("global_batch", "largest_batch", "learning_rate", *["devices"] * bool(earlier.local_steps or now.local_steps))
+    if all(getattr(earlier, key) == getattr(now, key) for key in of_devices):
         return
     was, new = (f"{record.largest_batch or record.global_batch} and {record.learning_rate:g}" for record in (earlier, now))
     raise InputError(
-        f"a resumed run of strategy {now.scaling} must keep its global batch and learning rate, {was} on {earlier.devices} "
-        f"devices; got {new} on {now.devices}: use as many devices as before, or give another workdir"
+        f"a resumed run of strategy {now.scaling} must keep global batch, learning rate and replicas, {was} on "
+        f"{earlier.devices} devices; got {new} on {now.devices}: use as many devices as before, or give another workdir"
     )
 
 

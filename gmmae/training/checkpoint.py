@@ -23,9 +23,9 @@ import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 from orbax.checkpoint import CheckpointManager
 
-from gmmae.system.errors import InputError, StorageError
+from gmmae.system.errors import InputError, StorageError, write_error
 from gmmae.system.files import FAILED, TAKEN_AWAY
-from gmmae.training.records import Progress
+from gmmae.training.records import Progress, Record
 from gmmae.training.step import TrainState
 from gmmae.workloads import sources
 from gmmae.workloads.interface import Params
@@ -146,13 +146,16 @@ def restore(manager: CheckpointManager, like: TrainState, say: Callable[[str], N
     return None
 
 
-def trained(folder: Path, like: TrainState, key: str = "workdir") -> Checkpoint:
-    """Reads a run's newest checkpoint, which must have finite best parameters; the user calls the run `key`."""
+def trained(folder: Path, like: TrainState, record: Record, key: str = "workdir") -> Checkpoint:
+    """Reads a run's newest checkpoint, which must have finite best parameters; the user calls the run `key`.
+
+    Warns where the best epoch of its record came later.
+    """
     checkpoint = None
     if folder.is_dir():
         with opened(folder) as manager:
             if epoch := manager.latest_step():
-                checkpoint = read(manager, epoch, like, "train on, and an older one takes its place")
+                checkpoint = read(manager, epoch, like, "train on with more stop.max_epochs, and an older one takes its place")
     if checkpoint is None:
         raise InputError(f"{key} must hold a checkpoint; got none in {folder}: train on, or set keep_checkpoints in a sweep")
     progress = checkpoint.progress
@@ -166,6 +169,11 @@ def trained(folder: Path, like: TrainState, key: str = "workdir") -> Checkpoint:
         raise InputError(
             f"the checkpoint {folder / str(progress.epoch)} must hold finite parameters; some are NaN or infinite: train "
             f"again, or give another {key}"
+        )
+    if (record.best_epoch or 0) > progress.best_epoch:
+        write_error(
+            f"warning: the best epoch of {folder.parent} was {record.best_epoch}, and no checkpoint has its parameters: these "
+            f"are of epoch {progress.best_epoch}\n"
         )
     return checkpoint
 

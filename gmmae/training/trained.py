@@ -187,7 +187,7 @@ def restore(config: Config, workdir: Path) -> Trained:
     like = compilation.blank_state(config, workload)
     if workdir.is_file():
         return Trained(config, record, workload, _exported(workdir, like.params))
-    checkpoint = trained(folder.checkpoints, like)
+    checkpoint = trained(folder.checkpoints, like, record)
     if (epoch := checkpoint.progress.best_epoch) != record.best_epoch:  # a run without a checkpoint at its end
         for best in epoch_ends(folder.read_rows())[epoch - 1 : epoch]:
             record = replace(record, best_epoch=epoch, best_val_loss=best.val_loss, best_metrics=dict(best.metrics))

@@ -169,10 +169,11 @@ def test_work_directories_of_gmmae(tmp_path, plan):
         run.mkdir()
         write_history(run / "history.csv", rows, ("accuracy",))
         fingerprint.write(Fingerprint([], [], 0, {"train samples": str(batch)}, []), run)
+        (run / "config.toml").write_text(f'seed = {batch}\noptim = {{ batch_size = {batch}, name = "sgd{batch}" }}')
     runs = [tmp_path / "run8", tmp_path / "run32"]
     out, found = plan(*runs, *TARGET)
     assert "all curves have the learning rate 0.001" in out
-    assert "differ in data or workload" in out
+    assert 'too: optim.name was "sgd8", now "sgd32"; train samples was "8", now "32"' in " ".join(out.split())
     other = plan(*runs, "--loss-column", "accuracy", "--mode", "max", "--target", 0.75)[1]
     for one in (found, other):  # the second call replaces the first
         assert one["measured"]["steps"] == pytest.approx(HUNDREDFOLD, rel=0.001)

@@ -1,6 +1,7 @@
 """What belongs together is on one side of the split: patients, scans and equal voxels."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -65,6 +66,13 @@ def test_a_patient_is_known_by_many_names(tmp_path, column):
     replaced("patient", column, 1)(root)
     nodules = load(cubes(root))
     assert (nodules.groups, nodules.by) == (("0", "0", "1", "1"), "patient")
+
+
+def test_columns_beside_patients_are_kept_and_not_used(tmp_path):
+    config = arrays(tmp_path / "d.npz", noise(4), patient=["P1", "P2", "P3", "P3"], groups=[*"aabb"])
+    assert len({*load(config).groups}) == 3
+    summary = json.loads(next(Path(config.cache).rglob("summary.json")).read_text())
+    assert {*summary["columns"]["used"]} == {"volumes", "patient"}
 
 
 @pytest.mark.parametrize("words", [(), ("--data.group-column", "case")])

@@ -33,10 +33,11 @@ class Listener(Group):
         self.words |= values
 
 
-def test_the_best_of_the_kept_epochs_is_named(tmp_path):
+def test_the_best_of_the_kept_epochs_is_named(tmp_path, capsys):
     config = small(checkpoint__at_end=False, checkpoint__every_epochs=2, checkpoint__min_interval_s=0.0, stop__max_epochs=3)
     assert finish(config, tmp_path)[0].best_epoch == 3
     model = load(tmp_path)
+    assert "was 3, and no checkpoint has its parameters: these are of epoch 2" in capsys.readouterr().err
     assert model.record.best_epoch == 2
     assert model.losses(model.workload.load().validation).mean() == pytest.approx(model.record.best_val_loss)
 

@@ -111,9 +111,10 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
 @pytest.mark.parametrize(
     ("of", "earlier", "changes", "message"),
     [
-        ({}, {"global_batch": 16}, {}, "must keep its global batch and learning rate, 16 and .*; got 8 and"),
+        ({}, {"global_batch": 16}, {}, "must keep global batch, learning rate and replicas, 16 and .*; got 8 and"),
         ({}, {"learning_rate": 0.5}, {}, r"must keep .*, 8 and 0\.5 on 1 devices; got 8 and 0\.00105 on 1: use as many"),
-        (GROWING, {"largest_batch": 16}, {}, "must keep its global batch and learning rate, 16 and .*; got 22 and"),
+        ({"scaling": "local"}, {"devices": 2, "local_steps": 4}, {}, "replicas, 8 and .* on 2 devices; got 8 and .* on 1"),
+        (GROWING, {"largest_batch": 16}, {}, "must keep global batch, learning rate and replicas, 16 and .*; got 22 and"),
         (
             {"stop__target": 1e-9},
             {},
@@ -121,7 +122,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
             "stop.mode, which chose its best .*, loss and min; got loss and max",
         ),
     ],
-    ids=["batch", "rate", "largest batch", "mode"],
+    ids=["batch", "rate", "replicas", "largest batch", "mode"],
 )
 def test_what_an_earlier_part_of_a_run_was_optimised_with_is_kept(tmp_path, whole, of, earlier, changes, message):
     """Another machine may have other devices, and a batch that follows them, with the same configuration."""

@@ -3,13 +3,13 @@ import re
 
 import pytest
 
+from gmmae.cli.verdict import verdict
 from gmmae.config.schema import StopConfig
 from gmmae.system import stop_reasons
 from gmmae.training.compilation import RunCache
 from gmmae.training.records import Epoch
 from gmmae.training.run_logger import write_history
 from gmmae.training.stopping import StopMonitor
-from gmmae.training.verdict import verdict
 from gmmae.training.workdir import WorkDir
 from tests.small import small
 from tests.sweep.test_runs import RECORD

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -155,8 +155,8 @@ def table_of(
 
     if any(column(COORDINATES[0])):  # a row without it would be cut from the middle of its scan
         required = tuple(dict.fromkeys((*required, COORDINATES[0])))
-    if says_case_or_control(column("case")):
-        used.pop("case")
+    for name in _without_patients(column):
+        used.pop(name, None)
     ours = {column: name for name, column in used.items()}
     columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
     rows, faults, dropped = dict[object, Item](), list[Fault](), list[Item]()
@@ -190,6 +190,14 @@ def table_of(
             text = f"names the place of line {first.number} again, but says something else of it: keep one of the two"
             faults.append(Fault("row", place, text, 1))
     return Table([*rows.values()], faults, tuple(columns), tuple(lines), tuple(filter(None, header)), used, dropped)
+
+
+def _without_patients(column: Callable[[str], list[str]]) -> Sequence[str]:
+    """Those of `OTHERWISE_PATIENTS` that name none: all where the other columns do so in each row."""
+    names = [*zip(*filter(None, map(column, PATIENTS)), strict=True)]
+    if names and all(any(map(patient_key, of_row)) for of_row in names):
+        return OTHERWISE_PATIENTS
+    return ["case"] * says_case_or_control(column("case"))
 
 
 def _recognised(path: Path, header: Sequence[str], config: DataConfig, required: tuple[str, ...]) -> dict[str, str]:
@@ -249,7 +257,8 @@ def _item(cells: dict[str, str], related: Item, config: DataConfig, file_column:
             raise DataError(f"{column} must be a name inside data.root; got {name!r}")
         if any(len(os.fsencode(part)) > MAX_NAME_BYTES for part in parts):
             raise DataError(f"{column} must be a name of at most {MAX_NAME_BYTES} bytes; got {name}")
-    (diameter,), spacing = _numbers(cells, ("diameter_mm",), 1) or (None,), _numbers(cells, SPACINGS, config.min_ndim)
+    known = {} if is_blank(cells.get("diameter_mm", "")) else cells
+    (diameter,), spacing = _numbers(known, ("diameter_mm",), 1) or (None,), _numbers(cells, SPACINGS, config.min_ndim)
     require_diameter(diameter)
     require_spacing(spacing or (), ", ".join(SPACINGS))
 
