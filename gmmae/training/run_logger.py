@@ -164,7 +164,8 @@ class RunLogger:
         """Appends a row to the history."""
         line = history_line(row)
         with storage(self._workdir.root):
-            with self._workdir.history.open("a", encoding="utf-8") as file:
+            with self._workdir.history.open("r+", encoding="utf-8") as file:  # "a" would begin one where the folder has gone
+                file.seek(0, os.SEEK_END)
                 file.write(line)
             self._sha256.update(line.encode())
             self._tensorboard.row(row)
