@@ -38,7 +38,7 @@ def lines_of(capsys, *words: object) -> list[str]:
 
 def rows(path: Path) -> list[dict[str, str]]:
     """Returns the rows of a CSV by column."""
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 

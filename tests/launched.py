@@ -66,7 +66,7 @@ class Launch:
         self.processes = []
         for i in ids or (0,):
             file = self.folder / f"{len(self._all)}.toml"
-            file.write_text(to_toml(config if isinstance(config, Config) else config[i]), encoding="utf-8")
+            file.write_text(to_toml(config if isinstance(config, Config) else config[i]))
             given = place | ({"start-timeout-s": START_S, "process-id": i} if ids else {}) | options
             words = [str(word) for key, value in given.items() for word in (f"--distributed.{key}", value)]
             command = [sys.executable, "train.py", "--config", file, "--workdir", self.workdir, *words]

@@ -39,7 +39,7 @@ def test_a_bad_option_is_one_line(line, monkeypatch, capsys, tmp_path):
 
 
 def test_a_problem_that_the_references_do_not_have_is_one_line_of_its_process(tmp_path, capfd):
-    (tmp_path / "wide.toml").write_text(to_toml(small(optim__clip_norm=1.0)), encoding="utf-8")
+    (tmp_path / "wide.toml").write_text(to_toml(small(optim__clip_norm=1.0)))
     module = importlib.import_module("benchmarks.child")
     with pytest.raises(SystemExit) as ended:
         module.ask("benchmarks.peers.gmmae_backend", f'{{"name": "{tmp_path / "wide.toml"}"}}', str(tmp_path))

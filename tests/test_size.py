@@ -23,7 +23,7 @@ NO_CODE = {
 SLACK = 1.02
 """How far above its folder's size a line may lie."""
 
-MOST = json.loads((Path(__file__).parent / "sizes.json").read_text(encoding="utf-8"))
+MOST = json.loads((Path(__file__).parent / "sizes.json").read_text())
 """The most tokens of each package, and of the tests of each."""
 
 MOST_FILES = 10
@@ -60,7 +60,7 @@ def tokens(folder):
 
 @cache
 def tokens_of_file(path):
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text()
     bodies = (getattr(node, "body", None) for node in ast.walk(ast.parse(text)))
     prose = {
         statement.lineno

@@ -77,7 +77,7 @@ def write(root: Path, count: int = 4, ending: str = ".mha", spoil: Callable[[Cas
 
 def write_rows(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> None:
     """Writes a CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
 
 
@@ -192,7 +192,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 def read_rows(path: Path) -> list[list[str]]:
     """Returns the cells of a CSV, the header first."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="") as file:
         return list(csv.reader(file))
 
 

@@ -26,7 +26,7 @@ def toml(tmp_path):
 
     def write(text, name="mine.toml"):
         path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text)
         return path
 
     return write

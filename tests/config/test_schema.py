@@ -296,7 +296,7 @@ def all_changed():
 @pytest.mark.parametrize("given", [DEFAULT, all_changed()], ids=["defaults", "all changed"])
 def test_toml_read_back_is_equal(given, tmp_path):
     path = tmp_path / "config.toml"
-    path.write_text(to_toml(given), encoding="utf-8")
+    path.write_text(to_toml(given))
     assert read_config(path) == given
     table = tomllib.loads(to_toml(given))
     assert table["optim"]["learning_rate"] == given.optim.learning_rate
@@ -307,7 +307,7 @@ def test_every_field_explains_itself():
     """The comment behind a field is its help on the command line."""
     lines = []
     for module in (schema, strategies, data_config, model_config, workload_settings):
-        source = Path(str(module.__file__)).read_text(encoding="utf-8")
+        source = Path(str(module.__file__)).read_text()
         classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name.endswith("Config")]
         fields = [node for owner in classes for node in owner.body if isinstance(node, ast.AnnAssign)]
         lines += [source.splitlines()[node.lineno - 1] for node in fields]
@@ -331,7 +331,7 @@ class Config(segmentation.Config):
 def test_a_sweep_of_a_workload_with_keys_of_its_own_is_read_back(tmp_path):
     """Such keys come after the workload's sections, and belong to the section above them."""
     workload = tmp_path / "slices.py"
-    workload.write_text(SLICES, encoding="utf-8")
+    workload.write_text(SLICES)
     settings = registry.load(str(workload)).Config(slices=16)
     sweep = SweepConfig(run=dataclasses.replace(SweepConfig().run, workload=str(workload), settings=settings))
     table = tomllib.loads(to_toml(sweep))

@@ -25,8 +25,8 @@ from gmmae.workloads import configuration, registry
 from tests.commands import as_words
 from tests.documents.reading import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report"}
 """Variables of the Makefile that hold options of a program."""
@@ -125,7 +125,7 @@ def options(words: Sequence[str]) -> set[str]:
     """
     match list(words):
         case ["python" | "python3", "-m", module, *_]:
-            text = _file_of(module).read_text(encoding="utf-8")
+            text = _file_of(module).read_text()
             return set(re.findall(r'"(--[\w-]+)"', text)) | (_training() if "parse_known_args" in text else set())
         case ["gmmae", *rest] if rest:
             pass
@@ -187,7 +187,7 @@ def _started(words: Sequence[str]) -> None:
 
 def _module(name: str, words: Sequence[str]) -> None:
     file = _file_of(name)
-    if "Parser(" not in file.read_text(encoding="utf-8"):
+    if "Parser(" not in file.read_text():
         if words:
             raise Wrong(f"{name} has no options; got {' '.join(words)}")
         return
@@ -216,7 +216,7 @@ def as_a_run(folder: Path) -> None:
     if not folder.is_absolute() and not (folder / "config.toml").exists():
         folder.mkdir(parents=True, exist_ok=True)
         config = configuration.read_config(toml.find("luna16_nodules"))
-        (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+        (folder / "config.toml").write_text(to_toml(config))
 
 
 def _make(words: Sequence[str]) -> None:

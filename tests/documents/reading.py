@@ -69,7 +69,7 @@ def blocks() -> Iterator[Said]:
     A comment above a line is none.
     """
     for path in PAGES:
-        lines = _without_fences(path.read_text(encoding="utf-8")).splitlines()
+        lines = _without_fences(path.read_text()).splitlines()
         numbers = iter(range(len(lines)))
         for i in numbers:
             text = lines[i]
@@ -84,7 +84,7 @@ def notebook_commands() -> Iterator[Said]:
     code = [
         (path, "".join(cell["source"]))
         for path in NOTEBOOKS
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for cell in json.loads(path.read_text())["cells"]
         if cell["cell_type"] == "code"
     ]
     for path, text in code:
@@ -97,7 +97,7 @@ def notebook_commands() -> Iterator[Said]:
 def heads() -> Iterator[Said]:
     """Yields the command lines in the comments at the heads of configurations and of launch files."""
     for path in HEADS:
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text().splitlines():
             text = line.removeprefix("#   ")
             if text != line and PROGRAM.match(text):
                 yield from (Said(_name(path), each) for each in text.split(", or "))
@@ -106,7 +106,7 @@ def heads() -> Iterator[Said]:
 def docstrings() -> Iterator[Said]:
     """Yields the command lines in the docstrings of studies and benchmarks."""
     for path in PROGRAMS:
-        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        said = ast.get_docstring(ast.parse(path.read_text())) or ""
         for line in said.replace("\\\n", " ").splitlines():
             if re.match(r"\s*(python|make) ", line):
                 yield Said(_name(path), line.strip())
@@ -115,7 +115,7 @@ def docstrings() -> Iterator[Said]:
 def backticks() -> Iterator[Said]:
     """Yields what stands in backticks in the pages."""
     for path in PAGES:
-        text = _without_fences(path.read_text(encoding="utf-8"))
+        text = _without_fences(path.read_text())
         for found in re.finditer(r"`([^`]+)`", text):
             yield Said(f"{_name(path)}:{text[: found.start()].count(chr(10)) + 1}", " ".join(found.group(1).split()))
 
@@ -123,7 +123,7 @@ def backticks() -> Iterator[Said]:
 def messages() -> Iterator[Said]:
     """Yields the strings of the program, its docstrings among them."""
     for path in (ROOT / "gmmae").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield Said(f"{_name(path)}:{node.lineno}", node.value)
 
@@ -131,7 +131,7 @@ def messages() -> Iterator[Said]:
 def links() -> Iterator[Said]:
     """Yields the targets of the pages' links and pictures that are no addresses."""
     for path in PAGES:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text()
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             if "://" not in target:
                 yield Said(_name(path), target)

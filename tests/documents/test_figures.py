@@ -12,7 +12,7 @@ from tests.documents.reading import PAGES, ROOT
 
 def words_of(*paths):
     """The text of documents, with single spaces."""
-    return " ".join(" ".join(path.read_text(encoding="utf-8") for path in paths).split())
+    return " ".join(" ".join(path.read_text() for path in paths).split())
 
 
 README = words_of(ROOT / "README.md")
@@ -23,7 +23,7 @@ USERS = words_of(ROOT / "README.md", *(path for path in PAGES if path.parent == 
 
 def rows(path):
     """The rows of a CSV file of the results."""
-    with (ROOT / "results" / path).open(newline="", encoding="utf-8") as file:
+    with (ROOT / "results" / path).open(newline="") as file:
         return list(csv.reader(file))
 
 

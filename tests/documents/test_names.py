@@ -9,7 +9,7 @@ from gmmae.workloads.registry import BUILT_IN, configuration
 from tests.documents.reading import ROOT, backticks, links, none_of
 
 SOURCES = [path for folder in ("gmmae", "experiments", "benchmarks", "launch") for path in (ROOT / folder).rglob("*.*")]
-TEXT = {path: path.read_text(encoding="utf-8") for path in SOURCES if path.suffix in (".py", ".sh", ".sbatch")}
+TEXT = {path: path.read_text() for path in SOURCES if path.suffix in (".py", ".sh", ".sbatch")}
 
 KEYS = {key for name in BUILT_IN for key, _ in flatten(configuration(name))} | {key for key, _ in flatten(SweepConfig())}
 """All keys of configurations and sweeps."""
@@ -80,7 +80,7 @@ def test_files_keys_and_modules_in_backticks_exist():
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

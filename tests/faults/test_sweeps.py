@@ -54,7 +54,7 @@ class Sweep:
 
     def __init__(self, folder: Path, jobs: int):
         self.folder, self.workdir, self.jobs = folder, folder / "disk" / "work", jobs
-        (folder / "sweep.toml").write_text(to_toml(CONFIG), encoding="utf-8")
+        (folder / "sweep.toml").write_text(to_toml(CONFIG))
         self.environment = os.environ | {MARK: str(folder)}
         self.process: subprocess.Popen[bytes] | None = None
 

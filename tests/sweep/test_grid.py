@@ -92,7 +92,7 @@ def test_what_the_grid_sets_must_not_be_given(key):
 def test_toml_read_back_is_equal(tmp_path):
     slurm = SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'))
     config = SweepConfig(scaling=("sqrt", "weak"), seeds=(2, 0), run_time_limit_s=0.5, executor="slurm", slurm=slurm)
-    (tmp_path / "sweep.toml").write_text(to_toml(config), encoding="utf-8")
+    (tmp_path / "sweep.toml").write_text(to_toml(config))
     assert read_sweep(tmp_path / "sweep.toml") == config
 
 

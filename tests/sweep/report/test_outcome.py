@@ -35,7 +35,7 @@ PLAN = {"target": TARGET, "metric": "loss", "clusters": {"Flat": FORECAST}}
 
 def compared(found, folder, **changes):
     path = folder / "plan.json"
-    path.write_text(json.dumps(PLAN | changes), encoding="utf-8")
+    path.write_text(json.dumps(PLAN | changes))
     return outcome.comparison(found, path, "Table 2")
 
 
@@ -62,11 +62,11 @@ def test_measured_times_stand_beside_all_clusters_and_a_report_takes_the_plan_th
     config = replace(GRID, mode="measured", scaling=("strong",), devices=(2,), seeds=(0,))
     sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 10)
     path = tmp_path / "elsewhere.json"
-    path.write_text(json.dumps(PLAN | {"clusters": dict.fromkeys(("Fast", "Slow"), FORECAST)}), encoding="utf-8")
+    path.write_text(json.dumps(PLAN | {"clusters": dict.fromkeys(("Fast", "Slow"), FORECAST)}))
     page.write(config, tmp_path, [], path)
     for name in ("Fast", "Slow"):
         row = f"| {name} | strong | 2 | 200 (160 to 250) | 25.0 | no | 0 of 1 | 4% |"
-        assert row in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+        assert row in (tmp_path / "report" / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
