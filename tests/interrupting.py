@@ -20,11 +20,11 @@ class Moments:
       for_good: all later moments raise too. So nothing is cleaned up, as after SIGKILL.
     """
 
-    def __init__(self, root: Path, at: int, error: Callable[[], BaseException], for_good: bool) -> None:
+    def __init__(self, root: Path, at: int, error: Callable[[], BaseException], for_good: bool):
         self.root, self.at, self.error, self.for_good = str(root), at, error, for_good
         self.count = 0
 
-    def see(self, event: str, arguments: tuple[object, ...]) -> None:
+    def see(self, event: str, arguments: tuple[object, ...]):
         """Takes an audit event."""
         if event not in EVENTS or not self._is_below(arguments):
             return
@@ -60,7 +60,7 @@ _watched: list[Moments] = []
 _installed: list[bool] = []
 
 
-def _hook(event: str, arguments: tuple[object, ...]) -> None:
+def _hook(event: str, arguments: tuple[object, ...]):
     for moments in _watched:
         moments.see(event, arguments)
 

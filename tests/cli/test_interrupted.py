@@ -98,7 +98,7 @@ def attempt(name, words, capsys):
 def test_a_command_that_was_interrupted_may_be_given_again(name, places, tmp_path, capsys):
     out = tmp_path / "out"
 
-    def begin() -> None:
+    def begin():
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         if name == "report":

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from unittest import mock
 
 import pytest
@@ -17,6 +15,7 @@ from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import Epoch
 from gmmae.training.run_logger import write_history
 from tests.commands import refusal, run_gmmae
+from tests.launched import python
 from tests.planner.test_curves import curve, steps_at
 
 LOSSES = {batch: curve(batch) for batch in (8, 32, 128)}
@@ -477,4 +476,4 @@ def test_a_command_of_a_notebook_with_its_own_backend_needs_no_jax(csvs, tmp_pat
     lines = [f"import sys; sys.argv = {words!r}", "from gmmae.cli import main", "assert main.main() == 0"]
     program = "\n".join([*lines, "assert 'jax' not in sys.modules"])
     environment = os.environ | {"MPLBACKEND": "module://a_notebook.backend"}
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=environment)
+    assert python("-c", program, env=environment).stderr == ""

@@ -16,7 +16,7 @@ if not os.environ.get("GMMAE_TEST_CLUSTER"):  # they need daemons and minutes: m
     collect_ignore_glob = ["test_*.py"]
 
 
-def _require(missing: list[str]) -> None:
+def _require(missing: list[str]):
     """Skips, unless `make test-cluster` has promised that everything is there."""
     if missing:
         text = f"{', '.join(missing)} must be installed: make test-cluster does that"
@@ -30,7 +30,7 @@ def compiled(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def environment(compiled, monkeypatch) -> None:
+def environment(compiled, monkeypatch):
     """What launched processes inherit: this Python, and two virtual devices each."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PYTHON", sys.executable)
@@ -47,14 +47,14 @@ def _slurm(tmp_path_factory) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def slurm(_slurm, environment, monkeypatch) -> None:
+def slurm(_slurm, environment, monkeypatch):
     """A Slurm of two nodes, whose commands are on the path and find it."""
     for name, value in _slurm.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
-def open_mpi(environment, monkeypatch) -> None:
+def open_mpi(environment, monkeypatch):
     """Open MPI, told that this may be root and that there are few cores."""
     _require([name for name in ("mpirun",) if not shutil.which(name)])
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"):

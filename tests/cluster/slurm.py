@@ -121,7 +121,7 @@ def _daemon(name: str, *arguments: str, log: Path) -> Iterator[None]:
             process.wait()
 
 
-def _wait(ready, folder: Path) -> None:
+def _wait(ready, folder: Path):
     deadline = time.monotonic() + START_S
     while not ready():
         if time.monotonic() > deadline:

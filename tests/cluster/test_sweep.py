@@ -107,7 +107,7 @@ def resumptions(root: Path, seed: int = 0) -> int:
     return (workdir(root, seed).root / "log.txt").read_text().count(", resumed after epoch ")
 
 
-def end(process: subprocess.Popen[str], config: SweepConfig, root: Path) -> None:
+def end(process: subprocess.Popen[str], config: SweepConfig, root: Path):
     """Waits for a command whose sweep ends as if nothing had been."""
     printed, _ = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, printed

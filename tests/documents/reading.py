@@ -48,7 +48,7 @@ class Said(NamedTuple):
     text: str
 
 
-def none_of(places: Sequence[str]) -> None:
+def none_of(places: Sequence[str]):
     """Fails with the places, one a line."""
     if places:
         pytest.fail("\n".join(places), pytrace=False)

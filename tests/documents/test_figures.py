@@ -7,6 +7,7 @@ from statistics import median
 
 import pytest
 
+from tests import commands
 from tests.documents.reading import PAGES, ROOT
 
 
@@ -29,8 +30,7 @@ def rows(path):
 
 def records(path):
     """The same by the names of the columns."""
-    head, *below = rows(path)
-    return [dict(zip(head, row, strict=True)) for row in below]
+    return commands.rows(ROOT / "results" / path)
 
 
 def test_efficiencies_on_real_nodules():

@@ -68,31 +68,31 @@ def sent(number: signal.Signals, *ranks: int) -> Callable[[Launch], object]:
 def saving(strike: Callable[[Launch], object]) -> Callable[[Launch], object]:
     """Strikes while Orbax writes a checkpoint: its temporary folder is there."""
 
-    def while_saving(launch: Launch) -> None:
+    def while_saving(launch: Launch):
         wait_until(lambda: any("orbax-checkpoint-tmp" in name for name in os.listdir(launch.workdir / "checkpoints")), tick_s=0)
         strike(launch)
 
     return while_saving
 
 
-def empty(launch: Launch) -> None:
+def empty(launch: Launch):
     (launch.workdir.parent / "filler").unlink()
 
 
-def damage(launch: Launch) -> None:
+def damage(launch: Launch):
     DAMAGES["array data cut to half"](launch.workdir / "checkpoints" / str(checkpoint_epochs(launch.workdir)[-1]))
 
 
-def spoil(launch: Launch, change: Callable[[Path], object]) -> None:
+def spoil(launch: Launch, change: Callable[[Path], object]):
     shutil.copy(history := launch.workdir / "history.csv", launch.folder)
     change(history)
 
 
-def put_back(launch: Launch) -> None:
+def put_back(launch: Launch):
     shutil.copy(launch.folder / "history.csv", launch.workdir)
 
 
-def back(launch: Launch) -> None:
+def back(launch: Launch):
     shutil.rmtree(launch.workdir, ignore_errors=True)
     launch.workdir.with_name("away").rename(launch.workdir)
 

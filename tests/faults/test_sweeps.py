@@ -64,14 +64,14 @@ class Sweep:
             command = [sys.executable, "sweep.py", *words]
             return subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=file, stderr=subprocess.STDOUT)
 
-    def start(self, *options: str) -> None:
+    def start(self, *options: str):
         self.process = self.command(*options)
 
     def finish(self) -> int:
         assert self.process
         return self.process.wait(300)
 
-    def send(self, *numbers: signal.Signals) -> None:
+    def send(self, *numbers: signal.Signals):
         """To the command alone."""
         assert self.process
         for number in numbers:
@@ -90,7 +90,7 @@ class Sweep:
         wait_until(look, 60)
         return found[0]
 
-    def hit(self, number: signal.Signals, died: int = 0) -> None:
+    def hit(self, number: signal.Signals, died: int = 0):
         """Sends a signal to a worker."""
         os.kill(self.worker(died)[1], number)
 
@@ -124,7 +124,7 @@ class Sweep:
         """The folder of a run that has begun and not ended."""
         return next(self.workdir / "runs" / name for name in sorted(self.rows()) if name not in self.records())
 
-    def kill(self) -> None:
+    def kill(self):
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -150,52 +150,52 @@ def waits(sweep: Sweep) -> bool:
     return "waiting for process 1 on gone" in sweep.said()
 
 
-def twice(sweep: Sweep) -> None:
+def twice(sweep: Sweep):
     sweep.hit(KILL)
     sweep.hit(KILL, died=1)
 
 
-def second_call(sweep: Sweep) -> None:
+def second_call(sweep: Sweep):
     sweep.hit(STOP)
     assert sweep.command().wait(120) == 2, sweep.said()
     sweep.hit(signal.SIGCONT)
 
 
-def later(sweep: Sweep) -> None:
+def later(sweep: Sweep):
     """Five minutes later: nobody has touched a lock."""
     for owner in sweep.workdir.rglob("*.owner"):
         os.utime(owner, (then := time.time() - 2 * STALE_S, then))
 
 
-def boot(sweep: Sweep) -> None:
+def boot(sweep: Sweep):
     for file in [*sweep.workdir.rglob("*.owner"), *sweep.workdir.glob("runs/*/attempt.json")]:
         file.write_text(file.read_text().replace(this_boot(), "an earlier one"))
     later(sweep)
 
 
-def without_flock(sweep: Sweep) -> None:
+def without_flock(sweep: Sweep):
     (sweep.folder / "sitecustomize.py").write_text(WITHOUT_FLOCK)
     sweep.environment["PYTHONPATH"] = f"{sweep.folder}:{os.environ.get('PYTHONPATH', '')}"
 
 
-def lost_host(sweep: Sweep) -> None:
+def lost_host(sweep: Sweep):
     owner = sweep.workdir / "runs/weak-n2-seed0/.turn.owner"
     owner.parent.mkdir(parents=True)
     owner.write_text("process 1 on gone\nanother kernel")
 
 
-def spoil(sweep: Sweep, change: Callable[[Path], object]) -> None:
+def spoil(sweep: Sweep, change: Callable[[Path], object]):
     history = sweep.begun() / "history.csv"
     history.with_name("kept.csv").write_bytes(history.read_bytes())
     change(history)
 
 
-def put_back(sweep: Sweep) -> None:
+def put_back(sweep: Sweep):
     [kept] = sweep.workdir.glob("runs/*/kept.csv")
     kept.rename(kept.with_name("history.csv"))
 
 
-def damage(sweep: Sweep) -> None:
+def damage(sweep: Sweep):
     begun = sweep.begun()
     DAMAGES["array data cut to half"](begun / "checkpoints" / str(checkpoint_epochs(begun)[-1]))
 
@@ -228,7 +228,7 @@ class Fault(NamedTuple):
     disk: bool = False
 
 
-def empty(sweep: Sweep) -> None:
+def empty(sweep: Sweep):
     (sweep.workdir.parent / "filler").unlink()
 
 

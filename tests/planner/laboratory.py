@@ -55,10 +55,10 @@ class Laboratory:
         patch.setattr(prediction, "DRAWS", 50)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: object):
         self._patch.undo()
 
-    def count(self) -> None:
+    def count(self):
         self.made += 1
         if self.made == self.breaks_at:
             raise KeyboardInterrupt

@@ -145,29 +145,29 @@ sys.exit(worker.main(sys.argv[1:], train))
 class Watch(SweepDisplay):
     """A display that keeps what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(Console(quiet=True))
         self.lines: list[str] = []
         self.states: dict[str, str] = {}
         self.jobs = -1
 
-    def start(self, ended, groups, total, at_once) -> None:
+    def start(self, ended, groups, total, at_once):
         super().start(ended, groups, total, at_once)
         self.states = {record.key.name: record.outcome for record in ended}
         self.jobs = len(groups)
 
-    def ended(self, records) -> None:
+    def ended(self, records):
         super().ended(records)
         self.states |= {record.key.name: record.outcome for record in records}
 
-    def say(self, line) -> None:
+    def say(self, line):
         self.lines.append(line)
 
 
 class Fake:
     """A sweep whose runs do as they are wished to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path):
         self.script = folder / "worker.py"
         self.script.write_text(WORKER)
         self.root = folder / "sweep"
@@ -177,7 +177,7 @@ class Fake:
         self.forget()
         self.wish({})
 
-    def wish(self, wishes: dict[str, str]) -> None:
+    def wish(self, wishes: dict[str, str]):
         self.script.with_name("wishes.json").write_text(json.dumps(wishes))
 
     def noted(self) -> dict[str, list[str]]:
@@ -194,7 +194,7 @@ class Fake:
         """The runs of each process, in their order."""
         return [names for event, names in self.noted().items() if event.startswith("process-")]
 
-    def forget(self) -> None:
+    def forget(self):
         self.notes.write_text("")
 
     def sweep(self, config: SweepConfig, *, display=None, **options) -> tuple[int, Watch]:

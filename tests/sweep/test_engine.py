@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from contextlib import ExitStack
 
 import pytest
 
@@ -37,7 +38,7 @@ def completed(fake, undisturbed, **changes):
 # Ends
 
 
-def test_every_path_is_computed_once_and_every_run_has_a_record(undisturbed):
+def test_every_path_is_computed_once_and_every_run_has_a_record_and_the_projection_its_step_times(undisturbed):
     fake, code, watch = undisturbed
     assert code == 0, "\n".join(watch.lines)
     assert watch.jobs == 5
@@ -53,11 +54,7 @@ def test_every_path_is_computed_once_and_every_run_has_a_record(undisturbed):
     assert watch.lines[-1] == "6 runs: 6 max_epochs"
     assert ["step-times-n1"] in fake.processes()
     assert len(fake.processes()) <= 3
-
-
-def test_virtual_runs_are_followed_by_the_step_times_that_the_projection_needs(undisturbed):
-    """Weak and linear: 32 on every device, and a cluster's 24; validation volumes a device: 128, 64, 32."""
-    fake, _, _ = undisturbed
+    # Weak and linear: 32 on every device, and a cluster's 24; validation volumes a device: 128, 64, 32.
     found = step_times.read(fake.folder.step_times(1))
     assert found is not None
     assert [row.samples for row in found.train] == [24, 32]
@@ -256,10 +253,10 @@ def test_a_run_that_another_worker_computes_is_waited_for(fake):
         def say(self, line):
             super().say(line)
             if line.startswith("waiting for"):
-                held.__exit__(None, None, None)
+                held.close()
 
-    held = fake.folder.turn("weak-n2-seed0")
-    held.__enter__()
+    held = ExitStack()
+    held.enter_context(fake.folder.turn("weak-n2-seed0"))
     code, watch = fake.sweep(grid(devices=(2,)), display=Other())
     assert code == 0
     assert f"waiting for process {os.getpid()} on {socket.gethostname()}, which computes weak-n2-seed0" in watch.lines
@@ -434,11 +431,6 @@ def test_a_rule_that_would_have_ended_a_run_earlier_is_refused_before_the_next_o
 # Interruptions
 
 
-def alive(fake: Fake) -> list[str]:
-    """Runs whose workers live: only death lets go of their lock."""
-    return sorted(path.parent.name for path in fake.root.glob("runs/*/.turn") if locked(path))
-
-
 def test_an_interrupted_sweep_ends_its_runs_and_the_next_call_completes_it(fake, undisturbed):
     fake.wish({"weak-n2-seed0": "hang", "linear-n2-seed0": "hang"})
 
@@ -472,7 +464,8 @@ def test_a_second_signal_kills_a_run_that_does_not_end_and_that_is_no_fault_of_i
     process.terminate()
     printed, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 143, printed
-    assert (alive(fake), list(fake.root.glob("runs/*/attempt.json"))) == ([], [])
+    assert not any(map(locked, fake.root.glob("runs/*/.turn")))  # only death lets go of it
+    assert not list(fake.root.glob("runs/*/attempt.json"))
 
 
 # What is said of a process that died
