@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -47,17 +48,12 @@ class Moments:
         return os.path.abspath(path).startswith(self.root + os.sep)
 
 
-def _needs_room(event: str, arguments: tuple[object, ...]) -> bool:
-    """Whether it fails where the disk is full."""
-    match event, arguments:
-        case "open", (_, _, int(flags)):
-            return bool(flags & WRITING)
-        case _:
-            return event in ("os.mkdir", "os.rename")
+def _needs_room(event: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether it fails where the disk is full; the flags of a file that is opened come last."""
+    return event in ("os.mkdir", "os.rename") or (event == "open" and bool(arguments[2] & WRITING))
 
 
 _watched: list[Moments] = []
-_installed: list[bool] = []
 
 
 def _hook(event: str, arguments: tuple[object, ...]):
@@ -65,14 +61,14 @@ def _hook(event: str, arguments: tuple[object, ...]):
         moments.see(event, arguments)
 
 
+sys.addaudithook(_hook)
+
+
 @contextmanager
 def moments(
     root: Path, at: int = 0, error: Callable[[], BaseException] = KeyboardInterrupt, for_good: bool = False
 ) -> Iterator[Moments]:
     """Watches a folder; see `Moments`."""
-    if not _installed:
-        _installed.append(True)
-        sys.addaudithook(_hook)
     watched = Moments(root, at, error, for_good)
     _watched.append(watched)
     try:

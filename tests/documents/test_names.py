@@ -5,13 +5,13 @@ from pathlib import Path
 
 from gmmae.config.schema import flatten
 from gmmae.sweep.grid import SweepConfig
-from gmmae.workloads.registry import BUILT_IN, configuration
 from tests.documents.reading import ROOT, backticks, links, none_of
+from tests.documents.test_reference import KEYS as RUN_KEYS
 
 SOURCES = [path for folder in ("gmmae", "experiments", "benchmarks", "launch") for path in (ROOT / folder).rglob("*.*")]
 TEXT = {path: path.read_text() for path in SOURCES if path.suffix in (".py", ".sh", ".sbatch")}
 
-KEYS = {key for name in BUILT_IN for key, _ in flatten(configuration(name))} | {key for key, _ in flatten(SweepConfig())}
+KEYS = RUN_KEYS | {key for key, _ in flatten(SweepConfig())}
 """All keys of configurations and sweeps."""
 
 USERS = {"mine.py", "my_sweep.toml", "load.py", "model.zip", "a.nii.gz", "b.mhd", "report.html"}

@@ -1,16 +1,15 @@
 """Files for readers of the repository: citation, changelog, workflows and recipes of containers."""
 
 import re
-import tomllib
 
 import pytest
 import yaml
 
 import gmmae
-from tests.documents.programs import TARGETS
+from tests.documents import programs
 from tests.documents.reading import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = programs.PROJECT["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 README, CHANGELOG, DOCKERFILE, APPTAINER = (
     (ROOT / name).read_text() for name in ("README.md", "CHANGELOG.md", "Dockerfile", "apptainer.def")
@@ -43,7 +42,7 @@ def test_workflows_call_targets_of_the_makefile_and_may_only_read(workflow):
     for job in content["jobs"].values():
         called |= set(job.get("strategy", {}).get("matrix", {}).get("target", []))
     assert called
-    assert called - set(re.findall(r"grep -q '\^([a-z-]+):' Makefile", text)) <= TARGETS
+    assert called - set(re.findall(r"grep -q '\^([a-z-]+):' Makefile", text)) <= programs.TARGETS
 
 
 def test_the_pythons_that_are_tested_are_those_that_the_package_claims():

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -265,15 +266,13 @@ if ALL:  # other tests hold most of these, with runs of a stand-in
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Callable[[int], tuple[object, object]]:
     """By the number of jobs, which divide the cores and so round differently."""
-    found: dict[int, tuple[object, object]] = {}
 
+    @cache
     def of(jobs: int) -> tuple[object, object]:
-        if jobs not in found:
-            sweep = Sweep(tmp_path_factory.mktemp("undisturbed"), jobs)
-            sweep.start()
-            assert sweep.finish() == 0, sweep.said()
-            found[jobs] = sweep.results()
-        return found[jobs]
+        sweep = Sweep(tmp_path_factory.mktemp("undisturbed"), jobs)
+        sweep.start()
+        assert sweep.finish() == 0, sweep.said()
+        return sweep.results()
 
     return of
 

@@ -17,10 +17,6 @@ def at(first: float, peak: float, steps_per_epoch: int, steps: Iterable[int], wa
     return [np.asarray(schedule(step)).item() for step in steps]
 
 
-def test_without_warmup_and_decay_the_rate_is_constant():
-    assert at(0.004, 0.004, 10, [0, 25, 4000]) == pytest.approx([0.004] * 3, rel=RTOL)
-
-
 @pytest.mark.parametrize(
     ("scaling_warmup_epochs", "expected"),
     [

@@ -112,8 +112,9 @@ def test_a_failed_run_is_an_outcome_with_its_last_words_and_where_to_read_more(f
     assert code == RUNS_FAILED
 
 
-def test_what_a_failed_run_left_is_kept(failing):
-    fake, [(_, _, _, records), *_] = failing
+def test_a_run_that_crashes_is_tried_twice_and_bad_input_and_a_time_limit_once_and_what_it_left_is_kept(failing):
+    fake, [(_, _, starts, records), *_] = failing
+    assert {name: starts.count(name) for name in WISHES} == dict.fromkeys(WISHES, 1) | {"weak-n1-seed0": 2, "weak-n2-seed0": 2}
     assert fake.folder.log("weak-n1-seed0").read_text().count("RuntimeError: what it was") == 2
     assert records["weak-n1-seed0"].record is None
     hung = records["linear-n2-seed0"].record
@@ -133,19 +134,11 @@ def test_divergence_is_a_result_and_the_others_are_as_if_nothing_had_failed(fail
     assert watch.lines[-1] == "--retry computes crashed and timed-out runs again"
 
 
-def test_a_run_that_crashes_is_tried_twice_and_bad_input_and_a_time_limit_once(failing):
-    _, [(_, _, starts, _), *_] = failing
-    assert {name: starts.count(name) for name in WISHES} == dict.fromkeys(WISHES, 1) | {"weak-n1-seed0": 2, "weak-n2-seed0": 2}
-
-
-def test_failed_runs_are_left_alone_without_retry(failing):
-    _, [(_, first, _, before), (code, watch, starts, records), _] = failing
+def test_failed_runs_are_left_alone_without_retry_which_computes_exactly_these_from_where_they_were(failing):
+    _, [(_, first, _, before), (code, watch, starts, records), retried] = failing
     assert (code, starts, watch.jobs) == (RUNS_FAILED, [], 0)
     assert (list(records), watch.states) == (list(before), first.states)
-
-
-def test_retry_computes_exactly_the_failed_ones_from_where_they_were(failing):
-    _, [(_, _, _, before), _, (code, watch, starts, records)] = failing
+    code, watch, starts, records = retried
     failed = {record.path for record in before.values() if record.outcome in (CRASHED, TIMED_OUT)}
     assert sorted(starts) == sorted(failed)
     assert code == 0

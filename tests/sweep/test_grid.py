@@ -112,15 +112,6 @@ def shared(config: SweepConfig, samples: int = 10_000) -> dict[str, list[str]]:
     return {owner: [member.name for member in members] for owner, members in groups.items()}
 
 
-def test_without_one_device_the_first_strong_run_owns_the_path():
-    config = SweepConfig(scaling=("weak", "strong"), devices=(8, 2))
-    assert shared(config) == {
-        "weak-n2-seed0": ["weak-n2-seed0"],
-        "strong-n2-seed0": ["strong-n2-seed0", "strong-n8-seed0"],
-        "weak-n8-seed0": ["weak-n8-seed0"],
-    }
-
-
 @pytest.mark.parametrize("scaling", [("linear", "linear-warmup"), ("sqrt", "sqrt-warmup")])
 def test_a_warmup_of_no_epochs_is_none(scaling):
     plain, warm = scaling
