@@ -3,8 +3,11 @@
 import csv
 from pathlib import Path
 
+import pytest
+
 from gmmae.cli import main
 from gmmae.system import guard
+from gmmae.system.errors import InputError
 
 
 def run_gmmae(*words: object) -> int:
@@ -27,6 +30,14 @@ def last_refusal(capsys, *words: object) -> str:
     capsys.readouterr()
     assert run_gmmae(*words) == 2
     return capsys.readouterr().err.splitlines()[-1]
+
+
+def one_line(call, *arguments: object, **options: object) -> str:
+    """Calls a function that refuses its input, and returns the one line of the error."""
+    with pytest.raises(InputError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def lines_of(capsys, *words: object) -> list[str]:

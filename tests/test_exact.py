@@ -23,7 +23,7 @@ def threads(monkeypatch):
     monkeypatch.setenv(THREADS, "8")  # what an error test of another module may have left
 
 
-def bits(folder, counts, epochs: int, **changes) -> set[str]:
+def bits(folder, counts, epochs: int, **changes):
     """Trains on each number of devices, and returns what parameters, optimiser and losses are."""
     found = set()
     for devices in counts:

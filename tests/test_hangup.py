@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +38,7 @@ class Terminal(NamedTuple):
     workdir: Path
     nohup: bool
 
-    def epochs(self) -> int:
+    def epochs(self):
         return len(WorkDir(self.workdir).read_rows())
 
     def wait_for(self, epochs: int):
@@ -48,7 +47,7 @@ class Terminal(NamedTuple):
 
 
 @pytest.fixture(params=["as ever", "nohup"])
-def terminal(request, tmp_path) -> Iterator[Terminal]:
+def terminal(request, tmp_path):
     file, workdir = tmp_path / "endless.toml", tmp_path / "run"
     file.write_text(to_toml(small(stop__max_epochs=1_000_000, checkpoint__every_epochs=1_000_000)))
     master, slave = pty.openpty()

@@ -24,7 +24,7 @@ EPOCHS, WARMUP_EPOCHS, SAMPLES, VALIDATION = 3, 2, 46, 10
 """On eight devices a growing batch is capped at the training set, and on all the last step is a partial one."""
 
 
-def config(precision: Any, strategy: str = "strong", devices: int = 1) -> Config:
+def config(precision: Any, strategy: str = "strong", devices: int = 1):
     return small(
         data__shape=16,
         data__samples=SAMPLES + VALIDATION,
@@ -42,7 +42,7 @@ def config(precision: Any, strategy: str = "strong", devices: int = 1) -> Config
     )
 
 
-def start_file(path: Path, config: Config) -> Path:
+def start_file(path: Path, config: Config):
     """Writes gmmae's first parameters by the names of the one file, which has the channels of a volume last."""
     tree = compilation.initial_state(compilation.prepare(config)).params["params"]
     arrays = {f"Conv_{i}/{name}": tree["encoder"][f"Conv_{i}"][name] for i in (0, 1) for name in ("kernel", "bias")}
@@ -58,7 +58,7 @@ def start_file(path: Path, config: Config) -> Path:
     return path
 
 
-def one_file(folder: Path, precision: str, devices: tuple[int, ...]) -> dict[tuple[str, int], list[tuple[int, float, float]]]:
+def one_file(folder: Path, precision: str, devices: tuple[int, ...]):
     """Returns the losses of each epoch, by strategy and number of devices, of a run of the one file."""
     of = config(precision)
     data = registry.build(of).load()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from typing import Any
 
 import jax
 import pytest
@@ -14,11 +13,11 @@ from tests.launched import ROOT, python
 from tests.small import finish, small
 
 
-def memory_runs_out(*_: object, **__: object) -> Any:
+def memory_runs_out(*_: object, **__: object):
     raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
 
 
-def interrupted(*_: object) -> Any:
+def interrupted(*_: object):
     raise KeyboardInterrupt
 
 

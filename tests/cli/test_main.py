@@ -27,7 +27,7 @@ def config_file(tmp_path):
     return path
 
 
-def train(*arguments: object) -> int:
+def train(*arguments: object):
     return run_gmmae("train", *arguments)
 
 
@@ -82,7 +82,7 @@ def sweep_file(tmp_path):
     return path
 
 
-def helped(capsys, *words: str) -> str:
+def helped(capsys, *words: str):
     """The help of a command, without the frames that tyro draws."""
     with pytest.raises(SystemExit) as ended:
         main.dispatch([*words, "--help"])

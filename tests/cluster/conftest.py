@@ -3,8 +3,6 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +22,7 @@ def _require(missing: list[str]):
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory) -> Path:
+def compiled(tmp_path_factory):
     """Compiled programs that all runs share."""
     return tmp_path_factory.mktemp("compiled")
 
@@ -40,7 +38,7 @@ def environment(compiled, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def _slurm(tmp_path_factory) -> Iterator[dict[str, str]]:
+def _slurm(tmp_path_factory):
     _require(slurm_daemons.missing())
     with slurm_daemons.running(tmp_path_factory.mktemp("slurm")) as variables:
         yield variables
@@ -56,13 +54,13 @@ def slurm(_slurm, environment, monkeypatch):
 @pytest.fixture
 def open_mpi(environment, monkeypatch):
     """Open MPI, told that this may be root and that there are few cores."""
-    _require([name for name in ("mpirun",) if not shutil.which(name)])
+    _require([] if shutil.which("mpirun") else ["mpirun"])
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"):
         monkeypatch.setenv(name, "1")
 
 
 @pytest.fixture
-def ssh(environment, tmp_path_factory, monkeypatch) -> Iterator[None]:
+def ssh(environment, tmp_path_factory, monkeypatch):
     """A server that the command in $SSH reaches on every name of this machine."""
     _require(ssh_server.missing())
     with ssh_server.running(tmp_path_factory.mktemp("ssh")) as command:

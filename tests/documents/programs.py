@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,7 +46,7 @@ class Wrong(Exception):
     """A command line that its program refuses, and what it says."""
 
 
-def listed(default: Any) -> set[str]:
+def listed(default: Any):
     """Returns the options of a dataclass of arguments."""
     return {
         as_words(key, value)[0]
@@ -55,13 +55,13 @@ def listed(default: Any) -> set[str]:
     }
 
 
-def _training() -> set[str]:
+def _training():
     """Returns the options of `train` with each of our workloads."""
     return set().union(*(listed(arguments.TrainArguments(run=registry.configuration(name))) for name in registry.BUILT_IN))
 
 
 @contextlib.contextmanager
-def parsing_only() -> Iterator[None]:
+def parsing_only():
     """Whatever parses a command line here raises `Parsed` where it is right."""
     parse, parse_known = tyro.cli, argparse.ArgumentParser.parse_known_args
 
@@ -108,7 +108,7 @@ def check(words: Sequence[str]):
             raise Wrong(said.getvalue().strip() or str(error)) from error
 
 
-def modules() -> list[str]:
+def modules():
     """Returns the names of the studies and benchmarks that have options."""
     files = [file for folder in ("experiments", "benchmarks") for file in sorted((ROOT / folder).glob("*.py"))]
     return [
@@ -116,7 +116,7 @@ def modules() -> list[str]:
     ]
 
 
-def options(words: Sequence[str]) -> set[str]:
+def options(words: Sequence[str]):
     """Returns the options that a command has.
 
     Raises:
@@ -195,7 +195,7 @@ def _module(name: str, words: Sequence[str]):
         main()
 
 
-def _file_of(module: str) -> Path:
+def _file_of(module: str):
     """Returns the program that `python -m` runs."""
     path = ROOT / module.replace(".", "/")
     for file in (path.with_suffix(".py"), path / "__main__.py"):

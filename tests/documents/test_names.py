@@ -32,7 +32,7 @@ PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
 DOTTED = re.compile(r"[a-z_]\w*(\.\w+)*\.(\w+|\*)")
 
 
-def is_there(path: str) -> bool:
+def is_there(path: str):
     """Whether the repository has a path, written from its root, from the package, or as a bare name; or writes such a file."""
     name = path.rstrip("/")
     first, inside, _ = name.partition("/")
@@ -44,7 +44,7 @@ def is_there(path: str) -> bool:
     return name in USERS | GONE or written or any(ROOT.glob(f"[!.]*/**/{name}"))
 
 
-def is_known(name: str) -> bool:
+def is_known(name: str):
     """Whether a dotted name is a key, or what a module of that name has."""
     if name in KEYS | GONE or (name.endswith(".*") and any(key.startswith(name[:-1]) for key in KEYS)):
         return True
@@ -78,7 +78,7 @@ def test_files_keys_and_modules_in_backticks_exist():
     none_of(wrong(pieces))
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page: Path):
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

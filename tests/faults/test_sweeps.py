@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -59,7 +59,7 @@ class Sweep:
         self.environment = os.environ | {MARK: str(folder)}
         self.process: subprocess.Popen[bytes] | None = None
 
-    def command(self, *options: str) -> "subprocess.Popen[bytes]":
+    def command(self, *options: str):
         words = ["--config", self.folder / "sweep.toml", "--workdir", self.workdir, "--jobs", str(self.jobs), *options]
         with (self.folder / "output.txt").open("a") as file:
             command = [sys.executable, "sweep.py", *words]
@@ -68,7 +68,7 @@ class Sweep:
     def start(self, *options: str):
         self.process = self.command(*options)
 
-    def finish(self) -> int:
+    def finish(self):
         assert self.process
         return self.process.wait(300)
 
@@ -79,11 +79,11 @@ class Sweep:
             self.process.send_signal(number)
             time.sleep(1.0)
 
-    def worker(self, died: int = 0) -> tuple[str, int]:
+    def worker(self, died: int = 0):
         """A run that is computed, and its process, which is the next one after so many deaths."""
         folder, found = SweepDir(self.workdir), []
 
-        def look() -> list[tuple[str, int]]:
+        def look():
             attempts = {path.parent.name: folder.read_attempt(path.parent.name) for path in folder.runs.glob("*/attempt.json")}
             found[:] = [(name, one.pid) for name, one in attempts.items() if one and one.deaths == died and not one.how]
             return found
@@ -95,33 +95,33 @@ class Sweep:
         """Sends a signal to a worker."""
         os.kill(self.worker(died)[1], number)
 
-    def said(self) -> str:
+    def said(self):
         return (self.folder / "output.txt").read_text(errors="replace")
 
-    def processes(self) -> list[int]:
+    def processes(self):
         """The processes of this sweep, the command among them."""
         return processes_with("environ", f"{MARK}={self.folder}\0")
 
-    def rows(self) -> dict[str, list[str]]:
+    def rows(self):
         """The histories so far, without seconds."""
         return {
             path.parent.name: [repr(_timeless(row._asdict())) for row in WorkDir(path.parent).read_rows()]
             for path in self.workdir.glob("runs/*/history.csv")
         }
 
-    def epochs(self) -> int:
+    def epochs(self):
         return sum(map(len, self.rows().values()))
 
-    def records(self) -> dict[str, bytes]:
+    def records(self):
         """Of the runs that have ended."""
         found = {path.parent.name: path.read_bytes() for path in self.workdir.glob("runs/*/record.json")}
         return {name: content for name, content in found.items() if json.loads(content)["stop_reason"] == "max_epochs"}
 
-    def results(self) -> tuple[object, object]:
+    def results(self):
         """The records and the histories, without seconds."""
         return {name: _timeless(json.loads(content)) for name, content in self.records().items()}, self.rows()
 
-    def begun(self) -> Path:
+    def begun(self):
         """The folder of a run that has begun and not ended."""
         return next(self.workdir / "runs" / name for name in sorted(self.rows()) if name not in self.records())
 
@@ -133,21 +133,21 @@ class Sweep:
             self.process.wait()
 
 
-def _timeless(values: dict[str, Any]) -> dict[str, Any]:
+def _timeless(values: dict[str, Any]):
     left_out = ("clocks", "run_id", "git_commit")
     return {key: value for key, value in values.items() if key not in left_out and not key.endswith("_s")}
 
 
-def third_run(sweep: Sweep) -> bool:
+def third_run(sweep: Sweep):
     """With three jobs all are under way then."""
     return sweep.epochs() > 2 * EPOCHS + EVERY
 
 
-def between_runs(sweep: Sweep) -> bool:
+def between_runs(sweep: Sweep):
     return bool(sweep.records())
 
 
-def waits(sweep: Sweep) -> bool:
+def waits(sweep: Sweep):
     return "waiting for process 1 on gone" in sweep.said()
 
 
@@ -264,11 +264,11 @@ if ALL:  # other tests hold most of these, with runs of a stand-in
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Callable[[int], tuple[object, object]]:
+def undisturbed(tmp_path_factory):
     """By the number of jobs, which divide the cores and so round differently."""
 
     @cache
-    def of(jobs: int) -> tuple[object, object]:
+    def of(jobs: int):
         sweep = Sweep(tmp_path_factory.mktemp("undisturbed"), jobs)
         sweep.start()
         assert sweep.finish() == 0, sweep.said()
@@ -278,7 +278,7 @@ def undisturbed(tmp_path_factory) -> Callable[[int], tuple[object, object]]:
 
 
 @pytest.fixture
-def sweep(tmp_path, request) -> Iterator[Sweep]:
+def sweep(tmp_path, request):
     made = Sweep(tmp_path, request.param)
     yield made
     made.kill()

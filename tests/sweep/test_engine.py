@@ -23,6 +23,7 @@ from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import to_json
 from gmmae.training.run_logger import write_history
 from gmmae.workloads.registry import configuration
+from tests.commands import one_line
 from tests.sweep.fake_runs import NAMES, PATHS, Fake, Watch, grid, without_clocks
 from tests.waiting import DEADLINE_S, locked, wait_until
 
@@ -276,7 +277,7 @@ def test_runs_side_by_side_have_a_gpu_each_and_a_run_alone_sees_all(fake, shell_
 LONGER = Config(stop=StopConfig(max_epochs=5))
 
 
-def checkpoints(fake: Fake) -> list[str]:
+def checkpoints(fake: Fake):
     return sorted(path.parent.name for path in fake.root.glob("runs/*/checkpoints") if any(path.iterdir()))
 
 
@@ -337,9 +338,7 @@ def test_a_second_sweep_on_the_same_work_directory_is_refused_while_the_first_ru
 
         def start(self, ended, groups, total, at_once):
             super().start(ended, groups, total, at_once)
-            with pytest.raises(InputError) as caught:
-                engine.sweep(grid(devices=(1,)), fake.root, Watch(), samples=640)
-            self.error = str(caught.value)
+            self.error = one_line(engine.sweep, grid(devices=(1,)), fake.root, Watch(), samples=640)
 
     code, second = fake.sweep(grid(devices=(1,)), display=Second())
     assert code == 0

@@ -43,7 +43,7 @@ def test_no_compilation_is_timed_and_seconds_are_those_of_a_step(monkeypatch):
         nonlocal compilations
         compilations += event == "/jax/core/compile/backend_compile_duration"
 
-    def clock() -> float:
+    def clock():
         seen.append(compilations)
         return next(ticks)
 
