@@ -332,6 +332,14 @@ def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, ev
     assert evaluate(mixture_run.folder, "--data.seed", 5)[-1].endswith(f" {places[2]}")  # the same question
 
 
+def test_samples_in_small_batches_have_the_same_losses(mixture_run, monkeypatch):
+    model = gmmae.load(mixture_run.folder)
+    samples = model.workload.load().validation
+    expected = model.losses(samples)
+    monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 4)  # the last batch is padded
+    np.testing.assert_allclose(model.losses(samples), expected, rtol=1e-4)  # forms of a convolution depend on the batch
+
+
 def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_run, monkeypatch):
     model = gmmae.load(mixture_run[0])
     model = model._replace(workload=model.workload._replace(describe=lambda params, samples: {"filters": np.ones((3, 2))}))
