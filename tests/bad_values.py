@@ -8,7 +8,7 @@ import pytest
 from gmmae.config.rules import ConfigError
 
 
-def require_refused(change: Callable[[], object], key: str, value: Any, rule: str = "") -> None:
+def require_refused(change: Callable[[], object], key: str, value: Any, rule: str = ""):
     """Checks that a change of a key to a value is refused in one line, by the key, its rule and the value."""
     with pytest.raises(ConfigError) as caught:
         change()

@@ -3,8 +3,11 @@
 import csv
 from pathlib import Path
 
+import pytest
+
 from gmmae.cli import main
 from gmmae.system import guard
+from gmmae.system.errors import InputError
 
 
 def run_gmmae(*words: object) -> int:
@@ -29,6 +32,14 @@ def last_refusal(capsys, *words: object) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
+def one_line(call, *arguments: object, **options: object) -> str:
+    """Calls a function that refuses its input, and returns the one line of the error."""
+    with pytest.raises(InputError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 def lines_of(capsys, *words: object) -> list[str]:
     """Runs a command, and returns the lines that it prints."""
     capsys.readouterr()
@@ -38,7 +49,7 @@ def lines_of(capsys, *words: object) -> list[str]:
 
 def rows(path: Path) -> list[dict[str, str]]:
     """Returns the rows of a CSV by column."""
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 

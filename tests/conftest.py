@@ -25,13 +25,13 @@ import jax
 import pytest
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """Deletes the programs; processes of pytest-xdist have another number."""
     shutil.rmtree(f"{tempfile.gettempdir()}/gmmae_compiled_{os.getpid()}", ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def hear_signals() -> None:
+def hear_signals():
     """Restores what is ignored under nohup, and behind an `&` of a script, for the processes that tests start."""
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -76,7 +76,7 @@ def x64() -> Iterator[None]:
 
 
 @pytest.fixture
-def few_divisions(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_divisions(monkeypatch: pytest.MonkeyPatch):
     """One division into folds for C2ST, so that the tests are quick."""
     monkeypatch.setattr("gmmae.generation.judging.two_samples.REPETITIONS", 1)
 
@@ -94,7 +94,7 @@ def shell_scripts(tmp_path: Path) -> Scripts:
     folder = tmp_path / "bin"
     folder.mkdir()
 
-    def write(**scripts: str) -> None:
+    def write(**scripts: str):
         for name, script in scripts.items():
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)

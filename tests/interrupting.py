@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -20,11 +21,11 @@ class Moments:
       for_good: all later moments raise too. So nothing is cleaned up, as after SIGKILL.
     """
 
-    def __init__(self, root: Path, at: int, error: Callable[[], BaseException], for_good: bool) -> None:
+    def __init__(self, root: Path, at: int, error: Callable[[], BaseException], for_good: bool):
         self.root, self.at, self.error, self.for_good = str(root), at, error, for_good
         self.count = 0
 
-    def see(self, event: str, arguments: tuple[object, ...]) -> None:
+    def see(self, event: str, arguments: tuple[object, ...]):
         """Takes an audit event."""
         if event not in EVENTS or not self._is_below(arguments):
             return
@@ -47,22 +48,20 @@ class Moments:
         return os.path.abspath(path).startswith(self.root + os.sep)
 
 
-def _needs_room(event: str, arguments: tuple[object, ...]) -> bool:
-    """Whether it fails where the disk is full."""
-    match event, arguments:
-        case "open", (_, _, int(flags)):
-            return bool(flags & WRITING)
-        case _:
-            return event in ("os.mkdir", "os.rename")
+def _needs_room(event: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether it fails where the disk is full; the flags of a file that is opened come last."""
+    return event in ("os.mkdir", "os.rename") or (event == "open" and bool(arguments[2] & WRITING))
 
 
 _watched: list[Moments] = []
-_installed: list[bool] = []
 
 
-def _hook(event: str, arguments: tuple[object, ...]) -> None:
+def _hook(event: str, arguments: tuple[object, ...]):
     for moments in _watched:
         moments.see(event, arguments)
+
+
+sys.addaudithook(_hook)
 
 
 @contextmanager
@@ -70,9 +69,6 @@ def moments(
     root: Path, at: int = 0, error: Callable[[], BaseException] = KeyboardInterrupt, for_good: bool = False
 ) -> Iterator[Moments]:
     """Watches a folder; see `Moments`."""
-    if not _installed:
-        _installed.append(True)
-        sys.addaudithook(_hook)
     watched = Moments(root, at, error, for_good)
     _watched.append(watched)
     try:

@@ -60,13 +60,13 @@ class Launch:
         self.processes: list[subprocess.Popen[bytes]] = []
         self._all: list[subprocess.Popen[bytes]] = []
 
-    def start(self, config: Config | Sequence[Config], ids: Sequence[int] = (0, 1), **options: object) -> None:
+    def start(self, config: Config | Sequence[Config], ids: Sequence[int] = (0, 1), **options: object):
         """Starts processes of two with one configuration, or with one each; without ids, one that trains alone."""
         place = {"coordinator": f"127.0.0.1:{free_port()}", "num-processes": 2, "heartbeat-timeout-s": SILENCE_S} if ids else {}
         self.processes = []
         for i in ids or (0,):
             file = self.folder / f"{len(self._all)}.toml"
-            file.write_text(to_toml(config if isinstance(config, Config) else config[i]), encoding="utf-8")
+            file.write_text(to_toml(config if isinstance(config, Config) else config[i]))
             given = place | ({"start-timeout-s": START_S, "process-id": i} if ids else {}) | options
             words = [str(word) for key, value in given.items() for word in (f"--distributed.{key}", value)]
             command = [sys.executable, "train.py", "--config", file, "--workdir", self.workdir, *words]
@@ -80,7 +80,7 @@ class Launch:
         """The history so far."""
         return WorkDir(self.workdir).read_rows()
 
-    def wait_for_epochs(self, count: int) -> None:
+    def wait_for_epochs(self, count: int):
         """Waits until the history has so many rows."""
         end = time.monotonic() + 2 * START_S
         while len(self.rows()) < count:
@@ -101,7 +101,7 @@ class Launch:
         texts = [log.with_suffix(suffix).read_text(errors="replace") for suffix in (".out", ".err")]
         return End(self.processes[i].returncode, *texts)
 
-    def kill(self) -> None:
+    def kill(self):
         """Kills what is left."""
         for process in self._all:
             process.kill()

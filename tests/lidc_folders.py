@@ -46,7 +46,7 @@ class Scan(NamedTuple):
         return np.linalg.norm(self.positions() - centre_mm, axis=-1) <= diameter_mm / 2
 
 
-def write_series(folder: Path, scan: Scan, values: np.ndarray, slices: Sequence[int] | None = None, **tags: object) -> None:
+def write_series(folder: Path, scan: Scan, values: np.ndarray, slices: Sequence[int] | None = None, **tags: object):
     """Writes slices as DICOM files, in an order of names that is not that of their positions."""
     folder.mkdir(parents=True, exist_ok=True)
     for k in range(scan.shape[0]) if slices is None else slices:

@@ -83,33 +83,33 @@ def on_one_device(function: Callable[..., Any], **options: Any) -> Callable[...,
 class Recorder(Plain):
     """A display that keeps what it is told, and calls `then` when epoch `at` ends."""
 
-    def __init__(self, at: int = 0, then: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, at: int = 0, then: Callable[[], object] = lambda: None):
         self._at, self._then = at, then
         self.facts: Mapping[str, str] = {}
         self.rows: list[Epoch] = []
         self.lines: list[str] = []
 
-    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
+    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int):
         self.facts = facts
 
-    def epoch(self, row: Epoch) -> None:
+    def epoch(self, row: Epoch):
         self.rows.append(row)
         if row.epoch == self._at:
             self._then()
 
-    def say(self, line: str) -> None:
+    def say(self, line: str):
         self.lines.append(line)
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
-def interrupt(number: int = signal.SIGTERM) -> None:
+def interrupt(number: int = signal.SIGTERM):
     """Sends this process a signal, as a scheduler would in the middle of training."""
     os.kill(os.getpid(), number)
 
 
-def fail() -> None:
+def fail():
     """Ends a run amid an epoch, as kill -9 would: no checkpoint, no closing of logs."""
     raise MemoryError
 

@@ -54,7 +54,7 @@ NVLINKS = {"a100": ["12"], "h100": ["18"], "h200": ["18"], "t4": []}
 def test_the_described_gpus_have_their_nvlinks():
     """Otherwise XLA compiles another all-reduce for them than for those that are there."""
     found = {
-        path.stem: re.findall(r"\n  device_interconnect_info { active_links: (\d+) }\n", path.read_text(encoding="utf-8"))
+        path.stem: re.findall(r"\n  device_interconnect_info { active_links: (\d+) }\n", path.read_text())
         for path in TARGETS.glob("*.txtpb")
     }
     assert found == NVLINKS

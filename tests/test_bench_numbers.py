@@ -16,7 +16,7 @@ from tests.gpu_programs.checks import JAX_0_10, JAX_0_12
 from tests.markdown import rows_of
 from tests.small import small
 
-ABSENT_GPUS = (ROOT / "docs" / "measurements" / "absent_gpus.md").read_text(encoding="utf-8")
+ABSENT_GPUS = (ROOT / "docs" / "measurements" / "absent_gpus.md").read_text()
 
 
 def test_spreads_ratios_distances_and_exponents():

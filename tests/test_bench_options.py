@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import options
+from benchmarks import child, options
 from gmmae.config.toml import to_toml
 from tests.small import small
 
@@ -39,10 +39,9 @@ def test_a_bad_option_is_one_line(line, monkeypatch, capsys, tmp_path):
 
 
 def test_a_problem_that_the_references_do_not_have_is_one_line_of_its_process(tmp_path, capfd):
-    (tmp_path / "wide.toml").write_text(to_toml(small(optim__clip_norm=1.0)), encoding="utf-8")
-    module = importlib.import_module("benchmarks.child")
+    (tmp_path / "wide.toml").write_text(to_toml(small(optim__clip_norm=1.0)))
     with pytest.raises(SystemExit) as ended:
-        module.ask("benchmarks.peers.gmmae_backend", f'{{"name": "{tmp_path / "wide.toml"}"}}', str(tmp_path))
+        child.ask("benchmarks.peers.gmmae_backend", f'{{"name": "{tmp_path / "wide.toml"}"}}', str(tmp_path))
     assert ended.value.code == 2
     need = "the reference implementations need optim.clip_norm = none; got 1.0: choose another configuration"
     assert capfd.readouterr().err == f"error: {need}\n"

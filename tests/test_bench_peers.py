@@ -21,7 +21,7 @@ SAMPLES, VALIDATION = 22, 6  # three steps of 8, 8 and 6
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("problem")
-    (place / "small.toml").write_text(to_toml(small()), encoding="utf-8")
+    (place / "small.toml").write_text(to_toml(small()))
     source = {"name": str(place / "small.toml"), "samples": SAMPLES, "validation": VALIDATION}
     problem.write(place, gmmae_backend.problem_of(**source))
     return place

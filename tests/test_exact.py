@@ -4,23 +4,16 @@ All devices here are of one process whose eight threads stand in conftest.py, as
 """
 
 import dataclasses
-from functools import partial
 
 import jax
-import numpy as np
 import pytest
 
-from gmmae.config.schema import Config
 from gmmae.system.environment import THREADS
 from gmmae.system.errors import InputError
-from gmmae.training import compilation, programs
-from gmmae.training.loop import run
-from gmmae.training.parallel import AXIS
+from gmmae.training import compilation
 from gmmae.training.records import to_json
-from gmmae.training.step import Algorithm, train_steps
-from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
-from tests.small import CHEAP, EXACT, RATES, Recorder, fingerprint, small
+from tests.small import CHEAP, EXACT, RATES, fingerprint, finish, small
 
 pytestmark = pytest.mark.usefixtures("optimised")
 
@@ -30,18 +23,12 @@ def threads(monkeypatch):
     monkeypatch.setenv(THREADS, "8")  # what an error test of another module may have left
 
 
-def finish(config: Config, workdir) -> Recorder:
-    display = Recorder()
-    run(config, workdir, display)
-    return display
-
-
-def bits(folder, counts, epochs: int, **changes) -> set[str]:
+def bits(folder, counts, epochs: int, **changes):
     """Trains on each number of devices, and returns what parameters, optimiser and losses are."""
     found = set()
     for devices in counts:
-        config = small(parallel__devices=devices, stop__max_epochs=epochs, **EXACT, **changes)
-        rows = finish(config, folder / str(devices)).rows
+        config = small(parallel__devices=devices, stop__max_epochs=epochs, **EXACT | changes)
+        rows = finish(config, folder / str(devices))[1].rows
         assert len({row.val_loss for row in rows}) == epochs, "losses that do not change would say nothing"
         found.add(fingerprint(config, folder / str(devices)))
     return found
@@ -91,17 +78,8 @@ def build(config):
 @pytest.mark.xfail(jax.__version_info__ >= (0, 12), reason="fused multiply-add, see docs/devices.md", strict=True)
 def test_divisions_by_rows_have_the_same_bits_on_any_number_of_devices(tmp_path):
     (tmp_path / "dividing.py").write_text(DIVIDING)
-    workload = registry.configuration(str(tmp_path / "dividing.py"))
-    found = set()
-    for devices in (1, 2, 8):
-        config = dataclasses.replace(
-            small(parallel__devices=devices, stop__max_epochs=10, **EXACT),
-            workload=workload.workload,
-            settings=workload.settings,
-        )
-        finish(config, tmp_path / str(devices))
-        found.add(fingerprint(config, tmp_path / str(devices)))
-    assert len(found) == 1
+    dividing = registry.configuration(str(tmp_path / "dividing.py"))
+    assert len(bits(tmp_path, (1, 2, 8), 10, workload=dividing.workload, settings=dividing.settings)) == 1
 
 
 @pytest.mark.slow
@@ -112,7 +90,7 @@ def test_a_batch_that_grows_has_the_same_bits_on_any_number_of_devices(tmp_path)
     found = set()
     for devices in (1, 8):
         config = small(parallel__devices=devices, **changes)
-        rows = finish(config, tmp_path / str(devices)).rows
+        rows = finish(config, tmp_path / str(devices))[1].rows
         assert [row.batch for row in rows] == [8, 8, 16, 16, 22, 22, 22]
         found.add(fingerprint(config, tmp_path / str(devices)))
     real = small(parallel__devices=8, **changes | {"parallel__simulate_devices": None})
@@ -124,56 +102,17 @@ def test_a_batch_that_grows_has_the_same_bits_on_any_number_of_devices(tmp_path)
 def test_a_run_that_changes_its_devices_has_the_bits_of_one_that_does_not(tmp_path):
     for devices, epochs in ((8, 5), (2, 8), (1, 12)):
         config = small(parallel__devices=devices, stop__max_epochs=epochs, **EXACT, **CHEAP)
-        assert not finish(config, tmp_path / "elastic").lines
+        assert not finish(config, tmp_path / "elastic")[1].lines
     finish(config, tmp_path / "one")
     assert fingerprint(config, tmp_path / "elastic") == fingerprint(config, tmp_path / "one")
 
 
 @pytest.mark.slow
-def test_virtual_devices_have_the_bits_of_as_many_real_ones(tmp_path):
-    finish(real := small(scaling="weak", parallel__devices=2, **EXACT, **CHEAP), tmp_path / "real")
-    finish(small(scaling="weak", parallel__devices=1, parallel__simulate_devices=2, **EXACT, **CHEAP), tmp_path / "virtual")
-    assert fingerprint(real, tmp_path / "virtual") == fingerprint(real, tmp_path / "real")
-
-
-@pytest.mark.slow
-def test_all_replicas_are_equal_after_an_epoch():
-    """Seen through a sharded output: a replicated one would show the first only."""
-    setup = compilation.prepare(small(parallel__devices=4, **EXACT))
-    steps = partial(train_steps, algorithm=Algorithm(setup.workload.losses, setup.optimizer, exact=True))
-    mapped = jax.pmap(steps, AXIS, in_axes=(None, None, None, None, 0), devices=list(setup.devices.devices))
-    start = compilation.initial_state(setup)
-    _, arguments, chunks = programs.compile_training(setup, setup.devices.replicate(start))
-    state, _ = mapped(start, *arguments(1, chunks.of_epoch[0]))
-    params = jax.device_get(state.params)
-    for leaf, before in zip(jax.tree.leaves(params), jax.tree.leaves(start.params), strict=True):
-        assert all(replica.tobytes() == leaf[0].tobytes() for replica in leaf)
-        assert (leaf[0] != before).any()
-
-
-def after_an_epoch(**changes) -> list[np.ndarray]:
-    """The parameters' and the optimiser's arrays."""
-    setup = compilation.prepare(small(**changes))
-    with compilation.precision_context(setup.config):
-        state = setup.devices.replicate(compilation.initial_state(setup))
-        return jax.tree.leaves(jax.device_get(programs.training(setup, state)(state, 1)[0]))
-
-
-@pytest.mark.slow
-def test_the_exact_mean_is_the_mean():
-    """Compares in float64, where rounding leaves ten digits and more of a parameter."""
-    double = CHEAP | {"precision": "float64"}
-    for exact, fast in zip(after_an_epoch(**double, **EXACT), after_an_epoch(**double), strict=True):
-        np.testing.assert_allclose(exact, fast, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_other_shards_have_other_bits(monkeypatch):
+def test_other_shards_have_other_bits(tmp_path, monkeypatch):
     """What the tests above would find, if sums were added in another order."""
-    eight = after_an_epoch(optim__batch_size=16, **EXACT)
+    eight = bits(tmp_path / "8", (1,), 1, optim__batch_size=16)
     monkeypatch.setenv(THREADS, "16")
-    sixteen = after_an_epoch(optim__batch_size=16, **EXACT | {"parallel__deterministic_shards": 16})
-    assert any((one != other).any() for one, other in zip(eight, sixteen, strict=True))
+    assert bits(tmp_path / "16", (1,), 1, optim__batch_size=16, parallel__deterministic_shards=16) != eight
 
 
 @pytest.mark.parametrize(
@@ -207,13 +146,11 @@ def test_too_few_threads_are_refused(monkeypatch):
 @pytest.mark.slow
 def test_going_on_with_other_versions_or_another_device_is_warned_of(tmp_path):
     config = small(stop__max_epochs=1, **EXACT, **CHEAP)
-    assert finish(config, tmp_path).facts["reduction"] == "exact: 8 shards of 1; the same bits on any number of devices"
-    place = tmp_path / "record.json"
-    record = WorkDir(tmp_path).read_record()
-    assert record
+    record, display = finish(config, tmp_path)
+    assert display.facts["reduction"] == "exact: 8 shards of 1; the same bits on any number of devices"
     other = dataclasses.replace(record, device_kind="abacus", versions=record.versions | {"jax": "0.1"})
-    place.write_text(to_json(other))
-    [line] = finish(small(stop__max_epochs=2, **EXACT, **CHEAP), tmp_path).lines
+    (tmp_path / "record.json").write_text(to_json(other))
+    [line] = finish(small(stop__max_epochs=2, **EXACT, **CHEAP), tmp_path)[1].lines
     assert line == (
         "warning: bits may differ from those of one run throughout: the device was abacus and is cpu, jax was 0.1 and is "
         f"{jax.__version__}"

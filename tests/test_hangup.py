@@ -1,14 +1,11 @@
 """A terminal that is closed under a run: SIGHUP, and nobody there who could read what it says."""
 
-import errno
-import io
 import os
 import pty
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +13,6 @@ from typing import NamedTuple
 import pytest
 
 from gmmae.config.toml import to_toml
-from gmmae.system.errors import StorageError
 from gmmae.system.streams import Outlasting
 from gmmae.training.workdir import WorkDir
 from tests.launched import ROOT
@@ -42,16 +38,16 @@ class Terminal(NamedTuple):
     workdir: Path
     nohup: bool
 
-    def epochs(self) -> int:
+    def epochs(self):
         return len(WorkDir(self.workdir).read_rows())
 
-    def wait_for(self, epochs: int) -> None:
+    def wait_for(self, epochs: int):
         wait_until(lambda: self.epochs() >= epochs or self.process.poll() is not None, START_S)
         assert self.process.poll() is None, "the run has ended"
 
 
 @pytest.fixture(params=["as ever", "nohup"])
-def terminal(request, tmp_path) -> Iterator[Terminal]:
+def terminal(request, tmp_path):
     file, workdir = tmp_path / "endless.toml", tmp_path / "run"
     file.write_text(to_toml(small(stop__max_epochs=1_000_000, checkpoint__every_epochs=1_000_000)))
     master, slave = pty.openpty()
@@ -65,7 +61,7 @@ def terminal(request, tmp_path) -> Iterator[Terminal]:
     process.wait()
 
 
-def read_all(master: int) -> None:
+def read_all(master: int):
     with suppress(OSError):
         while os.read(master, 65536):
             pass
@@ -97,13 +93,3 @@ def test_a_stream_that_nobody_reads_is_silent():
             out.write("nobody\n")
             out.flush()
         assert out.fileno() == writer
-
-
-class Full(io.StringIO):
-    def write(self, _: str) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_other_errors_of_a_stream_are_told():
-    with pytest.raises(StorageError, match=r"must stay writable; writing it failed \(No space left on device\)"):
-        Outlasting(Full()).write("all")

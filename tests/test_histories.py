@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gmmae.config.schema import Config, changed
+from gmmae.config.schema import changed
 from tests.small import EXACT, SMALL_LATTICE, SMALL_SEGMENTATION, finish, losses
 from tests.small import small as relu
 
@@ -18,7 +18,7 @@ RTOL = 1e-5
 """Other processors add in another order. The runs are smooth, so that this does not grow."""
 
 
-def small(**changes: Any) -> Config:
+def small(**changes: Any):
     return relu(model__activation="silu", **changes)
 
 

@@ -1,9 +1,6 @@
 """gmmae trains as `examples/one_file.py` does, which shares no code with it: same parameters, order and losses."""
 
-import csv
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +12,19 @@ from gmmae.config.schema import Config
 from gmmae.scaling.batches import epoch_order
 from gmmae.training import compilation
 from gmmae.workloads import registry
+from tests.commands import rows
+from tests.launched import ROOT, python
 from tests.small import finish, losses, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("optimised")]
 
-ONE_FILE = Path(__file__).parent.parent / "examples" / "one_file.py"
+ONE_FILE = ROOT / "examples" / "one_file.py"
 STRATEGIES = ("strong", "weak", "linear", "linear-warmup")
 EPOCHS, WARMUP_EPOCHS, SAMPLES, VALIDATION = 3, 2, 46, 10
 """On eight devices a growing batch is capped at the training set, and on all the last step is a partial one."""
 
 
-def config(precision: Any, strategy: str = "strong", devices: int = 1) -> Config:
+def config(precision: Any, strategy: str = "strong", devices: int = 1):
     return small(
         data__shape=16,
         data__samples=SAMPLES + VALIDATION,
@@ -43,7 +42,7 @@ def config(precision: Any, strategy: str = "strong", devices: int = 1) -> Config
     )
 
 
-def start_file(path: Path, config: Config) -> Path:
+def start_file(path: Path, config: Config):
     """Writes gmmae's first parameters by the names of the one file, which has the channels of a volume last."""
     tree = compilation.initial_state(compilation.prepare(config)).params["params"]
     arrays = {f"Conv_{i}/{name}": tree["encoder"][f"Conv_{i}"][name] for i in (0, 1) for name in ("kernel", "bias")}
@@ -59,26 +58,23 @@ def start_file(path: Path, config: Config) -> Path:
     return path
 
 
-def one_file(folder: Path, precision: str, devices: tuple[int, ...]) -> dict[tuple[str, int], list[tuple[int, float, float]]]:
+def one_file(folder: Path, precision: str, devices: tuple[int, ...]):
     """Returns the losses of each epoch, by strategy and number of devices, of a run of the one file."""
-    data = registry.build(config(precision)).load()
+    of = config(precision)
+    data = registry.build(of).load()
     orders = [epoch_order(0, epoch, SAMPLES) for epoch in range(1, EPOCHS + 1)]
     np.savez(folder / "cubes.npz", train=data.train, validation=data.validation, orders=orders)
-    start = start_file(folder / "start.npz", config(precision))
-    command = [sys.executable, ONE_FILE, folder / "cubes.npz", "--start", start, "--losses", folder / "losses.csv"]
-    of = config(precision)
+    start = start_file(folder / "start.npz", of)
+    command = [ONE_FILE, folder / "cubes.npz", "--start", start, "--losses", folder / "losses.csv"]
     command += ["--devices", *devices, "--batch", of.optim.batch_size, "--rate", of.optim.learning_rate, "--epochs", EPOCHS]
     command += ["--filters", 2, 3, "--kernels", 5, 3, "--latent", 8, "--components", 4, "--warmup-epochs", WARMUP_EPOCHS]
-    command += ["--activation", "silu"]
-    command += ["--float64"] if precision == "float64" else []
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(max(devices))}
-    done = subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True, check=True)
+    command += ["--activation", "silu", *["--float64"] * (precision == "float64")]
+    done = python(*command, env={**os.environ, "JAX_NUM_CPU_DEVICES": str(max(devices))})
     assert len(done.stdout.splitlines()) == 1 + len(devices) * len(STRATEGIES)
     found: dict[tuple[str, int], list[tuple[int, float, float]]] = {}
-    with (folder / "losses.csv").open() as file:
-        for row in csv.DictReader(file):
-            epoch = int(row["epoch"]), float(row["train_loss"]), float(row["val_loss"])
-            found.setdefault((row["strategy"], int(row["devices"])), []).append(epoch)
+    for row in rows(folder / "losses.csv"):
+        epoch = int(row["epoch"]), float(row["train_loss"]), float(row["val_loss"])
+        found.setdefault((row["strategy"], int(row["devices"])), []).append(epoch)
     return found
 
 
@@ -86,6 +82,6 @@ def one_file(folder: Path, precision: str, devices: tuple[int, ...]) -> dict[tup
 def test_the_losses_are_those_of_the_one_file(tmp_path, precision, devices, rtol):
     expected = one_file(tmp_path, precision, devices)
     assert set(expected) == {(strategy, count) for strategy in STRATEGIES for count in devices}
-    for (strategy, count), rows in expected.items():
+    for (strategy, count), epochs in expected.items():
         _, display = finish(config(precision, strategy, count), tmp_path / f"{strategy}_{count}")
-        np.testing.assert_allclose(losses(display.rows), rows, rtol=rtol, err_msg=f"{strategy} on {count} devices")
+        np.testing.assert_allclose(losses(display.rows), epochs, rtol=rtol, err_msg=f"{strategy} on {count} devices")

@@ -32,12 +32,12 @@ logging.getLogger("jax._src.interpreters.pxla").addFilter(keep)
 """
 
 
-def printed(program: str, folder: Path) -> list[str]:
+def printed(program: str, folder: Path):
     """Returns the words that a program prints in a folder."""
     return python("-c", f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{program}", cwd=folder).stdout.split()
 
 
-def imported(program: str, folder: Path) -> set[str]:
+def imported(program: str, folder: Path):
     """Returns those of `ALL` that a program has imported at its end."""
     found = set(printed(f"{program}\nprint(*sys.modules)", folder))
     assert found

@@ -7,13 +7,14 @@ docstrings, line ends and indentation, so joined lines and short names gain noth
 import ast
 import io
 import json
-import subprocess
 import sys
 import tokenize
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.launched import python
 
 ROOT = Path(__file__).parent.parent
 NO_CODE = {
@@ -23,7 +24,7 @@ NO_CODE = {
 SLACK = 1.02
 """How far above its folder's size a line may lie."""
 
-MOST = json.loads((Path(__file__).parent / "sizes.json").read_text(encoding="utf-8"))
+MOST = json.loads((Path(__file__).parent / "sizes.json").read_text())
 """The most tokens of each package, and of the tests of each."""
 
 MOST_FILES = 10
@@ -60,7 +61,7 @@ def tokens(folder):
 
 @cache
 def tokens_of_file(path):
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text()
     bodies = (getattr(node, "body", None) for node in ast.walk(ast.parse(text)))
     prose = {
         statement.lineno
@@ -89,7 +90,6 @@ def test_a_folder_is_no_larger_than_its_line_and_the_line_follows_it_down(folder
 @pytest.mark.slow
 def test_an_epoch_crosses_few_files_on_the_host(tmp_path):
     options = ["--data.samples=64", "--data.validation=32", "--stop.target=none", "--stop.max-epochs=4"]
-    call = [sys.executable, "-c", EPOCH, *options, "--workdir", str(tmp_path / "run")]
-    files = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    files = python("-c", EPOCH, *options, "--workdir", tmp_path / "run").stdout.split("\n")
     crossed = [line for line in files if line.startswith(str(ROOT))]
     assert 5 < len(crossed) <= MOST_FILES, crossed

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.training.records import Record
 from tests.small import CHEAP, finish, losses, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("optimised")]
@@ -16,7 +15,7 @@ SMOOTH = CHEAP | {"stop__max_epochs": 4}
 RTOL = 1e-5
 
 
-def trained(folder, **changes) -> tuple[Record, np.ndarray]:
+def trained(folder, **changes):
     record, display = finish(small(**SMOOTH | changes), folder)
     return record, np.array(losses(display.rows))
 

@@ -75,9 +75,9 @@ def write(root: Path, count: int = 4, ending: str = ".mha", spoil: Callable[[Cas
     return root
 
 
-def write_rows(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> None:
+def write_rows(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS):
     """Writes a CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
 
 
@@ -149,13 +149,13 @@ NODULES = tuple(map(_nodule, range(6)))
 """The nodules of the folder; the first two are of one patient."""
 
 
-def write_image(path: Path, voxels: np.ndarray, grid: Grid = GRID, compressed: bool = False) -> None:
+def write_image(path: Path, voxels: np.ndarray, grid: Grid = GRID, compressed: bool = False):
     """Writes an array with a geometry in the format of the file's ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sitk.WriteImage(image(voxels, grid.origin, grid.spacing, grid.direction), str(path), compressed)
 
 
-def write_cubes(folder: Path) -> None:
+def write_cubes(folder: Path):
     """Writes a folder of volumes and masks with a CSV."""
     rows = []
     for nodule in NODULES:
@@ -166,7 +166,7 @@ def write_cubes(folder: Path) -> None:
     write_rows(folder / CSV, rows, (*COLUMNS, "category"))
 
 
-def write_luna16(folder: Path) -> None:
+def write_luna16(folder: Path):
     """Writes three scans in LUNA16's shape, the first and the last of two nodules."""
     rows = []
     for number, (uid, sides) in enumerate({"1.2.840.1": (-1, 1), "1.2.840.2": (0,), "1.2.840.3": (-1, 1)}.items()):
@@ -192,7 +192,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 def read_rows(path: Path) -> list[list[str]]:
     """Returns the cells of a CSV, the header first."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="") as file:
         return list(csv.reader(file))
 
 

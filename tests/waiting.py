@@ -11,7 +11,7 @@ from pathlib import Path
 DEADLINE_S = 60.0  # only a failing test comes near it
 
 
-def wait_until(condition: Callable[[], object], within_s: float = DEADLINE_S, tick_s: float = 0.01) -> None:
+def wait_until(condition: Callable[[], object], within_s: float = DEADLINE_S, tick_s: float = 0.01):
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end

@@ -20,21 +20,21 @@ class TrainedRun(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def mixture_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+def mixture_run(tmp_path_factory: pytest.TempPathFactory):
     """Two epochs of `small`."""
     folder = tmp_path_factory.mktemp("mixture")
     return TrainedRun(folder, run(small(stop__max_epochs=2), folder, Recorder()))
 
 
 @pytest.fixture(scope="session")
-def lattice_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+def lattice_run(tmp_path_factory: pytest.TempPathFactory):
     """The smallest run that nodules can be generated from. The axes of its volumes differ."""
     folder = tmp_path_factory.mktemp("lattice")
     return TrainedRun(folder, run(small(**SMALL_LATTICE, data__shape=(6, 8, 10)), folder, Recorder()))
 
 
 @pytest.fixture(scope="session")
-def own_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+def own_run(tmp_path_factory: pytest.TempPathFactory):
     """An epoch of the guide's workload."""
     root = tmp_path_factory.mktemp("own")
     (root / "mine.py").write_text(EXAMPLE)

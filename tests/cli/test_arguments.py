@@ -11,10 +11,9 @@ from gmmae.config.schema import changed, flatten
 from gmmae.config.toml import find
 from gmmae.scaling import strategies
 from gmmae.sweep.grid import SweepConfig
-from gmmae.system.errors import InputError
 from gmmae.workloads.configuration import read_config
 from gmmae.workloads.registry import configuration
-from tests.commands import as_words
+from tests.commands import as_words, one_line
 
 DEFAULT = configuration()
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -26,7 +25,7 @@ def toml(tmp_path):
 
     def write(text, name="mine.toml"):
         path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text)
         return path
 
     return write
@@ -148,13 +147,6 @@ def test_help_exits_with_0_and_names_options_exit_codes_and_the_files_defaults(t
 
 
 # Errors
-
-
-def one_line(call, *arguments):
-    with pytest.raises(InputError) as caught:
-        call(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

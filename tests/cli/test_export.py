@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 
@@ -19,6 +17,7 @@ from gmmae.training.checkpoint import named
 from gmmae.training.loop import run
 from gmmae.workloads import registry
 from tests.commands import refusal, run_gmmae
+from tests.launched import python
 from tests.small import CHEAP, Recorder, small
 from tests.volume_sources import from_source
 
@@ -67,7 +66,7 @@ def exported(root, tmp_path, monkeypatch):
     with zipfile.ZipFile(file) as archive:
         archive.extract("load.py", tmp_path)
         meta = json.loads(archive.read("meta.json"))
-    subprocess.run([sys.executable, "-I", "-c", LOAD, tmp_path, file, given, found], check=True)
+    assert python("-I", "-c", LOAD, tmp_path, file, given, found).returncode == 0
     expected = {}
     monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 1)
     for count in (1, 3, 20):

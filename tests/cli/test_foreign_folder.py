@@ -1,14 +1,12 @@
 """A folder as a user has it: volumes of any size in folders of his, and one CSV with names and columns of his."""
 
-import csv
-
 import numpy as np
 import pytest
-import SimpleITK as sitk
 
 from gmmae.config.toml import to_toml
 from tests.commands import last_refusal, lines_of, rows, run_gmmae
 from tests.small import small
+from tests.volume_folders import Grid, write_image, write_rows
 
 HEADER = ("nodule_id", "image_path", "PatientID", "size_mm", "diagnosis")
 
@@ -16,18 +14,15 @@ HEADER = ("nodule_id", "image_path", "PatientID", "size_mm", "diagnosis")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """32 nodules of 16 patients: flat ones, and round ones."""
-    root, rng, table = tmp_path_factory.mktemp("foreign"), np.random.default_rng(0), [[*HEADER]]
-    (root / "scans").mkdir()
+    root, rng, table = tmp_path_factory.mktemp("foreign"), np.random.default_rng(0), []
     for i in range(32):
         spacing = rng.uniform(0.6, 2.0, 3)
         places = np.stack(np.meshgrid(*(mm * np.linspace(-6, 6, 13) for mm in spacing), indexing="ij"), -1)
         distance = np.linalg.norm(places * [1 + i % 2, 1, 1], axis=-1)
-        image = sitk.GetImageFromArray((np.where(distance < 5, 50, -850) + rng.normal(0, 20, (13, 13, 13))).astype(np.int16))
-        image.SetSpacing(spacing[::-1].tolist())
-        sitk.WriteImage(image, root / f"scans/{i}.nii.gz")
+        values = np.where(distance < 5, 50, -850) + rng.normal(0, 20, (13, 13, 13))
+        write_image(root / f"scans/{i}.nii.gz", values.astype(np.int16), Grid(spacing=tuple(spacing[::-1].tolist())))
         table.append([f"N{i}", f"scans/{i}.nii.gz", f"P{i // 2}", f"{10 - i / 100}", ("round", "flat")[i % 2]])
-    with (root / "labels.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(table)
+    write_rows(root / "labels.csv", table, HEADER)
     return root
 
 

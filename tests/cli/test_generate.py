@@ -18,6 +18,7 @@ from tests.cli.conftest import TrainedRun
 from tests.commands import lines_of, refusal, rows, run_gmmae
 from tests.interrupting import tree
 from tests.small import SMALL_LATTICE, Recorder, small
+from tests.volume_folders import Grid, write_image
 
 SHAPE, SPACING = (9, 24, 22), (0.7, 0.8, 1.6)
 COLUMNS = ("file", "patient", "diameter_mm", "category", "malignancy")
@@ -40,11 +41,8 @@ def trained(root, columns=COLUMNS, masks=True):
         hu = np.where(inside, -500 * (number % 3 == 0), -850) + rng.normal(0, 20 if number % 2 else 60, SHAPE)
         name = f"n{number:02d}.nii.gz"
         for folder, array in (("images", np.rint(hu).astype(np.int16)), ("masks", inside.astype(np.uint8))):
-            image = sitk.GetImageFromArray(array)
-            image.SetSpacing(SPACING)
-            (root / "cubes" / folder).mkdir(parents=True, exist_ok=True)
             if folder == "images" or masks:
-                sitk.WriteImage(image, str(root / "cubes" / folder / name))
+                write_image(root / "cubes" / folder / name, array, Grid(spacing=SPACING))
         kind = "solid" if number % 3 else "ground-glass"
         row = (name, f"P{number}", f"{diameter:.3f}", kind, "" if number == 7 else 1 + number % 5)
         lines.append(dict(zip(COLUMNS, row, strict=True)))

@@ -54,7 +54,6 @@ COMMANDS = {
     "report": "report OUT/sweep",
 }
 """A word that is the name of something in `places` stands for its path, and OUT for the folder that is written to."""
-GOES_ON = ("prepare",)
 SLOW = ("describe", "judge")
 SEVERAL = ("prepare", "report")
 """Commands that write several things, each whole; the others write one."""
@@ -98,7 +97,7 @@ def attempt(name, words, capsys):
 def test_a_command_that_was_interrupted_may_be_given_again(name, places, tmp_path, capsys):
     out = tmp_path / "out"
 
-    def begin() -> None:
+    def begin():
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         if name == "report":
@@ -113,7 +112,7 @@ def test_a_command_that_was_interrupted_may_be_given_again(name, places, tmp_pat
     assert count >= 2
     begin()
     before = files(out)
-    holds = "the same command goes on where it was" if name in GOES_ON else "the same command begins again"
+    holds = "the same command goes on where it was" if name == "prepare" else "the same command begins again"
     with moments(out, max(1, count - 2)):
         code, said = attempt(name, words, capsys)
     assert code == 130

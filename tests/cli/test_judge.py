@@ -1,6 +1,5 @@
 """`gmmae judge`, from files to the page, and its refusals of nodules that are not new to each other."""
 
-import csv
 import json
 
 import numpy as np
@@ -10,6 +9,7 @@ from gmmae.data.splits import split
 from gmmae.generation.judging import page
 from tests.commands import last_refusal, lines_of
 from tests.generation.nodules import balls
+from tests.volume_folders import write_rows
 
 REAL, MADE = balls(0, 60), balls(1, 30, "new")
 TRAINING = [f"real{i}.npy" for i in split(REAL.groups, [""] * 60, 26, 0).train]
@@ -24,8 +24,7 @@ def folder(path, nodules, **columns):
         for name, volume in zip(nodules.names, volumes, strict=True):
             np.save(path / kind / f"{name}.npy", volume)
     columns = {"file": [f"{name}.npy" for name in nodules.names], "category": nodules.categories} | columns
-    with (path / "nodules.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
+    write_rows(path / "nodules.csv", [*zip(*columns.values(), strict=True)], [*columns])
     return path
 
 

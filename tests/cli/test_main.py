@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -17,10 +15,9 @@ from gmmae.sweep.report import page
 from gmmae.system import guard
 from tests.cli.test_refusals import SWEEP
 from tests.commands import lines_of, refusal, run_gmmae
+from tests.launched import python
 from tests.small import small
 from tests.workloads.test_guide import EXAMPLE
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -30,7 +27,7 @@ def config_file(tmp_path):
     return path
 
 
-def train(*arguments: object) -> int:
+def train(*arguments: object):
     return run_gmmae("train", *arguments)
 
 
@@ -85,7 +82,7 @@ def sweep_file(tmp_path):
     return path
 
 
-def helped(capsys, *words: str) -> str:
+def helped(capsys, *words: str):
     """The help of a command, without the frames that tyro draws."""
     with pytest.raises(SystemExit) as ended:
         main.dispatch([*words, "--help"])
@@ -128,7 +125,7 @@ def test_a_sweep_of_a_workload_needs_no_file(tmp_path, capsys, monkeypatch):
 
 def test_python_without_the_packages_is_told_in_one_line():
     code = "import runpy, sys; sys.modules['tyro'] = None; runpy.run_path('train.py', run_name='__main__')"
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    found = python("-c", code)
     [line] = found.stderr.splitlines()
     assert found.returncode == 2
     assert "lacks tyro: activate gmmae's environment" in line

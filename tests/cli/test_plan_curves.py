@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from unittest import mock
 
 import pytest
@@ -17,6 +15,7 @@ from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import Epoch
 from gmmae.training.run_logger import write_history
 from tests.commands import refusal, run_gmmae
+from tests.launched import python
 from tests.planner.test_curves import curve, steps_at
 
 LOSSES = {batch: curve(batch) for batch in (8, 32, 128)}
@@ -126,24 +125,14 @@ def test_columns_of_other_names_and_rows_without_a_loss(tmp_path, plan):
         assert plan(*words)[1]["measured"]["steps"] == pytest.approx(LAW, rel=0.001)
 
 
-def event_folder(root, batch):
-    with SummaryWriter(str(root / f"tb{batch}")) as writer:
-        writer.add_scalar("batch", batch, 0)
-        for step, loss in zip(LOSSES[batch].steps, LOSSES[batch].values, strict=True):
-            writer.add_scalar("val/loss", loss, round(step * 100))
-            writer.add_scalar("train/loss", loss, round(step * 100))
-    return root / f"tb{batch}"
-
-
-EVENTS = ("--loss-column", "val/loss", *TARGET)
 TWO = ("--batches", 8, 32)
 
 
 def test_event_folders_of_tensorboard(tmp_path, plan):
-    folders = [event_folder(tmp_path, batch) for batch in (8, 32)]
+    folders = [log.parent for log in logs_of(event_file, tmp_path)]
 
     def steps(*words):
-        return plan(*folders, *EVENTS, *words)[1]["measured"]["steps"]
+        return plan(*folders, *TARGET, *words)[1]["measured"]["steps"]
 
     found = steps(*TWO)
     assert found == pytest.approx(HUNDREDFOLD, rel=0.001)
@@ -152,8 +141,8 @@ def test_event_folders_of_tensorboard(tmp_path, plan):
     assert steps("--batch-column", "batch") == found
     # A resumed run's later events replace the earlier ones.
     with SummaryWriter(str(tmp_path / "more")) as writer:
-        writer.add_scalar("val/loss", 1.5, 10_000)
-        writer.add_scalar("val/loss", 0.1, 20_000)
+        writer.add_scalar("valid_loss", 1.5, 10_000)
+        writer.add_scalar("valid_loss", 0.1, 20_000)
     # A file's name begins with its second of writing, so the order of the two is made certain.
     next((tmp_path / "more").iterdir()).rename(f"{file}.resumed")
     assert 10_000 < steps(*TWO)["8"] < 20_000
@@ -248,6 +237,7 @@ def wandb_export(path, batch):
 
 def event_file(path, batch):
     with SummaryWriter(str(path.with_suffix(""))) as writer:
+        writer.add_scalar("batch", batch, 0)
         for step in range(500, 60_001, 500):
             for tag in ("train_loss", "valid_loss"):
                 writer.add_scalar(tag, loss_at(batch, step), step, walltime=1.7e9 + seconds_at(batch, step))
@@ -457,7 +447,7 @@ def test_curves_that_cannot_be_compared_are_one_line(csvs, capsys):
 
 
 def test_a_bad_event_folder_is_one_line(tmp_path, capsys):
-    folders = [event_folder(tmp_path, batch) for batch in (8, 32)]
+    folders = [log.parent for log in logs_of(event_file, tmp_path)]
 
     def said(*words):
         return refused(capsys, *folders, *words)
@@ -466,10 +456,10 @@ def test_a_bad_event_folder_is_one_line(tmp_path, capsys):
     assert "set --batch-column, or give --batches" in said("--batch-column", "size")
     assert "--step-column must be left out for event folders" in said("--step-column", "step")
     next(folders[1].iterdir()).write_bytes(b"no event" * 9)
-    assert "must be a readable event file of TensorBoard" in said(*EVENTS, "--batches", 8, 32)
+    assert "must be a readable event file of TensorBoard" in said(*TARGET, *TWO)
     next(folders[1].iterdir()).unlink()
     for count in range(3):  # none, and then as where nnU-Net went on
-        assert count == 1 or f"got {count} in {folders[1]}: name the file" in said(*EVENTS, "--batches", 8, 32)
+        assert count == 1 or f"got {count} in {folders[1]}: name the file" in said(*TARGET, *TWO)
         (folders[1] / f"training_log_{count}.txt").touch()
 
 
@@ -478,4 +468,4 @@ def test_a_command_of_a_notebook_with_its_own_backend_needs_no_jax(csvs, tmp_pat
     lines = [f"import sys; sys.argv = {words!r}", "from gmmae.cli import main", "assert main.main() == 0"]
     program = "\n".join([*lines, "assert 'jax' not in sys.modules"])
     environment = os.environ | {"MPLBACKEND": "module://a_notebook.backend"}
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=environment)
+    assert python("-c", program, env=environment).stderr == ""

@@ -1,15 +1,11 @@
 """Other people's volumes through the commands: what no change of a single file shows. The faults are in `tests/fuzz`."""
 
-from functools import partial
-
-import jax
 import numpy as np
 import pytest
 
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
-from gmmae.training import compilation
-from gmmae.workloads import contract, registry
+from gmmae.workloads import segmentation
 from tests import volume_folders as folders
 from tests.commands import last_refusal, lines_of, rows, run_gmmae
 from tests.small import SMALL_SEGMENTATION
@@ -26,15 +22,6 @@ def train(config, tmp_path):
     file = tmp_path / "unet.toml"
     file.write_text(to_toml(config))
     return lambda root, *more: ("train", "--config", file, "--data.root", root, "--workdir", tmp_path / "run", *more)
-
-
-def untrained_losses(config, root):
-    """The validation losses of a segmentation of a folder before training."""
-    workload = registry.build(changed(config, data__root=str(root)))
-    validation = compilation.cast(config, workload.load().validation)
-    keys = jax.random.split(jax.random.key(0), len(jax.tree.leaves(validation)[0]))
-    params = jax.jit(workload.init)(jax.random.key(0))
-    return jax.jit(partial(contract.losses, workload))(params, validation, keys)
 
 
 def test_a_mask_must_be_where_crops_are_taken(train, tmp_path, capsys):
@@ -64,8 +51,12 @@ def test_an_undefined_dice_is_left_out_of_the_mean(train, tmp_path, capsys):
 def test_segmentation_keeps_values_of_another_unit(config, tmp_path):
     sound = folders.write(tmp_path / "sound")
     shares = folders.write(tmp_path / "shares", spoil=lambda made, _: made._replace(values=(made.values + 1000) / 1400.0))
-    losses = untrained_losses(changed(config, data__window=(0.0, 1.0)), shares)
-    np.testing.assert_allclose(losses, untrained_losses(config, sound), rtol=1e-5)  # other units round otherwise
+    images = []
+    for root, window in ((sound, (-1000.0, 400.0)), (shares, (0.0, 1.0))):
+        settings = changed(config, data__root=str(root), data__window=window).settings
+        samples = segmentation.build(settings).load().validation
+        images.append(segmentation.crop_and_augment(settings.data, samples, None)[0])
+    np.testing.assert_allclose(*images, atol=1e-6)  # other units round otherwise
 
 
 def test_scans_taken_for_cubes_and_cubes_taken_for_scans_are_told_their_source(train, tmp_path, capsys):

@@ -3,8 +3,6 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,7 @@ if not os.environ.get("GMMAE_TEST_CLUSTER"):  # they need daemons and minutes: m
     collect_ignore_glob = ["test_*.py"]
 
 
-def _require(missing: list[str]) -> None:
+def _require(missing: list[str]):
     """Skips, unless `make test-cluster` has promised that everything is there."""
     if missing:
         text = f"{', '.join(missing)} must be installed: make test-cluster does that"
@@ -24,13 +22,13 @@ def _require(missing: list[str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory) -> Path:
+def compiled(tmp_path_factory):
     """Compiled programs that all runs share."""
     return tmp_path_factory.mktemp("compiled")
 
 
 @pytest.fixture
-def environment(compiled, monkeypatch) -> None:
+def environment(compiled, monkeypatch):
     """What launched processes inherit: this Python, and two virtual devices each."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PYTHON", sys.executable)
@@ -40,29 +38,29 @@ def environment(compiled, monkeypatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def _slurm(tmp_path_factory) -> Iterator[dict[str, str]]:
+def _slurm(tmp_path_factory):
     _require(slurm_daemons.missing())
     with slurm_daemons.running(tmp_path_factory.mktemp("slurm")) as variables:
         yield variables
 
 
 @pytest.fixture
-def slurm(_slurm, environment, monkeypatch) -> None:
+def slurm(_slurm, environment, monkeypatch):
     """A Slurm of two nodes, whose commands are on the path and find it."""
     for name, value in _slurm.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
-def open_mpi(environment, monkeypatch) -> None:
+def open_mpi(environment, monkeypatch):
     """Open MPI, told that this may be root and that there are few cores."""
-    _require([name for name in ("mpirun",) if not shutil.which(name)])
+    _require([] if shutil.which("mpirun") else ["mpirun"])
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"):
         monkeypatch.setenv(name, "1")
 
 
 @pytest.fixture
-def ssh(environment, tmp_path_factory, monkeypatch) -> Iterator[None]:
+def ssh(environment, tmp_path_factory, monkeypatch):
     """A server that the command in $SSH reaches on every name of this machine."""
     _require(ssh_server.missing())
     with ssh_server.running(tmp_path_factory.mktemp("ssh")) as command:

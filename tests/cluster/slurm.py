@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -48,22 +47,22 @@ PartitionName=all Nodes={nodes} Default=YES MaxTime=60 State=UP
 NODE = "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} State=UNKNOWN\n"
 
 
-def missing() -> list[str]:
+def missing():
     """The daemons that are not installed."""
     return [name for name in DAEMONS if not _program(name)]
 
 
-def _program(name: str) -> str | None:
+def _program(name: str):
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
 
 
-def command(*words: str) -> str:
+def command(*words: str):
     """What a command of Slurm prints."""
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[dict[str, str]]:
+def running(folder: Path):
     """Slurm in a folder of its own; gives what has to be in the environment of its commands."""
     (folder / "state").mkdir(parents=True)
     configuration = folder / "slurm.conf"
@@ -87,7 +86,7 @@ def running(folder: Path) -> Iterator[dict[str, str]]:
             subprocess.run(["scancel", "--user", getpass.getuser()], env=os.environ | environment, timeout=10, check=False)
 
 
-def _munge(folder: Path) -> tuple[str, ...]:
+def _munge(folder: Path):
     """A key and a socket of our own; `--force` because a temporary folder's parents are not what munged wants."""
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
@@ -97,7 +96,7 @@ def _munge(folder: Path) -> tuple[str, ...]:
     return ("--foreground", "--force", *(f"--{name}={path}" for name, path in files.items()), f"--log-file={folder}/munge.log")
 
 
-def _idle(environment: dict[str, str]) -> bool:
+def _idle(environment: dict[str, str]):
     asked = subprocess.run(
         ["sinfo", "-h", "-o", "%T"], env=os.environ | environment, capture_output=True, text=True, check=False
     )
@@ -105,7 +104,7 @@ def _idle(environment: dict[str, str]) -> bool:
 
 
 @contextmanager
-def _daemon(name: str, *arguments: str, log: Path) -> Iterator[None]:
+def _daemon(name: str, *arguments: str, log: Path):
     program = _program(name)
     assert program is not None
     with log.open("wb") as out:
@@ -121,7 +120,7 @@ def _daemon(name: str, *arguments: str, log: Path) -> Iterator[None]:
             process.wait()
 
 
-def _wait(ready, folder: Path) -> None:
+def _wait(ready, folder: Path):
     deadline = time.monotonic() + START_S
     while not ready():
         if time.monotonic() > deadline:

@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,13 +14,13 @@ SERVER = "/usr/sbin/sshd"
 START_S = 20.0
 
 
-def missing() -> list[str]:
+def missing():
     """The programs that are not installed."""
     return [name for name in ("ssh", "ssh-keygen") if not shutil.which(name)] + ([] if os.access(SERVER, os.X_OK) else ["sshd"])
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[str]:
+def running(folder: Path):
     """A server for this user; gives the command that reaches it on whatever address of this machine."""
     folder.chmod(0o700)
     key, log = folder / "key", folder / "sshd.log"

@@ -14,7 +14,6 @@ import pytest
 
 from gmmae.config.schema import Config
 from gmmae.config.toml import to_toml
-from gmmae.training.records import Epoch
 from gmmae.training.workdir import WorkDir
 from tests.cluster.slurm import command
 from tests.small import finish, losses, small
@@ -36,30 +35,30 @@ LAUNCHERS = {
 
 
 @pytest.fixture(params=LAUNCHERS)
-def launcher(request) -> list[str]:
+def launcher(request):
     """Starts two processes of two devices. A test may name some launchers only."""
     fixture, words = LAUNCHERS[request.param]
     request.getfixturevalue(fixture)
     return words
 
 
-def options(config: Config, workdir: Path) -> list[str]:
+def options(config: Config, workdir: Path):
     """Options of train.py; the configuration is in a file beside the work directory."""
     file = workdir.with_suffix(".toml")
     file.write_text(to_toml(config))
     return ["--config", str(file), "--workdir", str(workdir)]
 
 
-def long_run(**changes) -> Config:
+def long_run(**changes):
     """Ends only when it is told to."""
     return small(parallel__devices="all", data__samples=400, stop__max_epochs=100_000, checkpoint__every_epochs=1, **changes)
 
 
-def read_rows(workdir: Path) -> list[Epoch]:
+def read_rows(workdir: Path):
     return WorkDir(workdir).read_rows()
 
 
-def record(workdir: Path) -> dict:
+def record(workdir: Path):
     return json.loads((workdir / "record.json").read_text())
 
 
@@ -114,19 +113,19 @@ class Batch:
         words = ["--parsable", "--output", str(self.log), *before, "launch/slurm.sbatch", *after]
         self.id = command("sbatch", *words).strip()
 
-    def state(self) -> str:
+    def state(self):
         """Slurm's name of the state: PENDING, RUNNING, COMPLETED ..."""
         return command("scontrol", "show", "job", self.id).partition("JobState=")[2].split()[0]
 
-    def wait(self) -> str:
+    def wait(self):
         wait_long(lambda: self.state() in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"))
         return self.state()
 
-    def restarts(self) -> int:
+    def restarts(self):
         return self.log.read_text().count("queued again")
 
 
-def has_no_gap(workdir: Path) -> bool:
+def has_no_gap(workdir: Path):
     return [row.epoch for row in read_rows(workdir)] == list(range(1, len(read_rows(workdir)) + 1))
 
 
@@ -167,7 +166,7 @@ def test_an_array_gives_each_job_its_number(tmp_path, slurm):
     assert job.wait() == "COMPLETED"
 
 
-def processes_of(workdir: Path) -> list[int]:
+def processes_of(workdir: Path):
     """Those of a run, by their command lines."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):

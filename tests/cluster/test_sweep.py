@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,7 +30,7 @@ TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
 
 
 @contextmanager
-def begun(config: SweepConfig, root: Path) -> Iterator[subprocess.Popen[str]]:
+def begun(config: SweepConfig, root: Path):
     """The command in a process of its own, which is killed when it is left running."""
     file = root.with_suffix(".toml")
     file.write_text(to_toml(config))
@@ -44,12 +43,12 @@ def begun(config: SweepConfig, root: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def jobs() -> list[str]:
+def jobs():
     """The numbers of this user's jobs that Slurm has."""
     return command("squeue", "--me", "--noheader", "--format=%i").split()
 
 
-def sweep(config: SweepConfig, root: Path) -> tuple[int, str]:
+def sweep(config: SweepConfig, root: Path):
     with begun(config, root) as process:
         printed, _ = process.communicate(timeout=LONG_S)
     return process.returncode, printed
@@ -90,7 +89,7 @@ def test_a_run_and_step_times_on_two_nodes(tmp_path):
 LAST = 20
 
 
-def long(slurm: SlurmConfig | None = None, seeds: tuple[int, ...] = (0,), **changes) -> SweepConfig:
+def long(slurm: SlurmConfig | None = None, seeds: tuple[int, ...] = (0,), **changes):
     """Weak runs on two devices. Only the checkpoint of an interruption can save their epochs: the next is after the end."""
     run = small(
         **{"parallel__devices": "all", "data__samples": 4000, "stop__max_epochs": LAST, "checkpoint__every_epochs": 1000}
@@ -99,15 +98,15 @@ def long(slurm: SlurmConfig | None = None, seeds: tuple[int, ...] = (0,), **chan
     return SweepConfig(scaling=("weak",), devices=(2,), seeds=seeds, slurm=slurm or SlurmConfig(), timing=TIMING, run=run)
 
 
-def workdir(root: Path, seed: int = 0) -> WorkDir:
+def workdir(root: Path, seed: int = 0):
     return WorkDir(root / f"runs/weak-n2-seed{seed}")
 
 
-def resumptions(root: Path, seed: int = 0) -> int:
+def resumptions(root: Path, seed: int = 0):
     return (workdir(root, seed).root / "log.txt").read_text().count(", resumed after epoch ")
 
 
-def end(process: subprocess.Popen[str], config: SweepConfig, root: Path) -> None:
+def end(process: subprocess.Popen[str], config: SweepConfig, root: Path):
     """Waits for a command whose sweep ends as if nothing had been."""
     printed, _ = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, printed

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,8 +25,8 @@ from gmmae.workloads import configuration, registry
 from tests.commands import as_words
 from tests.documents.reading import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report"}
 """Variables of the Makefile that hold options of a program."""
@@ -46,7 +46,7 @@ class Wrong(Exception):
     """A command line that its program refuses, and what it says."""
 
 
-def listed(default: Any) -> set[str]:
+def listed(default: Any):
     """Returns the options of a dataclass of arguments."""
     return {
         as_words(key, value)[0]
@@ -55,13 +55,13 @@ def listed(default: Any) -> set[str]:
     }
 
 
-def _training() -> set[str]:
+def _training():
     """Returns the options of `train` with each of our workloads."""
     return set().union(*(listed(arguments.TrainArguments(run=registry.configuration(name))) for name in registry.BUILT_IN))
 
 
 @contextlib.contextmanager
-def parsing_only() -> Iterator[None]:
+def parsing_only():
     """Whatever parses a command line here raises `Parsed` where it is right."""
     parse, parse_known = tyro.cli, argparse.ArgumentParser.parse_known_args
 
@@ -89,7 +89,7 @@ def parsing_only() -> Iterator[None]:
         yield
 
 
-def check(words: Sequence[str]) -> None:
+def check(words: Sequence[str]):
     """Parses a command line of the documents, which is not run.
 
     Raises:
@@ -108,16 +108,15 @@ def check(words: Sequence[str]) -> None:
             raise Wrong(said.getvalue().strip() or str(error)) from error
 
 
-def modules() -> list[str]:
+def modules():
     """Returns the names of the studies and benchmarks that have options."""
     files = [file for folder in ("experiments", "benchmarks") for file in sorted((ROOT / folder).glob("*.py"))]
-    names = [
+    return [
         f"{file.parent.name}.{file.stem}".removesuffix(".__main__") for file in files if "add_argument(" in file.read_text()
     ]
-    return names
 
 
-def options(words: Sequence[str]) -> set[str]:
+def options(words: Sequence[str]):
     """Returns the options that a command has.
 
     Raises:
@@ -125,7 +124,7 @@ def options(words: Sequence[str]) -> set[str]:
     """
     match list(words):
         case ["python" | "python3", "-m", module, *_]:
-            text = _file_of(module).read_text(encoding="utf-8")
+            text = _file_of(module).read_text()
             return set(re.findall(r'"(--[\w-]+)"', text)) | (_training() if "parse_known_args" in text else set())
         case ["gmmae", *rest] if rest:
             pass
@@ -142,7 +141,7 @@ def options(words: Sequence[str]) -> set[str]:
     return own | _training() if name in ("train", "sweep", "plan") else own
 
 
-def named(words: Sequence[str]) -> None:
+def named(words: Sequence[str]):
     """Checks the program or the command that is named, without options.
 
     Raises:
@@ -154,7 +153,7 @@ def named(words: Sequence[str]) -> None:
         raise Wrong(f"no command of that name: {words[1]}")
 
 
-def _started(words: Sequence[str]) -> None:
+def _started(words: Sequence[str]):
     """Starts a program, of which nothing but the parser is to run."""
     match list(words):
         case ["python" | "python3", "-c", text, *_]:
@@ -185,9 +184,9 @@ def _started(words: Sequence[str]) -> None:
             raise Wrong(f"no program of that name: {' '.join(words)}")
 
 
-def _module(name: str, words: Sequence[str]) -> None:
+def _module(name: str, words: Sequence[str]):
     file = _file_of(name)
-    if "Parser(" not in file.read_text(encoding="utf-8"):
+    if "Parser(" not in file.read_text():
         if words:
             raise Wrong(f"{name} has no options; got {' '.join(words)}")
         return
@@ -196,7 +195,7 @@ def _module(name: str, words: Sequence[str]) -> None:
         main()
 
 
-def _file_of(module: str) -> Path:
+def _file_of(module: str):
     """Returns the program that `python -m` runs."""
     path = ROOT / module.replace(".", "/")
     for file in (path.with_suffix(".py"), path / "__main__.py"):
@@ -205,21 +204,21 @@ def _file_of(module: str) -> Path:
     raise Wrong(f"no module {module}")
 
 
-def _gmmae(words: Sequence[str]) -> None:
+def _gmmae(words: Sequence[str]):
     if len(words) > 1 and words[0] in ON_A_RUN:
         as_a_run(Path(words[1]))
     main.dispatch(words)
 
 
-def as_a_run(folder: Path) -> None:
+def as_a_run(folder: Path):
     """Makes a run of the work directory that a command names, as far as parsing goes."""
     if not folder.is_absolute() and not (folder / "config.toml").exists():
         folder.mkdir(parents=True, exist_ok=True)
         config = configuration.read_config(toml.find("luna16_nodules"))
-        (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+        (folder / "config.toml").write_text(to_toml(config))
 
 
-def _make(words: Sequence[str]) -> None:
+def _make(words: Sequence[str]):
     for word in words:
         name, given, value = word.partition("=")
         if not given and word not in TARGETS:
@@ -230,16 +229,14 @@ def _make(words: Sequence[str]) -> None:
             _module(PASSED_ON[name], value.split())
 
 
-def _pip(words: Sequence[str]) -> None:
+def _pip(words: Sequence[str]):
     for word in words:
-        for extra in re.findall(r"^\.\[(.*)\]$", word):
-            if extra not in PROJECT["project"]["optional-dependencies"]:
-                raise Wrong(f"pyproject.toml has no extra {extra}")
+        _extras(re.findall(r"^\.\[(.*)\]$", word))
         if word.endswith(".txt"):
             _exists(word)
 
 
-def _container(name: str, verb: str, words: Sequence[str]) -> None:
+def _container(name: str, verb: str, words: Sequence[str]):
     """Checks the recipe and the extra of an image. The words after an image's name are those of `gmmae`."""
     match name, verb:
         case "docker", "build":
@@ -253,12 +250,15 @@ def _container(name: str, verb: str, words: Sequence[str]) -> None:
             return _gmmae(words[image + 1 :])
         case _:
             raise Wrong(f"no verb of {name} that is known here: {verb}")
-    for extra in re.findall(r"(?:EXTRA=|package=\.\[)([\w-]+)", " ".join(words)):
-        if extra not in PROJECT["project"]["optional-dependencies"]:
-            raise Wrong(f"pyproject.toml has no extra {extra}")
+    _extras(re.findall(r"(?:EXTRA=|package=\.\[)([\w-]+)", " ".join(words)))
 
 
-def _launched(words: Sequence[str], after: str, command: str = "train") -> None:
+def _extras(names: Sequence[str]):
+    if unknown := set(names) - set(PROJECT["project"]["optional-dependencies"]):
+        raise Wrong(f"pyproject.toml has no extra {unknown}")
+
+
+def _launched(words: Sequence[str], after: str, command: str = "train"):
     """The words after one are options of `train.py`, or of another command."""
     if after not in words:
         raise Wrong(f"{after} is missing: {' '.join(words)}")
@@ -267,6 +267,6 @@ def _launched(words: Sequence[str], after: str, command: str = "train") -> None:
     main.COMMANDS[command](words[words.index(after) + 1 :], f"python {command}.py")
 
 
-def _exists(file: str) -> None:
+def _exists(file: str):
     if not (ROOT / file).is_file():
         raise Wrong(f"no file {file}")

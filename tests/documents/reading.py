@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,28 +48,28 @@ class Said(NamedTuple):
     text: str
 
 
-def none_of(places: Sequence[str]) -> None:
+def none_of(places: Sequence[str]):
     """Fails with the places, one a line."""
     if places:
         pytest.fail("\n".join(places), pytrace=False)
 
 
-def _name(path: Path) -> str:
+def _name(path: Path):
     return str(path.relative_to(ROOT))
 
 
-def _without_fences(text: str) -> str:
+def _without_fences(text: str):
     """Returns a page whose fenced blocks are empty lines, so that the numbers of lines stay."""
     return FENCE.sub(lambda found: "\n" * found.group().count("\n"), text)
 
 
-def blocks() -> Iterator[Said]:
+def blocks():
     """Yields each command line of the indented blocks of the pages; one that goes on with a backslash is one.
 
     A comment above a line is none.
     """
     for path in PAGES:
-        lines = _without_fences(path.read_text(encoding="utf-8")).splitlines()
+        lines = _without_fences(path.read_text()).splitlines()
         numbers = iter(range(len(lines)))
         for i in numbers:
             text = lines[i]
@@ -79,12 +79,12 @@ def blocks() -> Iterator[Said]:
                 yield Said(f"{_name(path)}:{i + 1}", text.strip())
 
 
-def notebook_commands() -> Iterator[Said]:
+def notebook_commands():
     """Yields the command lines of the notebooks, without redirections. The name of a variable stands for its value."""
     code = [
         (path, "".join(cell["source"]))
         for path in NOTEBOOKS
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for cell in json.loads(path.read_text())["cells"]
         if cell["cell_type"] == "code"
     ]
     for path, text in code:
@@ -94,50 +94,50 @@ def notebook_commands() -> Iterator[Said]:
                 yield Said(_name(path), re.sub(r"\{(\w+)\}", r"\1", re.split(r" [|>] ", line.removeprefix("!"))[0]))
 
 
-def heads() -> Iterator[Said]:
+def heads():
     """Yields the command lines in the comments at the heads of configurations and of launch files."""
     for path in HEADS:
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text().splitlines():
             text = line.removeprefix("#   ")
             if text != line and PROGRAM.match(text):
                 yield from (Said(_name(path), each) for each in text.split(", or "))
 
 
-def docstrings() -> Iterator[Said]:
+def docstrings():
     """Yields the command lines in the docstrings of studies and benchmarks."""
     for path in PROGRAMS:
-        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        said = ast.get_docstring(ast.parse(path.read_text())) or ""
         for line in said.replace("\\\n", " ").splitlines():
             if re.match(r"\s*(python|make) ", line):
                 yield Said(_name(path), line.strip())
 
 
-def backticks() -> Iterator[Said]:
+def backticks():
     """Yields what stands in backticks in the pages."""
     for path in PAGES:
-        text = _without_fences(path.read_text(encoding="utf-8"))
+        text = _without_fences(path.read_text())
         for found in re.finditer(r"`([^`]+)`", text):
             yield Said(f"{_name(path)}:{text[: found.start()].count(chr(10)) + 1}", " ".join(found.group(1).split()))
 
 
-def messages() -> Iterator[Said]:
+def messages():
     """Yields the strings of the program, its docstrings among them."""
     for path in (ROOT / "gmmae").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield Said(f"{_name(path)}:{node.lineno}", node.value)
 
 
-def links() -> Iterator[Said]:
+def links():
     """Yields the targets of the pages' links and pictures that are no addresses."""
     for path in PAGES:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text()
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             if "://" not in target:
                 yield Said(_name(path), target)
 
 
-def words(line: str) -> list[str]:
+def words(line: str):
     """Returns the words of a command line, without comments, brackets, ellipses and what stands for further options.
 
     >>> words("A=1 gmmae plan [--seed 3] … [OPTIONS]  # a plan")
@@ -147,7 +147,7 @@ def words(line: str) -> list[str]:
     return [word for word in shlex.split(line, comments=True) if word not in ("…", "...", "OPTIONS")]
 
 
-def program(line: str) -> Sequence[str]:
+def program(line: str):
     """Returns the words of a command line after variables, the interpreter's folder taken away.
 
     >>> program("JAX_NUM_CPU_DEVICES=8 .venv/bin/python train.py")

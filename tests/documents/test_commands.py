@@ -34,9 +34,9 @@ def place(tmp_path, monkeypatch):
     for path in ROOT.iterdir():
         if path.name not in ("runs", ".git"):
             (tmp_path / path.name).symlink_to(path)
-    guide = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8")
-    (tmp_path / "mine.py").write_text(guide.split("```python\n")[1].partition("```")[0], encoding="utf-8")
-    (tmp_path / "my_sweep.toml").write_text('[run]\nworkload = "mine.py"\n', encoding="utf-8")
+    guide = (ROOT / "docs" / "workload.md").read_text()
+    (tmp_path / "mine.py").write_text(guide.split("```python\n")[1].partition("```")[0])
+    (tmp_path / "my_sweep.toml").write_text('[run]\nworkload = "mine.py"\n')
     monkeypatch.chdir(tmp_path)
     registry.load.cache_clear()
     with mock.patch.dict(STRATEGIES):  # files of workloads add theirs when they are loaded

@@ -7,12 +7,13 @@ from statistics import median
 
 import pytest
 
+from tests import commands
 from tests.documents.reading import PAGES, ROOT
 
 
 def words_of(*paths):
     """The text of documents, with single spaces."""
-    return " ".join(" ".join(path.read_text(encoding="utf-8") for path in paths).split())
+    return " ".join(" ".join(path.read_text() for path in paths).split())
 
 
 README = words_of(ROOT / "README.md")
@@ -23,14 +24,13 @@ USERS = words_of(ROOT / "README.md", *(path for path in PAGES if path.parent == 
 
 def rows(path):
     """The rows of a CSV file of the results."""
-    with (ROOT / "results" / path).open(newline="", encoding="utf-8") as file:
+    with (ROOT / "results" / path).open(newline="") as file:
         return list(csv.reader(file))
 
 
 def records(path):
     """The same by the names of the columns."""
-    head, *below = rows(path)
-    return [dict(zip(head, row, strict=True)) for row in below]
+    return commands.rows(ROOT / "results" / path)
 
 
 def test_efficiencies_on_real_nodules():

@@ -25,7 +25,7 @@ def test_the_first_block_works_as_typed(tmp_path):
     subprocess.run(["git", "clone", "--quiet", ROOT, copy], check=True)
     environ = {key: value for key, value in os.environ.items() if not OURS.match(key)}
     environ |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PIP_CACHE_DIR": cache}  # no compiled program of earlier calls
-    block = re.findall(r"(?:^    .*\n)+", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    block = re.findall(r"(?:^    .*\n)+", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
     assert re.findall(r"^    (\w+)", block, re.MULTILINE) == ["make", "source", "python"]
     script = f'{dedent(block)}command -v python gmmae; python -c "import sys; print(sys.prefix)"'
     shell = ["bash", "--noprofile", "--norc", "-ec", script]
@@ -34,5 +34,5 @@ def test_the_first_block_works_as_typed(tmp_path):
     assert done.stdout.splitlines()[-3:] == [*(f"{copy}/.venv/bin/{name}" for name in ("python", "gmmae")), f"{copy}/.venv"]
     assert "--stop.target" in done.stdout
     run = copy / "runs" / "quickstart"
-    assert json.loads((run / "record.json").read_text(encoding="utf-8"))["stop_reason"] == "target_reached"
+    assert json.loads((run / "record.json").read_text())["stop_reason"] == "target_reached"
     assert (run / "figures" / "reconstructions.png").is_file()

@@ -15,7 +15,7 @@ HEAD = ["| machine | versions | date | commit | changed since |", "|---|---|---|
 
 def rows(page):
     """The rows of the table that begins a page."""
-    title, _, *table = page.read_text(encoding="utf-8").partition("\n\n## ")[0].splitlines()
+    title, _, *table = page.read_text().partition("\n\n## ")[0].splitlines()
     assert title.startswith("# ")
     assert table[:2] == HEAD
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[2 : table.index("")]]
@@ -40,6 +40,6 @@ def test_the_named_commits_exist():
     found = re.findall(r"\b[0-9a-f]{7}\b", " ".join(commit for page in PAGES for *_, commit, _ in rows(page)))
     assert len(found) > 10
     known = git("cat-file", "--batch-check", input="\n".join(found))
-    index = (FOLDER / "index.md").read_text(encoding="utf-8")
+    index = (FOLDER / "index.md").read_text()
     [joined] = re.findall(r"are not in the history:(.*?)\. They were steps", index, flags=re.DOTALL)
     assert set(re.findall(r"^(\w+) missing$", known, flags=re.MULTILINE)) <= set(re.findall(r"\b[0-9a-f]{7}\b", joined))

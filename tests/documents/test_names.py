@@ -5,13 +5,13 @@ from pathlib import Path
 
 from gmmae.config.schema import flatten
 from gmmae.sweep.grid import SweepConfig
-from gmmae.workloads.registry import BUILT_IN, configuration
 from tests.documents.reading import ROOT, backticks, links, none_of
+from tests.documents.test_reference import KEYS as RUN_KEYS
 
 SOURCES = [path for folder in ("gmmae", "experiments", "benchmarks", "launch") for path in (ROOT / folder).rglob("*.*")]
-TEXT = {path: path.read_text(encoding="utf-8") for path in SOURCES if path.suffix in (".py", ".sh", ".sbatch")}
+TEXT = {path: path.read_text() for path in SOURCES if path.suffix in (".py", ".sh", ".sbatch")}
 
-KEYS = {key for name in BUILT_IN for key, _ in flatten(configuration(name))} | {key for key, _ in flatten(SweepConfig())}
+KEYS = RUN_KEYS | {key for key, _ in flatten(SweepConfig())}
 """All keys of configurations and sweeps."""
 
 USERS = {"mine.py", "my_sweep.toml", "load.py", "model.zip", "a.nii.gz", "b.mhd", "report.html"}
@@ -32,7 +32,7 @@ PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
 DOTTED = re.compile(r"[a-z_]\w*(\.\w+)*\.(\w+|\*)")
 
 
-def is_there(path: str) -> bool:
+def is_there(path: str):
     """Whether the repository has a path, written from its root, from the package, or as a bare name; or writes such a file."""
     name = path.rstrip("/")
     first, inside, _ = name.partition("/")
@@ -44,7 +44,7 @@ def is_there(path: str) -> bool:
     return name in USERS | GONE or written or any(ROOT.glob(f"[!.]*/**/{name}"))
 
 
-def is_known(name: str) -> bool:
+def is_known(name: str):
     """Whether a dotted name is a key, or what a module of that name has."""
     if name in KEYS | GONE or (name.endswith(".*") and any(key.startswith(name[:-1]) for key in KEYS)):
         return True
@@ -78,9 +78,9 @@ def test_files_keys_and_modules_in_backticks_exist():
     none_of(wrong(pieces))
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page: Path):
     """The anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

@@ -18,7 +18,7 @@ SHORTER = {"epochs 25": "epochs 2", "epochs=40": "epochs=2", "target 0.0019": "t
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_was_executed_in_order_and_is_small(path):
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text()
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert not re.search("Traceback|/home/|/tmp/|/root/", text)
@@ -32,10 +32,10 @@ def test_a_notebook_was_executed_in_order_and_is_small(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path, tmp_path):
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text()
     if "import torch" in text:
         pytest.importorskip("torch", reason="the notebook trains with PyTorch, which `make bench` installs")
     for word, shorter in SHORTER.items():
         text = text.replace(word, shorter)
-    (tmp_path / path.name).write_text(text, encoding="utf-8")
+    (tmp_path / path.name).write_text(text)
     execute.run(tmp_path / path.name)

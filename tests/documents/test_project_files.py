@@ -1,26 +1,25 @@
 """Files for readers of the repository: citation, changelog, workflows and recipes of containers."""
 
 import re
-import tomllib
 
 import pytest
 import yaml
 
 import gmmae
-from tests.documents.programs import TARGETS
+from tests.documents import programs
 from tests.documents.reading import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = programs.PROJECT["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 README, CHANGELOG, DOCKERFILE, APPTAINER = (
-    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CHANGELOG.md", "Dockerfile", "apptainer.def")
+    (ROOT / name).read_text() for name in ("README.md", "CHANGELOG.md", "Dockerfile", "apptainer.def")
 )
 BUILT_FROM = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "gmmae", "configs"}
 """Paths without which no wheel can be built."""
 
 
 def parsed(path):
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.safe_load(path.read_text())
 
 
 def test_citation_and_changelog_have_the_version_of_the_package():
@@ -38,12 +37,12 @@ def test_citation_and_changelog_have_the_version_of_the_package():
 def test_workflows_call_targets_of_the_makefile_and_may_only_read(workflow):
     content = parsed(workflow)
     assert content["permissions"] == {"contents": "read"}
-    text = workflow.read_text(encoding="utf-8")
+    text = workflow.read_text()
     called = set(re.findall(r"^\s*(?:- run: |run: )?make ([a-z-]+)", text, re.MULTILINE))
     for job in content["jobs"].values():
         called |= set(job.get("strategy", {}).get("matrix", {}).get("target", []))
     assert called
-    assert called - set(re.findall(r"grep -q '\^([a-z-]+):' Makefile", text)) <= TARGETS
+    assert called - set(re.findall(r"grep -q '\^([a-z-]+):' Makefile", text)) <= programs.TARGETS
 
 
 def test_the_pythons_that_are_tested_are_those_that_the_package_claims():
@@ -57,6 +56,6 @@ def test_containers_have_one_pinned_base_image_and_copy_what_the_wheel_is_built_
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-[a-z]+", images[0])
     assert images == images[:1] * 2
     docker = {path for line in re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE) for path in line.split()}
-    sent = re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
+    sent = re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
     apptainer = re.findall(r"^    (\S+) /opt/gmmae/\1$", APPTAINER, re.MULTILINE)
     assert docker == set(sent) == set(apptainer) == BUILT_FROM

@@ -1,6 +1,5 @@
 """Copies of training nodules are compared with held-out ones, and what is measured is not measured again."""
 
-import csv
 import sys
 
 import pytest
@@ -9,6 +8,7 @@ from experiments import cohorts, generation
 from experiments.cohorts import Cohorts
 from gmmae.generation.judging import two_samples
 from gmmae.system.errors import InputError
+from tests.commands import rows
 from tests.generation.nodules import balls
 
 
@@ -20,8 +20,7 @@ def test_a_table_of_likeness_and_novelty(tmp_path, monkeypatch):
     options = ["--out", str(tmp_path / "out"), "--root", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["generation", *options, "--seeds", "1", "--parts", "fidelity"])
     generation.main()
-    with (tmp_path / "out" / "fidelity_tune.csv").open() as file:
-        found = {(row["made"], row["figure"]): float(row["mean"]) for row in csv.DictReader(file)}
+    found = {(row["made"], row["figure"]): float(row["mean"]) for row in rows(tmp_path / "out" / "fidelity_tune.csv")}
     assert found["copy_paste", "nn_sym"] < 0.1
     assert ("real", "nn_sym") not in found
     assert 0 < found["real", "c2st"] < 1

@@ -3,19 +3,20 @@
 import sys
 
 import numpy as np
-import SimpleITK as sitk
 from openpyxl import Workbook
 
 from benchmarks.options import guarded
 from experiments import real_nodules
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
+from tests.volume_folders import Grid, write_image
 
 HEAD = [
     *("patient_id", "nodule_id", "seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"),
     *(f"{score.capitalize()}_value" for score in real_nodules.SCORES),
 ]
 CENTRE = (12.5, -30.25, -101.0)
+GRID = Grid((6, 20, 24), (0.7, 0.7, 1.4), (CENTRE[0] - 12 * 0.7, CENTRE[1] - 10 * 0.7, CENTRE[2] - 3 * 1.4))
 
 
 def row(patient, number, centre=CENTRE, texture=5):
@@ -25,28 +26,24 @@ def row(patient, number, centre=CENTRE, texture=5):
 ROWS = [row(3, 2), row(3, 4, texture=4), row(5, 1, texture=1), row(6, 1, centre=(90.0, 0.0, 0.0)), row(7, 1), row(749, 1)]
 
 
-def clone(root, rows=ROWS, head=HEAD):
+def clone(root):
     """A folder of the project's form. LIDC-IDRI-0007 has no volume."""
     book = Workbook()
     sheet = book.create_sheet("ML4PM_MetadatabyNoduleMaxVoting", 0)
-    for line in [head, *rows]:
+    for line in [HEAD, *ROWS]:
         sheet.append(line)
     (root / "data").mkdir(parents=True)
     book.save(root / real_nodules.SHEET)
-    for part in real_nodules.VOLUMES.values():
-        (root / part).mkdir(parents=True)
-    for patient, number, *_ in rows:
-        z, y, x = np.indices((6, 20, 24))
+    for patient, number, *_ in ROWS:
+        z, y, x = np.indices(GRID.shape)
         ball = (x - 12) ** 2 + (y - 10) ** 2 + 4 * (z - 3) ** 2 < 16
         for folder, values in (
-            ("images", np.where(ball, int(str(patient)[-4:]) if str(patient)[-4:].isdigit() else 20, -850)),
+            ("images", np.where(ball, int(patient[-4:]), -850)),
             ("masks", ball),
         ):
-            image = sitk.GetImageFromArray(values.astype(np.int16))
-            image.SetSpacing((0.7, 0.7, 1.4))
-            image.SetOrigin((CENTRE[0] - 12 * 0.7, CENTRE[1] - 10 * 0.7, CENTRE[2] - 3 * 1.4))
             if (patient, folder) != ("LIDC-IDRI-0007", "images"):
-                sitk.WriteImage(image, root / real_nodules.VOLUMES[folder] / f"{patient}_R_{number}.nii.gz")
+                path = root / real_nodules.VOLUMES[folder] / f"{patient}_R_{number}.nii.gz"
+                write_image(path, values.astype(np.int16), GRID)
     return root
 
 

@@ -4,4 +4,4 @@ from experiments import study
 
 
 def test_the_page_is_what_the_results_say():
-    assert study.PAGE.read_text(encoding="utf-8") == study.page(), "run `python -m experiments.study`"
+    assert study.PAGE.read_text() == study.page(), "run `python -m experiments.study`"

@@ -20,6 +20,6 @@ def test_a_workload_trains():
 def test_the_constants_are_those_of_the_results():
     of = judge.cells(cases.load())
     found = {name: np.round(values, 4).tolist() for name, values in judge.fit(of)._asdict().items()}
-    assert found == json.loads(cases.CASES.with_name("constants.json").read_text(encoding="utf-8"))
+    assert found == json.loads(cases.CASES.with_name("constants.json").read_text())
     assert found == {name: np.round(values, 4).tolist() for name, values in CONSTANTS._asdict().items()}
     assert judge.errors([judge.Judged(cell, judge.predicted(cell, CONSTANTS), 1.0, 0.0) for cell in of], scaled=False).text

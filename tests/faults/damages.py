@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 
-def _truncate(checkpoint: Path, pattern: str, divisor: int | None = None) -> None:
+def _truncate(checkpoint: Path, pattern: str, divisor: int | None = None):
     """Cuts every file that matches to a fraction, or empties it."""
     found = [path for path in checkpoint.glob(pattern) if path.stat().st_size > 0]
     assert found, f"a checkpoint must have {pattern}: the damage is out of date"
@@ -15,11 +15,11 @@ def _truncate(checkpoint: Path, pattern: str, divisor: int | None = None) -> Non
         os.truncate(file, file.stat().st_size // divisor if divisor else 0)
 
 
-def _remove(checkpoint: Path, name: str) -> None:
+def _remove(checkpoint: Path, name: str):
     shutil.rmtree(checkpoint / name)
 
 
-def rewrite(checkpoint: Path, array: str, value: float) -> None:
+def rewrite(checkpoint: Path, array: str, value: float):
     """Gives an array of a checkpoint, such as `best.params.heads.bias`, another value throughout.
 
     To a reader of the files everything is in order, as after changed bytes, which have no checksum of their own.
@@ -47,7 +47,7 @@ DAMAGES: Mapping[str, Callable[[Path], object]] = (
 """The damages, by name. Orbax's other files are no part of it: damage to its markers and to its own metadata harms nothing."""
 
 
-def _edit(history: Path) -> None:
+def _edit(history: Path):
     history.write_bytes(history.read_bytes().replace(b"0.", b"1.", 1))
 
 

@@ -14,14 +14,14 @@ MS_RDONLY, MS_REMOUNT, MS_BIND, MNT_DETACH = 1, 32, 4096, 2
 """Flags of `sys/mount.h`."""
 
 
-def _call(name: str, place: Path, *arguments: object) -> None:
+def _call(name: str, place: Path, *arguments: object):
     """A system call about mounts: at once, where the command would take longer than an epoch."""
     if getattr(LIBC, name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(place))
 
 
-def mount_disk(place: Path) -> None:
+def mount_disk(place: Path):
     """Puts a folder on a small disk of its own, or skips the test where that is not allowed."""
     place.mkdir()
     try:
@@ -31,12 +31,12 @@ def mount_disk(place: Path) -> None:
         pytest.skip(f"a disk must be mounted; that failed with {error}")
 
 
-def unmount(place: Path) -> None:
+def unmount(place: Path):
     """Takes a disk away."""
     _call("umount2", place, bytes(place), MNT_DETACH)
 
 
-def fill(disk: Path, leave_bytes: int = 0, keep_s: float = 0.5) -> None:
+def fill(disk: Path, leave_bytes: int = 0, keep_s: float = 0.5):
     """Fills a disk but for some bytes, and for a while also what is given back, as by the removal of an old checkpoint."""
     until = time.monotonic() + keep_s
     while time.monotonic() < until:
@@ -46,7 +46,7 @@ def fill(disk: Path, leave_bytes: int = 0, keep_s: float = 0.5) -> None:
                 os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size + left)
 
 
-def make_read_only(folder: Path) -> None:
+def make_read_only(folder: Path):
     """Mounts a folder over itself, read-only: what is open in it, as a lock, keeps its disk from being made so."""
     _call("mount", folder, bytes(folder), bytes(folder), None, MS_BIND, None)
     _call("mount", folder, bytes(folder), bytes(folder), None, MS_BIND | MS_REMOUNT | MS_RDONLY, None)

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,38 +61,38 @@ class Fault(NamedTuple):
     disk: bool = False
 
 
-def sent(number: signal.Signals, *ranks: int) -> Callable[[Launch], object]:
+def sent(number: signal.Signals, *ranks: int):
     return lambda launch: [os.kill(launch.processes[rank].pid, number) for rank in ranks]
 
 
-def saving(strike: Callable[[Launch], object]) -> Callable[[Launch], object]:
+def saving(strike: Callable[[Launch], object]):
     """Strikes while Orbax writes a checkpoint: its temporary folder is there."""
 
-    def while_saving(launch: Launch) -> None:
+    def while_saving(launch: Launch):
         wait_until(lambda: any("orbax-checkpoint-tmp" in name for name in os.listdir(launch.workdir / "checkpoints")), tick_s=0)
         strike(launch)
 
     return while_saving
 
 
-def empty(launch: Launch) -> None:
+def empty(launch: Launch):
     (launch.workdir.parent / "filler").unlink()
 
 
-def damage(launch: Launch) -> None:
+def damage(launch: Launch):
     DAMAGES["array data cut to half"](launch.workdir / "checkpoints" / str(checkpoint_epochs(launch.workdir)[-1]))
 
 
-def spoil(launch: Launch, change: Callable[[Path], object]) -> None:
+def spoil(launch: Launch, change: Callable[[Path], object]):
     shutil.copy(history := launch.workdir / "history.csv", launch.folder)
     change(history)
 
 
-def put_back(launch: Launch) -> None:
+def put_back(launch: Launch):
     shutil.copy(launch.folder / "history.csv", launch.workdir)
 
 
-def back(launch: Launch) -> None:
+def back(launch: Launch):
     shutil.rmtree(launch.workdir, ignore_errors=True)
     launch.workdir.with_name("away").rename(launch.workdir)
 
@@ -152,7 +152,7 @@ if ALL:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> dict[tuple[int, ...], str]:
+def undisturbed(tmp_path_factory):
     """The bits at the end of a run without a fault."""
     found = {}
     for ids in (ALONE, TWO):
@@ -164,7 +164,7 @@ def undisturbed(tmp_path_factory) -> dict[tuple[int, ...], str]:
 
 
 @pytest.fixture
-def launch(tmp_path, request) -> Iterator[Launch]:
+def launch(tmp_path, request):
     made = Launch(tmp_path / "logs", tmp_path / "disk" / "work")
     disk = made.workdir.parent
     if getattr(request, "param", False):
@@ -205,7 +205,7 @@ def test_all_processes_end_in_time_and_the_same_command_ends_as_if_nothing_had_b
     print(f"| {name} | {', '.join(map(str, fault.codes))} | {took_s:.1f} s | {done} | {same} | {queued(fault.codes)} |")
 
 
-def queued(codes: Sequence[int | None]) -> str:
+def queued(codes: Sequence[int | None]):
     """Whether launch/slurm.sbatch queues a run again that ends with these codes. srun kills a process that stays behind."""
     in_a_shell = [128 - code if code < 0 else code for code in (-KILL if code is None else code for code in codes)]
     code = exit_codes.of_run([max(in_a_shell)], len(codes))

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,35 +55,35 @@ class Sweep:
 
     def __init__(self, folder: Path, jobs: int):
         self.folder, self.workdir, self.jobs = folder, folder / "disk" / "work", jobs
-        (folder / "sweep.toml").write_text(to_toml(CONFIG), encoding="utf-8")
+        (folder / "sweep.toml").write_text(to_toml(CONFIG))
         self.environment = os.environ | {MARK: str(folder)}
         self.process: subprocess.Popen[bytes] | None = None
 
-    def command(self, *options: str) -> "subprocess.Popen[bytes]":
+    def command(self, *options: str):
         words = ["--config", self.folder / "sweep.toml", "--workdir", self.workdir, "--jobs", str(self.jobs), *options]
         with (self.folder / "output.txt").open("a") as file:
             command = [sys.executable, "sweep.py", *words]
             return subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=file, stderr=subprocess.STDOUT)
 
-    def start(self, *options: str) -> None:
+    def start(self, *options: str):
         self.process = self.command(*options)
 
-    def finish(self) -> int:
+    def finish(self):
         assert self.process
         return self.process.wait(300)
 
-    def send(self, *numbers: signal.Signals) -> None:
+    def send(self, *numbers: signal.Signals):
         """To the command alone."""
         assert self.process
         for number in numbers:
             self.process.send_signal(number)
             time.sleep(1.0)
 
-    def worker(self, died: int = 0) -> tuple[str, int]:
+    def worker(self, died: int = 0):
         """A run that is computed, and its process, which is the next one after so many deaths."""
         folder, found = SweepDir(self.workdir), []
 
-        def look() -> list[tuple[str, int]]:
+        def look():
             attempts = {path.parent.name: folder.read_attempt(path.parent.name) for path in folder.runs.glob("*/attempt.json")}
             found[:] = [(name, one.pid) for name, one in attempts.items() if one and one.deaths == died and not one.how]
             return found
@@ -90,41 +91,41 @@ class Sweep:
         wait_until(look, 60)
         return found[0]
 
-    def hit(self, number: signal.Signals, died: int = 0) -> None:
+    def hit(self, number: signal.Signals, died: int = 0):
         """Sends a signal to a worker."""
         os.kill(self.worker(died)[1], number)
 
-    def said(self) -> str:
+    def said(self):
         return (self.folder / "output.txt").read_text(errors="replace")
 
-    def processes(self) -> list[int]:
+    def processes(self):
         """The processes of this sweep, the command among them."""
         return processes_with("environ", f"{MARK}={self.folder}\0")
 
-    def rows(self) -> dict[str, list[str]]:
+    def rows(self):
         """The histories so far, without seconds."""
         return {
             path.parent.name: [repr(_timeless(row._asdict())) for row in WorkDir(path.parent).read_rows()]
             for path in self.workdir.glob("runs/*/history.csv")
         }
 
-    def epochs(self) -> int:
+    def epochs(self):
         return sum(map(len, self.rows().values()))
 
-    def records(self) -> dict[str, bytes]:
+    def records(self):
         """Of the runs that have ended."""
         found = {path.parent.name: path.read_bytes() for path in self.workdir.glob("runs/*/record.json")}
         return {name: content for name, content in found.items() if json.loads(content)["stop_reason"] == "max_epochs"}
 
-    def results(self) -> tuple[object, object]:
+    def results(self):
         """The records and the histories, without seconds."""
         return {name: _timeless(json.loads(content)) for name, content in self.records().items()}, self.rows()
 
-    def begun(self) -> Path:
+    def begun(self):
         """The folder of a run that has begun and not ended."""
         return next(self.workdir / "runs" / name for name in sorted(self.rows()) if name not in self.records())
 
-    def kill(self) -> None:
+    def kill(self):
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -132,70 +133,70 @@ class Sweep:
             self.process.wait()
 
 
-def _timeless(values: dict[str, Any]) -> dict[str, Any]:
+def _timeless(values: dict[str, Any]):
     left_out = ("clocks", "run_id", "git_commit")
     return {key: value for key, value in values.items() if key not in left_out and not key.endswith("_s")}
 
 
-def third_run(sweep: Sweep) -> bool:
+def third_run(sweep: Sweep):
     """With three jobs all are under way then."""
     return sweep.epochs() > 2 * EPOCHS + EVERY
 
 
-def between_runs(sweep: Sweep) -> bool:
+def between_runs(sweep: Sweep):
     return bool(sweep.records())
 
 
-def waits(sweep: Sweep) -> bool:
+def waits(sweep: Sweep):
     return "waiting for process 1 on gone" in sweep.said()
 
 
-def twice(sweep: Sweep) -> None:
+def twice(sweep: Sweep):
     sweep.hit(KILL)
     sweep.hit(KILL, died=1)
 
 
-def second_call(sweep: Sweep) -> None:
+def second_call(sweep: Sweep):
     sweep.hit(STOP)
     assert sweep.command().wait(120) == 2, sweep.said()
     sweep.hit(signal.SIGCONT)
 
 
-def later(sweep: Sweep) -> None:
+def later(sweep: Sweep):
     """Five minutes later: nobody has touched a lock."""
     for owner in sweep.workdir.rglob("*.owner"):
         os.utime(owner, (then := time.time() - 2 * STALE_S, then))
 
 
-def boot(sweep: Sweep) -> None:
+def boot(sweep: Sweep):
     for file in [*sweep.workdir.rglob("*.owner"), *sweep.workdir.glob("runs/*/attempt.json")]:
         file.write_text(file.read_text().replace(this_boot(), "an earlier one"))
     later(sweep)
 
 
-def without_flock(sweep: Sweep) -> None:
+def without_flock(sweep: Sweep):
     (sweep.folder / "sitecustomize.py").write_text(WITHOUT_FLOCK)
     sweep.environment["PYTHONPATH"] = f"{sweep.folder}:{os.environ.get('PYTHONPATH', '')}"
 
 
-def lost_host(sweep: Sweep) -> None:
+def lost_host(sweep: Sweep):
     owner = sweep.workdir / "runs/weak-n2-seed0/.turn.owner"
     owner.parent.mkdir(parents=True)
     owner.write_text("process 1 on gone\nanother kernel")
 
 
-def spoil(sweep: Sweep, change: Callable[[Path], object]) -> None:
+def spoil(sweep: Sweep, change: Callable[[Path], object]):
     history = sweep.begun() / "history.csv"
     history.with_name("kept.csv").write_bytes(history.read_bytes())
     change(history)
 
 
-def put_back(sweep: Sweep) -> None:
+def put_back(sweep: Sweep):
     [kept] = sweep.workdir.glob("runs/*/kept.csv")
     kept.rename(kept.with_name("history.csv"))
 
 
-def damage(sweep: Sweep) -> None:
+def damage(sweep: Sweep):
     begun = sweep.begun()
     DAMAGES["array data cut to half"](begun / "checkpoints" / str(checkpoint_epochs(begun)[-1]))
 
@@ -228,7 +229,7 @@ class Fault(NamedTuple):
     disk: bool = False
 
 
-def empty(sweep: Sweep) -> None:
+def empty(sweep: Sweep):
     (sweep.workdir.parent / "filler").unlink()
 
 
@@ -263,23 +264,21 @@ if ALL:  # other tests hold most of these, with runs of a stand-in
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Callable[[int], tuple[object, object]]:
+def undisturbed(tmp_path_factory):
     """By the number of jobs, which divide the cores and so round differently."""
-    found: dict[int, tuple[object, object]] = {}
 
-    def of(jobs: int) -> tuple[object, object]:
-        if jobs not in found:
-            sweep = Sweep(tmp_path_factory.mktemp("undisturbed"), jobs)
-            sweep.start()
-            assert sweep.finish() == 0, sweep.said()
-            found[jobs] = sweep.results()
-        return found[jobs]
+    @cache
+    def of(jobs: int):
+        sweep = Sweep(tmp_path_factory.mktemp("undisturbed"), jobs)
+        sweep.start()
+        assert sweep.finish() == 0, sweep.said()
+        return sweep.results()
 
     return of
 
 
 @pytest.fixture
-def sweep(tmp_path, request) -> Iterator[Sweep]:
+def sweep(tmp_path, request):
     made = Sweep(tmp_path, request.param)
     yield made
     made.kill()

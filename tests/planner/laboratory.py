@@ -6,7 +6,6 @@ work directories, stop by the ordinary rules, and can be resumed.
 
 import math
 from types import SimpleNamespace
-from typing import Self
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from gmmae.sweep.grid import RunKey
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.training import fingerprint, stopping
-from gmmae.training.records import Epoch, Record, to_json
+from gmmae.training.records import Epoch, to_json
 from gmmae.training.run_logger import write_history
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Splits
@@ -32,7 +31,7 @@ FAILS_AT = 8.0
 """The factor of the learning rate at which training diverges."""
 
 
-def step_s(batch: int) -> float:
+def step_s(batch: int):
     """The seconds of a training step."""
     return 0.01 + 0.001 * batch
 
@@ -46,7 +45,7 @@ class Laboratory:
     def __init__(self, breaks_at: int = 0, memory: float = math.inf, known_memory: float = math.inf):
         self.made, self.breaks_at, self.memory, self.known_memory = 0, breaks_at, memory, known_memory
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         patch = self._patch = pytest.MonkeyPatch()
         patch.setattr(measure, "compilation", SimpleNamespace(prepare=self.prepare))
         patch.setattr(measure, "loop", SimpleNamespace(run=self.run))
@@ -55,10 +54,10 @@ class Laboratory:
         patch.setattr(prediction, "DRAWS", 50)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: object):
         self._patch.undo()
 
-    def count(self) -> None:
+    def count(self):
         self.made += 1
         if self.made == self.breaks_at:
             raise KeyboardInterrupt
@@ -72,7 +71,7 @@ class Laboratory:
             devices=SimpleNamespace(kind="cpu", memory_bytes=1e9 * self.known_memory),
         )
 
-    def run(self, config: Config, root, display, **_: object) -> Record:
+    def run(self, config: Config, root, display, **_: object):
         devices = config.parallel.simulate_devices or 1
         workdir, stage = WorkDir(root), strategies.resolve(config.scaling, config.optim, devices, SAMPLES).stages[0]
         batch, rate = stage.batch, stage.learning_rate / SMALL.optim.learning_rate
@@ -94,14 +93,14 @@ class Laboratory:
         workdir.record.write_text(to_json(record))
         return record
 
-    def step_times(self, config, batches, validation, timing) -> Timings:
+    def step_times(self, config, batches, validation, timing):
         self.count()
         train = [Timing(batch, batch, *[step_s(batch)] * 3) for batch in batches]
         passes = [Timing(count, count, *[0.002 * count] * 3) for count in validation]
         return Timings(1, "cpu", False, 1000, train, passes, {}, step_times.settings(timing), {}, None)
 
 
-def row_of(epoch: int, batch: int, rate: float = 1.0) -> Epoch:
+def row_of(epoch: int, batch: int, rate: float = 1.0):
     """Returns an epoch whose loss falls with the steps and the learning rate, more slowly for small batches, with scatter."""
     steps = epoch * math.ceil(SAMPLES / batch)
     progress = (rate**0.5 if rate < FAILS_AT else -0.01) * steps / (1 + 20.0 / batch)

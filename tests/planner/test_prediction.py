@@ -18,7 +18,7 @@ IDEAL = Cluster("Ideal", "a device", 64, 0.0, 1e30, 0.0, 1e30)
 DEVICES = (1, 2, 4, 8, 16, 32)
 
 
-def measured(overhead_s=0.0, sample_s=1e-3, **changes) -> Measured:
+def measured(overhead_s=0.0, sample_s=1e-3, **changes):
     """Returns measurements of 2048 samples. A step takes the given time, and validation takes none."""
     batches = (1, 2, 4, 8, 16, 32, 64)
     values = {

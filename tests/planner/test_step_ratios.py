@@ -9,7 +9,7 @@ from gmmae.planner import step_ratios
 from gmmae.planner.step_ratios import CONSTANTS, FAILURE_AT_BASE_LEARNING_RATE, MetricCurve, Ratios, log_ratio
 
 
-def curve(scale: float, until: float = 10.0) -> MetricCurve:
+def curve(scale: float, until: float = 10.0):
     """A loss that falls by e in `scale` steps, to the power of `until`."""
     steps = np.linspace(0.0, until * scale, 400)
     return MetricCurve(steps, np.exp(-steps / scale))

@@ -62,7 +62,7 @@ def figure(folder):
 
 def written(folder, title, *text):
     document.write(title, "\n\n".join(text), folder / "page.md", folder / "page.html")
-    return (folder / "page.html").read_text(encoding="utf-8")
+    return (folder / "page.html").read_text()
 
 
 def test_a_page_is_markdown_and_one_html_file_that_refers_to_nothing_outside_itself(figure):
@@ -74,7 +74,7 @@ def test_a_page_is_markdown_and_one_html_file_that_refers_to_nothing_outside_its
         document.folded("More <x>", document.figure("losses", "Losses of *all* strategies", *figure)),
     )
     text = written(folder, "A <title>", *parts)
-    assert (folder / "page.md").read_text(encoding="utf-8") == "\n\n".join(["# A \\<title\\>", *parts]) + "\n"
+    assert (folder / "page.md").read_text() == "\n\n".join(["# A \\<title\\>", *parts]) + "\n"
     place = "figures%20%281%29%20%26%20more"
     assert (
         f"<h2>More &lt;x&gt;</h2></summary>\n\n[![losses]({place}/losses.png)]({place}/losses.svg)\n\nLosses of *all*"

@@ -105,7 +105,7 @@ def test_a_device_that_takes_6_s_where_2_s_were_measured_takes_3_times_as_long()
 def test_every_shipped_file_is_read_and_says_where_it_is_from(path):
     cluster = cost.read_cluster(path)
     assert cluster.sources
-    assert path.read_text(encoding="utf-8").startswith("# ")
+    assert path.read_text().startswith("# ")
     assert (cluster.beta_inter_bytes_per_s or math.inf) < cluster.beta_intra_bytes_per_s
     assert cluster.alpha_intra_s < (cluster.alpha_inter_s or 0)
     assert cluster.price_per_device_hour is None, "prices go stale"

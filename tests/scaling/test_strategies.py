@@ -59,7 +59,7 @@ def test_every_arms_batch_and_rate_against_numbers_worked_by_hand(name, devices,
 
 def test_every_arm_is_worked_by_hand():
     assert {name for name, *_ in BY_HAND} == set(STRATEGIES)
-    page = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
     assert [name for name in STRATEGIES if f"`{name}`" not in page.partition("## The strategies")[2]] == []
 
 

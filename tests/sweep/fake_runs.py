@@ -145,29 +145,29 @@ sys.exit(worker.main(sys.argv[1:], train))
 class Watch(SweepDisplay):
     """A display that keeps what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(Console(quiet=True))
         self.lines: list[str] = []
         self.states: dict[str, str] = {}
         self.jobs = -1
 
-    def start(self, ended, groups, total, at_once) -> None:
+    def start(self, ended, groups, total, at_once):
         super().start(ended, groups, total, at_once)
         self.states = {record.key.name: record.outcome for record in ended}
         self.jobs = len(groups)
 
-    def ended(self, records) -> None:
+    def ended(self, records):
         super().ended(records)
         self.states |= {record.key.name: record.outcome for record in records}
 
-    def say(self, line) -> None:
+    def say(self, line):
         self.lines.append(line)
 
 
 class Fake:
     """A sweep whose runs do as they are wished to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path):
         self.script = folder / "worker.py"
         self.script.write_text(WORKER)
         self.root = folder / "sweep"
@@ -177,40 +177,40 @@ class Fake:
         self.forget()
         self.wish({})
 
-    def wish(self, wishes: dict[str, str]) -> None:
+    def wish(self, wishes: dict[str, str]):
         self.script.with_name("wishes.json").write_text(json.dumps(wishes))
 
-    def noted(self) -> dict[str, list[str]]:
+    def noted(self):
         """The runs of each kind of event, in their order."""
         runs = defaultdict(list)
         for event, name in map(str.split, self.notes.read_text().splitlines()):
             runs[event].append(name)
         return runs
 
-    def events(self, what: str) -> list[str]:
+    def events(self, what: str):
         return self.noted()[what]
 
-    def processes(self) -> list[list[str]]:
+    def processes(self):
         """The runs of each process, in their order."""
         return [names for event, names in self.noted().items() if event.startswith("process-")]
 
-    def forget(self) -> None:
+    def forget(self):
         self.notes.write_text("")
 
-    def sweep(self, config: SweepConfig, *, display=None, **options) -> tuple[int, Watch]:
+    def sweep(self, config: SweepConfig, *, display=None, **options):
         watch = display or Watch()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(workers, "PROGRAM", self.program)
             return engine.sweep(config, self.root, watch, samples=640, **options), watch
 
-    def start(self, config: SweepConfig) -> subprocess.Popen[str]:
+    def start(self, config: SweepConfig):
         """The same in a process of its own."""
         path = self.script.with_name("wanted.toml")
         path.write_text(to_toml(config))
         command = (sys.executable, "-c", SWEEPER, self.script, path, self.root)
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def records(self, config: SweepConfig | None = None) -> dict[str, RunRecord]:
+    def records(self, config: SweepConfig | None = None):
         return {record.key.name: record for record in self.folder.read_all(config or grid())}
 
 
@@ -226,7 +226,7 @@ sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), SweepDis
 """
 
 
-def grid(**changes) -> SweepConfig:
+def grid(**changes):
     """Five paths for six runs: on one device both strategies are the same."""
     run = Config(stop=StopConfig(max_epochs=4))
     plain: dict = {"scaling": ("weak", "linear"), "devices": (1, 2, 4), "jobs": 2, "run": run}
@@ -237,7 +237,7 @@ PATHS = ["weak-n1-seed0", "weak-n2-seed0", "linear-n2-seed0", "weak-n4-seed0", "
 NAMES = ["linear-n1-seed0", *PATHS]
 
 
-def without_clocks(records: dict[str, RunRecord]) -> dict[str, RunRecord]:
+def without_clocks(records: dict[str, RunRecord]):
     return {
         name: record._replace(record=record.record and dataclasses.replace(record.record, clocks={}))
         for name, record in records.items()

@@ -41,7 +41,7 @@ def test_a_run_in_words(record, expected):
     assert outcome_text(record) == expected
 
 
-def groups(*names) -> dict[str, list[RunKey]]:
+def groups(*names):
     return {name: [key] for name in names if (key := RunKey.named(name))}
 
 

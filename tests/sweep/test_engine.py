@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from contextlib import ExitStack
 
 import pytest
 
@@ -22,6 +23,7 @@ from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import to_json
 from gmmae.training.run_logger import write_history
 from gmmae.workloads.registry import configuration
+from tests.commands import one_line
 from tests.sweep.fake_runs import NAMES, PATHS, Fake, Watch, grid, without_clocks
 from tests.waiting import DEADLINE_S, locked, wait_until
 
@@ -37,7 +39,7 @@ def completed(fake, undisturbed, **changes):
 # Ends
 
 
-def test_every_path_is_computed_once_and_every_run_has_a_record(undisturbed):
+def test_every_path_is_computed_once_and_every_run_has_a_record_and_the_projection_its_step_times(undisturbed):
     fake, code, watch = undisturbed
     assert code == 0, "\n".join(watch.lines)
     assert watch.jobs == 5
@@ -53,11 +55,7 @@ def test_every_path_is_computed_once_and_every_run_has_a_record(undisturbed):
     assert watch.lines[-1] == "6 runs: 6 max_epochs"
     assert ["step-times-n1"] in fake.processes()
     assert len(fake.processes()) <= 3
-
-
-def test_virtual_runs_are_followed_by_the_step_times_that_the_projection_needs(undisturbed):
-    """Weak and linear: 32 on every device, and a cluster's 24; validation volumes a device: 128, 64, 32."""
-    fake, _, _ = undisturbed
+    # Weak and linear: 32 on every device, and a cluster's 24; validation volumes a device: 128, 64, 32.
     found = step_times.read(fake.folder.step_times(1))
     assert found is not None
     assert [row.samples for row in found.train] == [24, 32]
@@ -115,8 +113,9 @@ def test_a_failed_run_is_an_outcome_with_its_last_words_and_where_to_read_more(f
     assert code == RUNS_FAILED
 
 
-def test_what_a_failed_run_left_is_kept(failing):
-    fake, [(_, _, _, records), *_] = failing
+def test_a_run_that_crashes_is_tried_twice_and_bad_input_and_a_time_limit_once_and_what_it_left_is_kept(failing):
+    fake, [(_, _, starts, records), *_] = failing
+    assert {name: starts.count(name) for name in WISHES} == dict.fromkeys(WISHES, 1) | {"weak-n1-seed0": 2, "weak-n2-seed0": 2}
     assert fake.folder.log("weak-n1-seed0").read_text().count("RuntimeError: what it was") == 2
     assert records["weak-n1-seed0"].record is None
     hung = records["linear-n2-seed0"].record
@@ -136,19 +135,11 @@ def test_divergence_is_a_result_and_the_others_are_as_if_nothing_had_failed(fail
     assert watch.lines[-1] == "--retry computes crashed and timed-out runs again"
 
 
-def test_a_run_that_crashes_is_tried_twice_and_bad_input_and_a_time_limit_once(failing):
-    _, [(_, _, starts, _), *_] = failing
-    assert {name: starts.count(name) for name in WISHES} == dict.fromkeys(WISHES, 1) | {"weak-n1-seed0": 2, "weak-n2-seed0": 2}
-
-
-def test_failed_runs_are_left_alone_without_retry(failing):
-    _, [(_, first, _, before), (code, watch, starts, records), _] = failing
+def test_failed_runs_are_left_alone_without_retry_which_computes_exactly_these_from_where_they_were(failing):
+    _, [(_, first, _, before), (code, watch, starts, records), retried] = failing
     assert (code, starts, watch.jobs) == (RUNS_FAILED, [], 0)
     assert (list(records), watch.states) == (list(before), first.states)
-
-
-def test_retry_computes_exactly_the_failed_ones_from_where_they_were(failing):
-    _, [(_, _, _, before), _, (code, watch, starts, records)] = failing
+    code, watch, starts, records = retried
     failed = {record.path for record in before.values() if record.outcome in (CRASHED, TIMED_OUT)}
     assert sorted(starts) == sorted(failed)
     assert code == 0
@@ -256,10 +247,10 @@ def test_a_run_that_another_worker_computes_is_waited_for(fake):
         def say(self, line):
             super().say(line)
             if line.startswith("waiting for"):
-                held.__exit__(None, None, None)
+                held.close()
 
-    held = fake.folder.turn("weak-n2-seed0")
-    held.__enter__()
+    held = ExitStack()
+    held.enter_context(fake.folder.turn("weak-n2-seed0"))
     code, watch = fake.sweep(grid(devices=(2,)), display=Other())
     assert code == 0
     assert f"waiting for process {os.getpid()} on {socket.gethostname()}, which computes weak-n2-seed0" in watch.lines
@@ -286,7 +277,7 @@ def test_runs_side_by_side_have_a_gpu_each_and_a_run_alone_sees_all(fake, shell_
 LONGER = Config(stop=StopConfig(max_epochs=5))
 
 
-def checkpoints(fake: Fake) -> list[str]:
+def checkpoints(fake: Fake):
     return sorted(path.parent.name for path in fake.root.glob("runs/*/checkpoints") if any(path.iterdir()))
 
 
@@ -347,9 +338,7 @@ def test_a_second_sweep_on_the_same_work_directory_is_refused_while_the_first_ru
 
         def start(self, ended, groups, total, at_once):
             super().start(ended, groups, total, at_once)
-            with pytest.raises(InputError) as caught:
-                engine.sweep(grid(devices=(1,)), fake.root, Watch(), samples=640)
-            self.error = str(caught.value)
+            self.error = one_line(engine.sweep, grid(devices=(1,)), fake.root, Watch(), samples=640)
 
     code, second = fake.sweep(grid(devices=(1,)), display=Second())
     assert code == 0
@@ -434,11 +423,6 @@ def test_a_rule_that_would_have_ended_a_run_earlier_is_refused_before_the_next_o
 # Interruptions
 
 
-def alive(fake: Fake) -> list[str]:
-    """Runs whose workers live: only death lets go of their lock."""
-    return sorted(path.parent.name for path in fake.root.glob("runs/*/.turn") if locked(path))
-
-
 def test_an_interrupted_sweep_ends_its_runs_and_the_next_call_completes_it(fake, undisturbed):
     fake.wish({"weak-n2-seed0": "hang", "linear-n2-seed0": "hang"})
 
@@ -472,7 +456,8 @@ def test_a_second_signal_kills_a_run_that_does_not_end_and_that_is_no_fault_of_i
     process.terminate()
     printed, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 143, printed
-    assert (alive(fake), list(fake.root.glob("runs/*/attempt.json"))) == ([], [])
+    assert not any(map(locked, fake.root.glob("runs/*/.turn")))  # only death lets go of it
+    assert not list(fake.root.glob("runs/*/attempt.json"))
 
 
 # What is said of a process that died

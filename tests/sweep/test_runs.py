@@ -6,13 +6,14 @@ from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import Failure, RunRecord, SweepDir, on_devices
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record
+from tests.commands import one_line
 from tests.sweeps import GRID, add, run_record
 
 CELL = RunKey("weak", 2, 0)
 RECORD = run_record(GRID, RunKey("strong", 1, 0), "target_reached", 3, 0.0009)
 
 
-def cell_record(record: Record | None = RECORD, outcome="target_reached", message="") -> RunRecord:
+def cell_record(record: Record | None = RECORD, outcome="target_reached", message=""):
     return RunRecord(CELL, outcome, "strong-n1-seed0", record, message)
 
 
@@ -23,12 +24,9 @@ def test_a_broken_failure_is_named_with_the_way_out(tmp_path, text):
     [found] = folder.read_all(config)
     assert (found.key, found.outcome, found.message) == (CELL, "crashed", 'exit code 1: "what"\n[it] was')
     folder.failure("weak-n2-seed0").write_text(text)
-    with pytest.raises(InputError) as caught:
-        folder.read_all(config)
-    message = str(caught.value)
+    message = one_line(folder.read_all, config)
     assert message.startswith(f"{folder.failure('weak-n2-seed0')} must say how a run failed; got ")
     assert message.endswith(": delete it, and the sweep goes on")
-    assert "\n" not in message
 
 
 @pytest.mark.parametrize("changes", [{"seed": 1}, {"learning_rate": 0.1}, {"global_batch": 64}])

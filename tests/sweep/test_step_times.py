@@ -2,11 +2,11 @@
 
 from gmmae.sweep import step_times
 from gmmae.sweep.engine import RUNS_FAILED
-from gmmae.sweep.grid import SweepConfig, TimingConfig
+from gmmae.sweep.grid import TimingConfig
 from tests.sweep.fake_runs import grid
 
 
-def throughputs(**changes) -> SweepConfig:
+def throughputs(**changes):
     timing = TimingConfig(device_batches=(3, 8), global_batches=(2, 16))
     return grid(**{"mode": "throughput", "jobs": 1, "devices": (4, 2), "timing": timing} | changes)
 
@@ -44,7 +44,7 @@ def test_failed_step_times_are_said_leave_the_runs_and_are_measured_again_by_the
 def test_a_batch_that_did_not_fit_is_not_tried_again_but_another_one_is_and_all_with_more_care(fake):
     """In the fake worker training of 64 fails."""
 
-    def starts(batches, **changes) -> int:
+    def starts(batches, **changes):
         timing = TimingConfig(device_batches=(1,), global_batches=batches, **changes)
         assert fake.sweep(throughputs(devices=(2,), timing=timing))[0] == 0
         return len(fake.events("start"))

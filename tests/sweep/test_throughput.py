@@ -39,11 +39,11 @@ def test_no_compilation_is_timed_and_seconds_are_those_of_a_step(monkeypatch):
     """The clock shows 0, 1, 2, ...: a block of 2 steps takes 1, and so does a validation pass."""
     ticks, compilations, seen = itertools.count(), 0, []
 
-    def count(event: str, *_: object, **__: object) -> None:
+    def count(event: str, *_: object, **__: object):
         nonlocal compilations
         compilations += event == "/jax/core/compile/backend_compile_duration"
 
-    def clock() -> float:
+    def clock():
         seen.append(compilations)
         return next(ticks)
 

@@ -19,7 +19,7 @@ RUN = small(parallel__devices="all", stop__max_epochs=2, checkpoint__every_epoch
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
 
 
-def comparable(record) -> dict[str, object]:
+def comparable(record):
     clocks = {"clocks", "git_commit", "run_id"}
     return {key: value for key, value in dataclasses.asdict(record).items() if key not in clocks and "loss" not in key}
 

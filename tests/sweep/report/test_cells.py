@@ -126,7 +126,7 @@ def test_a_missing_history_is_empty_and_a_broken_one_is_named(tmp_path):
     config = replace(GRID, scaling=("strong",), devices=(1,), seeds=(0,))
     sweeps.reach(config, tmp_path, RunKey("strong", 1, 0), 3)
     path = tmp_path / "runs" / "strong-n1-seed0" / "history.csv"
-    path.write_text("epoch,steps\n1,2\n", encoding="utf-8")
+    path.write_text("epoch,steps\n1,2\n")
     with pytest.raises(InputError, match=r"history\.csv must be a history of this version; got the columns epoch, steps"):
         read(config, tmp_path)
     path.unlink()

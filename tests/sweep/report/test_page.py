@@ -21,7 +21,7 @@ def test_a_sweep_becomes_a_page_two_files_and_a_board(tmp_path):
     figures = {f"figures/{name}.{ending}" for name in ("time_to_target", "losses") for ending in ("png", "svg")}
     files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
     assert files == {"report.html", "report.md", "runs.csv", "cells.csv", *figures}
-    html = (place / "report.html").read_text(encoding="utf-8")
+    html = (place / "report.html").read_text()
     assert "figures/" not in html  # it needs nothing but itself
     assert html.count("data:image/") == 2
 
@@ -34,7 +34,7 @@ def test_stale_files_vanish_and_a_broken_record_is_named_and_leaves_the_old_repo
     assert not stale.exists()
     record = tmp_path / "runs" / "strong-n1-seed0" / "record.json"
     record.parent.mkdir(parents=True)
-    record.write_text("{", encoding="utf-8")
+    record.write_text("{")
     with pytest.raises(InputError, match=r"strong-n1-seed0/record\.json must be a record of this program"):
         page.write(ONE_SEED, tmp_path, [FLAT])
     assert (tmp_path / "report" / "report.md").exists()
