@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 
 COUNTS = {"train": 24, "val": 12, "test": 16}
+EDGE = 12
 
 
-def arrays(edge: int = 12, classes: int = 2, counts: dict[str, int] | None = None) -> dict[str, np.ndarray]:
+def arrays(classes: int = 2, counts: dict[str, int] = COUNTS) -> dict[str, np.ndarray]:
     """Returns balls whose radius tells the class, in the arrays of a file."""
     rng = np.random.default_rng(0)
-    centre = (edge - 1) / 2
-    distance = np.sqrt(sum((axis - centre) ** 2 for axis in np.indices((edge,) * 3)))
+    distance = np.linalg.norm(np.indices((EDGE,) * 3) - (EDGE - 1) / 2, axis=0)
     made = {}
-    for part, count in (counts or COUNTS).items():
+    for part, count in counts.items():
         labels = np.arange(count) % classes
-        radii = edge * (0.15 + 0.12 * labels) + rng.uniform(0, 0.03 * edge, count)
+        radii = EDGE * (0.15 + 0.12 * labels) + rng.uniform(0, 0.03 * EDGE, count)
         shares = np.clip(radii[:, None, None, None] - distance + 0.5, 0, 1)
         noise = rng.uniform(0, 20, shares.shape)
         made[f"{part}_images"] = (230 * shares + noise).astype(np.uint8)

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import SimpleITK as sitk
 
 from gmmae.data.extraction import annotations
 from gmmae.data.settings import DataConfig
@@ -21,15 +20,11 @@ class Scan(NamedTuple):
     matrix: np.ndarray
     origin: np.ndarray
 
-    def image(self) -> sitk.Image:
-        """The scan as SimpleITK has it."""
-        spacing = np.linalg.norm(self.matrix, axis=0)
-        return volume_folders.image(self.voxels, self.origin, spacing, (self.matrix / spacing).ravel())
-
     def write(self, path: Path, compressed: bool = False) -> Path:
         """Writes it with SimpleITK, as any suffix it knows."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sitk.WriteImage(self.image(), str(path), compressed)
+        spacing = np.linalg.norm(self.matrix, axis=0)
+        geometry = volume_folders.Grid(self.voxels.shape, spacing, self.origin, (self.matrix / spacing).ravel())
+        volume_folders.write_image(path, self.voxels, geometry, compressed)
         return path
 
 
