@@ -1,14 +1,12 @@
 """Files of MedMNIST's form with small volumes."""
 
-from pathlib import Path
-
 import numpy as np
 
 COUNTS = {"train": 24, "val": 12, "test": 16}
 EDGE = 12
 
 
-def arrays(classes: int = 2, counts: dict[str, int] = COUNTS) -> dict[str, np.ndarray]:
+def arrays(classes=2, counts=COUNTS):
     """Returns balls whose radius tells the class, in the arrays of a file."""
     rng = np.random.default_rng(0)
     distance = np.linalg.norm(np.indices((EDGE,) * 3) - (EDGE - 1) / 2, axis=0)
@@ -23,8 +21,9 @@ def arrays(classes: int = 2, counts: dict[str, int] = COUNTS) -> dict[str, np.nd
     return made
 
 
-def write(path: Path, **changes: np.ndarray | None) -> Path:
+def write(path, **changes):
     """Writes a file of that form with some arrays changed, or left out where None is given."""
     content = arrays() | changes
+    path.parent.mkdir(exist_ok=True)
     np.savez_compressed(path, allow_pickle=False, **{name: array for name, array in content.items() if array is not None})
     return path

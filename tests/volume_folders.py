@@ -1,8 +1,6 @@
 """Folders of small volumes with masks, sound or spoilt in one place."""
 
 import csv
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,18 +15,18 @@ class Grid(NamedTuple):
     shape: tuple[int, ...] = (10, 16, 14)
     spacing: Any = (0.8, 0.9, 1.5)
     origin: Any = (10.0, -20.0, 30.0)
-    direction: Any = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+    direction: Any = tuple(np.eye(3).ravel())
 
-    def at(self, index) -> np.ndarray:
+    def at(self, index):
         """The world points of indices x, y, z."""
         return index @ (np.array(self.direction).reshape(3, 3) * self.spacing).T + self.origin
 
     @property
-    def middle(self) -> np.ndarray:
+    def middle(self):
         """The world point in the middle of the volume."""
         return self.at((np.array(self.shape[::-1]) - 1) / 2)
 
-    def around(self, point: np.ndarray, **changes: Any) -> "Grid":
+    def around(self, point, **changes):
         """A grid with other values whose middle is a point."""
         grid = self._replace(**changes)
         return grid._replace(origin=point - grid.middle + grid.origin)
@@ -45,7 +43,7 @@ class Case(NamedTuple):
     row: list[object]
 
 
-def image(values: np.ndarray, origin, spacing, direction) -> sitk.Image:
+def image(values, origin, spacing, direction):
     """Returns an image of an array with a geometry."""
     image = sitk.GetImageFromArray(values)
     image.SetSpacing(spacing)
@@ -54,12 +52,12 @@ def image(values: np.ndarray, origin, spacing, direction) -> sitk.Image:
     return image
 
 
-def world(index_zyx: Sequence[float]) -> list[float]:
+def world(index_zyx):
     """Returns the world point of an index, rounded as in a CSV."""
     return CASES.at(index_zyx[::-1]).round(4).tolist()
 
 
-def case(number: int) -> Case:
+def case(number):
     """Returns a ball of tissue in noisy lung, off the middle. Its CSV row names the centre."""
     rng = np.random.default_rng(number)
     centre = np.array([2, 7, 8]) + rng.integers(-1, 2, 3)
@@ -70,7 +68,7 @@ def case(number: int) -> Case:
     return Case(values.astype(np.int16), mask.astype(np.uint8), row)
 
 
-def write(root: Path, count: int = 4, spoil: Callable[[Case, int], Case] = lambda sound, _: sound) -> Path:
+def write(root, count=4, spoil=lambda sound, _: sound):
     """Writes a folder of `count` volumes with `images/`, `masks/` and `nodules.csv`, each case changed by `spoil` first."""
     rows = []
     for number in range(count):
@@ -82,7 +80,7 @@ def write(root: Path, count: int = 4, spoil: Callable[[Case, int], Case] = lambd
     return root
 
 
-def write_rows(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> None:
+def write_rows(path, rows, columns=COLUMNS):
     """Writes a CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
@@ -110,19 +108,19 @@ class Nodule(NamedTuple):
     level: float
     slope: np.ndarray
 
-    def _points(self, grid: Grid) -> np.ndarray:
+    def _points(self, grid):
         return grid.at(np.moveaxis(np.indices(grid.shape)[::-1], 0, -1)) - CENTRE
 
-    def field(self, grid: Grid = GRID) -> np.ndarray:
+    def field(self, grid=GRID):
         """The nodule's HU on a grid."""
         return np.rint(self.level + self._points(grid) @ self.slope).astype(np.int16)
 
-    def ball(self, grid: Grid = GRID) -> np.ndarray:
+    def ball(self, grid=GRID):
         """The nodule's voxels on a grid."""
         return (np.linalg.norm(self._points(grid), axis=-1) < self.diameter_mm / 2).astype(np.uint8)
 
 
-def _nodule(number: int) -> Nodule:
+def _nodule(number):
     rng = np.random.default_rng(number)
     slope = rng.uniform(4, 16, 3) * rng.choice([-1, 1], 3)
     category = ("solid", "part-solid")[number % 2]
@@ -133,13 +131,13 @@ NODULES = tuple(map(_nodule, range(6)))
 """The nodules of the folder; the first two are of one patient."""
 
 
-def write_image(path: Path, voxels: np.ndarray, grid: Grid = GRID, compressed: bool = False) -> None:
+def write_image(path, voxels, grid=GRID, compressed=False):
     """Writes an array with a geometry in the format of the file's ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sitk.WriteImage(image(voxels, grid.origin, grid.spacing, grid.direction), str(path), compressed)
 
 
-def write_cubes(folder: Path) -> None:
+def write_cubes(folder):
     """Writes a folder of volumes and masks with a CSV."""
     rows = []
     for nodule in NODULES:
@@ -150,7 +148,7 @@ def write_cubes(folder: Path) -> None:
     write_rows(folder / CSV, rows, (*COLUMNS, "category"))
 
 
-def write_luna16(folder: Path) -> None:
+def write_luna16(folder):
     """Writes three scans in LUNA16's shape, the first and the last of two nodules."""
     rows = []
     for number, (uid, sides) in enumerate({"1.2.840.1": (-1, 1), "1.2.840.2": (0,), "1.2.840.3": (-1, 1)}.items()):
@@ -161,7 +159,7 @@ def write_luna16(folder: Path) -> None:
     write_rows(folder / ANNOTATIONS, rows, ("seriesuid", *COLUMNS[2:]))
 
 
-def arrays() -> dict[str, np.ndarray]:
+def arrays():
     """Returns the arrays of an `.npz` of volumes."""
     return {
         "volumes": np.stack([nodule.field() for nodule in NODULES]),
@@ -174,12 +172,12 @@ def arrays() -> dict[str, np.ndarray]:
     }
 
 
-def read_rows(path: Path) -> list[list[str]]:
+def read_rows(path):
     """Returns the cells of a CSV, the header first."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.reader(file))
 
 
-def table_path(folder: Path) -> Path:
+def table_path(folder):
     """Returns the CSV of a folder."""
     return next(path for name in (CSV, ANNOTATIONS) if (path := folder / name).is_file())

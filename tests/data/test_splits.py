@@ -95,8 +95,7 @@ def test_folds_hold_every_sample_once_and_divide_no_group():
     groups = [f"g{i // 3}" for i in range(50)]
     categories = ["a" if i % 4 else "b" for i in range(50)]
     folds = [fold(groups, categories, 5, number, seed=0) for number in range(5)]
-    held_out = np.concatenate([one.validation for one in folds])
-    assert sorted(held_out.tolist()) == list(range(50))
+    assert sorted(np.concatenate([one.validation for one in folds]).tolist()) == list(range(50))
     for train, validation in folds:
         assert sorted([*train, *validation]) == list(range(50))
         assert not {groups[i] for i in train} & {groups[i] for i in validation}

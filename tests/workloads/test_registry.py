@@ -97,9 +97,9 @@ def require_other_hashes(path, changed, text):
     assert len(hashes) == 2
 
 
-@pytest.mark.parametrize("init", [True, False], ids=["a package", "a folder without __init__.py"])
+@pytest.mark.parametrize("init", [True, False])
 def test_a_module_beside_a_file_is_a_part_of_it(path, init):
-    """Also a module of a package that the file imports by way of another one."""
+    """Also a module of a package, or of a folder without `__init__.py`, that the file imports by way of another one."""
     package, helper = path.with_name(f"package_{init}"), f"helper_{init}"
     package.mkdir()
     if init:
