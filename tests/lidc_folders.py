@@ -1,7 +1,5 @@
 """Folders shaped like TCIA's LIDC-IDRI: DICOM series of balls in lung, and XML files with the outlines of readers."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -32,21 +30,21 @@ class Scan(NamedTuple):
     rows: tuple[float, float, float] = (1.0, 0.0, 0.0)
     columns: tuple[float, float, float] = (0.0, 1.0, 0.0)
 
-    def axes(self) -> np.ndarray:
+    def axes(self):
         """Unit vectors of x, y, z, one in a row."""
         return np.array([self.rows, self.columns, np.cross(self.rows, self.columns)])
 
-    def positions(self) -> np.ndarray:
+    def positions(self):
         """World x, y, z of all voxels, [z, y, x, 3]."""
         k, j, i = np.indices(self.shape)
         return np.array(self.origin) + (np.stack([i, j, k], -1) * self.spacing) @ self.axes()
 
-    def ball(self, centre_mm: Sequence[float] | np.ndarray, diameter_mm: float) -> np.ndarray:
+    def ball(self, centre_mm, diameter_mm):
         """The voxels whose centres lie in a ball."""
         return np.linalg.norm(self.positions() - centre_mm, axis=-1) <= diameter_mm / 2
 
 
-def write_series(folder: Path, scan: Scan, values: np.ndarray, slices: Sequence[int] | None = None, **tags: object):
+def write_series(folder, scan, values, slices=None, **tags):
     """Writes slices as DICOM files, in an order of names that is not that of their positions."""
     folder.mkdir(parents=True, exist_ok=True)
     for k in range(scan.shape[0]) if slices is None else slices:
@@ -76,19 +74,18 @@ def write_series(folder: Path, scan: Scan, values: np.ndarray, slices: Sequence[
         header.file_meta = FileMetaDataset()
         header.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
         for name, value in fields.items():
-            if value is not None:
-                setattr(header, name, value)
+            setattr(header, name, value)
         header.PixelData = stored.astype("<i2").tobytes()
         header.save_as(folder / f"{scan.series[-1]}-{k * 7 % 10}-{k}.dcm", enforce_file_format=True)
 
 
-def values_of(*masks: np.ndarray) -> np.ndarray:
+def values_of(*masks):
     """HU of balls of tissue in noisy lung."""
     noise = np.random.default_rng(0).normal(0, 20, masks[0].shape)
     return np.rint(np.where(np.any(masks, 0), 30, -850) + noise).astype(int)
 
 
-def outlines(scan: Scan, mask: np.ndarray, inclusion: str = "TRUE", uids: bool = True) -> str:
+def outlines(scan, mask, inclusion="TRUE", uids=True):
     """The outlines of a mask: on each slice the pixels just outside of it, in order around it."""
     words = ""
     for k, plane in enumerate(mask):
@@ -101,7 +98,7 @@ def outlines(scan: Scan, mask: np.ndarray, inclusion: str = "TRUE", uids: bool =
     return words
 
 
-def roi(scan: Scan, k: int, points: Sequence[tuple[int, int]], inclusion: str = "TRUE", uids: bool = True) -> str:
+def roi(scan, k, points, inclusion="TRUE", uids=True):
     """A line on a slice; one point marks a nodule below 3 mm."""
     z = scan.origin[2] + k * scan.spacing[2] * scan.axes()[2, 2]
     edges = "".join(f"<edgeMap><xCoord>{x}</xCoord><yCoord>{y}</yCoord></edgeMap>" for x, y in points)
@@ -109,14 +106,14 @@ def roi(scan: Scan, k: int, points: Sequence[tuple[int, int]], inclusion: str = 
     return f"<roi><imageZposition>{z:.4f} </imageZposition>{uid}<inclusion>{inclusion}</inclusion>{edges}</roi>"
 
 
-def nodule(name: str, rois: str, **scores: int) -> str:
+def nodule(name, rois, **scores):
     """A reader's nodule."""
     words = "".join(f"<{key}>{value}</{key}>" for key, value in (SCORES | scores).items())
     words = f"<noduleID>{name}</noduleID><characteristics>{words}</characteristics>{rois}"
     return f"<unblindedReadNodule>{words}</unblindedReadNodule>"
 
 
-def message(series: str, sessions: Sequence[str], namespace: str = "http://www.nih.gov") -> str:
+def message(series, sessions, namespace="http://www.nih.gov"):
     """A file of readings, from the nodules of each reader."""
     parts = "".join(f"<readingSession>{nodules}<nonNodule/></readingSession>" for nodules in sessions)
     space = f' xmlns="{namespace}"' if namespace else ""

@@ -1,19 +1,38 @@
 """Folders of small volumes with masks, sound or spoilt in one place."""
 
 import csv
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import SimpleITK as sitk
 
-from gmmae.data.extraction.scan import Scan, make_frame
-
-SHAPE = (5, 16, 16)
-SPACING = (0.7, 0.8, 2.0)
-ORIGIN = (-20.0, 12.0, -150.0)
 COLUMNS = ("file", "patient", "coordX", "coordY", "coordZ", "diameter_mm")
+
+
+class Grid(NamedTuple):
+    """The geometry of a volume: voxels along z, y, x; spacing, origin and direction as SimpleITK has them."""
+
+    shape: tuple[int, ...] = (10, 16, 14)
+    spacing: Any = (0.8, 0.9, 1.5)
+    origin: Any = (10.0, -20.0, 30.0)
+    direction: Any = tuple(np.eye(3).ravel())
+
+    def at(self, index):
+        """The world points of indices x, y, z."""
+        return index @ (np.array(self.direction).reshape(3, 3) * self.spacing).T + self.origin
+
+    @property
+    def middle(self):
+        """The world point in the middle of the volume."""
+        return self.at((np.array(self.shape[::-1]) - 1) / 2)
+
+    def around(self, point, **changes):
+        """A grid with other values whose middle is a point."""
+        grid = self._replace(**changes)
+        return grid._replace(origin=point - grid.middle + grid.origin)
+
+
+CASES = Grid((5, 16, 16), (0.7, 0.8, 2.0), (-20.0, 12.0, -150.0))
 
 
 class Case(NamedTuple):
@@ -24,58 +43,44 @@ class Case(NamedTuple):
     row: list[object]
 
 
-def image(values: np.ndarray, origin=ORIGIN, spacing=SPACING, direction=None) -> sitk.Image:
+def image(values, origin, spacing, direction):
     """Returns an image of an array with a geometry."""
     image = sitk.GetImageFromArray(values)
     image.SetSpacing(spacing)
     image.SetOrigin(origin)
-    if direction is not None:
-        image.SetDirection(direction)
+    image.SetDirection(direction)
     return image
 
 
-def scan_of(image: sitk.Image) -> Scan:
-    """Returns an image as a scan."""
-    frame = make_frame(image.GetSpacing(), image.GetOrigin(), image.GetDirection())
-    return Scan(sitk.GetArrayFromImage(image), frame)
-
-
-def world(index_zyx: Sequence[float]) -> tuple[float, ...]:
+def world(index_zyx):
     """Returns the world point of an index, rounded as in a CSV."""
-    return tuple(round(o + s * i, 4) for o, s, i in zip(ORIGIN, SPACING, index_zyx[::-1], strict=True))
+    return CASES.at(index_zyx[::-1]).round(4).tolist()
 
 
-def case(number: int, ending: str = ".mha") -> Case:
+def case(number):
     """Returns a ball of tissue in noisy lung, off the middle. Its CSV row names the centre."""
     rng = np.random.default_rng(number)
     centre = np.array([2, 7, 8]) + rng.integers(-1, 2, 3)
-    z, y, x = np.indices(SHAPE)
+    z, y, x = np.indices(CASES.shape)
     mask = (4 * (z - centre[0]) ** 2 + (y - centre[1]) ** 2 + (x - centre[2]) ** 2) <= 7
-    values = np.where(mask, -50, -850) + np.rint(rng.normal(0, 30, SHAPE))
-    row = [f"n{number}{ending}", f"P{number}", *world(centre.tolist()), 4.0]
+    values = np.where(mask, -50, -850) + np.rint(rng.normal(0, 30, CASES.shape))
+    row = [f"n{number}.mha", f"P{number}", *world(centre), 4.0]
     return Case(values.astype(np.int16), mask.astype(np.uint8), row)
 
 
-def write(root: Path, count: int = 4, ending: str = ".mha", spoil: Callable[[Case, int], Case | None] | None = None) -> Path:
-    """Writes a folder of `count` volumes with `images/`, `masks/` and `nodules.csv`, each case changed by `spoil` first.
-
-    If `spoil` returns None, it has written the files itself or left them out.
-    """
-    for folder in ("images", "masks"):
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    rows: list[list[object]] = []
+def write(root, count=4, spoil=lambda sound, _: sound):
+    """Writes a folder of `count` volumes with `images/`, `masks/` and `nodules.csv`, each case changed by `spoil` first."""
+    rows = []
     for number in range(count):
-        sound = case(number, ending)
-        changed = spoil(sound, number) if spoil else sound
-        rows.append((changed or sound).row)
-        if changed is not None:
-            sitk.WriteImage(image(changed.values), str(root / "images" / str(changed.row[0])))
-            sitk.WriteImage(image(changed.mask), str(root / "masks" / str(changed.row[0])))
+        changed = spoil(case(number), number)
+        rows.append(changed.row)
+        write_image(root / "images" / str(changed.row[0]), changed.values, CASES)
+        write_image(root / "masks" / str(changed.row[0]), changed.mask, CASES)
     write_rows(root / "nodules.csv", rows)
     return root
 
 
-def write_rows(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS):
+def write_rows(path, rows, columns=COLUMNS):
     """Writes a CSV."""
     with path.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
@@ -85,29 +90,6 @@ def write_rows(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[s
 # reproduces such a field on every grid, so a volume that is written on another grid must give the same cube.
 
 CSV, ANNOTATIONS = "nodules.csv", "annotations.csv"
-
-
-class Grid(NamedTuple):
-    """The geometry of a volume: voxels along z, y, x; spacing, origin and direction as SimpleITK has them."""
-
-    shape: tuple[int, int, int] = (10, 16, 14)
-    spacing: tuple[float, float, float] = (0.8, 0.9, 1.5)
-    origin: tuple[float, float, float] = (10.0, -20.0, 30.0)
-    direction: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
-
-    def at(self, index) -> np.ndarray:
-        """The world points of indices x, y, z."""
-        return index @ (np.array(self.direction).reshape(3, 3) * self.spacing).T + self.origin
-
-    @property
-    def middle(self) -> np.ndarray:
-        """The world point in the middle of the volume."""
-        return self.at((np.array(self.shape[::-1]) - 1) / 2)
-
-    def around(self, point: np.ndarray, **changes: tuple) -> "Grid":
-        """A grid with other values whose middle is a point."""
-        grid = self._replace(**changes)
-        return grid._replace(origin=tuple((point - grid.middle + grid.origin).tolist()))
 
 
 GRID = Grid()
@@ -126,19 +108,19 @@ class Nodule(NamedTuple):
     level: float
     slope: np.ndarray
 
-    def _points(self, grid: Grid) -> np.ndarray:
+    def _points(self, grid):
         return grid.at(np.moveaxis(np.indices(grid.shape)[::-1], 0, -1)) - CENTRE
 
-    def field(self, grid: Grid = GRID) -> np.ndarray:
+    def field(self, grid=GRID):
         """The nodule's HU on a grid."""
         return np.rint(self.level + self._points(grid) @ self.slope).astype(np.int16)
 
-    def ball(self, grid: Grid = GRID) -> np.ndarray:
+    def ball(self, grid=GRID):
         """The nodule's voxels on a grid."""
         return (np.linalg.norm(self._points(grid), axis=-1) < self.diameter_mm / 2).astype(np.uint8)
 
 
-def _nodule(number: int) -> Nodule:
+def _nodule(number):
     rng = np.random.default_rng(number)
     slope = rng.uniform(4, 16, 3) * rng.choice([-1, 1], 3)
     category = ("solid", "part-solid")[number % 2]
@@ -149,13 +131,13 @@ NODULES = tuple(map(_nodule, range(6)))
 """The nodules of the folder; the first two are of one patient."""
 
 
-def write_image(path: Path, voxels: np.ndarray, grid: Grid = GRID, compressed: bool = False):
+def write_image(path, voxels, grid=GRID, compressed=False):
     """Writes an array with a geometry in the format of the file's ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sitk.WriteImage(image(voxels, grid.origin, grid.spacing, grid.direction), str(path), compressed)
 
 
-def write_cubes(folder: Path):
+def write_cubes(folder):
     """Writes a folder of volumes and masks with a CSV."""
     rows = []
     for nodule in NODULES:
@@ -166,7 +148,7 @@ def write_cubes(folder: Path):
     write_rows(folder / CSV, rows, (*COLUMNS, "category"))
 
 
-def write_luna16(folder: Path):
+def write_luna16(folder):
     """Writes three scans in LUNA16's shape, the first and the last of two nodules."""
     rows = []
     for number, (uid, sides) in enumerate({"1.2.840.1": (-1, 1), "1.2.840.2": (0,), "1.2.840.3": (-1, 1)}.items()):
@@ -177,7 +159,7 @@ def write_luna16(folder: Path):
     write_rows(folder / ANNOTATIONS, rows, ("seriesuid", *COLUMNS[2:]))
 
 
-def arrays() -> dict[str, np.ndarray]:
+def arrays():
     """Returns the arrays of an `.npz` of volumes."""
     return {
         "volumes": np.stack([nodule.field() for nodule in NODULES]),
@@ -190,12 +172,12 @@ def arrays() -> dict[str, np.ndarray]:
     }
 
 
-def read_rows(path: Path) -> list[list[str]]:
+def read_rows(path):
     """Returns the cells of a CSV, the header first."""
     with path.open(newline="") as file:
         return list(csv.reader(file))
 
 
-def table_path(folder: Path) -> Path:
+def table_path(folder):
     """Returns the CSV of a folder."""
     return next(path for name in (CSV, ANNOTATIONS) if (path := folder / name).is_file())

@@ -45,5 +45,4 @@ def test_the_verdict_says_where_the_diameter_alone_is_ahead(diameter, ahead):
     results = [
         Result(kind, 1, LINEAR, Estimate(*auc), 0.0, Estimate(), 0.0, [], np.zeros((20, 2))) for kind, auc in aucs.items()
     ]
-    said = verdict(results, np.arange(20).astype(str), "patient")
-    assert ("the diameter alone is ahead" in said) == ahead
+    assert ("the diameter alone is ahead" in verdict(results, np.arange(20).astype(str), "patient")) == ahead

@@ -19,8 +19,7 @@ def mixtures(k=7, n=3):
 def test_they_are_the_same_for_all_symmetries_of_the_cube_and_any_order(n):
     weights, means, covariances = mixtures(n=n)
     expected = mixture_features(weights, means, covariances)
-    turns = itertools.product(itertools.permutations(np.eye(n)), itertools.product((1, -1), repeat=n))
-    for axes, signs in turns:
+    for axes, signs in itertools.product(itertools.permutations(np.eye(n)), itertools.product((1, -1), repeat=n)):
         turn = np.array(axes) * signs
         turned = mixture_features(weights[:, ::-1], means[:, ::-1] @ turn.T, turn @ covariances[:, ::-1] @ turn.T)
         np.testing.assert_allclose(turned, expected, rtol=1e-6, atol=1e-9)

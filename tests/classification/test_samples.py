@@ -15,11 +15,9 @@ def loaded(folder, rule, **columns):
     return load(DataConfig(source="cubes", root=root, cache=cache, crop="whole", shape=8, workers=1), rule)
 
 
-@pytest.mark.parametrize("rule", [LabelRule(), LabelRule("malignant")], ids=["categories", "a column"])
-@pytest.mark.parametrize(
-    ("labels", "classes"), [([0, 1, np.nan], ("0.0", "1.0")), (["0", "1", "NA"], ("0", "1"))], ids=["nan", "NA"]
-)
-@pytest.mark.parametrize("limits", [(), (0, 1)], ids=["text", "limits"])
+@pytest.mark.parametrize("rule", [LabelRule(), LabelRule("malignant")])
+@pytest.mark.parametrize(("labels", "classes"), [([0, 1, np.nan], ("0.0", "1.0")), (["0", "1", "NA"], ("0", "1"))])
+@pytest.mark.parametrize("limits", [(), (0, 1)])
 def test_nan_and_na_are_no_labels(tmp_path, rule, labels, classes, limits):
     malignant = np.resize(labels, 60)
     labelled = loaded(tmp_path, LabelRule(rule.column, *limits), malignant=malignant, categories=malignant)

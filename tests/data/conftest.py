@@ -1,11 +1,9 @@
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-import SimpleITK as sitk
 
 from gmmae.data.extraction import annotations
 from gmmae.data.settings import DataConfig
@@ -21,28 +19,23 @@ class Scan(NamedTuple):
     matrix: np.ndarray
     origin: np.ndarray
 
-    def image(self) -> sitk.Image:
-        """The scan as SimpleITK has it."""
-        spacing = np.linalg.norm(self.matrix, axis=0)
-        return volume_folders.image(self.voxels, self.origin, spacing, (self.matrix / spacing).ravel())
-
-    def write(self, path: Path, compressed: bool = False) -> Path:
+    def write(self, path, compressed=False):
         """Writes it with SimpleITK, as any suffix it knows."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sitk.WriteImage(self.image(), str(path), compressed)
+        spacing = np.linalg.norm(self.matrix, axis=0)
+        geometry = volume_folders.Grid(self.voxels.shape, spacing, self.origin, (self.matrix / spacing).ravel())
+        volume_folders.write_image(path, self.voxels, geometry, compressed)
         return path
 
 
 @pytest.fixture(scope="session")
-def blob_scan() -> Callable[..., Scan]:
+def blob_scan():
     """A scan of a Gaussian blob at a world point on a ramp, with any direction and spacing; the point is its 0.4 to 0.6."""
 
-    def make(point, direction, spacing, shape=(40, 50, 60)) -> Scan:
+    def make(point, direction, spacing, shape=(40, 50, 60)):
         size = np.array(shape[::-1])
         matrix = np.array(direction, float).reshape(3, 3) * np.array(spacing)
         origin = np.array(point) - matrix @ (size * (0.4, 0.5, 0.6) + (0.13, 0.37, 0.71))
-        index = np.moveaxis(np.indices(shape)[::-1], 0, -1)
-        offset = index @ matrix.T + origin - point
+        offset = np.moveaxis(np.indices(shape)[::-1], 0, -1) @ matrix.T + origin - point
         voxels = -900 + 1200 * np.exp(-(offset**2).sum(-1) / (2 * 3.0**2)) + offset @ (1.0, 2.0, -1.5)
         return Scan(np.rint(voxels).astype(np.int16), matrix, origin)
 
@@ -50,10 +43,10 @@ def blob_scan() -> Callable[..., Scan]:
 
 
 @pytest.fixture
-def luna_folder(tmp_path, blob_scan) -> Callable[..., DataConfig]:
+def luna_folder(tmp_path, blob_scan):
     """A LUNA16 folder of sound scans `a`, `b`, …, one blob each at (10, -20, 30) mm, and the configuration that reads it."""
 
-    def make(scans: str = "ab", rows=None, columns=COLUMNS, compressed: bool = False, **options) -> DataConfig:
+    def make(scans="ab", rows=None, columns=COLUMNS, compressed=False, **options):
         root = tmp_path / "luna"
         for i, uid in enumerate(scans):
             scan = blob_scan((10, -20, 30), np.eye(3), (0.7, 0.7, 1.25))
@@ -69,7 +62,7 @@ def luna_folder(tmp_path, blob_scan) -> Callable[..., DataConfig]:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def shared_data():
     """Real nodules, where they are: `$GMMAE_TEST_DATA`, or `shared/data` beside the project."""
     place = Path(os.environ.get("GMMAE_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
     if not (place / "luna16_nodules").is_dir():

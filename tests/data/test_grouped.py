@@ -19,8 +19,7 @@ def test_a_bootstrap_draws_whole_patients_and_its_interval_is_that_of_the_mean()
 
 @pytest.mark.parametrize(("values", "groups"), [([1.0, 2, 6], "aaa"), ([1.0, math.nan], "ab"), ([1.0, math.inf], "ab")])
 def test_one_group_and_what_is_not_finite_have_no_interval(values, groups):
-    found = grouped.mean(np.array(values), [*groups])
-    assert found == pytest.approx((np.mean(values), math.nan, math.nan), nan_ok=True)
+    assert grouped.mean(np.array(values), [*groups]) == pytest.approx((np.mean(values), math.nan, math.nan), nan_ok=True)
 
 
 def test_the_auc_is_that_of_scikit_learn_with_any_weights():

@@ -26,13 +26,12 @@ COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient")
     [
         (("", "P1", "P2", "P2", "P3", "P3"), "P1 P1 P2 P2 P3 P3"),
         (("P1", "p1 ", "P2", " P2", "P3", "p3"), "P1 P1 P2 P2 P3 P3"),
-        (("12", "12.0", "13.0", "13", "120", "120"), "12 12 13 13 120 120"),
+        (("12", "12.0", "13.0", "13", "120", "120"), "12 12 13 13 120 120"),  # a column of numbers
         (("007", "7", "7.0", "07", "P3", "P3"), "007 007 007 007 P3 P3"),
         (("nan", "None", "NA", "n/a", "P3", "P3"), "a a b b P3 P3"),
-        (("P1", "P4", "P2", "P5", "P3", "P6"), "P1 P1 P2 P2 P3 P3"),
-        (("P1", "P4", "P2", "P5", "P3", "P4"), "P1 P1 P2 P2 P1 P1"),
+        (("P1", "P4", "P2", "P5", "P3", "P6"), "P1 P1 P2 P2 P3 P3"),  # two patients of a scan
+        (("P1", "P4", "P2", "P5", "P3", "P4"), "P1 P1 P2 P2 P1 P1"),  # a chain
     ],
-    ids=["blank", "case", "a column of numbers", "leading zeros", "nan", "two patients of a scan", "a chain"],
 )
 def test_no_scan_is_divided_whatever_its_rows_say_of_the_patient(luna_folder, patients, groups):
     rows = [("aabbcc"[i], 10 + 0.3 * i, -20, 30, 8, patient) for i, patient in enumerate(patients)]
@@ -41,21 +40,21 @@ def test_no_scan_is_divided_whatever_its_rows_say_of_the_patient(luna_folder, pa
     assert not {nodules.names[i][0] for i in split.train} & {nodules.names[i][0] for i in split.validation}
 
 
-@pytest.mark.parametrize("wrong", ["x", "-1", "9"], ids=["no number", "negative", "the place of another row"])
+@pytest.mark.parametrize("wrong", ["x", "-1", "9"])
 def test_a_row_that_cannot_be_used_still_says_whose_scan_it_is(luna_folder, wrong):
     rows = [(uid, 10, -20, 30, mm, patient) for uid, mm, patient in zip("abca", (8, 8, 8, wrong), "1232", strict=True)]
     assert load(luna_folder("abc", rows, COLUMNS, on_error="skip")).groups == ("1", "1", "3")
 
 
-def cubes(root: Path, **options) -> DataConfig:
+def cubes(root, **options):
     return DataConfig(source="cubes", root=str(root), cache=str(root.parent / "cache"), **options)
 
 
-def noise(count: int) -> np.ndarray:
+def noise(count):
     return np.random.default_rng(0).integers(-1000, 400, (count, 6, 8, 9)).astype(np.int16)
 
 
-def arrays(path: Path, volumes: np.ndarray, **more) -> DataConfig:
+def arrays(path, volumes, **more):
     np.savez(path, volumes=volumes, **more)
     return cubes(path, crop="whole")
 
@@ -86,7 +85,7 @@ def test_a_column_of_cases_and_controls_names_no_patients_unless_it_is_named(tmp
     assert len(divided.validation) == (5 if words else 3)
 
 
-@pytest.mark.parametrize("spacing", [{}, {"spacing_mm": np.full((4, 3), 0.7)}], ids=["none", "spacing"])
+@pytest.mark.parametrize("spacing", [{}, {"spacing_mm": np.full((4, 3), 0.7)}])
 def test_arrays_that_are_cut_without_a_spacing_are_named(tmp_path, capsys, spacing):
     load(dataclasses.replace(arrays(tmp_path / "d.npz", noise(4), diameter_mm=np.full(4, 3), **spacing), crop="1.25x"))
     assert ("4 arrays without a spacing are cut as if a voxel were 1 mm" in capsys.readouterr().err) == (not spacing)
@@ -95,11 +94,10 @@ def test_arrays_that_are_cut_without_a_spacing_are_named(tmp_path, capsys, spaci
 @pytest.mark.parametrize(
     ("patients", "column", "others", "groups"),
     [
-        (("P0", "P1", "", ""), "subject", ("", "S1", "S1", "S2"), ("P0", "P1", "P1", "S2")),
-        (("P0", "P1", "P2", "P3"), "subject", ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),
-        (("P0", "P1", "", "P3"), "seriesuid", ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),
+        (("P0", "P1", "", ""), "subject", ("", "S1", "S1", "S2"), ("P0", "P1", "P1", "S2")),  # each fills the other's gaps
+        (("P0", "P1", "P2", "P3"), "subject", ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),  # a number for each image
+        (("P0", "P1", "", "P3"), "seriesuid", ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),  # cubes of one series
     ],
-    ids=["each other's gaps", "a number for each image", "cubes of one series"],
 )
 def test_columns_of_patients_and_series_are_read_together(tmp_path, patients, column, others, groups):
     root = folders.write(tmp_path / "cubes")
@@ -181,7 +179,7 @@ def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, kind)
         values = case.values if kind == "voxels" else case.values + 1
         return case._replace(row=[f"new_{case.row[0]}", patient, *case.row[2:]], values=values)
 
-    roots = [folders.write(tmp_path / name, spoil=spoil) for name, spoil in (("cubes", lambda case, i: case), ("more", other))]
+    roots = [folders.write(tmp_path / name, **more) for name, more in (("cubes", {}), ("more", {"spoil": other}))]
     if kind == "named column":
         for root in roots:
             replaced("patient", "family", 1)(root)

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from gmmae.config.rules import ConfigError
@@ -11,7 +9,6 @@ from gmmae.data.settings import DataConfig
     [
         (3, 16, (16, 16, 16)),
         (3, (16, 24, 20), (16, 24, 20)),
-        (2, 16, (16, 16, 16)),
         (2, (24, 20), (24, 24, 20)),
         (1, 30, (30, 30, 30)),
     ],
@@ -27,11 +24,3 @@ def test_the_size_is_one_number_or_one_for_each_axis(ndim, size, volume_shape):
 def test_a_size_that_fits_no_volume_is_refused(size):
     with pytest.raises(ConfigError, match=r"one number, or one for each of data.ndim = 3 axes; got "):
         DataConfig(shape=size)
-
-
-def test_cubes_with_a_window_of_their_own_are_no_hu():
-    cubes = DataConfig(source="cubes")
-    own = dataclasses.replace(cubes, window=(0.0, 1.0))
-    wide = DataConfig(source="luna16", window=(-1200.0, 600.0))
-    assert [(config.hu, config.outside) for config in (cubes, own, wide)] == [(True, -1000), (False, 0), (True, -1000)]
-    assert dataclasses.replace(own, padding="replicate").outside is None

@@ -14,11 +14,6 @@ from gmmae.workloads.configuration import read_config
 SAMPLES = st.lists(st.tuples(st.integers(0, 12), st.sampled_from("abc")), min_size=2, max_size=40)
 
 
-def reachable(sizes: list[int]) -> set[int]:
-    """Every sum of a choice of groups, by trying all choices."""
-    return {sum(c) for n in range(len(sizes) + 1) for c in itertools.combinations(sizes, n)}
-
-
 @settings(max_examples=60, deadline=None)
 @given(SAMPLES, st.integers(1, 39), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_groups_stay_whole_the_count_is_the_nearest_possible_and_the_order_does_not_matter(samples, asked, seed, random):
@@ -29,7 +24,8 @@ def test_groups_stay_whole_the_count_is_the_nearest_possible_and_the_order_does_
     assert sorted([*train, *validation]) == list(range(len(samples)))
     held_out = {groups[i] for i in validation}
     assert not {groups[i] for i in train} & held_out
-    sums = reachable([groups.count(g) for g in set(groups)]) - {0, len(samples)}
+    sizes = [groups.count(g) for g in set(groups)]
+    sums = {sum(c) for n in range(1, len(sizes)) for c in itertools.combinations(sizes, n)}  # of all choices of groups
     assert abs(len(validation) - asked) == min(abs(t - asked) for t in sums)
     random.shuffle(samples)
     there = split([f"g{g}" for g, _ in samples], [c for _, c in samples], asked, seed, whole=False)
@@ -99,8 +95,7 @@ def test_folds_hold_every_sample_once_and_divide_no_group():
     groups = [f"g{i // 3}" for i in range(50)]
     categories = ["a" if i % 4 else "b" for i in range(50)]
     folds = [fold(groups, categories, 5, number, seed=0) for number in range(5)]
-    held_out = np.concatenate([one.validation for one in folds])
-    assert sorted(held_out.tolist()) == list(range(50))
+    assert sorted(np.concatenate([one.validation for one in folds]).tolist()) == list(range(50))
     for train, validation in folds:
         assert sorted([*train, *validation]) == list(range(50))
         assert not {groups[i] for i in train} & {groups[i] for i in validation}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gmmae.data.volumes import DataError, from_density, masses, to_density
+from gmmae.data.volumes import from_density, masses, to_density
 
 WINDOW = (-1000.0, 400.0)
 
@@ -10,7 +10,7 @@ def cubes(ndim):
     return np.random.default_rng(ndim).integers(-1200, 700, (3, *[8] * ndim)).astype(np.int16)
 
 
-@pytest.mark.parametrize("shape", [(8,), (4, 6), (4, 8, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(8,), (4, 6), (4, 8, 5)])
 def test_a_density_integrates_to_one(shape):
     values = np.random.default_rng(0).uniform(-0.2, 1.2, (3, *shape)).astype(np.float32)
     means = to_density(values, (0.0, 1.0)).reshape(3, -1).mean(1)
@@ -20,14 +20,6 @@ def test_a_density_integrates_to_one(shape):
 def test_a_density_against_a_volume_worked_by_hand():
     hu = np.array([[-1000, -300, 400, 2000]], np.int16)  # windowed to 0, 1/2, 1, 1; voxels of length 2/4
     np.testing.assert_allclose(to_density(hu, WINDOW), [[0, 0.4, 0.8, 0.8]], rtol=1e-7)
-
-
-def test_a_volume_without_mass_is_refused_by_its_number():
-    hu = cubes(3)
-    hu[1] = -1000
-    message = r"the window's lower end, -1000; volume 1 has none: lower data\.window"
-    with pytest.raises(DataError, match=message):
-        to_density(hu, WINDOW)
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])

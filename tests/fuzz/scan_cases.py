@@ -35,7 +35,7 @@ from tests.volume_folders import ANNOTATIONS, CSV, NODULES, SCAN_GRID
 
 UID = "1.2.840.2"
 SCAN, RAW, ZRAW = (f"subset1/{UID}.{ending}" for ending in ("mhd", "raw", "zraw"))
-HOST, HOST_RAW = "subset1/b.mhd", "subset1/b.raw"
+HOST, HOST_RAW = "subset1/turned.mhd", "subset1/turned.raw"
 GONE = rows(lambda rows: [row for row in rows if row[0] != UID])
 LOST = left_out(GONE, UID)
 PERHAPS = LOST._replace(reads=unchanged)
@@ -199,13 +199,13 @@ GENERATED = [
     *generated(BOTH, reads(), {"._ files of macOS": copied(CSV, f"images/._{NEW}")}),
 ]
 
-HOST_LOST = left_out(gone("subset1"), "b.mhd")
+HOST_LOST = left_out(gone("subset1"), "turned.mhd")
 HOSTS = [
     *hosts(HOST_LOST, broken(HOST, HOST_RAW)),
     *hosts(HOST_LOST._replace(reads=itself), {"air alone": voxels(HOST, lambda v: v * 0 - 1000)}),
     *hosts(
         reads(),
-        {"._ files of macOS": content("subset1/._b.mhd", APPLE_DOUBLE), "other files": content("subset0/Thumbs.db", "x")},
+        {"._ files of macOS": content("subset1/._turned.mhd", APPLE_DOUBLE), "other files": content("subset0/Thumbs.db", "x")},
     ),
     *dialects(hosts, ANNOTATIONS),
     *centres(hosts, ANNOTATIONS),

@@ -11,7 +11,6 @@ import pytest
 
 from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import run_keys
-from gmmae.training.loop import run
 from tests import medmnist_files, small, sweeps, volume_folders
 from tests.commands import run_gmmae
 from tests.fuzz import array_cases, csv_cases, place_cases, run_cases, scan_cases, volume_cases
@@ -22,11 +21,6 @@ from tests.generation.nodules import balls
 
 MODULES = (csv_cases, volume_cases, scan_cases, array_cases, place_cases, run_cases)
 CALLS = [(case, command) for module in MODULES for case in module.CASES for command in case.commands]
-
-
-def train(path, config):
-    """Trains a small run."""
-    run(config, path, small.Recorder())
 
 
 def write_sweep(path):
@@ -51,22 +45,9 @@ def write_real(path):
     write_npz(path, volumes=nodules.values, masks=nodules.masks, **texts)
 
 
-def write_medmnist(path):
-    """Writes a folder with a file of MedMNIST's form."""
-    path.mkdir()
-    medmnist_files.write(path / "nodulemnist3d.npz")
-
-
-def write_chests(path):
-    """Writes two scans with a lung, and the row of one nodule."""
-    chests.write_chest(path / "subset0/a.mhd")
-    chests.write_chest(path / "subset1/b.mhd", direction=(-1, -1, 1))
-    chests.write_annotations(path, [("a", 20.0, 85.5, -250.0, 6.5)])
-
-
 def write_generated(path):
     """Writes nodules of a generator."""
-    train(path.with_name("generator of them"), GENERATOR)
+    small.finish(GENERATOR, path.with_name("generator of them"))
     run_gmmae("generate", path.with_name("generator of them"), "--count", 30, "--out", path)
 
 
@@ -75,13 +56,13 @@ CLEAN = {
     "cubes": volume_folders.write_cubes,
     "luna16": volume_folders.write_luna16,
     "npz": lambda path: write_npz(path, **volume_folders.arrays()),
-    "medmnist": write_medmnist,
-    "chest": write_chests,
+    "medmnist": lambda path: medmnist_files.write(path / "nodulemnist3d.npz"),
+    "chest": chests.write_scans,
     "real": write_real,
     "generated": write_generated,
-    "nodules": lambda path: train(path, small.small(stop__max_epochs=1)),
-    "generator": lambda path: train(path, GENERATOR),
-    "unet": lambda path: train(path, small.changed(small.SMALL_SEGMENTATION, stop__max_epochs=1, model__features=(2,))),
+    "nodules": lambda path: small.finish(small.small(stop__max_epochs=1), path),
+    "generator": lambda path: small.finish(GENERATOR, path),
+    "unet": lambda path: small.finish(small.changed(small.SMALL_SEGMENTATION, stop__max_epochs=1, model__features=(2,)), path),
     "sweep": write_sweep,
 }
 """Functions that make the clean folders and runs."""

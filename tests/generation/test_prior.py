@@ -44,8 +44,7 @@ def test_the_few_without_a_category_or_of_a_rare_one_are_no_more_often_donors_th
     rng = np.random.default_rng(2)
     training, labels = rng.normal(size=(60, 70)), np.repeat(["benign", "malignant", label], [29, 29, 2])
     training[:29, 0] += 5.0
-    donors = np.repeat(np.arange(29, 58), 40)
-    neighbours = priors.draw(priors.fit(training, labels.tolist()), donors, 1.3, rng)[1][:, 1]
+    neighbours = priors.draw(priors.fit(training, labels.tolist()), np.repeat(np.arange(29, 58), 40), 1.3, rng)[1][:, 1]
     assert np.isin(neighbours, (58, 59)).mean() < 0.15  # 2 of 60 by chance
 
 

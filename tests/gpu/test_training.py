@@ -1,15 +1,12 @@
 """Training on a GPU computes what it computes on a CPU, and on several GPUs what it computes on one."""
 
-from typing import Any
-
 import jax
 import numpy as np
 import pytest
 
-from gmmae.config.schema import Config
-from gmmae.training import compilation, loop, programs
+from gmmae.training import compilation, programs
 from gmmae.training.parallel import Devices
-from tests.small import Recorder, small
+from tests.small import finish, small
 
 pytestmark = pytest.mark.usefixtures("optimised")
 
@@ -17,7 +14,7 @@ SMOOTH = {"model__activation": "silu"}
 """The reason for no ReLU: with it two runs part once an input within rounding of zero falls on the other side."""
 
 
-def course(config: Config, devices: tuple[Any, ...], epochs: int = 2) -> tuple[np.ndarray, list[np.ndarray]]:
+def course(config, devices, epochs=2):
     """Each step's loss, the validation's behind them, and the parameters at the end."""
     setup, found = compilation.prepare(config, Devices(devices)), []
     with compilation.precision_context(config):
@@ -56,7 +53,7 @@ def test_the_exact_reduction_has_the_same_bits_twice_and_on_all_gpus(gpus):
 
 
 def test_a_run_has_the_losses_of_its_programs(gpus, tmp_path):
-    config, display = small(**SMOOTH, parallel__devices=1, stop__max_epochs=9), Recorder()
-    loop.run(config, tmp_path, display)
+    config = small(**SMOOTH, parallel__devices=1, stop__max_epochs=9)
+    _, display = finish(config, tmp_path)
     expected = course(config, gpus[:1], 9)[0].reshape(9, -1)[:, -1]
     np.testing.assert_allclose([row.val_loss for row in display.rows], expected, rtol=1e-4)

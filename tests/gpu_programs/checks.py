@@ -3,13 +3,12 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
 
 from benchmarks import hlo
-from benchmarks.device_programs import Reading, meetings_text
+from benchmarks.device_programs import meetings_text
 
 
 class Bound(NamedTuple):
@@ -112,17 +111,17 @@ class Asked(NamedTuple):
     bound: Bound
 
 
-def faults(epoch: Reading, asked: Asked) -> list[str]:
+def faults(epoch, asked):
     """Each thing that an epoch's program breaks, in a line."""
     return [*_meetings(epoch, asked), *_host(epoch, asked), *_bounds(epoch, asked.bound), *_arithmetic(epoch, asked.mode)]
 
 
-def validation_faults(validation: Reading, asked: Asked) -> list[str]:
+def validation_faults(validation, asked):
     """Likewise of a validation's, whose size has no bound."""
     return [*_host(validation, asked), *_arithmetic(validation, asked.mode)]
 
 
-def _meetings(epoch: Reading, asked: Asked) -> Iterator[str]:
+def _meetings(epoch, asked):
     """The gradient and the loss travel together, once: over the tree of the exact reduction once a level."""
     size, levels = 4 * (asked.parameters + 1), int(math.log2(asked.devices))
     what, times = ("collective-permute", levels) if asked.mode == "exact" else ("all-reduce", min(1, levels))
@@ -130,7 +129,7 @@ def _meetings(epoch: Reading, asked: Asked) -> Iterator[str]:
         yield f"devices must meet in {meetings_text([(what, size)] * times)}; got {meetings_text(epoch.meetings)}"
 
 
-def _host(reading: Reading, asked: Asked) -> Iterator[str]:
+def _host(reading, asked):
     if reading.host:
         yield f"nothing may go to or come from the host in a step; got {', '.join(reading.host)}"
     if reading.open_loops and asked.mode != "exact":
@@ -139,7 +138,7 @@ def _host(reading: Reading, asked: Asked) -> Iterator[str]:
         yield f"every launch must be of a known kind; got {reading.kernels[hlo.OTHER]} of others"
 
 
-def _bounds(epoch: Reading, bound: Bound) -> Iterator[str]:
+def _bounds(epoch, bound):
     launches, temporary_mb = sum(epoch.kernels.values()), epoch.temporary / 1e6
     if launches > bound.launches:
         yield f"a step may have {bound.launches} launches; got {launches}"
@@ -149,7 +148,7 @@ def _bounds(epoch: Reading, bound: Bound) -> Iterator[str]:
         yield f"temporary memory may be {bound.temporary_mb} MB; got {temporary_mb:.1f}"
 
 
-def _arithmetic(reading: Reading, mode: str) -> Iterator[str]:
+def _arithmetic(reading, mode):
     rounded = {product.scope for product in reading.products if not product.full}
     wrong = {scope for scope in rounded if mode != "tf32" or not re.search(IN_TF32, scope)}
     if wrong:

@@ -49,8 +49,7 @@ def test_the_last_stage_of_a_growing_batch_meets_once_a_step_and_keeps_to_its_me
     setup = compilation.stages(compilation.prepare(growing, devices))[-1]
     assert (setup.train_plan.batch, setup.train_plan.steps) == (batch, STEPS)
     with compilation.precision_context(growing):
-        state = devices.replicate(compilation.blank_state(growing, setup.workload))
-        program = programs.compile_training(setup, state)[0]
+        program = programs.compile_training(setup, devices.replicate(compilation.blank_state(growing, setup.workload)))[0]
     assert faults(read(program, STEPS), Asked("float32", 8, PARAMETERS, GROWN)) == []
 
 
@@ -60,7 +59,7 @@ def test_the_memory_of_a_step_is_known_for_gpus_that_are_not_there():
     assert 0.5 < half / whole < 1
 
 
-def epoch_of_small(target: str) -> str:
+def epoch_of_small(target):
     """The text of the compiled epoch of the smallest run."""
     config, devices = small(data__augment=False), topology(target, 1, 1)
     setup = compilation.prepare(config, devices)

@@ -14,8 +14,7 @@ from tests.launched import python
 
 def fitted(size, **changes):
     """A small model, three volumes, and initial parameters."""
-    config = ModelConfig(filters=(3,), kernels=(3,), latent_dim=6, components=4, **changes)
-    module: Any = autoencoder(config, len(size))
+    module: Any = autoencoder(ModelConfig(filters=(3,), kernels=(3,), latent_dim=6, components=4, **changes), len(size))
     volumes = jax.random.uniform(jax.random.key(len(size)), (3, *size))
     return module, volumes, jax.jit(module.init)(jax.random.key(0), volumes)
 
@@ -39,7 +38,7 @@ def test_parameters_follow_the_number_of_axes(n, padding, left):
 
 
 @pytest.mark.parametrize(
-    "size", [(5, 7), *(pytest.param(size, marks=pytest.mark.slow) for size in [(6,), (6, 6, 6), (4, 7, 5)])], ids=str
+    "size", [(5, 7), *(pytest.param(size, marks=pytest.mark.slow) for size in [(6,), (6, 6, 6), (4, 7, 5)])]
 )
 def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(size):
     n = len(size)
@@ -53,7 +52,7 @@ def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(size):
     np.testing.assert_allclose(output.reshape(3, -1), density(mixture, grid(size, n)), rtol=1e-4)
 
 
-@pytest.mark.parametrize("size", [(12, 6), pytest.param((4, 12, 6), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("size", [(12, 6), pytest.param((4, 12, 6), marks=pytest.mark.slow)])
 def test_ranges_of_the_mixture_are_those_of_the_options_with_the_floor_in_voxels_of_each_axis(size):
     module, volumes, params = fitted(size, covariance="paper", rho="tanh", rho_limit=0.25, sigma_floor=0.75)
     low = [jnp.full(planes * 4, -1e4 * (name in ("sigma", "rho"))) for name, planes in head_planes(len(size)).items()]

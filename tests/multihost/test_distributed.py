@@ -7,16 +7,14 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gmmae.config.schema import Config, changed
+from gmmae.config.schema import changed
 from gmmae.multihost import distributed
-from gmmae.training.records import Epoch
 from tests.launched import START_S, Launch
 from tests.multihost.test_launchers import HAND
 from tests.small import CHEAP, EXACT, fingerprint, finish, losses, small
@@ -26,13 +24,13 @@ pytestmark = pytest.mark.usefixtures("optimised")
 
 
 @pytest.fixture
-def pair(tmp_path) -> Iterator[Launch]:
+def pair(tmp_path):
     made = Launch(tmp_path / "logs", tmp_path / "two")
     yield made
     made.kill()
 
 
-def alone(config: Config, workdir: Path) -> list[Epoch]:
+def alone(config, workdir):
     """The same run in this process, on 4 devices."""
     return finish(config, workdir)[1].rows
 
@@ -62,7 +60,7 @@ def test_two_processes_are_one_run(tmp_path, pair, scaling):
 @pytest.mark.parametrize(
     ("epochs", "changes"),
     [(20, {}), (5, {"scaling": "growing", "optim__batch_doubling_epochs": (2,), **CHEAP})],
-    ids=["adam", "growing"],  # an optimiser gets the sum, see test_exact.py
+    # an optimiser gets the sum, see test_exact.py
 )
 def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_path, pair, epochs, changes):
     exact = EXACT | {"stop__max_epochs": epochs} | changes
@@ -166,7 +164,7 @@ def test_an_error_of_one_ends_the_other_with_its_words(pair):
     assert other.error.startswith("error: process 0 has ended: workdir must be a folder that can be written")
 
 
-def listening(*pids: int) -> list[tuple[str, int]]:
+def listening(*pids):
     """The addresses and ports at which processes listen, by Linux's tables; an IPv4 address by either table."""
     sockets = set()
     for pid in pids:
@@ -178,7 +176,7 @@ def listening(*pids: int) -> list[tuple[str, int]]:
     return [(socket.inet_ntoa(bytes.fromhex(address[-8:])[::-1]), int(port, 16)) for address, port in places]
 
 
-def strangers(address: str, port: int) -> Iterator[socket.socket]:
+def strangers(address, port):
     """A hundred who say nothing, and a hundred who say what nobody understands."""
     random = np.random.default_rng(port)
     for i in range(200):

@@ -42,22 +42,12 @@ def test_other_numbers_of_devices_or_threads_are_refused_on_a_cpu(monkeypatch, t
     [
         (Config(), True, "3"),
         (Config(scaling="weak", parallel=ParallelConfig(simulate_devices=8)), True, "3"),
-        (Config(scaling="local", parallel=ParallelConfig(simulate_devices=9)), True, "3"),
-        (Config(scaling="local", parallel=ParallelConfig(simulate_devices=8)), True, "1"),
-        (Config(scaling="local"), True, "1"),
-        (Config(scaling="weak"), True, "1"),
+        (Config(scaling="local", parallel=ParallelConfig(simulate_devices=9)), True, "3"),  # three replicas each
+        (Config(scaling="local", parallel=ParallelConfig(simulate_devices=8)), True, "1"),  # replicas that 3 do not divide
+        (Config(scaling="local"), True, "1"),  # a replica a device
+        (Config(scaling="weak"), True, "1"),  # its batch follows the devices
         (Config(parallel=ParallelConfig(devices=1)), True, None),
-        (Config(), False, None),
-    ],
-    ids=[
-        "strong",
-        "simulated",
-        "three replicas each",
-        "replicas that 3 do not divide",
-        "a replica a device",
-        "its batch follows the devices",
-        "a number is given",
-        "beside others",
+        (Config(), False, None),  # beside others
     ],
 )
 def test_a_run_takes_a_device_a_core_where_its_batch_follows_no_devices(monkeypatch, config, alone, devices):
@@ -89,7 +79,6 @@ print(os.environ == before)
 @pytest.mark.parametrize(
     ("given", "devices"),
     [({}, "2 8 1 8 1 1"), ({"JAX_NUM_CPU_DEVICES": "1"}, "1 8 1 8 1 1")],
-    ids=["nothing given", "one device given"],
 )
 def test_devices_follow_the_run_and_no_earlier_one_and_nothing_is_left_in_the_environment(tmp_path, given, devices):
     """The last run has one sample for training."""

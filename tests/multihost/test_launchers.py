@@ -39,11 +39,10 @@ SHOWN = "CUDA_VISIBLE_DEVICES"
         ({}, {}),
         ({}, SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}),
         ({}, MPIRUN | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}),
-        ({"auto": False}, SRUN),
-        ({}, BATCH),
+        ({"auto": False}, SRUN),  # the launcher is not asked
+        ({}, BATCH),  # a batch script is no step
         (HAND | {"num_processes": 1, "process_id": 0}, {}),
     ],
-    ids=["by default", "a task", "a process", "the launcher is not asked", "a batch script is no step", "by hand"],
 )
 def test_alone(options, environment):
     assert find(DistributedConfig(**options), environment) is None
@@ -53,7 +52,6 @@ def test_alone(options, environment):
     ("options", "environment", "host", "process", "devices"),
     [
         ({}, SRUN, "gpu03", 3, (1,)),
-        ({}, SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}, "gpu03", 0, (0,)),
         ({}, SRUN | ONE_HOST, "127.0.0.1", 3, (3,)),
         ({}, SRUN | {"SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, "gpu03", 3, ()),
         ({}, SRUN | {SHOWN: "0,1,2,3"}, "gpu03", 3, (1,)),

@@ -28,7 +28,7 @@ def batch(commands, tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     queued = tmp_path / "queued"
 
-    def run(code: int, tasks: int = 2, **environment: str) -> tuple[int, str]:
+    def run(code, tasks=2, **environment):
         commands(srun=f"exit {code}", scontrol=f'echo "$*" > {queued}')
         queued.unlink(missing_ok=True)
         environ = os.environ | {"SLURM_JOB_ID": "7", "SLURM_NTASKS": str(tasks)} | environment

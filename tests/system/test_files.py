@@ -20,7 +20,7 @@ from tests.interrupting import Killed, full_disk, killed, moments, tree
 from tests.launched import ROOT
 
 
-def fill(folder: Path, text: str = "new") -> None:
+def fill(folder, text="new"):
     (folder / "deep").mkdir()
     (folder / "deep" / "one").write_text(text)
     (folder / "mark").write_text(text)
@@ -30,7 +30,7 @@ NEW = {"deep/": b"", "deep/one": b"new", "mark": b"new"}
 ENDS = [(KeyboardInterrupt, False), (full_disk, False), (killed, True)]
 
 
-def write(out: Path, **options) -> None:
+def write(out, **options):
     with whole_folder(out, **options) as place:
         fill(place)
 

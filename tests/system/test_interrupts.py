@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,7 +21,7 @@ def test_the_first_signal_is_the_reason_and_sigterm_may_come_again():
 
 
 @pytest.fixture
-def _handled() -> Iterator[None]:
+def _handled():
     """Python's own handler of SIGINT, which is not there where the tests were started in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

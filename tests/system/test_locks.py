@@ -38,7 +38,7 @@ def failing(number):
     return fails
 
 
-@pytest.fixture(params=[None, errno.ENOLCK], ids=["flock", "ENOLCK"])
+@pytest.fixture(params=[None, errno.ENOLCK])
 def no_flock(request, monkeypatch):
     if request.param:
         monkeypatch.setattr(fcntl, "flock", failing(request.param))
@@ -63,8 +63,7 @@ def test_a_second_one_is_told_who_holds_it(tmp_path, held):
 
 @pytest.mark.usefixtures("no_flock")
 def test_one_that_waits_enters_when_the_first_one_leaves(held):
-    events: list[str] = []
-    waits = threading.Event()
+    events, waits = [], threading.Event()
 
     def busy(holder):
         waits.set()
@@ -117,7 +116,7 @@ def test_other_errors_of_the_file_system_are_not_hidden(held, monkeypatch):
 
 def test_the_lock_is_taken_on_a_file_that_is_open_for_writing(held, monkeypatch):
     # Otherwise NFS answers EBADF.
-    modes: list[int] = []
+    modes = []
     monkeypatch.setattr(fcntl, "flock", lambda file, operation: modes.append(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE))
     with held(refuse):
         pass

@@ -13,11 +13,11 @@ H100, V100, K80 = ("580.65.06", "9.0", "NVIDIA H100 80GB HBM3"), ("580.65.06", "
 
 
 @pytest.fixture
-def smi(tmp_path, monkeypatch):
+def smi(shell_scripts, monkeypatch):
     """Puts a host's `nvidia-smi` first on the path; without a GPU it says so."""
     for name in (nvidia.VISIBLE, *nvidia.MEMORY):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{shell_scripts.folder}:/usr/bin:/bin")
 
     def install(gpu, uuids=("GPU-1a", "GPU-2b"), code=0):
         driver, capability, name = gpu or ("", "", "")
@@ -27,10 +27,8 @@ def smi(tmp_path, monkeypatch):
             "uuid": "\n".join(uuids) * bool(gpu),
         }
         lines = [f'"--query-gpu={fields} --format=csv,noheader") answer="{answer}";;' for fields, answer in answers.items()]
-        program = tmp_path / "nvidia-smi"
         ending = ["esac", 'echo "${answer:-No devices were found}"', f"exit {code}"]
-        program.write_text("\n".join(["#!/bin/sh", 'case "$*" in', *lines, *ending]))
-        program.chmod(0o755)
+        shell_scripts.write(**{"nvidia-smi": "\n".join(['case "$*" in', *lines, *ending])})
 
     return install
 
@@ -45,7 +43,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("gpu", "extra", "warning"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(("gpu", "extra", "warning"), CASES.values(), ids=CASES)
 def test_make_installs_what_fits_the_gpu(tmp_path, smi, gpu, extra, warning):
     smi(gpu)
     command = ["make", "-n", f"VENV={tmp_path}/venv", f"{tmp_path}/venv/ready"]
@@ -81,8 +79,8 @@ def test_a_gpu_that_is_not_used_is_told_unless_it_was_ruled_out(smi):
     ("value", "names"),
     [("2,3", ["2", "3"]), (" GPU-x , MIG-y", ["GPU-x", "MIG-y"]), ("", []), ("0,-1,1", ["0"]), ("NoDevFiles", [])],
 )
-def test_gpus_are_those_that_nvidia_smi_lists_or_that_the_user_lets_be_seen(tmp_path, smi, monkeypatch, value, names):
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_gpus_are_those_that_nvidia_smi_lists_or_that_the_user_lets_be_seen(shell_scripts, smi, monkeypatch, value, names):
+    monkeypatch.setenv("PATH", str(shell_scripts.folder))
     assert places(4) == visible() == []  # without nvidia-smi
     for gpu, code, listed in ((H100, 9, []), (None, 0, []), (H100, 0, ["GPU-1a", "GPU-2b"])):
         smi(gpu, code=code)

@@ -11,7 +11,7 @@ GMMAE = f"{sys.executable} -c 'from gmmae.cli.main import main; import sys; sys.
 TRAIN, SWEEP = (f"{sys.executable} {name}.py" for name in ("train", "sweep"))
 
 
-def shell(text: str) -> tuple[list[int], str]:
+def shell(text):
     """The exit codes of a pipe's commands, and what was said on standard error."""
     done = subprocess.run(["bash", "-c", f"{text}; echo ${{PIPESTATUS[@]}}"], cwd=ROOT, capture_output=True, text=True)
     return [int(code) for code in done.stdout.splitlines()[-1].split()], done.stderr

@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import pytest
@@ -26,7 +26,7 @@ def whole(tmp_path_factory):
     """Returns a run by its changes of `SMALL`; no test may write to its work directory."""
 
     @cache
-    def throughout(_: bool, **changes: Any) -> Whole:
+    def throughout(_, **changes):
         config, workdir = small(**changes), tmp_path_factory.mktemp("whole")
         run = Whole(config, workdir, *finish(config, workdir))
         rows = run.display.rows

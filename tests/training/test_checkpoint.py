@@ -88,17 +88,14 @@ def change_clock(folder):
     place.write_text(place.read_text().replace("1.5", "7.5"))
 
 
-REWRITTEN = {
-    f"a parameter that became {value}": partial(rewrite, array="best.params.heads.bias", value=value) for value in (0.1, np.nan)
-}
+DAMAGED = DAMAGES | {"a clock changed": change_clock}
+for number in (0.1, np.nan):
+    DAMAGED[f"a parameter that became {number}"] = partial(rewrite, array="best.params.heads.bias", value=number)
 
 
 # Orbax gives up at the first array that cannot be read and closes its event loop; TensorStore's threads may answer it later.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    "damage",
-    [pytest.param(damage, id=name) for name, damage in {**DAMAGES, **REWRITTEN, "a clock changed": change_clock}.items()],
-)
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
 def test_what_is_damaged_is_set_aside_for_an_older_one(tmp_path, state, damage):
     saved(tmp_path, state, 2, 3)
     damage(tmp_path / "3")

@@ -72,7 +72,7 @@ def of_run(config, workdir):
     return losses(finish(config, workdir)[1].rows)
 
 
-@pytest.mark.parametrize("inside", [None, 1], ids=["whole epochs", "parts of epochs"])
+@pytest.mark.parametrize("inside", [None, 1])
 def test_losses_are_those_without_to_rounding(config, tmp_path, inside):
     exact = changed(config, precision="float64", stop__validate_every_steps=inside)
     fast, plain = (of_run(changed(exact, parallel__fast_convolutions=on), tmp_path / f"{on}") for on in (True, False))

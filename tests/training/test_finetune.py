@@ -48,8 +48,7 @@ def test_a_run_begins_with_the_best_parameters_of_another(other, tmp_path):
     group, display = Listener(), Recorder()
     # A rate at which the first epoch changes next to nothing: its validation is that of the parameters it began with.
     few = {"optim__learning_rate": 1e-9, "stop__max_epochs": 1, "optim__name": "momentum"}
-    config = small(data__seed=3, init_from=str(folder), **few)
-    tuned = run(config, tmp_path / "tuned", display, group)
+    tuned = run(small(data__seed=3, init_from=str(folder), **few), tmp_path / "tuned", display, group)
     assert tuned.best_val_loss == pytest.approx(record.best_val_loss, rel=1e-4)  # float32 here
     assert display.facts["parameters"].endswith(f"at first the best of {folder}, of its epoch {record.best_epoch}")
     origin = tuned.init_from

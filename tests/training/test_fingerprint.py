@@ -61,7 +61,6 @@ def copied(trained, tmp_path):
         (lambda volumes: volumes[:27], 'number of train samples was "22, 22 of them hashed", now "21, 21 of them hashed"'),
         (lambda volumes: volumes[::-1], "train samples was"),
     ],
-    ids=["values", "number", "order"],
 )
 def test_a_run_is_neither_resumed_nor_evaluated_on_changed_data(copied, capsys, change, words):
     path, workdir = copied
@@ -132,12 +131,10 @@ def test_what_a_run_before_was_trained_on_is_no_validation_unless_allowed(traine
     with pytest.raises(InputError, match=rf"must be new to what a run begins with; got [1-6] of 6 that the model of {first} "):
         train(config, tmp_path / "second")
     assert not (tmp_path / "second").exists()
-    second = train(changed(config, data__allow_seen=True), tmp_path / "second")
-    seen = second.data["seen validation samples"]
+    seen = train(changed(config, data__allow_seen=True), tmp_path / "second").data["seen validation samples"]
     assert 1 <= int(seen) <= 6
     assert run_gmmae("evaluate", tmp_path / "second") == 0
-    printed = capsys.readouterr().out
-    assert f"{seen} of 6 validation samples had been trained on before" in printed
+    assert f"{seen} of 6 validation samples had been trained on before" in capsys.readouterr().out
     # The next run has the samples of the second one, whose origin has seen some for validation.
     with pytest.raises(InputError, match=f"got {seen} of 6"):
         train(changed(config, init_from=str(tmp_path / "second")), tmp_path / "third")
@@ -164,8 +161,7 @@ def test_random_numbers_are_the_same_whatever_the_variables_of_jax_say(tmp_path,
 def test_a_changed_file_of_a_workload_is_another_workload_and_a_model_of_it_comes_with_a_warning(trained, tmp_path, capsys):
     path = tmp_path / "volumes.py"
     config = from_source(path, on_file(trained[0]))
-    record = train(config, tmp_path / "run")
-    assert record.data["number of train samples"] == "22, 10 of them hashed"
+    assert train(config, tmp_path / "run").data["number of train samples"] == "22, 10 of them hashed"
     gmmae.load(tmp_path / "run")
     assert "warning" not in capsys.readouterr().err
     path.write_text(path.read_text() + "# changed")

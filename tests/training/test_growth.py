@@ -37,7 +37,6 @@ def test_a_target_within_the_first_batch_ends_the_run_without_growth(tmp_path):
         ((5, 10, 20), 256, [(1, 32), (6, 64), (11, 128), (21, 256)]),
         ((5, 10, 20), 96, [(1, 32), (6, 64), (11, 96)]),
         ((5,), 1024, [(1, 32), (6, 64)]),
-        ((5, 10), 32, [(1, 32)]),
     ],
 )
 def test_doublings(epochs, largest, stages):

@@ -1,7 +1,5 @@
 """Local steps: replicas that train by themselves and are averaged. Their bits in parts are in test_same_bits.py."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,9 +9,7 @@ from gmmae.training import compilation
 from tests.commands import run_gmmae
 from tests.small import CHEAP, EXACT, finish, losses, small
 
-SGD: dict[str, Any] = {"optim__name": "sgd", "optim__learning_rate": 0.5}
 # 22 training samples: an epoch has two steps of 8 and one of 6, which four devices share unequally.
-FOUR: dict[str, Any] = {"parallel__devices": 4}
 VIRTUAL = {"parallel__simulate_devices": 4}
 LOCAL = {"scaling": "local", "optim__local_steps": 2}
 
@@ -43,14 +39,9 @@ def of_run(tmp_path, name="run", **changes):
     return np.array([row[1:] for row in losses(finish(small(**CHEAP | changes), tmp_path / name)[1].rows)])
 
 
-def test_an_average_after_each_step_of_sgd_is_strong_scaling(tmp_path):
-    local = of_run(tmp_path, **SGD, **FOUR, scaling="local", optim__local_steps=1, optim__outer_momentum=0.0)
-    np.testing.assert_allclose(local, of_run(tmp_path, "strong", **SGD, **FOUR), rtol=1e-5)
-
-
 @pytest.mark.parametrize("scaling", ["local", "local-weak"])
 def test_replicas_on_fewer_devices_are_those_of_real_ones(tmp_path, scaling):
-    real, strong = (of_run(tmp_path, name, **LOCAL | FOUR | {"scaling": name}) for name in (scaling, "strong"))
+    real, strong = (of_run(tmp_path, name, **LOCAL | {"parallel__devices": 4, "scaling": name}) for name in (scaling, "strong"))
     for devices in (1, 2):
         virtual = of_run(tmp_path, f"on-{devices}", **LOCAL | VIRTUAL | {"scaling": scaling, "parallel__devices": devices})
         np.testing.assert_allclose(virtual, real, rtol=1e-5)

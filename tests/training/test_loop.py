@@ -122,7 +122,6 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
             "stop.mode, which chose its best .*, loss and min; got loss and max",
         ),
     ],
-    ids=["batch", "rate", "replicas", "largest batch", "mode"],
 )
 def test_what_an_earlier_part_of_a_run_was_optimised_with_is_kept(tmp_path, whole, of, earlier, changes, message):
     """Another machine may have other devices, and a batch that follows them, with the same configuration."""
@@ -141,7 +140,7 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("change", HISTORIES.values(), ids=HISTORIES.keys())
+@pytest.mark.parametrize("change", HISTORIES.values(), ids=HISTORIES)
 def test_a_history_that_is_not_the_checkpoint_s_is_refused_until_it_is_put_back(tmp_path, uninterrupted, change):
     finish(small(stop__max_epochs=2), tmp_path)
     history = tmp_path / "history.csv"
@@ -163,8 +162,7 @@ def test_a_history_that_is_not_the_checkpoint_s_is_refused_until_it_is_put_back(
 def test_metrics_of_another_version_are_not_written_below_those_of_the_history(tmp_path, monkeypatch):
     finish(small(stop__max_epochs=2), tmp_path)
     text = (tmp_path / "history.csv").read_text()
-    workload = registry.build(small())
-    changed = workload._replace(metrics=lambda params, samples: {"new": samples[:, 0, 0, 0]})
+    changed = registry.build(small())._replace(metrics=lambda params, samples: {"new": samples[:, 0, 0, 0]})
     monkeypatch.setattr(registry, "build", lambda config: changed)
     with pytest.raises(InputError, match=r"must have the metrics that the workload gives; it has none, and the workload new"):
         finish(small(stop__max_epochs=3), tmp_path)
@@ -193,16 +191,6 @@ def test_without_a_checkpoint_at_its_end_a_run_writes_one_when_it_is_interrupted
     assert [row.epoch for row in display.rows] == [3]
     assert checkpoint_epochs(tmp_path) == [2]
     assert (record.stop_reason, record.epochs) == ("max_epochs", 3)
-
-
-def test_finished_run_says_so_and_longer_one_goes_on(tmp_path, uninterrupted):
-    finish(small(stop__max_epochs=2), tmp_path)
-    again, display = finish(small(stop__max_epochs=2), tmp_path)
-    assert display.rows == []
-    assert display.lines == [f"{tmp_path} holds a finished run: max_epochs after 2 epochs"]
-    assert again.epochs == 2
-    _, longer = finish(uninterrupted.config, tmp_path)
-    assert losses(longer.rows) == losses(uninterrupted.display.rows)[2:]
 
 
 @pytest.mark.parametrize(
@@ -257,8 +245,7 @@ def test_an_epochs_order_is_drawn_while_the_one_before_is_computed(monkeypatch):
 @pytest.mark.slow
 def test_later_epochs_compile_nothing(tmp_path):
     """Counted by JAX's own events. Every epoch also writes TensorBoard details and a checkpoint here."""
-    counts: list[int] = []
-    compilations = 0
+    counts, compilations = [], 0
 
     def count(event, *_, **__):
         nonlocal compilations

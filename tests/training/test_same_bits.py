@@ -40,15 +40,19 @@ def validated(every, **changes):
     return Part({"stop__validate_every_steps": every, **changes})
 
 
-FIVE = {"stop__max_epochs": 5}
 # 22 training samples: an epoch has 3 steps of 8, and the loss swings at this learning rate. A batch that grows has 3, 2 and 1.
 SWINGS = {"optim__learning_rate": 0.02, "stop__max_epochs": 4}
 INSIDE = SWINGS | {"stop__validate_every_steps": 1}
-DOUBLING = {"scaling": "growing", "parallel__simulate_devices": 8}
-GROWING = DOUBLING | {"optim__batch_doubling_epochs": (2, 4), "stop__max_epochs": 7, "checkpoint__every_epochs": 1}
+GROWING = {
+    "scaling": "growing",
+    "parallel__simulate_devices": 8,
+    "optim__batch_doubling_epochs": (2, 4),
+    "stop__max_epochs": 7,
+    "checkpoint__every_epochs": 1,
+}
 LOCAL = {"scaling": "local", "parallel__simulate_devices": 4, "optim__local_steps": 2, "stop__max_epochs": 4}
 EXACT_ON_TWO = EXACT | {"optim__batch_size": 10, "parallel__devices": 2}
-KINDS: dict[str, dict[str, Any]] = {
+KINDS = {
     "two devices": {"parallel__devices": 2, "optim__batch_size": 5, "data__augment": True},
     "growing, micro-batches": {
         "scaling": "growing",
@@ -93,7 +97,7 @@ SLOW = {
     "a source, several validation steps": Case({"data__samples": 400, "data__validation": 300}, source=True),
     "a source, exact on four devices": Case(EXACT_ON_TWO, (Part({"parallel__devices": 4}),), source=True),
     "a source, then other memory and threads": Case(
-        FIVE, (epochs(2, parallel__prefetch_mb=0.001, parallel__fetch_threads=1), Part()), source=True
+        {"stop__max_epochs": 5}, (epochs(2, parallel__prefetch_mb=0.001, parallel__fetch_threads=1), Part()), source=True
     ),
 }
 

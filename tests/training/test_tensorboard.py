@@ -38,8 +38,7 @@ def details(n=3):
 
 
 def read(folder):
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "histograms": 0})
-    return events.Reload()
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "histograms": 0}).Reload()
 
 
 def steps(folder):
@@ -139,8 +138,7 @@ def test_hyperparameters_reach_their_tab(tmp_path):
     started = contents["_hparams_/session_start_info"].session_start_info.hparams
     found = {name: getattr(value, value.WhichOneof("kind")) for name, value in started.items()}
     assert found == parameters | {"model.filters": "(8, 16)"}
-    experiment = contents["_hparams_/experiment"].experiment
-    assert [info.name.tag for info in experiment.metric_infos] == [*RESULTS, *SCALARS]
+    assert [info.name.tag for info in contents["_hparams_/experiment"].experiment.metric_infos] == [*RESULTS, *SCALARS]
 
 
 def test_the_result_fills_its_columns_with_the_metric_of_the_target_but_for_what_was_missed(tmp_path):

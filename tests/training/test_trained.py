@@ -97,9 +97,3 @@ def test_a_run_without_a_finite_epoch_has_no_parameters_for_anything(tmp_path, c
     for command in ("export", "evaluate"):
         assert "must be a run with a finite epoch" in refusal(capsys, command, folder, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_bad_changes_are_errors_by_key():
-    for changes, message in (({"stop__max_epochs": 0}, "at least 1; got 0"), ({"stop__epochs": 1}, "stop.epochs")):
-        with pytest.raises(InputError, match=message):
-            gmmae.configure("quickstart", **changes)

@@ -1,6 +1,5 @@
 """Validations inside epochs: their rows, and the target that one of them reaches. Their bits are in test_same_bits.py."""
 
-import csv
 import itertools
 import json
 
@@ -9,7 +8,7 @@ import pytest
 from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import SweepConfig, TimingConfig
 from gmmae.training.records import epoch_ends, read_history
-from tests.commands import run_gmmae
+from tests.commands import rows, run_gmmae
 from tests.small import finish, small
 from tests.training.test_same_bits import INSIDE, SWINGS
 
@@ -27,23 +26,23 @@ def validated(whole):
 @pytest.fixture
 def inside(validated):
     """The lowest loss, which no epoch ends with, and a target between it and the validation before it."""
-    rows = read_history(validated.workdir / "history.csv")
-    place = min(range(len(rows)), key=lambda i: rows[i].value("loss"))
-    before, lowest = (row.value("loss") for row in rows[place - 1 : place + 1])
+    history = read_history(validated.workdir / "history.csv")
+    place = min(range(len(history)), key=lambda i: history[i].value("loss"))
+    before, lowest = (row.value("loss") for row in history[place - 1 : place + 1])
     assert lowest < min(row.val_loss for row in validated.display.rows)
-    assert rows[place].epoch > 1
-    return rows[place], lowest + (before - lowest) / 4
+    assert history[place].epoch > 1
+    return history[place], lowest + (before - lowest) / 4
 
 
 def test_the_history_has_a_row_for_each_validation(validated):
-    rows = read_history(validated.workdir / "history.csv")
+    history = read_history(validated.workdir / "history.csv")
     samples = [22 * epoch + share for epoch in range(4) for share in (8, 16, 22)]
-    assert [(row.steps, row.epoch, row.samples) for row in rows] == [
+    assert [(row.steps, row.epoch, row.samples) for row in history] == [
         (step, 1 + (step - 1) // 3, samples[step - 1]) for step in range(1, 13)
     ]
-    assert epoch_ends(rows) == rows[2::3] == validated.display.rows
-    assert len({row.val_loss for row in rows}) == 12
-    assert all(before.total_s < after.total_s for before, after in itertools.pairwise(rows))
+    assert epoch_ends(history) == history[2::3] == validated.display.rows
+    assert len({row.val_loss for row in history}) == 12
+    assert all(before.total_s < after.total_s for before, after in itertools.pairwise(history))
 
 
 def test_a_target_inside_an_epoch_stops_the_run_at_its_end(tmp_path, inside, capsys):
@@ -51,8 +50,7 @@ def test_a_target_inside_an_epoch_stops_the_run_at_its_end(tmp_path, inside, cap
     (tmp_path / "run.toml").write_text(to_toml(swings(stop__max_epochs=9)))
     words = ["--config", tmp_path / "run.toml", "--workdir", tmp_path / "run", "--stop.target", repr(target)]
     assert run_gmmae("train", *words) == 0
-    printed = capsys.readouterr().out
-    assert f"validation loss ≤ {target:g}, also seen after every step, or 9 epochs" in printed
+    assert f"validation loss ≤ {target:g}, also seen after every step, or 9 epochs" in capsys.readouterr().out
     kept = (tmp_path / "run" / "record.json").read_text()
     record = json.loads(kept)
     assert (record["stop_reason"], record["epochs"], record["target_epoch"]) == ("target_reached", lowest.epoch, lowest.epoch)
@@ -84,7 +82,6 @@ def test_a_sweep_passes_the_option_on_and_its_table_has_the_step(tmp_path, insid
     (tmp_path / "sweep.toml").write_text(to_toml(SweepConfig(**grid, run=run)))
     words = ["--config", tmp_path / "sweep.toml", "--workdir", tmp_path / "sweep", "--run.stop.validate-every-steps", "1"]
     assert run_gmmae("sweep", *words) == 0
-    with (tmp_path / "sweep" / "report" / "runs.csv").open() as file:
-        rows = {(row["scaling"], row["devices"]): row for row in csv.DictReader(file)}
-    assert float(rows["strong", "1"]["target_step"]) == pytest.approx(lowest.steps - 0.25, abs=0.05)
-    assert (rows["weak", "2"]["outcome"], rows["weak", "2"]["target_step"]) == ("max_epochs", "")
+    runs = {(row["scaling"], row["devices"]): row for row in rows(tmp_path / "sweep" / "report" / "runs.csv")}
+    assert float(runs["strong", "1"]["target_step"]) == pytest.approx(lowest.steps - 0.25, abs=0.05)
+    assert (runs["weak", "2"]["outcome"], runs["weak", "2"]["target_step"]) == ("max_epochs", "")

@@ -98,11 +98,6 @@ def cache_folder(tmp_path, monkeypatch):
 
 STANDARDISED = "def predict(p, x, keys): return (x - x.mean(0)) / x.std(0) @ p['w'] + p['b']"
 FIXED_KEY = "def predict(p, x, keys): return x @ p['w'] + p['b'] + jax.random.normal(jax.random.key(0), (len(x),))"
-CONTRASTIVE = """
-def losses(p, s, keys):
-    z = s["x"] * p["w"]
-    return -jnp.diagonal(jax.nn.log_softmax(z @ z.T))
-"""
 LOADED = """
 def build(config):
     own = {}
@@ -119,7 +114,6 @@ TRAIN = "def splits(): return Splits({}, {{'x': -x[:5], 'y': y[:5]}})"
 BROKEN = {
     "the mean of the batch": (STANDARDISED, "follow other samples"),
     "noise of a fixed key": (FIXED_KEY, "follow other samples"),
-    "a contrastive loss": (CONTRASTIVE, "follow other samples"),
     "a share of the batch": (
         "def losses(p, s, keys): return (s['x'] @ p['w'] - s['y']) ** 2 / len(s['y'])",
         "follow other samples",
@@ -209,9 +203,7 @@ def test_an_option_of_a_plain_dataclass_keeps_its_annotation(train, capsys):
     assert "rate must be a number; got inf" in refusal(capsys, *train("", "--rate", "inf"))
 
 
-@pytest.mark.parametrize(
-    "config", [SMALL, changed(SMALL, **SMALL_LATTICE), SMALL_SEGMENTATION], ids=["heads", "lattice", "masks"]
-)
+@pytest.mark.parametrize("config", [SMALL, changed(SMALL, **SMALL_LATTICE), SMALL_SEGMENTATION])
 def test_our_own_workloads_keep_it(config):
     """They are not checked at each start."""
     setup = compilation.prepare(config)

@@ -46,8 +46,7 @@ def trained(tmp_path, text, words):
 
 
 def test_a_target_of_its_metric_from_above(tmp_path):
-    aimed = "--images 640 --stop.monitor accuracy --stop.mode max --stop.target 0.9"
-    record, rows = trained(tmp_path, EXAMPLE, aimed)
+    record, rows = trained(tmp_path, EXAMPLE, "--images 640 --stop.monitor accuracy --stop.mode max --stop.target 0.9")
     found = [row.metrics["accuracy"] for row in rows]
     assert record.stop_reason == "target_reached"
     assert (record.best_epoch, record.best_value) == (len(rows), found[-1])

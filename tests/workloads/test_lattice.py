@@ -80,8 +80,7 @@ def test_what_is_decoded_is_what_is_described(workload, data, params):
     decoded = jax.jit(lambda params: workload.decode(params, workload.encode(params, samples)))(params)
     for name, values in decoded.items():
         np.testing.assert_allclose(described[name], values, rtol=1e-6, atol=1e-7)  # two programs
-    alone = jax.jit(workload.describe)(params, samples["density"])
-    np.testing.assert_array_equal(alone["density"], described["density"])
+    np.testing.assert_array_equal(jax.jit(workload.describe)(params, samples["density"])["density"], described["density"])
     assert described["weights"].shape == (6, 16)
 
 

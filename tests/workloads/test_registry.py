@@ -87,21 +87,26 @@ def test_a_file_imports_a_module_beside_it(path):
         registry.configuration(str(other))
 
 
-@pytest.mark.parametrize("init", [True, False], ids=["a package", "a folder without __init__.py"])
+def require_other_hashes(path, changed, text):
+    """A workload's size and hash follow a file whose text has another size."""
+    hashes = set()
+    for size in (5, 6):
+        changed.write_text(text.replace("4", str(size)))
+        assert registry.configuration(str(path)).settings.size == size
+        hashes.add(registry.file_hash(str(path)))
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize("init", [True, False])
 def test_a_module_beside_a_file_is_a_part_of_it(path, init):
-    """Also a module of a package that the file imports by way of another one."""
+    """Also a module of a package, or of a folder without `__init__.py`, that the file imports by way of another one."""
     package, helper = path.with_name(f"package_{init}"), f"helper_{init}"
     package.mkdir()
     if init:
         (package / "__init__.py").touch()
     path.with_name(f"{helper}.py").write_text(f"from {package.name} import inner")
     path.write_text(TEXT.replace("4", "inner.SIZE").replace("\n@", f"from {helper} import inner\n@", 1))
-    values = []
-    for size in ("5", "6"):
-        (package / "inner.py").write_text(f"SIZE = {size}")
-        values.append((registry.configuration(str(path)).settings.size, registry.file_hash(str(path))))
-    assert [size for size, _ in values] == [5, 6]
-    assert values[0][1] != values[1][1]
+    require_other_hashes(path, package / "inner.py", "SIZE = 4")
 
 
 @pytest.mark.parametrize("name", ["mine_alone", "own_package.mine"])
@@ -120,12 +125,7 @@ def test_a_helper_is_a_part_of_a_workload_given_as_a_module(path, name):
 
 def test_a_file_that_has_changed_is_imported_again_for_a_new_configuration(path):
     """Also within a second and with an equal size, as in two cells of a notebook: Python's own cache would not notice."""
-    values = []
-    for size in ("1", "2"):
-        path.write_text(TEXT.replace("4", size))
-        values.append((registry.configuration(str(path)).settings.size, registry.file_hash(str(path))))
-    assert [size for size, _ in values] == [1, 2]
-    assert values[0][1] != values[1][1]
+    require_other_hashes(path, path, TEXT)
 
 
 def test_a_strategy_of_a_file_is_not_replaced_by_another_file(path, monkeypatch):

@@ -94,8 +94,7 @@ def test_three_axes_are_built_and_trained(tmp_path):
 def test_neighbours_are_channels():
     built = registry.build(small(data__neighbours=1))
     assert built.load().train["values"].shape[1:] == (12, 12, 3)
-    params = jax.eval_shape(built.init, jax.random.key(0))
-    assert params["params"]["Stage_0"]["Conv_0"]["kernel"].shape == (3, 3, 3, 2)
+    assert jax.eval_shape(built.init, jax.random.key(0))["params"]["Stage_0"]["Conv_0"]["kernel"].shape == (3, 3, 3, 2)
 
 
 @pytest.mark.slow
@@ -115,8 +114,7 @@ def test_pictures_and_events_are_of_images(tmp_path, ndim):
     rng, shape = np.random.default_rng(0), (2, *(8,) * ndim)
     images, probabilities = rng.uniform(-1, 1, shape), rng.uniform(0, 1, shape)
     arrays = {"images": images, "labels": rng.integers(0, 3, shape), "probabilities": probabilities}
-    path = segmentation.draw([Snapshot(0, 1.0, arrays), Snapshot(4, 0.5, arrays)], tmp_path, "title")
-    assert path.stat().st_size > 1000
+    assert segmentation.draw([Snapshot(0, 1.0, arrays), Snapshot(4, 0.5, arrays)], tmp_path, "title").stat().st_size > 1000
     for image in segmentation.events(arrays).images.values():
         assert image.shape == (8, 24)
         assert 0 <= image.min() <= image.max() <= 1

@@ -23,14 +23,12 @@ def test_patients_group_scans_where_they_are_known(luna_folder):
     nodules = load(config)
     assert nodules.groups == ("P1", "P1", "c")
     assert nodules.categories == ("x", "", "y")
-    by_kind = load(replace(config, group_column="kind"))
-    assert by_kind.groups == ("b", "b", "y")  # "x" and "b" are of one patient
+    assert load(replace(config, group_column="kind")).groups == ("b", "b", "y")  # "x" and "b" are of one patient
 
 
 def test_a_mask_that_the_csv_of_scans_names_lies_in_the_folder(luna_folder):
     config = luna_folder("a", [("a", 10, -20, 30, 8, "ball.nii.gz")], ("seriesuid", *COLUMNS, "mask"))
-    scan = sitk.ReadImage(Path(config.root) / "subset0/a.mhd")
-    sitk.WriteImage(scan > -300, Path(config.root) / "ball.nii.gz")
+    sitk.WriteImage(sitk.ReadImage(Path(config.root) / "subset0/a.mhd") > -300, Path(config.root) / "ball.nii.gz")
     nodules = load(config)
     assert nodules.masks is not None
     assert ((nodules.values > -300) != nodules.masks).mean() < 0.03  # a voxel may be at one half
@@ -53,8 +51,7 @@ def test_every_row_is_a_nodule_a_duplicate_or_lost(luna_folder):
 
 
 def test_refusing_stops_at_the_first_fault_also_when_skipping_it_filled_the_cache(luna_folder):
-    rows = [("a", 10, -20, 30, 8), ("a", 510, -20, 30, 8)]
-    config = luna_folder("a", rows, on_error="refuse")
+    config = luna_folder("a", [("a", 10, -20, 30, 8), ("a", 510, -20, 30, 8)], on_error="refuse")
     for _ in range(2):
         with pytest.raises(DataError, match=r"annotations.csv line 3.*data.on_error = skip"):
             prepare(config)

@@ -41,15 +41,14 @@ def test_the_summary_of_known_cubes():
     doubts = set(lines(summary, (0.0, 1.0))) | set(lines(summary, (-1350.0, -900.0)))
     assert any("1.4 mm or less: are they in mm?" in line for line in doubts - {*text})
     assert sum("are they in its unit?" in line for line in doubts) == 1
-    empty = summary | {"filled_share": {"mean": 0.9, "max": 1.0}}
     assert "90% of the cubes lie outside of their scans: are axes, places and diameters right?" in lines(
-        empty, (-1000.0, 400.0)
+        summary | {"filled_share": {"mean": 0.9, "max": 1.0}}, (-1000.0, 400.0)
     )
     assert any("data.window begins at 0: are they" in line for line in lines(summary | {"unit": ""}, (0.0, 255.0)))
 
 
 def test_long_work_says_a_line_now_and_then(monkeypatch):
-    now, messages = iter([0.0, *range(4, 400, 4)]), list[str]()
+    now, messages = iter([0.0, *range(4, 400, 4)]), []
     monkeypatch.setattr("gmmae.data.extraction.progress.time.monotonic", lambda: next(now))
     assert list(progress(range(10), 10, "scans", messages.append)) == list(range(10))
     assert messages == [f"{n} of 10 scans read in {4 * n} s" for n in (3, 6, 9, 10)]

@@ -36,7 +36,7 @@ def fails(monkeypatch):
 
 def read_by(monkeypatch, answer):
     """The scans that are read from now on, in this process. The function `answer` may give another answer, or raise."""
-    read: list[str] = []
+    read = []
 
     def spied(task, config):
         read.append(task.file.stem)
@@ -53,7 +53,7 @@ def parts(config):
 def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, fails, capfd):
     config = luna_folder("ab", workers=2)
     fails(config, "subset1/b", "killed", "once")
-    messages: list[str] = []
+    messages = []
     summary = prepare(config, messages.append).summary
     assert (summary["nodules"], summary["faults"]) == (2, [])
     assert summary["repeated"][0].startswith("subset1/b.mhd: ")
@@ -66,7 +66,7 @@ def test_what_fails_each_time_is_named_and_read_by_the_same_command_later(luna_f
     config = luna_folder("abc", workers=2, scan_time_limit_s=0.5)
     fails(config, "subset1/b", "killed")
     fails(config, "subset0/c", "hangs")
-    messages: list[str] = []
+    messages = []
     with pytest.raises(TransientError, match=r"\b2 failed .*same command") as error:
         load(config, messages.append)
     assert error.value.exit_code == 75
@@ -113,7 +113,7 @@ def test_an_end_in_the_middle_leaves_no_process_and_loses_no_scan(luna_folder, f
 
     wait_until(gone)
     Path(config.root, "subset0/c.hangs").unlink()
-    messages: list[str] = []
+    messages = []
     assert load(config, messages.append).names == ("a_0", "b_0", "c_0")
     assert messages[0].startswith("2 of 3 scans")
 
@@ -172,7 +172,7 @@ def test_an_array_that_cannot_be_read_is_broken_only_if_the_system_did_not_fail(
         arrays.open_array(tmp_path / "a.npy")
 
 
-def disk_error() -> OSError:
+def disk_error():
     return OSError(errno.EIO, os.strerror(errno.EIO))
 
 

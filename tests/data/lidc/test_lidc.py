@@ -20,7 +20,6 @@ CENTRES = ((-10.0, 65.0, -180.0), (10.0, 82.0, -160.0))
 DIAMETERS = (14.0, 9.0)
 COLUMNS = ("coordX", "coordY", "coordZ", "diameter_mm")
 SCAN = Scan()
-JITTERS = ((0.5, 0.3, 0.2), (-0.5, -0.3, -0.2), (0.4, -0.4, 0.0), (-0.4, 0.4, 0.0))
 GAP = round((CENTRES[0][2] - SCAN.origin[2]) / SCAN.spacing[2])
 """The slice in the middle of the first ball."""
 
@@ -55,7 +54,8 @@ def refused(capsys, root):
 
 def drawn(scan, centre, diameter):
     """What each of four readers draws of a ball."""
-    return [scan.ball(np.add(centre, jitter), diameter) for jitter in JITTERS]
+    jitters = (0.5, 0.3, 0.2), (-0.5, -0.3, -0.2), (0.4, -0.4, 0.0), (-0.4, 0.4, 0.0)
+    return [scan.ball(np.add(centre, jitter), diameter) for jitter in jitters]
 
 
 def readings(scan, nodules, uids=True, namespace="http://www.nih.gov"):

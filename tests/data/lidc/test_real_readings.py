@@ -12,7 +12,7 @@ from gmmae.data.lidc.messages import read_message
 
 NAME = "LIDC-IDRI-0069_R_1.nii.gz"
 SPACING = (0.741, 0.741, 2.0)
-DIRECTION = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+DIRECTION = tuple(np.eye(3).ravel())
 
 
 def agreed(share):
@@ -21,8 +21,7 @@ def agreed(share):
     lines = [line for nodule in message.nodules for line in nodule.outlines]
     places = sorted({line.z_mm: line.uid for line in lines}.items())
     assert np.allclose(np.diff([z for z, _ in places]), SPACING[2])
-    slices = [Slice(Path(), uid, "", (512, 512), SPACING[:2], (0.0, 0.0, z), DIRECTION) for z, uid in places]
-    stack = Stack(slices, SPACING)
+    stack = Stack([Slice(Path(), uid, "", (512, 512), SPACING[:2], (0.0, 0.0, z), DIRECTION) for z, uid in places], SPACING)
     (group,) = match([draw(nodule, [stack]) for nodule in message.nodules])
     assert len(group) == 4
     return consensus(group, share)
@@ -39,12 +38,11 @@ def test_half_of_the_readers():
 
 def test_slices_of_one_series_are_compared_with_the_first():
     """Rounded apart, directions of 0.00049 and 0.00051 would be of two series."""
-    turns = [0.00049, 0.00051] * 4
     slices = [
         Slice(
             Path(str(k)), str(k), "", (8, 8), (1.0, 1.0), (0.0, 0.0, float(k)), (1.0, -turn, 0.0, turn, 1.0, 0.0, 0.0, 0.0, 1.0)
         )
-        for k, turn in enumerate(turns)
+        for k, turn in enumerate([0.00049, 0.00051] * 4)
     ]
     (stack,), notes = stacks(slices)
     assert (len(stack.slices), notes) == (8, [])

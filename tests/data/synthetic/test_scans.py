@@ -23,14 +23,6 @@ def write(root, scans=2, nodules=(2, 2), seed=0, frame=FRAME, compressed=False):
     return annotations, {path.stem: sitk.ReadImage(path) for path in root.glob("subset*/*.mhd")}
 
 
-def placed(annotations, images):
-    """Yields each annotation with its scan's voxels and the continuous index of its centre, z, y, x."""
-    for row in annotations:
-        image = images[row["seriesuid"]]
-        index = image.TransformPhysicalPointToContinuousIndex([float(row[f"coord{axis}"]) for axis in "XYZ"])
-        yield row, sitk.GetArrayFromImage(image), np.array(index[::-1])
-
-
 def test_annotated_centres_are_exact(tmp_path, monkeypatch):
     # The centre of mass of a smooth ball is its centre.
     monkeypatch.setattr(
@@ -40,10 +32,12 @@ def test_annotated_centres_are_exact(tmp_path, monkeypatch):
     annotations, images = write(tmp_path)
     assert (len(images), len(annotations)) == (2, 4)
     assert {image.GetSpacing() for image in images.values()} == {(0.9, 1.1, 2.0)}
-    for row, voxels, index in placed(annotations, images):
+    for row in annotations:
         assert row["category"] == "solid"
+        image = images[row["seriesuid"]]
+        index = image.TransformPhysicalPointToContinuousIndex([float(row[f"coord{axis}"]) for axis in "XYZ"])[::-1]
         places = np.ix_(*((np.arange(n) - m) * step for n, m, step in zip(FRAME.shape, index, FRAME.spacing_mm, strict=True)))
-        contrast = np.clip(voxels + 700.0, 0, None)
+        contrast = np.clip(sitk.GetArrayFromImage(image) + 700.0, 0, None)
         contrast *= sum(map(np.square, places)) < 5.5**2
         # Noise and the cut at 5.5 mm leave a tenth of a voxel; half a voxel would be 0.45, 0.55 and 1 mm.
         np.testing.assert_allclose([(contrast * place).sum() / contrast.sum() for place in places], 0, atol=0.15)

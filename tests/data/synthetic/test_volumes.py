@@ -45,8 +45,7 @@ def test_a_nodule_is_brighter_than_the_lung_around_it(category, contrast_hu):
     """Draws 20 of each category. Blur leaves a third of the contrast of a nodule of 3 mm."""
     for index in range(20):
         rng = np.random.default_rng([3, index])
-        phantom = draw_phantom(rng, category)._replace(tubes=(), wall=None)
-        hu, mask = nodule_cube(phantom, (16, 16, 16), rng)
+        hu, mask = nodule_cube(draw_phantom(rng, category)._replace(tubes=(), wall=None), (16, 16, 16), rng)
         assert hu[mask].mean() - hu[~mask].mean() > contrast_hu
 
 

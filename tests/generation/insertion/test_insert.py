@@ -66,8 +66,7 @@ def test_scans_change_around_the_masks_only_and_keep_their_geometry(done):
 
 def test_prepare_finds_each_nodule_where_its_voxels_changed_and_groups_by_its_own_patient_too(done, tmp_path):
     scans, out, records = done
-    config = DataConfig(source="luna16", root=str(out), cache=str(tmp_path / "cache"), workers=1)
-    prepared = prepare(config, print)
+    prepared = prepare(DataConfig(source="luna16", root=str(out), cache=str(tmp_path / "cache"), workers=1), print)
     assert prepared.summary["faults"] == []
     nodules = load_prepared(prepared)
     assert len(nodules.names) == 5

@@ -84,8 +84,7 @@ def test_a_scan_sees_a_nodule_at_its_place_and_of_its_size(tmp_path, direction, 
     hu, distance_mm = resample(BALL, TURNS[0], centre, frame, whole)
     inside = np.argwhere(distance_mm < 0)
     assert np.linalg.norm(to_world(frame, inside).mean(0) - (centre + np.array([0.0, -0.2, 0.3]))) < 0.5
-    volume = len(inside) * float(np.prod(spacing_mm(frame)))
-    assert volume == pytest.approx(4 / 3 * np.pi * (0.42 * 8) ** 3, rel=0.2)
+    assert len(inside) * float(np.prod(spacing_mm(frame))) == pytest.approx(4 / 3 * np.pi * (0.42 * 8) ** 3, rel=0.2)
     assert hu[distance_mm < -1.5].mean() == pytest.approx(20, abs=30)
 
 

@@ -11,8 +11,7 @@ from gmmae.models.mixture import at_once, grid, monomials_at
 
 def polynomials(rng):
     """Exponents of mixtures with correlations, their density, and the monomials that all samples share."""
-    coefficients = -jnp.abs(jnp.asarray(rng.standard_normal((4, 7, 10))))
-    return coefficients, at_once, monomials_at(grid(5, 3, jnp.float64))
+    return -jnp.abs(jnp.asarray(rng.standard_normal((4, 7, 10)))), at_once, monomials_at(grid(5, 3, jnp.float64))
 
 
 def products(rng):
