@@ -146,7 +146,7 @@ def train(config: Config, workdir: Path) -> Trained:
 
     gmmae.train(config, workdir, quiet=True)
     trained = restore(config, workdir)
-    newest = checkpoint.trained(WorkDir(workdir).checkpoints, blank_state(config, trained.workload))
+    newest = checkpoint.trained(WorkDir(workdir).checkpoints, blank_state(config, trained.workload), trained.record)
     return trained._replace(params=newest.state.params)
 
 

@@ -6,11 +6,12 @@ All devices here are of one process whose eight threads stand in conftest.py, as
 import dataclasses
 
 import jax
+import numpy as np
 import pytest
 
 from gmmae.system.environment import THREADS
 from gmmae.system.errors import InputError
-from gmmae.training import compilation
+from gmmae.training import compilation, programs
 from gmmae.training.records import to_json
 from gmmae.workloads import registry
 from tests.small import CHEAP, EXACT, RATES, fingerprint, finish, small
@@ -105,6 +106,22 @@ def test_a_run_that_changes_its_devices_has_the_bits_of_one_that_does_not(tmp_pa
         assert not finish(config, tmp_path / "elastic")[1].lines
     finish(config, tmp_path / "one")
     assert fingerprint(config, tmp_path / "elastic") == fingerprint(config, tmp_path / "one")
+
+
+def after_an_epoch(**changes):
+    """The parameters' and the optimiser's arrays."""
+    setup = compilation.prepare(small(**changes))
+    with compilation.precision_context(setup.config):
+        state = setup.devices.replicate(compilation.initial_state(setup))
+        return jax.tree.leaves(jax.device_get(programs.training(setup, state)(state, 1)[0]))
+
+
+@pytest.mark.slow
+def test_the_exact_mean_is_the_mean():
+    """Compares in float64, where rounding leaves ten digits and more of a parameter."""
+    double = CHEAP | {"precision": "float64"}
+    for exact, fast in zip(after_an_epoch(**double, **EXACT), after_an_epoch(**double), strict=True):
+        np.testing.assert_allclose(exact, fast, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow

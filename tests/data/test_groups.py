@@ -179,7 +179,7 @@ def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, kind)
         values = case.values if kind == "voxels" else case.values + 1
         return case._replace(row=[f"new_{case.row[0]}", patient, *case.row[2:]], values=values)
 
-    roots = [folders.write(tmp_path / name, **more) for name, more in (("cubes", {}), ("more", {"spoil": other}))]
+    roots = [folders.write(tmp_path / "cubes"), folders.write(tmp_path / "more", spoil=other)]
     if kind == "named column":
         for root in roots:
             replaced("patient", "family", 1)(root)

@@ -88,7 +88,7 @@ def change_clock(folder):
     place.write_text(place.read_text().replace("1.5", "7.5"))
 
 
-DAMAGED = DAMAGES | {"a clock changed": change_clock}
+DAMAGED = {**DAMAGES, "a clock changed": change_clock}
 for number in (0.1, np.nan):
     DAMAGED[f"a parameter that became {number}"] = partial(rewrite, array="best.params.heads.bias", value=number)
 
