@@ -115,7 +115,7 @@ def labels_of(nodules: Nodules, rule: LabelRule) -> Shaped[np.ndarray, " samples
     if rule.at_most is None or rule.at_least is None:
         return np.array(["" if is_blank(word) else word for word in words.tolist()], words.dtype)
     try:
-        numbers = np.array([np.nan if is_blank(word) else float(word) for word in words])
+        numbers = np.array([np.nan if is_blank(word) else float(word) for word in map(str, words)])
     except ValueError as error:
         raise InputError(
             f"--label-at-most needs numbers in {rule.column or 'the categories'}; {error}: name another --label-column"

@@ -25,8 +25,8 @@ def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]],
         if not isinstance(data, dict):
             raise TypeError(f"a JSON value that is no object, {data!r}")
         return convert(data)
-    except FileNotFoundError:
-        raise
+    except (FileNotFoundError, NotADirectoryError) as error:  # a file, such as an exported model, is no folder
+        raise FileNotFoundError(*error.args, str(path)) from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} must {what}; got {_fault(error)}: {change}") from error
 

@@ -114,7 +114,7 @@ def read(folder: Path) -> Fingerprint | None:
 
     try:
         return json_files.read(folder / FILE, "have the hashes of data", "delete it, and nothing is compared", convert)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
 
 

@@ -89,12 +89,16 @@ def test_a_resumed_run_goes_on_from_its_own_checkpoint_though_the_other_run_is_g
     [
         (None, {"model__latent_dim": 9}, "init_from must be a run whose .*; got .* where model.latent_dim was 8, now 9$"),
         ("record.json", {}, "init_from must be the work directory of a run; got .*, which has no record"),
+        ("folder", {}, "init_from must be the work directory of a run; got .*, which has no record"),
         ("checkpoints", {}, "init_from must hold a checkpoint"),
     ],
 )
 def test_what_gives_no_parameters_is_refused_before_anything_is_written(other, tmp_path, gone, changes, message):
     folder = tmp_path / "other"
-    copytree(other[0], folder, ignore=ignore_patterns(gone or ""))
+    if gone == "folder":
+        folder.touch()  # an exported model is a file
+    else:
+        copytree(other[0], folder, ignore=ignore_patterns(gone or ""))
     with pytest.raises(InputError, match=message):
         finish(small(init_from=str(folder), data__seed=3, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
