@@ -9,6 +9,7 @@ from gmmae.cli.options import ClassifyArguments
 from gmmae.config.schema import Config, flatten
 from gmmae.data.extraction import medmnist
 from gmmae.data.extraction.prepare import say_on_stderr
+from gmmae.data.sources import origins
 from gmmae.data.volumes import to_density
 from gmmae.plotting import tables
 from gmmae.system.errors import InputError
@@ -64,7 +65,7 @@ def command(options: ClassifyArguments, config: Config) -> None:
     about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
     about |= {"losses": losses, "blocks": options.blocks, "label": rule._replace(column=rule.column or data.category_column)}
     volumes, _ = hashes(to_density(fitted.values, data.window, fitted.places))
-    about |= {"fitted_to": fingerprint.words(volumes, fitted.table["origin"].tolist())}
+    about |= {"fitted_to": fingerprint.words(volumes, origins(fitted))}
     about |= {"patients": sorted(labelled.patients)}
     paths = report.write(out, labelled, results, known, about, basis)
     print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *paths])

@@ -156,7 +156,7 @@ def _write(
 
 
 def kinds_of(
-    known: Fingerprint | None, samples: Samples, origins: Sequence[str] | None, split: str, other: bool, unmatched: str
+    known: Fingerprint | None, samples: Samples, origins: Sequence[Any] | None, split: str, other: bool, unmatched: str
 ) -> list[str]:
     """What each sample was to a run, `unmatched` where the run does not know it. Samples of sources are not all known.
 

@@ -60,7 +60,7 @@ def command(options: PredictArguments, config: Config) -> None:
         found[kind] = linear.predict_proba(inputs[kind])
     known, density = fingerprint.read(run), to_density(nodules.values, data.window, nodules.places)
     known = known and known._replace(train=[*known.train, *fitted_to])
-    kinds = np.array(kinds_of(known, density, columns["origin"].tolist(), "all", True, "unseen"))
+    kinds = np.array(kinds_of(known, density, sources.origins(nodules), "all", True, "unseen"))
     fitted = (kinds == "train") | [not names.isdisjoint(patients) for names in sources.patients(nodules, data)]
     fitted |= np.isin(columns["group"], columns["group"][fitted])  # the folder may give a known volume's patient another name
     kinds = np.where(fitted, "fitted", kinds)

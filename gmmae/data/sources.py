@@ -71,6 +71,12 @@ def patients(nodules: Nodules, config: DataConfig) -> list[set[str]]:
     return [{patient_key(group)} - {""} | (first or otherwise) | series for group, first, otherwise, series in of_each]
 
 
+def origins(nodules: Nodules) -> list[tuple[str, ...]]:
+    """The hash of the volume that each nodule is cut from, and the UID of its scan where the data name it."""
+    uids = ({name for name in names if "." in name} for names in named(nodules, SERIES))
+    return [(origin, *uid) for origin, uid in zip(nodules.table["origin"].tolist(), uids, strict=True)]
+
+
 def named(nodules: Nodules, *columns: str) -> list[set[str]]:
     """The different names of each nodule in these columns, where there are such."""
     found = {name: column for name in columns if (column := nodules.column(name)) is not None}

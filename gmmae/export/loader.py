@@ -61,6 +61,8 @@ class Model:
 
         def cast(leaf):
             leaf = np.asarray(leaf)
+            if leaf.dtype.kind in "iu" and dtype != "float64" and (leaf.astype(f"{leaf.dtype.kind}4") != leaf).any():
+                raise ValueError(f"integers must fit into 32 bits for a model in {dtype}; got up to {abs(leaf).max()}")
             return leaf.astype(dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
         samples = jax.tree.map(cast, samples)

@@ -189,13 +189,15 @@ def _require_rounds(config: Config, devices: int, replicas: int) -> None:
 
 @contextmanager
 def precision_context(config: Config) -> Iterator[None]:
-    """Sets JAX's precision and random numbers, whatever its variables say, while a run's arrays and programs are made."""
+    """Sets how JAX computes, whatever its variables say, while a run's arrays and programs are made."""
     jax.config.update("jax_random_seed_offset", 0)  # JAX has no context for it
     with (
         jax.default_prng_impl("threefry2x32"),
         jax.threefry_partitionable(True),
         jax.enable_x64(config.precision == "float64"),
         jax.default_matmul_precision(config.matmul_precision),
+        jax.numpy_dtype_promotion("standard"),
+        jax.disable_jit(False),
     ):
         yield
 

@@ -80,11 +80,14 @@ def _warn_of_overlaps(names: Mapping[str, Sequence[str]], groups: Mapping[str, S
             write_error(f"warning: groups of samples are in training and in {split}: {len(both)}, such as {both[0]}\n")
 
 
-def words(hashes: Sequence[str], origins: Sequence[str] | None) -> list[str]:
+def words(hashes: Sequence[str], origins: Sequence[Any] | None) -> list[str]:
     """The entries of a `Fingerprint` for samples with these hashes; some samples of a source go without their origins."""
     if origins is None or len(origins) != len(hashes):
         return [*hashes]
-    return [" ".join((own, "_".join(_text(origin).split()))) for own, origin in zip(hashes, origins, strict=True)]
+    several = (origin if isinstance(origin, tuple) else (origin,) for origin in origins)
+    return [
+        " ".join((own, *("_".join(_text(word).split()) for word in parts))) for own, parts in zip(hashes, several, strict=True)
+    ]
 
 
 def _text(name: Any) -> str:  # noqa: ANN401 a name of any kind

@@ -65,8 +65,8 @@ class Splits:
       may_be_undefined: metrics that are NaN for some samples, which their means leave out. A NaN of any other metric makes
         the mean NaN.
       test: test samples, likewise. Neither training nor the choice of an epoch sees them.
-      origins: of the samples, by split, a word for what each is cut from, such as a hash of its scan. Later commands recognise
-        it however a sample is cut; None: they recognise equal samples only.
+      origins: of the samples, by split, a word for what each is cut from, such as a hash of its scan, or a tuple of words.
+        Later commands recognise it however a sample is cut; None: they recognise equal samples only.
     """
 
     train: Samples
@@ -77,7 +77,7 @@ class Splits:
     may_be_undefined: Sequence[str] = ()
     test: Samples | None = None
     columns: Mapping[str, Mapping[str, Sequence[str]]] | None = None
-    origins: Mapping[str, Sequence[str]] | None = None
+    origins: Mapping[str, Sequence[str | tuple[str, ...]]] | None = None
 
 
 class Workload(NamedTuple):
