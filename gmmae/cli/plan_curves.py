@@ -49,8 +49,11 @@ FLAT = 0.95
 USUAL_STEP_S = (1e-5, 5.0)
 """Times beyond are of another unit, or of a log that was written after the training."""
 
-MAY_DIFFER = re.compile(r"scaling|seed|optim\.(batch_size|learning_rate|micro_batch_size)|(stop|parallel|checkpoint|log)\.")
-"""Keys of runs whose curves compare, or that are read of the logs."""
+MAY_DIFFER = re.compile(
+    r"scaling|seed|workload|compilation_cache|optim\.(batch_size|learning_rate)|data\.(?!augment$).*"
+    r"|(stop|parallel|distributed|checkpoint|log)\..*"
+)
+"""Keys that change no step, or are known otherwise: by the logs, or by the hashes of the data and of the workload's file."""
 
 ANY = 10**12
 """Samples or epochs where there is no limit."""
@@ -117,7 +120,7 @@ def command(options: CurvesArguments) -> None:
         *(f"It cannot say: {limit[0].lower()}{limit[1:]}" for limit in limits),
     ]
     runs = [
-        {key: value for key, value in run.read_config().items() if not MAY_DIFFER.match(key)}
+        {key: value for key, value in run.read_config().items() if not MAY_DIFFER.fullmatch(key)}
         | getattr(read_fingerprint(run.root), "digests", {})
         for run in map(WorkDir, options.curves)
         if run.config.is_file()

@@ -158,7 +158,7 @@ def test_work_directories_of_gmmae(tmp_path, plan):
         run.mkdir()
         write_history(run / "history.csv", rows, ("accuracy",))
         fingerprint.write(Fingerprint([], [], 0, {"train samples": str(batch)}, []), run)
-        (run / "config.toml").write_text(f'seed = {batch}\noptim = {{ batch_size = {batch}, name = "sgd{batch}" }}')
+        (run / "config.toml").write_text(f'optim.batch_size = {batch}\noptim.name = "sgd{batch}"\ndata.workers = {batch}')
     runs = [tmp_path / "run8", tmp_path / "run32"]
     out, found = plan(*runs, *TARGET)
     assert "all curves have the learning rate 0.001" in out
