@@ -69,7 +69,7 @@ def _read_task(task: Task, min_ndim: int, hu: bool) -> Iterator[NativeNodule]:
             sx, sy, sz = scan.spacing_mm
             diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
             facts = (item.name, item.group, item.category, values, mask, (z, y, x), (sz, sy, sx), diameter_mm, place)
-            yield NativeNodule(*facts, origin=origin)
+            yield NativeNodule(*facts, origin=origin, series=item.series)
             place = task.label
     except DataError as error:
         raise DataError(f"{place}: {error}") from error

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from gmmae.data.extraction.folders import Source
 from gmmae.data.settings import COLUMNS, DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
-from gmmae.data.volumes import DataError, Nodules, central_section, joined, letters
+from gmmae.data.volumes import DataError, Nodules, central_section, cut_from, joined, letters
 
 
 class SplitNodules(NamedTuple):
@@ -72,9 +73,9 @@ def patients(nodules: Nodules, config: DataConfig) -> list[set[str]]:
 
 
 def origins(nodules: Nodules) -> list[tuple[str, ...]]:
-    """The hash of the volume that each nodule is cut from, and the UID of its scan where the data name it."""
-    uids = ({name for name in names if "." in name} for names in named(nodules, SERIES))
-    return [(origin, *uid) for origin, uid in zip(nodules.table["origin"].tolist(), uids, strict=True)]
+    """What each nodule is cut from."""
+    series = nodules.column(SERIES)
+    return [*map(cut_from, nodules.table["origin"].tolist(), repeat("") if series is None else series.tolist())]
 
 
 def named(nodules: Nodules, *columns: str) -> list[set[str]]:

@@ -179,6 +179,12 @@ class NativeNodule(NamedTuple):
     place: str = ""
     own: Mapping[str, str] = {}
     origin: str = ""
+    series: str = ""
+
+
+def cut_from(origin: str, series: str) -> tuple[str, ...]:
+    """Words for what a nodule is cut from: the hash of its volume, and the UID of its scan where there is one."""
+    return (origin, series) if "." in series else (origin,)
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:

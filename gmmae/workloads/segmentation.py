@@ -20,7 +20,7 @@ from gmmae.data.patches import NODULE, OUTSIDE, Patches, visible_labels
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import Split
 from gmmae.data.synthetic.volumes import native_nodules
-from gmmae.data.volumes import central_section
+from gmmae.data.volumes import central_section, cut_from
 from gmmae.models.losses import dice
 from gmmae.models.unet import UNet, mask_losses
 from gmmae.workloads.augment import symmetries, symmetry
@@ -126,7 +126,10 @@ def build(config: Config) -> Workload:
                 for name, part in parts.items()
             },
             groups={name: [volumes[volume].group for volume in patches.volumes[part]] for name, part in parts.items()},
-            origins={name: [volumes[volume].origin for volume in patches.volumes[part]] for name, part in parts.items()},
+            origins={
+                name: [cut_from(volumes[volume].origin, volumes[volume].series) for volume in patches.volumes[part]]
+                for name, part in parts.items()
+            },
             may_be_undefined=() if all_visible else ("dice",),
             columns={
                 name: {key: [volumes[volume].own[key] for volume in patches.volumes[part]] for key in volumes[0].own}

@@ -8,7 +8,7 @@ from gmmae.data.native_volumes import read
 from gmmae.data.patches import NODULE, OUTSIDE, boxes, slices
 from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.volumes import native_nodules
-from gmmae.data.volumes import NativeNodule
+from gmmae.data.volumes import NativeNodule, cut_from
 from tests import volume_folders as folders
 
 GRID = folders.Grid((4, 6, 5), (0.8, 0.5, 2.0), (10.0, 20.0, 30.0))
@@ -36,6 +36,14 @@ def test_a_volume_is_read_on_its_own_grid_and_in_axial_slices_however_it_is_stor
     np.testing.assert_array_equal(scanned.mask, MASK)
     np.testing.assert_allclose(scanned.centre, (1.25, 2.5, 1.5), atol=1e-5)  # the file's geometry is in float32
     np.testing.assert_allclose(scanned.spacing_mm, GRID.spacing[::-1], rtol=1e-6)
+
+
+def test_a_volume_has_the_uid_of_its_scan(root):
+    table = root / "nodules.csv"
+    head, line, *_ = table.read_text().splitlines()
+    table.write_text(f"{head},seriesuid\n{line},1.2.3")
+    (scanned,) = read(DataConfig(source="cubes", root=str(root)))
+    assert cut_from(scanned.origin, scanned.series) == (scanned.origin, "1.2.3")
 
 
 def volume(shape=(4, 9, 9), **changes):
