@@ -21,7 +21,7 @@ from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
-from gmmae.training.trained import restore, run_config
+from gmmae.training.trained import Trained, restore, run_config
 from gmmae.workloads import registry
 from gmmae.workloads.configuration import identity_settings, on_its_data
 from gmmae.workloads.interface import Samples, Splits
@@ -88,7 +88,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
     rows: list[dict[str, Any]] = []
     metrics, losses = list[str](), dict[str, np.ndarray]()
     parts = [part for part in SPLITS if getattr(data, part) is not None] if split == "all" else [split]
-    about, simple = _simple_models(config, data, known, own if other else None)
+    about, simple = _simple_models(model, data, known, own if other else None)
     few = sum(np.size(leaf) for part in parts for leaf in jax.tree.leaves(getattr(data, part))) <= MAX_REFINED_VALUES
     for part in parts:
         samples = getattr(data, part)
@@ -118,13 +118,18 @@ def command(options: EvaluateArguments, config: Config) -> None:
     _write(options, rows, split, settings, changes, other)
 
 
-def _simple_models(config: Config, data: Splits, known: Fingerprint | None, own: Config | None) -> tuple[str, Callable]:
-    """The workload's baselines of the data's training samples, or of those of the run `own` if they are still there."""
-    baselines = getattr(registry.load(config.workload), "baselines", None)
+def _simple_models(model: Trained, data: Splits, known: Fingerprint | None, own: Config | None) -> tuple[str, Callable]:
+    """The workload's baselines of the data's training samples, or of those of the run `own` if they are still there.
+
+    Where there are none, it warns if the model gives the run's own validation another loss in these settings.
+    """
+    baselines = getattr(registry.load(model.config.workload), "baselines", None)
     with suppress(InputError):
-        train = registry.build(own).load().train if own and baselines else data.train
-        if baselines and (not own or (known and hashes(train)[0] == [entry.split()[0] for entry in known.train])):
-            return baselines(config.settings, train)
+        of_run = registry.build(own).load() if own else data
+        if own and not baselines:
+            fingerprint.warn_of_change(model.losses(of_run.validation).mean(), model.record.best_val_loss)
+        if baselines and (not own or (known and hashes(of_run.train)[0] == [entry.split()[0] for entry in known.train])):
+            return baselines(model.config.settings, of_run.train)
     return "", lambda _: {}
 
 

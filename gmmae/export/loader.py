@@ -57,17 +57,19 @@ class Model:
         Raises:
           ValueError: the file has no such function, or the samples have another form than `about` says.
         """
-        dtype = self.about["dtype"]
 
-        def cast(leaf):
-            leaf = np.asarray(leaf)
-            if leaf.dtype.kind in "iu" and dtype != "float64" and (leaf.astype(f"{leaf.dtype.kind}4") != leaf).any():
-                raise ValueError(f"integers must fit into 32 bits for a model in {dtype}; got up to {abs(leaf).max()}")
-            return leaf.astype(dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
+        def fitted(leaf, wanted):
+            cast = leaf.astype(wanted)
+            if not np.can_cast(leaf.dtype, wanted, "same_kind") or (leaf.dtype.kind in "iu" and (cast != leaf).any()):
+                raise ValueError(f"{name} takes {wanted} here; got {leaf.dtype}, up to {leaf.max()}")
+            return cast
 
-        samples = jax.tree.map(cast, samples)
+        samples = jax.tree.map(np.asarray, samples)
         self._check(name, samples)
-        with jax.enable_x64(dtype == "float64"):
+        leaves, tree = jax.tree.flatten(samples)
+        wanted = (text.partition("[")[0] for text in jax.tree.leaves(self.about["functions"][name]["samples"]))
+        samples = jax.tree.unflatten(tree, map(fitted, leaves, wanted))
+        with jax.enable_x64(self.about["dtype"] == "float64"):
             return jax.device_get(self._calls[name]([*self.params.values()], samples))
 
     def _check(self, name, samples):

@@ -140,7 +140,7 @@ def warn_of_change(now: float, before: float | None) -> None:
     if before is not None and math.isfinite(before) and not math.isclose(now, before, rel_tol=OTHER_CODE, abs_tol=1e-8):
         write_error(
             f"warning: the validation loss of these parameters was {before:.6g} in the run and is {now:.6g}: a file that the "
-            "workload imports or reads has changed, or the program\n"
+            "workload imports or reads has changed, a setting that `build` computes with, or the program\n"
         )
 
 

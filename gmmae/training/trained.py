@@ -28,7 +28,7 @@ from gmmae.training.step import take
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import contract, sources
 from gmmae.workloads.configuration import on_its_data, read_config, require_source
-from gmmae.workloads.interface import Params, Samples, Workload
+from gmmae.workloads.interface import Params, PerSample, Samples, Workload
 from gmmae.workloads.sources import CheckedSource, Fetcher
 
 
@@ -59,11 +59,16 @@ class Trained(NamedTuple):
 
     def losses(self, samples: Samples) -> np.ndarray:
         """One loss for each sample; `samples` are as those of `workload.load()`."""
-        return self._applied(self.workload.losses, samples, None)
+        return self._applied(partial(contract.losses, self.workload), samples, None)
 
     def metrics(self, samples: Samples) -> Mapping[str, np.ndarray]:
         """One value for each sample and metric of the workload."""
-        return self._applied(self.workload.metrics, samples)
+
+        def of_each(params: Params, samples: Samples) -> PerSample:
+            contract.values(self.workload, params, samples)  # refuses other shapes; nothing needs its numbers
+            return self.workload.metrics(params, samples)
+
+        return self._applied(of_each, samples)
 
     def evaluate(self, samples: Samples) -> Mapping[str, np.ndarray]:
         """One value for each sample of the loss, which is the first, and of each metric."""
@@ -114,7 +119,7 @@ class Trained(NamedTuple):
             shapes = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch, *leaf.shape[1:])), like)
             try:
                 program = jax.jit(function).lower(params, shapes, *more)
-            except (TypeError, ValueError, FlaxError) as error:
+            except (TypeError, ValueError, LookupError, FlaxError) as error:
                 raise InputError(
                     f"samples must have the form of those of `workload.load()`; got others: {' '.join(str(error).split())}"
                 ) from error

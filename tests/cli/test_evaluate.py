@@ -20,6 +20,7 @@ from gmmae.training import checkpoint, compilation
 from gmmae.training.checkpoint import Checkpoint
 from gmmae.training.records import Progress
 from gmmae.workloads import registry
+from gmmae.workloads.interface import WorkloadError
 from gmmae.workloads.nodules import baselines
 from tests.commands import lines_of, refusal, rows, run_gmmae
 from tests.small import small
@@ -208,7 +209,8 @@ def build(config):
     validation = x[12:], labels[12:]
     validation = Rows(*validation) if config.kind == "source" else validation
     data = Splits((x[:12], labels[:12]), validation, origins=origins, columns={"validation": {"site": range(12)}})
-    return Workload(lambda: data, lambda key: {"w": jnp.zeros(4)}, lambda params, s, keys: (s[0] @ params["w"] - 1) ** 2)
+    losses = lambda params, samples, keys: (samples[0] @ params["w"] - config.scale) ** 2
+    return Workload(lambda: data, lambda key: {"w": jnp.zeros(4)}, losses)
 """
 
 
@@ -216,9 +218,12 @@ def build(config):
     ("kind", "kinds"),
     [("named", ["train"] * 12 + ["validation"] * 12), ("plain", ["unknown"] * 24), ("source", ["unknown"] * 24)],
 )
-def test_samples_of_ones_own_are_known_by_their_origins_in_other_settings_too(tmp_path, kind, kinds, evaluate):
+def test_samples_of_ones_own_are_known_by_their_origins_in_other_settings_too(tmp_path, kind, kinds, capsys):
     train(tmp_path, IN_ANOTHER_UNIT, "--kind", kind)
-    evaluate(tmp_path / "run", "--scale", 2.0, "--out", tmp_path / "all.csv")
+    assert run_gmmae("evaluate", tmp_path / "run", "--scale", 2.0, "--out", tmp_path / "all.csv") == 0
+    assert "a setting that `build` computes with" in capsys.readouterr().err
+    with pytest.raises(WorkloadError, match="one floating-point number a sample"):
+        gmmae.load(tmp_path / "run").losses((np.ones((2, 1, 4), np.float32), np.arange(2)))
     table = rows(tmp_path / "all.csv")
     assert [row["split"] for row in table] == kinds
     assert (table[0]["site"], table[-1]["site"]) == ("", "11")

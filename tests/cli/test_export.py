@@ -117,8 +117,12 @@ def test_a_workload_of_ones_own_is_exported_with_its_metrics(own_run, tmp_path, 
     _, meta = exported(own_run.folder, tmp_path, monkeypatch)
     assert list(meta["functions"]) == ["losses", "metrics"]
     assert meta["functions"]["metrics"]["samples"] == {"image": "float32[samples, 8, 8]", "label": "int32[samples]"}
-    with pytest.raises(ValueError, match="integers must fit into 32 bits"):
-        Model(tmp_path / "model.zip")("metrics", {"image": np.zeros((1, 8, 8)), "label": np.array([2**40])})
+    model, image = Model(tmp_path / "model.zip"), np.ones((1, 8, 8))
+    for label in (np.array([2**40]), np.array([0.5])):
+        with pytest.raises(ValueError, match="metrics takes int32 here; got"):
+            model("metrics", {"image": image, "label": label})
+    label = np.array([1])
+    assert model("losses", {"image": image.astype(int), "label": label}) == model("losses", {"image": image, "label": label})
 
 
 def test_a_run_that_validates_on_a_source_is_exported(tmp_path):

@@ -56,6 +56,7 @@ WRONG_VALUES = {
     "ElementToIntensityFunctionSlope": "2",
     "CompressedData": "True",
     "BinaryData": "False",
+    "DistanceUnits": "cm",
 }
 """Values of the header's keys that no scan can have."""
 ODD_LINES = {"Modality": "MET_MOD_CT", "Comment": "Thorax, Lunge, später", "Position": "10 -20 30"}

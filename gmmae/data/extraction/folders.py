@@ -168,6 +168,8 @@ def _plan_arrays(root: Path, config: DataConfig) -> Plan:
         except UnicodeDecodeError as error:
             raise DataError(f"{root}: {key} must be text; got bytes that are no UTF-8 ({error})") from error
         names = SPACINGS[:axes] if key == "spacing_mm" else [ARRAYS.get(key, key)]
+        if twice := [name for name in names if name in columns]:
+            raise DataError(f"{root}: arrays must have different meanings; {key} and another one are {twice[0]}: rename one")
         columns |= dict(zip(names, texts.reshape(samples, -1).T.tolist(), strict=True))
     records = enumerate(list(map(str, values)) for values in zip(*columns.values(), strict=True))
     table = table_of(root, tuple(columns), records, config, VOLUMES_ARRAY, form="volumes[{}]")

@@ -30,7 +30,12 @@ META_NUMBERS = (
     (9, ("TransformMatrix", "Rotation", "Orientation")),
 )
 """Count and names of a MetaImage's fields; readers choose differently among the names, so they must agree."""
-META_FIXED = {"ElementToIntensityFunctionSlope": "1", "ElementToIntensityFunctionOffset": "0", "BinaryData": "True"}
+META_FIXED = {
+    "ElementToIntensityFunctionSlope": "1",
+    "ElementToIntensityFunctionOffset": "0",
+    "BinaryData": "True",
+    "DistanceUnits": "mm",
+}
 """Fields of a MetaImage that may only have this value."""
 
 NIFTI_TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}

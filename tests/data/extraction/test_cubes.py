@@ -100,6 +100,8 @@ def test_arrays_that_are_cubes_already_are_taken_as_they_are(config, folder):
 def test_names_groups_and_categories_of_one_npz(npz):
     nodules = load(npz(volumes=RANDOM, groups=[3, 3, 4, 5, 5], categories=list("xyxyx"), names=list("abcde")))
     assert (nodules.names, nodules.groups, nodules.categories) == (tuple("abcde"), tuple("33455"), tuple("xyxyx"))
+    with pytest.raises(DataError, match="category and another one are category: rename one"):
+        load(npz(volumes=RANDOM, categories=list("xyxyx"), category=list("yyxxx")))
 
 
 def test_a_compressed_volume_of_some_megabytes(config, folder):
