@@ -121,12 +121,13 @@ def command(options: EvaluateArguments, config: Config) -> None:
 def _simple_models(model: Trained, data: Splits, known: Fingerprint | None, own: Config | None) -> tuple[str, Callable]:
     """The workload's baselines of the data's training samples, or of those of the run `own` if they are still there.
 
-    Where there are none, it warns if the model gives the run's own validation another loss in these settings.
+    Warns where a user's workload gives the run's own validation another loss in these settings.
     """
-    baselines = getattr(registry.load(model.config.workload), "baselines", None)
+    name = model.config.workload
+    baselines = getattr(registry.load(name), "baselines", None)
     with suppress(InputError):
-        of_run = registry.build(own).load() if own else data
-        if own and not baselines:
+        of_run = registry.build(own).load() if own and (baselines or name not in registry.BUILT_IN) else data
+        if own and name not in registry.BUILT_IN:
             fingerprint.warn_of_change(model.losses(of_run.validation).mean(), model.record.best_val_loss)
         if baselines and (not own or (known and hashes(of_run.train)[0] == [entry.split()[0] for entry in known.train])):
             return baselines(model.config.settings, of_run.train)
