@@ -187,7 +187,8 @@ NEW_LOST = left_out(without_row(), NEW)
 GENERATED = [
     *generated(ALL, refused(CSV), {"no CSV": gone(CSV), "a CSV without rows": rows(lambda rows: rows[:1])}),
     *generated(ALL, either(CSV, "category"), {"Category for category": replaced("category", "Category")}),
-    *generated(ALL, left_out(without_row(), "line 4"), {"a diameter of NaN": cell("diameter_mm", "nan")}),
+    *generated("judge", reads(cell("diameter_mm", "")), {"a diameter of NaN": cell("diameter_mm", "nan")}),
+    *generated(BOTH, NEW_LOST, {"a diameter of NaN": cell("diameter_mm", "nan")}),
     *generated(BOTH, either("line 32"), {"a row twice": rows(lambda rows: [*rows, rows[3]])}),
     *generated(
         ALL,

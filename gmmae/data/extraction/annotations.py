@@ -173,7 +173,7 @@ def table_of(
             named = tuple(cell for column, cell in zip(header, cells, strict=True) if column)
             known = {name: of_column[column] for name, column in used.items()}
             dropped.append(_related(known, config, file_column)._replace(place=place, number=number, cells=named))
-            if empty := [used[name] for name in required if not of_column[used[name]]]:
+            if empty := [used[name] for name in required if is_blank(of_column[used[name]])]:
                 raise DataError(f"{', '.join(empty)} must not be empty")
             row = _item(known, dropped[-1], config, file_column)
         except DataError as error:
