@@ -125,7 +125,7 @@ def _simple_models(model: Trained, data: Splits, known: Fingerprint | None, own:
     """
     name = model.config.workload
     baselines = getattr(registry.load(name), "baselines", None)
-    with suppress(InputError):
+    with suppress(Exception if own else InputError):  # the run's own data may have gone, whatever a user's `load` then raises
         of_run = registry.build(own).load() if own and (baselines or name not in registry.BUILT_IN) else data
         if own and name not in registry.BUILT_IN:
             fingerprint.warn_of_change(model.losses(of_run.validation).mean(), model.record.best_val_loss)
