@@ -28,8 +28,8 @@ from gmmae.workloads.interface import Events, Params, PerSample, Samples, Snapsh
 from gmmae.workloads.settings import PatchConfig
 from gmmae.workloads.settings import SegmentationConfig as Config
 
-CPU_BATCH_PIXELS = 2 * 64**2
-"""Two slices of 64², with which a layer of the finest stage takes 0.5 MB.
+CPU_BATCH_PIXELS = 4 * 64**2
+"""Four slices of 64², with which a layer of the finest stage takes 1 MB.
 
 Fewer give the coarse stages' products few rows, and more do not fit into a core's cache.
 """

@@ -29,9 +29,9 @@ def data(workload):
     return workload.load()
 
 
-@pytest.mark.parametrize(("micro_batch_size", "size", "parts"), [(None, 16, 1), (None, 64, 2), (None, 48, 2), (1, 64, 4)])
+@pytest.mark.parametrize(("micro_batch_size", "size", "parts"), [(None, 16, 1), (None, 64, 2), (None, 48, 2), (1, 64, 8)])
 def test_a_cpu_trains_on_a_few_samples_at_once_unless_told_otherwise(micro_batch_size, size, parts):
-    config = small(data__shape=size, optim__batch_size=4, parallel__micro_batch_size=micro_batch_size)
+    config = small(data__shape=size, optim__batch_size=8, parallel__micro_batch_size=micro_batch_size)
     assert compilation.prepare(config).train_plan.micro_batches == parts
 
 
