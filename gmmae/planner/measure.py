@@ -129,12 +129,11 @@ def measure(
     while True:
         forecasts = [prediction.forecast(measured, cluster, names, devices, compute_scale) for cluster in clusters]
         untried = {cell.attempt: cell for one in forecasts if (cell := one.best) and cell.attempt not in tried}
-        if not untried:
+        failed = tuple(attempt for attempt, cell in untried.items() if not work.trial(base, cell))
+        if not failed:
             break
-        for attempt, cell in untried.items():
-            tried.add(attempt)
-            if not work.trial(base, cell):
-                measured = measured._replace(failed_trials=(*measured.failed_trials, attempt))
+        tried |= {*untried}
+        measured = measured._replace(failed_trials=(*measured.failed_trials, *failed))
     spread, base_s = step_times.spread(times.train), base.rows[-1].train_s + base.rows[-1].eval_s
     busy = (
         "the step times scatter as on a machine with other work, and so may all predicted times: plan again in another "
