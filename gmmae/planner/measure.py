@@ -132,7 +132,7 @@ def measure(
         failed = tuple(attempt for attempt, cell in untried.items() if not work.trial(base, cell))
         if not failed:
             break
-        tried |= {*untried}
+        tried.update(untried)
         measured = measured._replace(failed_trials=(*measured.failed_trials, *failed))
     spread, base_s = step_times.spread(times.train), base.rows[-1].train_s + base.rows[-1].eval_s
     busy = (
@@ -262,10 +262,10 @@ class _Work:
         if kept is None or batches - have or validation - done:
             if "step times" not in seconds:
                 self.say("measuring step times")
-            config, began = changed(self.config, seed=0), time.perf_counter()  # a seed takes a compilation, and no time
-            kept = step_times.merged(
-                kept, throughput.measure(config, sorted(batches - have), sorted(validation - done), timing)
-            )
+            began = time.perf_counter()
+            config = changed(self.config, seed=0)  # a seed takes a compilation, and no time
+            setup = compilation.prepare(config, cache=self._cache)
+            kept = step_times.merged(kept, throughput.measure(setup, sorted(batches - have), sorted(validation - done), timing))
             step_times.write(file, kept)
             seconds["step times"] = seconds.get("step times", 0.0) + time.perf_counter() - began
             write_text(self.root / "measured.json", json.dumps(self._kept, indent=1) + "\n")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from gmmae.config.schema import Config, changed
+from gmmae.config.schema import changed
 from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.step_times import TRAINING, VALIDATION, Timing, Timings, settings
@@ -21,9 +21,9 @@ from gmmae.training.step import TrainState
 from gmmae.workloads.sources import CheckedSource, Fetcher
 
 
-def measure(config: Config, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
+def measure(setup: TrainSetup, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
     """Measures training steps and validation in alternating blocks, so that a slow moment affects all equally."""
-    setup = compilation.prepare(config)
+    config = setup.config
     failed: dict[str, str] = {}
     blocks: dict[tuple[str, int], tuple[Callable[[], float], list[float]]] = {}
     with compilation.precision_context(config), Fetcher(config.parallel.fetch_threads) as fetcher:

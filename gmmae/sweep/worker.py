@@ -30,9 +30,11 @@ from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.guard import as_input_error, guarded
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
+from gmmae.training import fingerprint
+from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import Record
 from gmmae.training.terminal import Plain, standard_output
-from gmmae.training.workdir import storage
+from gmmae.training.workdir import begins_with, storage
 
 MAX_GROWTH_BYTES = 2 * 2**30
 """How much more memory than after its first run a worker may have, before it asks to be replaced."""
@@ -156,14 +158,23 @@ def trainer() -> Train:
     def train(config: Config, root: Path) -> Record:
         with join_processes(config) as group:
             with no_collection_of_imports():
-                from gmmae.training.compilation import RunCache
+                from gmmae.training.compilation import prepare
                 from gmmae.training.loop import run
 
-            cache[:] = cache or [RunCache()]
+            if not cache:
+                setup = prepare(config)
+                _require_same(config, setup.fingerprint, root.parents[1])
+                cache.append(setup.cache)
             display = Plain(standard_output()) if group.primary else IDLE
             return run(config, root, display, group, cache[0])  # pyright: ignore[reportArgumentType]
 
     return train
+
+
+def _require_same(config: Config, now: Fingerprint, sweep: Path) -> None:
+    """Refuses data and workloads that have changed since the sweep, or its first process on a cluster, has loaded them."""
+    now = now._replace(digests=now.digests | begins_with(config))
+    fingerprint.write(fingerprint.checked(sweep, now), sweep)
 
 
 def measure_times(root: Path, devices: int, request: str) -> int:
@@ -176,8 +187,11 @@ def measure_times(root: Path, devices: int, request: str) -> int:
     with join_processes(run := run_config(measured, RunKey("weak", devices, config.seeds[0]))) as group:
         from gmmae.sweep.step_times import write
         from gmmae.sweep.throughput import measure
+        from gmmae.training.compilation import prepare
 
-        timings = measure(run, asked["training"], asked.get("validation", ()), config.timing)
+        setup = prepare(run)
+        _require_same(run, setup.fingerprint, root)
+        timings = measure(setup, asked["training"], asked.get("validation", ()), config.timing)
     if group.primary:
         folder.step_times(devices).parent.mkdir(exist_ok=True)
         write(folder.step_times(devices), timings)

@@ -320,7 +320,6 @@ MASKS = [
             "turned, at the same place": _mask(BALL[:, ::-1, ::-1], direction=TURNED, origin=(20.4, -6.5, 30.0)),
         },
     ),
-    *masks(reads(_mask(np.roll(BALL, 2, 2))), {"two voxels beside": _mask(BALL, origin=(11.6, -20.0, 30.0))}),
     *masks(
         reads(near=True),
         {"half a voxel beside": _ball(GRID._replace(origin=(10.4, -20.0, 30.0))), "of half the spacing": _ball(FINER)},
@@ -328,6 +327,7 @@ MASKS = [
     *masks(
         LOST,
         {
+            "two voxels beside": _mask(BALL, origin=(11.6, -20.0, 30.0)),
             "turned, at another place": _mask(BALL, direction=TURNED),
             "of half the spacing, but as many voxels": _mask(BALL, spacing=FINER.spacing),
             "without a geometry": _mask(BALL, spacing=(1.0, 1.0, 1.0), origin=(0.0, 0.0, 0.0)),

@@ -10,8 +10,8 @@ from gmmae.config.schema import changed
 from gmmae.multihost import environment
 from gmmae.sweep import engine, step_times
 from gmmae.sweep.grid import SweepConfig, TimingConfig, run_config, run_keys
-from gmmae.sweep.runs import SweepDir
-from gmmae.training import loop
+from gmmae.sweep.runs import CRASHED, SweepDir
+from gmmae.training import fingerprint, loop
 from tests.small import CHEAP, Recorder, small
 from tests.sweep.fake_runs import Watch
 
@@ -85,3 +85,12 @@ def test_runs_of_one_process_are_those_of_new_ones_to_the_bit_also_after_a_kill_
         one, new = ([[value for key, value in row._asdict().items() if not key.endswith("_s")] for row in of] for of in rows)
         assert one == new
         assert len(new) == 40
+
+
+@pytest.mark.slow
+def test_processes_that_load_other_data_than_the_sweep_began_with_train_nothing(tmp_path):
+    config, data = SweepConfig(scaling=("strong",), devices=(1,), run=RUN), fingerprint.load(RUN)
+    data = data._replace(digests=data.digests | {"train samples": "0"})
+    assert engine.sweep(config, tmp_path, Watch(), samples=22, data=data) == engine.RUNS_FAILED
+    [found] = SweepDir(tmp_path).read_all(config, 22)
+    assert (found.outcome, found.record, "train samples" in found.message) == (CRASHED, None, True)

@@ -27,6 +27,8 @@ MAX_ORIGIN_MM = 1e6
 """Beyond, places lose their digits."""
 MAX_GRID_DISTANCE = 0.1
 """How far a nodule's centre may be from its mask, in voxels: headers are rounded."""
+MAX_MASK_SHIFT = 1.0
+"""How far a corner of a mask may be from that of a volume of its shape, in voxels. A mask without a header is farther away."""
 Volume = Real[np.ndarray, "z y x"]
 Index = Integer[np.ndarray, " 3"]
 HU_RANGE = (-32768, 32767)
@@ -245,12 +247,17 @@ def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: P
         if mask.axes != scan.axes:
             raise DataError(f"must have the {scan.axes} axes of its volume; it has {mask.axes}")
         # The box around its corners must reach into the scan.
-        ends = product(*((-0.5, n - 0.5) for n in mask.size))
+        ends = [*product(*((-0.5, n - 0.5) for n in mask.size))]
         corners = [mask.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
         indices = np.array([scan.frame.TransformPhysicalPointToContinuousIndex(corner) for corner in corners])
         if not ((indices.min(0) < np.array(scan.size) - 0.5) & (indices.max(0) > -0.5)).all():
             ours, theirs = (listed(one.frame.GetOrigin()) for one in (scan, mask))
             raise DataError(f"must overlap its volume, which begins at ({ours}) mm; it begins at ({theirs}) mm")
+        if mask.size == scan.size and (apart := np.abs(indices - ends).max()) > MAX_MASK_SHIFT:
+            raise DataError(
+                f"must lie where its volume does, whose shape it has; corners are up to {apart:.3g} voxels apart: save it with "
+                "the volume's spacing, origin and direction"
+            )
         if centre_mm is not None:
             index_of(mask, centre_mm, MAX_GRID_DISTANCE)
     except DataError as error:

@@ -1,5 +1,6 @@
 """The counts and statistics of an extraction, for `summary.json` and as printed lines."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,15 +8,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gmmae.data.extraction.annotations import GROUP, OTHERWISE_PATIENTS, PATIENTS, Fault
+from gmmae.data.extraction.annotations import COORDINATES, GROUP, OTHERWISE_PATIENTS, PATIENTS, Fault
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES
 from gmmae.data.extraction.tasks import Plan
 from gmmae.data.groups import Groups
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
+from gmmae.data.volumes import letters
 
 FEW_PATIENTS = 10
 """Nodules for each patient, from which on his column may be one of hospitals or diagnoses."""
+
+PLACE = re.compile("(coord|cent(er|re)|pos|position|world|voxel|nodule|index)?[xyz](coord|mm|voxels?|ras|lps|world|index)?")
+"""A column, by its `letters`, that seems to say where a nodule is."""
 
 MOSTLY = 0.5
 """Share of all cubes outside of their scans above which a place or an axis must be wrong."""
@@ -36,6 +41,9 @@ def summarise(
     low = np.percentile(values.reshape(len(values), -1), 1, axis=1)
     unused = [column for column in plan.header if column not in plan.used.values()]
     notes = ["nothing reads split: the split follows from data.validation and data.seed"] if "split" in unused else []
+    places = [column for column in unused if PLACE.fullmatch(letters(column))]
+    if len(places) > 1 and COORDINATES[0] not in plan.used and config.crop != "whole":
+        notes.append(f"nothing reads {', '.join(places)}: cubes are in the middle unless {', '.join(COORDINATES)} say where")
     notes += [f"nothing reads {', '.join(plan.unread)}: a column has one value for each volume"] if plan.unread else []
     arrays = [task for task in plan.tasks if task.file.suffix in ARRAY_SUFFIXES and config.crop != "whole"]
     unknown = {item.name for task in arrays for item in task.items if item.spacing_mm is None}
