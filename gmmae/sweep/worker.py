@@ -174,7 +174,8 @@ def trainer() -> Train:
 def _require_same(config: Config, now: Fingerprint, sweep: Path) -> None:
     """Refuses data and workloads that have changed since the sweep, or its first process on a cluster, has loaded them."""
     now = now._replace(digests=now.digests | begins_with(config))
-    fingerprint.write(fingerprint.checked(sweep, now), sweep)
+    with storage(sweep):
+        fingerprint.write(fingerprint.checked(sweep, now), sweep)
 
 
 def measure_times(root: Path, devices: int, request: str) -> int:
