@@ -28,7 +28,7 @@ MAX_ORIGIN_MM = 1e6
 MAX_GRID_DISTANCE = 0.1
 """How far a nodule's centre may be from its mask, in voxels: headers are rounded."""
 MAX_MASK_SHIFT = 1.0
-"""How far a corner of a mask may be from that of a volume of its shape, in voxels. A mask without a header is farther away."""
+"""How far a corner of a mask may be from that of a volume of its shape, in voxels: some tools count from a voxel's edge."""
 Volume = Real[np.ndarray, "z y x"]
 Index = Integer[np.ndarray, " 3"]
 HU_RANGE = (-32768, 32767)

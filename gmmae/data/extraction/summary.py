@@ -43,7 +43,10 @@ def summarise(
     notes = ["nothing reads split: the split follows from data.validation and data.seed"] if "split" in unused else []
     places = [column for column in unused if PLACE.fullmatch(letters(column))]
     if len(places) > 1 and COORDINATES[0] not in plan.used and config.crop != "whole":
-        notes.append(f"nothing reads {', '.join(places)}: cubes are in the middle unless {', '.join(COORDINATES)} say where")
+        notes.append(
+            f"nothing reads {', '.join(places)}: cubes are cut from the middle of each volume, unless columns "
+            f"{', '.join(COORDINATES)} say where"
+        )
     notes += [f"nothing reads {', '.join(plan.unread)}: a column has one value for each volume"] if plan.unread else []
     arrays = [task for task in plan.tasks if task.file.suffix in ARRAY_SUFFIXES and config.crop != "whole"]
     unknown = {item.name for task in arrays for item in task.items if item.spacing_mm is None}
