@@ -10,7 +10,6 @@ from gmmae.sweep.grid import SweepConfig, dry_run, left_out
 from gmmae.sweep.report import page
 from gmmae.training import fingerprint
 from gmmae.training.terminal import standard_output
-from gmmae.training.workdir import begins_with
 
 
 def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, verbose: bool = False) -> int:
@@ -19,7 +18,6 @@ def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, v
     # The process that starts Slurm's jobs needs no data, but for the grid.
     loads = only_print or config.mode == "virtual" or config.executor == "processes"
     known = fingerprint.load(config.run) if loads else None
-    known = known and known._replace(digests=known.digests | begins_with(config.run))
     samples = known.samples if known else 0
     if only_print:
         columns, *rows = dry_run(config, samples)

@@ -25,7 +25,6 @@ from gmmae.system.environment import CPU_DEVICES
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.nvidia import places
-from gmmae.training import fingerprint
 from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import epoch_ends
 from gmmae.training.stopping import until_stop
@@ -77,7 +76,7 @@ def sweep(
     grid = run_keys(config) if config.mode != "throughput" else []
     with _claimed(config, folder, data), storage(folder.root), Signals() as signals:
         if data:
-            fingerprint.write(fingerprint.checked(folder.root, data), folder.root)
+            folder.require_same(config.run, data)
         write_text(folder.config, to_toml(config))  # a refused call leaves it as it was
         if grid:
             _train(config, folder, display, samples, retry, signals)

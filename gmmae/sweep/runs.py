@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.config.schema import OptimConfig, StopConfig
+from gmmae.config.schema import Config, OptimConfig, StopConfig
 from gmmae.scaling.batches import BatchPlan, plan_batches
 from gmmae.scaling.strategies import STRATEGIES, resolve, strategy
 from gmmae.sweep.grid import RunKey, SweepConfig, path_of, run_keys
@@ -23,9 +23,11 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.json_files import checked
 from gmmae.system.stop_reasons import INTERRUPTED, STALLED
+from gmmae.training import fingerprint
+from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import Record
 from gmmae.training.stopping import finished
-from gmmae.training.workdir import WorkDir, storage
+from gmmae.training.workdir import WorkDir, begins_with, storage
 
 CRASHED = "crashed"
 TIMED_OUT = "timed_out"
@@ -84,6 +86,12 @@ class SweepDir:
         self.lock = root / ".lock"
         self.jobs = root / "jobs"  # files of submitit
         self.workers_log = root / "workers.txt"  # what workers print before their first run
+
+    def require_same(self, config: Config, now: Fingerprint) -> None:
+        """Refuses data and workloads that have changed since the sweep, or its first process on a cluster, has loaded them."""
+        now = now._replace(digests=now.digests | begins_with(config))
+        with storage(self.root):
+            fingerprint.write(fingerprint.checked(self.root, now), self.root)
 
     def step_times(self, devices: int) -> Path:
         """Their file, by number of devices."""

@@ -30,11 +30,9 @@ from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.guard import as_input_error, guarded
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
-from gmmae.training import fingerprint
-from gmmae.training.fingerprint import Fingerprint
 from gmmae.training.records import Record
 from gmmae.training.terminal import Plain, standard_output
-from gmmae.training.workdir import begins_with, storage
+from gmmae.training.workdir import storage
 
 MAX_GROWTH_BYTES = 2 * 2**30
 """How much more memory than after its first run a worker may have, before it asks to be replaced."""
@@ -163,19 +161,12 @@ def trainer() -> Train:
 
             if not cache:
                 setup = prepare(config)
-                _require_same(config, setup.fingerprint, root.parents[1])
+                SweepDir(root.parents[1]).require_same(config, setup.fingerprint)
                 cache.append(setup.cache)
             display = Plain(standard_output()) if group.primary else IDLE
             return run(config, root, display, group, cache[0])  # pyright: ignore[reportArgumentType]
 
     return train
-
-
-def _require_same(config: Config, now: Fingerprint, sweep: Path) -> None:
-    """Refuses data and workloads that have changed since the sweep, or its first process on a cluster, has loaded them."""
-    now = now._replace(digests=now.digests | begins_with(config))
-    with storage(sweep):
-        fingerprint.write(fingerprint.checked(sweep, now), sweep)
 
 
 def measure_times(root: Path, devices: int, request: str) -> int:
@@ -191,7 +182,7 @@ def measure_times(root: Path, devices: int, request: str) -> int:
         from gmmae.training.compilation import prepare
 
         setup = prepare(run)
-        _require_same(run, setup.fingerprint, root)
+        folder.require_same(run, setup.fingerprint)
         timings = measure(setup, asked["training"], asked.get("validation", ()), config.timing)
     if group.primary:
         folder.step_times(devices).parent.mkdir(exist_ok=True)

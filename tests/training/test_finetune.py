@@ -5,9 +5,8 @@ from shutil import copytree, ignore_patterns, rmtree
 
 import pytest
 
-from gmmae.cli.sweep import command
 from gmmae.multihost.distributed import Group
-from gmmae.sweep.grid import SweepConfig
+from gmmae.sweep.runs import SweepDir
 from gmmae.system.errors import InputError
 from gmmae.training import fingerprint as fingerprint_of_data
 from gmmae.training.loop import run
@@ -59,17 +58,14 @@ def test_a_run_begins_with_the_best_parameters_of_another(other, tmp_path):
     assert drawn.init_from == {}
 
 
-def test_runs_of_a_sweep_begin_with_the_same_parameters(other, tmp_path, monkeypatch):
+def test_runs_of_a_sweep_begin_with_the_same_parameters(other, tmp_path):
     copytree(other[0], begun := tmp_path / "begun")
-    config, found = SweepConfig(run=small(init_from=str(begun), data__seed=3, parallel__devices="all")), []
-    monkeypatch.setattr("gmmae.sweep.engine.sweep", lambda *_, data, **__: found.append(data) or 143)
-    for _ in range(2):
-        command(config, tmp_path / "sweep", only_print=False, retry=False)
-        record = json.loads((begun / "record.json").read_text())
-        (begun / "record.json").write_text(json.dumps(record | {"best_epoch": record["best_epoch"] + 1}))
-    fingerprint_of_data.write(found[0], tmp_path)
+    config, sweep = small(init_from=str(begun), data__seed=3), SweepDir(tmp_path)
+    sweep.require_same(config, data := fingerprint_of_data.load(config))
+    record = json.loads((begun / "record.json").read_text())
+    (begun / "record.json").write_text(json.dumps(record | {"best_epoch": record["best_epoch"] + 1}))
     with pytest.raises(InputError, match=r"where parameters of init_from was .epoch 4 of run \w+., now .epoch 5 of run"):
-        fingerprint_of_data.checked(tmp_path, found[1])
+        sweep.require_same(config, data)
 
 
 def test_a_resumed_run_goes_on_from_its_own_checkpoint_though_the_other_run_is_gone(other, tmp_path):
