@@ -45,7 +45,6 @@ ASKED: Any = object()
 
 @OPTION_TYPES.primitive_rule
 def _none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
-    """Tyro spells None like Python."""
     if info.type is not type(None):
         return None
     return PrimitiveConstructorSpec(
@@ -197,14 +196,12 @@ def data_of(config: Config, option: str, value: str) -> DataConfig:
 
 
 def _file_and_workload(arguments: Sequence[str], option: str, default: str | None) -> tuple[Path | None, str | None]:
-    """A workload has no file by default."""
     workload = _given(arguments, option)
     name = _given(arguments, "--config", None if workload else default)
     return None if name in (None, "none") else toml.find(name), workload
 
 
 def _given(arguments: Sequence[str], option: str, default: str | None = None) -> str | None:
-    """The value of an option that decides on the defaults of others."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
     return dict(itertools.pairwise(words)).get(option, default)  # the last one counts
 

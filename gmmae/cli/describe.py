@@ -148,7 +148,6 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
 
 
 def _file_names(names: Sequence[str]) -> list[str]:
-    """Without endings; with a number in front where two would be alike."""
     stems = [re.sub(r"[^\w.-]", "_", unicodedata.normalize("NFC", ENDING.sub("", name))) for name in names]
     stems = [stem.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or "volume" for stem in stems]
     return stems if len(set(stems)) == len(stems) else [f"{i}_{stem}" for i, stem in enumerate(stems)]

@@ -120,7 +120,6 @@ def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
 
 
 def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Swaps groups of equal size while that brings the categories nearer to their quota."""
     chosen = chosen.copy()
     patterns, pattern_of = np.unique(counts, axis=0, return_inverse=True)
     pattern_of = pattern_of.reshape(-1)

@@ -75,7 +75,6 @@ def export(config: Config, run: Path, out: Path) -> None:
 
 
 def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:
-    """Of the parameters' leaves and samples."""
     leaves, structure = jax.tree.flatten(params)
 
     def of_samples(leaves: list[ArrayLike], samples: Samples) -> object:

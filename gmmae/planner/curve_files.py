@@ -140,7 +140,6 @@ def read_curves(
 
 
 def _logs(path: Path, columns: Columns) -> list[Log]:
-    """The log of a path, or the logs of all runs in an export of W&B."""
     is_run = WorkDir(path).history.is_file()
     files = next((found for name in LOGS if (found := sorted(path.glob(name)))), []) if path.is_dir() else [path]
     if files and files[0].match(EVENTS) and path.suffix != ".csv":
@@ -176,7 +175,6 @@ def _logs(path: Path, columns: Columns) -> list[Log]:
 
 
 def _metric(name: str) -> str:
-    """A column without the run, which W&B's exports put before it."""
     return name.rpartition(" - ")[2]
 
 
@@ -286,7 +284,6 @@ def _pairs_s(log: Log, *names: str | None) -> list[float]:
 
 
 def _numbers(log: Log, name: str | None, *needed: str | None) -> list[float]:
-    """A column in the rows that have all the columns in `needed`."""
     numbers = []
     for line, row in log.rows:
         try:

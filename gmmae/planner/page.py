@@ -97,7 +97,6 @@ def _json(plan: Plan, forecast: Forecast, cell: Prediction) -> Mapping[str, obje
 
 
 def _lines(forecast: Forecast) -> list[Measured]:
-    """A line for each strategy of the figure; the time of a run that is likely to fail is infinite."""
     names, lines = {"strong", "weak", *(cell.scaling for cell in answer.shown(forecast))}, []
     for name in dict.fromkeys(cell.scaling for cell in forecast.cells if cell.scaling in names):
         cells = [cell for cell in forecast.cells if cell.scaling == name]

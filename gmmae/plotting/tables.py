@@ -81,7 +81,6 @@ ratio = percent
 
 
 def _significant(value: int | float, digits: int) -> str:
-    """Numbers outside 0.0001 to a million have an exponent."""
     if not math.isfinite(value):
         return _no_number(value)
     scientific = f"{value:.{digits - 1}e}"

@@ -180,7 +180,6 @@ def _pending(
 def _timing_requests(
     config: SweepConfig, records: Sequence[RunRecord], reference_batches: Collection[int]
 ) -> dict[int, Request]:
-    """Returns the step times by number of devices. A virtual sweep needs those of the shares of one device in all runs."""
     timing = config.timing
     if config.mode == "throughput":
         requests = {}
@@ -201,7 +200,6 @@ def _timing_requests(
 def _measure(
     config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: Mapping[int, Request], signals: Signals
 ) -> list[Path]:
-    """Measures step times that were not tried before. Returns the logs of failures."""
     failed = []
     for n, request in requests.items():
         timings, name = step_times.read(folder.step_times(n)), folder.step_times(n).stem

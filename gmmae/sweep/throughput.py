@@ -59,7 +59,6 @@ def measure(setup: TrainSetup, batches: Sequence[int], validation: Sequence[int]
 def _train_block(
     setup: TrainSetup, start: TrainState, batch: int, timing: TimingConfig, fetcher: Fetcher
 ) -> Callable[[], float]:
-    """Returns a warmed-up function that trains a block of steps and returns the seconds per step."""
     data, steps = setup.data, min(timing.steps, setup.train_plan.steps)
     block = setup.train_plan._replace(samples=steps * batch, batch=batch)
     if setup.devices.count > batch:

@@ -76,7 +76,6 @@ def _opened(path: Path, blocked: Callable[[], None]) -> tuple[IO[str], bool]:
 
 
 def _flock(file: IO[str], blocked: Callable[[], None]) -> bool:
-    """Whether the file system has this lock, which then is held."""
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

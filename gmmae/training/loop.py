@@ -141,7 +141,6 @@ class Run:
         self.logger = self._begin_files()
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
-        """Reads the newest checkpoint that the first process can read, in all processes."""
         with storage(self.workdir.root):
             saved = checkpoint.restore(self.manager, like, self.display.say) if self.manager else None
         epoch = self.group.all_gather(saved.progress.epoch if saved else None)[0]

@@ -1,19 +1,8 @@
 """The scans and volumes that a folder or one `.npz` lists, as tasks.
 
-`luna16`: `.mhd` scans with `.raw` or `.zraw` at `subset*/seriesuid.mhd` or `seriesuid.mhd`, and a CSV of nodules in world mm
-with the columns `seriesuid, coordX, coordY, coordZ, diameter_mm` (Setio et al. 2017, https://luna16.grand-challenge.org/Data/).
-
-`cubes`: volumes that are cut already, in a folder or its `images/`, and a CSV with the column `file` and, optionally:
-
-- `coordX, coordY, coordZ`: the nodule's centre, world mm; by default the volume's middle.
-- `diameter_mm`, `category`, and `patient` or another group.
-- `mask`: a file; by default the one in `masks/` with the volume's name.
-- `spacingX, spacingY, spacingZ`: mm, for arrays; by default 1.
-
-Or one file of `volumes [N, z, y, x]`, with optional `masks`, `patient [N]` or `groups [N]`, `categories [N]`, `names [N]`,
-`diameter_mm [N]` and `spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
-
-With data.ndim 2 or 1, arrays `[y, x]` or `[x]` are valid too. An array of data.shape, without a spacing, stays as it is.
+docs/data.md has their forms. Besides, a folder of cubes may have a `mask` in its CSV, by default the one in `masks/` with the
+volume's name, and for arrays `spacingX, spacingY, spacingZ` in mm, by default 1. The text of an `.npz` may be bytes in UTF-8,
+and its numbers may be text. An array of data.shape, without a spacing, stays as it is.
 """
 
 import os

@@ -24,7 +24,6 @@ def _draw_scanner(phantom: Phantom, rng: np.random.Generator) -> Scanner:
 
 
 def _noise(rng: np.random.Generator, places: list[np.ndarray], step_mm: Vector) -> Grid:
-    """White noise on a lattice of `step_mm`, linearly interpolated, as by resampling."""
     phase = rng.uniform(size=3)
     positions = [(mm - mm[0]) / step + start for mm, step, start in zip(places, step_mm, phase, strict=True)]
     return interpolate(rng.standard_normal([int(position[-1]) + 2 for position in positions]), *np.ix_(*positions))

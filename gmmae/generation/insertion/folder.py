@@ -1,11 +1,6 @@
 """The folders of an insertion: scans in LUNA16's format with annotations, before and after.
 
-In the output folder scans keep their relative paths and UIDs. Beside them are:
-
-- `annotations.csv`: old and new lines. The column `inserted` names a new line's nodule, and `patient` its own patient.
-- `masks/UID.nii.gz`: a label for each inserted nodule, beginning with 1.
-- `detection.json`: for MONAI's detection example, boxes `cccwhd` in world mm, LPS (`affine_lps_to_ras` is true).
-- `insertions.csv`: the record of all insertions.
+docs/insertion.md has the files of the output.
 """
 
 import json

@@ -81,7 +81,6 @@ def _forward(matrix: np.ndarray, step: int, x: Array) -> Array:
 
 
 def _adjoint(matrix: np.ndarray, step: int, x: Array) -> Array:
-    """The transpose of `_forward`: where pieces overlap, they are added."""
     for axis in reversed(range(0, x.ndim - 2, 2)):
         pieces = _combined(matrix.T, jnp.unstack(x))
         size = step * (pieces[0].shape[axis] - 1) + len(pieces)
