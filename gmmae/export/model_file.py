@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.export import Exported
-from jax.typing import ArrayLike
 
 from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.config.toml import to_toml
@@ -49,7 +48,7 @@ def export(config: Config, run: Path, out: Path) -> None:
         samples = compilation.cast(config, spread(validation, 1))
         programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
     programs = {name: program for name, program in programs.items() if program.out_avals}
-    np.savez(params, allow_pickle=False, **named(model.params))
+    np.savez(params, allow_pickle=False, **named(jax.tree.map(_storable, model.params)))
     meta = {
         "run_id": model.record.run_id,
         "epoch": model.record.best_epoch,
@@ -75,10 +74,10 @@ def export(config: Config, run: Path, out: Path) -> None:
 
 
 def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:
-    leaves, structure = jax.tree.flatten(params)
+    own_leaves, structure = jax.tree.flatten(params)
 
-    def of_samples(leaves: list[ArrayLike], samples: Samples) -> object:
-        params = jax.tree.unflatten(structure, leaves)
+    def of_samples(leaves: list[jax.Array], samples: Samples) -> object:
+        params = jax.tree.unflatten(structure, [leaf.astype(own.dtype) for leaf, own in zip(leaves, own_leaves, strict=True)])
 
         def of_sample(sample: Samples) -> object:
             result = function(params, jax.tree.map(lambda leaf: leaf[None], sample))
@@ -89,7 +88,7 @@ def _exported(function: Callable[..., Any], params: Params, samples: Samples) ->
     (count,) = jax.export.symbolic_shape("samples")
     shapes = jax.eval_shape(lambda arrays: arrays, samples)  # with the types that JAX computes in: int32 for int64
     open_ended = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), shapes)
-    fixed = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    fixed = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in map(_storable, own_leaves)]
     exported = jax.export.export(jax.jit(of_samples), platforms=PLATFORMS)(fixed, open_ended)
     try:
         exported.serialize()
@@ -99,6 +98,10 @@ def _exported(function: Callable[..., Any], params: Params, samples: Samples) ->
             f"{' '.join(str(error).split())}"
         ) from error
     return exported
+
+
+def _storable(leaf: np.ndarray) -> np.ndarray:
+    return leaf.astype(np.float32) if leaf.dtype.kind == "V" else leaf  # NumPy's files do not know bfloat16
 
 
 def _shapes(program: Exported) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """`gmmae export`: the file, loaded where there is JAX and NumPy alone, gives the model's numbers for any number of samples."""
 
 import json
-import shutil
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -150,17 +150,20 @@ def test_a_program_that_jax_cannot_read_leaves_parameters_and_settings_from_whic
     np.testing.assert_equal(model.metrics(samples), of_run.metrics(samples))
 
 
-def test_a_workload_that_has_moved_is_given_to_load(own_run, tmp_path):
+def test_a_workload_that_has_moved_is_given_to_load_and_parameters_of_bfloat16_are_exported(own_run, tmp_path):
     config = gmmae.load(own_run.folder).config
     here = tmp_path / "mine.py"
-    shutil.copy(config.workload, here)
+    here.write_text(Path(config.workload).read_text().replace("nn.Dense(", "nn.Dense(param_dtype=jnp.bfloat16, features="))
     run(replace(config, workload=str(here)), tmp_path / "run", Recorder())
     file = export(tmp_path / "run", tmp_path)
     moved = str(here.rename(tmp_path / "moved.py"))
     registry.load.cache_clear()
     with pytest.raises(InputError, match=r"workload file not found: .*mine.py.*gmmae.load"):
         gmmae.load(file)
-    assert gmmae.load(file, workload=moved).config.workload == moved
+    model = gmmae.load(file, workload=moved)
+    assert model.config.workload == moved
+    samples = model.workload.load().validation
+    np.testing.assert_allclose(Model(file)("losses", samples), model.losses(samples), rtol=1e-2)
 
 
 def test_files_that_are_no_export_and_places_that_are_none_are_refused_in_a_line(mixture_run, tmp_path, capsys):
