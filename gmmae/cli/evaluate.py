@@ -78,9 +78,8 @@ def command(options: EvaluateArguments, config: Config) -> None:
         config = changed(config, data__validation=DataConfig.validation)  # it fits other data too
     model = restore(config, options.run)
     data, known = model.workload.load(), fingerprint.read(options.run)
-    if known and not other:
-        _, *digests = fingerprint.of(config, data).digests.items()  # a metric may be new in the workload's file
-        fingerprint.require_same(known.digests, dict(digests), options.run)
+    if not other:
+        fingerprint.require_same_data(config, data, options.run)
     if split == "test" and data.test is None:
         raise InputError("--split test needs data that have a test set of their own, such as medmnist; these have none")
     by_origin = known is not None and data.origins and " " in known.train[0]

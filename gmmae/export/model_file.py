@@ -22,11 +22,10 @@ from gmmae.export import loader
 from gmmae.system.errors import InputError
 from gmmae.system.files import output_file
 from gmmae.system.provenance import versions
-from gmmae.training import compilation
+from gmmae.training import compilation, fingerprint
 from gmmae.training.checkpoint import named
-from gmmae.training.fingerprint import warn_of_change
 from gmmae.training.records import to_json
-from gmmae.training.trained import restore
+from gmmae.training.trained import restore, run_config
 from gmmae.workloads.interface import Params, Samples
 from gmmae.workloads.sources import spread
 
@@ -44,9 +43,11 @@ def export(config: Config, run: Path, out: Path) -> None:
     if workload.describe is not None:
         functions["describe"] = workload.describe
     with compilation.precision_context(config):
-        validation = workload.load().validation
-        samples = compilation.cast(config, spread(validation, 1))
+        data = workload.load()
+        samples = compilation.cast(config, spread(data.validation, 1))
         programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
+    if config == run_config(run):  # otherwise the user may have other data in the place of those that are gone
+        fingerprint.require_same_data(config, data, run)
     programs = {name: program for name, program in programs.items() if program.out_avals}
     np.savez(params, allow_pickle=False, **named(jax.tree.map(_storable, model.params)))
     meta = {
@@ -70,7 +71,7 @@ def export(config: Config, run: Path, out: Path) -> None:
     with output_file(out) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in parts.items():
             archive.writestr(name, content)
-    warn_of_change(model.evaluate(validation)[LOSS].mean(), model.record.best_val_loss)
+    fingerprint.warn_of_change(model.evaluate(data.validation)[LOSS].mean(), model.record.best_val_loss)
 
 
 def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:

@@ -46,7 +46,7 @@ def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
     `jax.jit` must be able to compile the function.
 
     Raises:
-      NotImplementedError: by JAX, for forward-mode derivatives (`jax.jvp`, `jax.hessian`) of, but not inside, the function,
+      TypeError: by JAX, for forward-mode derivatives (`jax.jvp`, `jax.hessian`) of, but not inside, the function,
         where a convolution in three dimensions was replaced.
     """
     return rewritten(function, _fast_convolution)

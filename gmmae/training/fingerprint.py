@@ -135,6 +135,13 @@ def require_same(earlier: Mapping[str, Any], now: Mapping[str, str], folder: Pat
         )
 
 
+def require_same_data(config: Config, data: Splits, run: Path) -> None:
+    """Refuses data that are not those of the run in a folder. A metric may be new in the workload's file."""
+    if known := read(run):
+        _, *digests = of(config, data).digests.items()
+        require_same(known.digests, dict(digests), run)
+
+
 def warn_of_change(now: float, before: float | None) -> None:
     """Warns where the validation loss of a run's parameters is another one now, as after a change that no hash has seen."""
     if before is not None and math.isfinite(before) and not math.isclose(now, before, rel_tol=OTHER_CODE, abs_tol=1e-8):

@@ -112,8 +112,8 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
                 f"{x_mm:.0f} × {y_mm:.0f} mm, from whose middle its cube would be cut"
             )
     centre, filled, outline = centre_mm(item, scan), 0.0, np.zeros(shape, np.uint8)
-    if config.source == "medmnist" and all(n <= there for n, there in zip(shape, size, strict=True)):
-        values, mask = _averaged(scan, shape, config.hu), None
+    if config.crop == "whole" and item.centre_mm is None and _is_cube(scan, shape):
+        values = _averaged(scan, shape, config.hu)
     else:
         values, filled = cut(scan, centre, edge, shape, config.outside, config.hu)
     if mask is not None:
@@ -126,8 +126,7 @@ def edge_mm(edge: str, diameter_mm: float | None, scan: Scan, shape: Shape) -> f
     match = CROP_PATTERN.fullmatch(edge)
     assert match is not None, "checked by DataConfig"
     if edge == "whole":
-        edges = zip(scan.size, scan.spacing_mm, reversed(shape), strict=False)
-        return max(spacing * size * (max(shape) / count) for size, spacing, count in edges)
+        return max(_edges_mm(scan, shape))
     if match["unit"] == "mm":
         return float(match["number"])
     if diameter_mm is None:
@@ -136,6 +135,19 @@ def edge_mm(edge: str, diameter_mm: float | None, scan: Scan, shape: Shape) -> f
             "give data.crop in mm, or whole"
         )
     return float(match["number"]) * diameter_mm
+
+
+def _edges_mm(scan: Scan, shape: Shape) -> list[float]:
+    """The longest edges of cubes that are as long as the volume along x, y or z."""
+    edges = zip(scan.size, scan.spacing_mm, reversed(shape), strict=False)
+    return [spacing * size * (max(shape) / count) for size, spacing, count in edges]
+
+
+def _is_cube(scan: Scan, shape: Shape) -> bool:
+    """Whether a volume is what a cube of its own edge holds, in as many voxels or more."""
+    edges, axes = _edges_mm(scan, shape), np.array(scan.frame.GetDirection()).reshape(3, 3)
+    finer = all(n <= there for n, there in zip(reversed(shape), scan.size, strict=False))
+    return finer and np.allclose(edges, edges[0], 1e-3) and np.allclose(axes, np.eye(3), atol=1e-4)
 
 
 def cut(
@@ -166,10 +178,7 @@ def cut_mask(mask: Scan, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt
 
 
 def _averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]:
-    """A whole volume with fewer voxels, each the mean of the part that it covers.
-
-    So nothing is aliased, and the sum over the volume is kept.
-    """
+    """A whole volume with fewer voxels, each the mean of the part that it covers, so nothing is aliased."""
     values = region(scan, hu).astype(np.float64)
     for axis, count in enumerate(_in_three_axes(shape)):
         size = values.shape[axis]

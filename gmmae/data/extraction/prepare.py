@@ -35,7 +35,7 @@ from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
 from gmmae.system.files import stoppable, whole_file, write_text, writing
 
-VERSION = 11
+VERSION = 12
 """It grows when the same files and options would give other cubes, or an entry another meaning."""
 
 SOURCES = {

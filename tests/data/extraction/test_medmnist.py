@@ -61,13 +61,16 @@ def test_options_that_do_not_fit_are_refused(config, changes, key):
 
 
 @pytest.mark.parametrize(("size", "edge"), [(28, 16), (64, 16), (28, 28), (12, 18)])
-def test_each_voxel_is_the_mean_of_the_part_that_it_covers_or_interpolated(config, size, edge):
+def test_each_voxel_is_the_mean_of_the_part_that_it_covers_or_interpolated_as_in_other_files(config, tmp_path, size, edge):
     images = np.random.default_rng(0).integers(0, 256, (3, *(size,) * 3), np.uint8)
     images[2] = 255 * (np.arange(size) % 2)[:, None, None]  # interpolation between two planes would depend on their place
     for_all = {"images": images, "labels": np.zeros(3, np.uint8)}
     parts = {f"{part}_{kind}": array for part in medmnist_files.COUNTS for kind, array in for_all.items()}
     medmnist_files.write(config.folder, **parts)
     fewer = sources.load(replace(config, shape=edge)).nodules.values[:3]
+    np.savez(root := tmp_path / "cubes.npz", volumes=images)
+    cubes = sources.load(replace(config, source="cubes", root=str(root), shape=edge, validation=1)).nodules.values
+    np.testing.assert_array_equal(cubes, fewer)
     if edge > size:
         np.testing.assert_allclose(fewer.mean((1, 2, 3)), images.mean((1, 2, 3)), atol=4)
         return
