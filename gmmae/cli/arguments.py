@@ -45,6 +45,7 @@ ASKED: Any = object()
 
 @OPTION_TYPES.primitive_rule
 def _none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
+    """Tyro spells None like Python."""
     if info.type is not type(None):
         return None
     return PrimitiveConstructorSpec(

@@ -65,6 +65,7 @@ def rewritten(function: Callable[P, T], rule: Callable[[core.JaxprEqn], core.Jax
 
 
 def _rewritten(rule: Callable[[core.JaxprEqn], core.JaxprEqn | None], part: Any) -> Any:  # noqa: ANN401 a jaxpr, or any parameter
+    """The same object where no equation was replaced."""
     inner = partial(_rewritten, rule)
     if type(part) is tuple:
         new = tuple(map(inner, part))

@@ -101,6 +101,8 @@ class Heads(nn.Module):
 
 
 class _Head(nn.Module):
+    """The initial kernel of one head; its name is part of its random key."""
+
     inputs: int
     planes: int
     components: int

@@ -175,6 +175,7 @@ def _logs(path: Path, columns: Columns) -> list[Log]:
 
 
 def _metric(name: str) -> str:
+    """A column without the run, which W&B's exports put before it."""
     return name.rpartition(" - ")[2]
 
 
