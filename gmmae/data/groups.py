@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import PATIENTS, Item, patient_key
+from gmmae.data.extraction.annotations import GROUP, OTHERWISE_PATIENTS, PATIENTS, Item, patient_key
 from gmmae.data.extraction.arrays import member
 from gmmae.data.extraction.tasks import Plan, Task
 from gmmae.data.volumes import letters
@@ -85,10 +85,12 @@ def _related(item: Item, scan: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _further_patients(plan: Plan, dropped: Sequence[Item]) -> Iterator[tuple[str, str, str]]:
-    """Yields as `_keys` does: the patients by every column that names nothing else."""
-    columns = [plan.header.index(plan.used[name]) for name in PATIENTS if name in plan.used]
+    """Yields as `_keys` does: the patients by every column that names nothing else, or by those that otherwise count."""
+    otherwise = () if GROUP in plan.used else OTHERWISE_PATIENTS
+    columns = [[plan.header.index(plan.used[name]) for name in names if name in plan.used] for names in (PATIENTS, otherwise)]
     for item in itertools.chain(*(task.items for task in plan.tasks), dropped):
-        yield from ((item.name, "patient", f"{i} {key}" * bool(key)) for i in columns if (key := patient_key(item.cells[i])))
+        first, others = ([(i, key) for i in of if (key := patient_key(item.cells[i]))] for of in columns)
+        yield from ((item.name, "patient", f"{i} {key}") for i, key in first or others)
 
 
 def _digest(array: np.ndarray) -> str:

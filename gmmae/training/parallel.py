@@ -5,6 +5,7 @@ With `in_axes` and `out_axes` None, replicated arrays have no leading device axi
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -164,5 +165,10 @@ def choose(count: int | None) -> Devices:
         raise InputError(
             f"parallel.devices must be all or the {len(devices)} devices of the {jax.process_count()} processes; got {count}: "
             "start fewer processes, or let each of them see fewer devices"
+        )
+    if len(counts := {*Counter(device.process_index for device in devices).values()}) > 1:
+        raise InputError(
+            f"processes must have equally many devices; got {' and '.join(map(str, sorted(counts)))}: let each of them see as "
+            "many as the others, or start one for each device"
         )
     return Devices(tuple(devices[:count]))

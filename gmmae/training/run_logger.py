@@ -121,6 +121,10 @@ class TensorBoard:
             if value is not None:
                 self._writer.add_scalar(tag, value, record.epochs, self._now)
 
+    def flush(self) -> None:
+        """Brings all events to the file."""
+        self._writer.flush()
+
     def close(self) -> None:
         """Closes the event file."""
         self._writer.close()
@@ -171,9 +175,10 @@ class RunLogger:
             self._tensorboard.row(row)
 
     def sha256(self) -> str:
-        """Brings the history to the disk and returns its SHA-256, for a checkpoint."""
+        """Brings the history to the disk and returns its SHA-256, for a checkpoint, after which no event is written again."""
         with storage(self._workdir.root), self._workdir.history.open("rb") as file:
             os.fsync(file.fileno())
+            self._tensorboard.flush()
         return self._sha256.hexdigest()
 
     def events(self, epoch: int, events: Events) -> None:

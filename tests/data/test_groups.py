@@ -74,6 +74,12 @@ def test_columns_beside_patients_are_kept_and_not_used(tmp_path):
     assert {*summary["columns"]["used"]} == {"volumes", "patient"}
 
 
+@pytest.mark.parametrize(("more", "count"), [({}, 2), ({"group_column": "case"}, 4)])
+def test_a_case_and_a_group_both_count_where_nothing_else_names_a_patient(tmp_path, more, count):
+    config = arrays(tmp_path / "d.npz", noise(4), case=range(4), groups=[*"aabb"])
+    assert len({*load(dataclasses.replace(config, **more)).groups}) == count
+
+
 @pytest.mark.parametrize("words", [(), ("--data.group-column", "case")])
 def test_a_column_of_cases_and_controls_names_no_patients_unless_it_is_named(tmp_path, capsys, words):
     config = arrays(tmp_path / "d.npz", noise(12), case=["case"] * 5 + ["Control"] * 7)

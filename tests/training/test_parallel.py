@@ -1,6 +1,7 @@
 """n devices equal one device at an equal global batch, with padding and augmentation."""
 
 from functools import cache, partial
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -40,12 +41,15 @@ def test_float64_shows_that_devices_change_nothing_but_the_order_of_sums(devices
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12), trained(devices, batch), trained(1, batch))
 
 
-def test_the_devices_that_are_chosen():
+def test_the_devices_that_are_chosen(monkeypatch):
     with pytest.raises(InputError, match=r"at most .* 8 \(cpu\); got 9: set JAX_NUM_CPU_DEVICES=9"):
         choose(9)
     assert choose(None).count == 8
     assert choose(2).oversubscribed
     assert not choose(1).oversubscribed
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(process_index=i) for i in (0, 0, 1)])
+    with pytest.raises(InputError, match="processes must have equally many devices; got 1 and 2"):
+        choose(None)
 
 
 @pytest.mark.usefixtures("optimised")

@@ -13,7 +13,8 @@ from gmmae.config.schema import changed
 from gmmae.system import stop_reasons, tensorboardx
 from gmmae.training import run_logger
 from gmmae.training.records import Epoch
-from gmmae.training.run_logger import RESULTS, SCALARS, TIMES, TensorBoard
+from gmmae.training.run_logger import RESULTS, SCALARS, TIMES, RunLogger, TensorBoard
+from gmmae.training.workdir import WorkDir
 from gmmae.workloads.nodules import events, slices
 from tests.small import fail, finish, interrupt, small
 from tests.sweep.test_runs import RECORD
@@ -86,6 +87,15 @@ def test_an_epoch_is_on_disk_before_the_board_is_closed_but_short_ones_do_not_wa
     # tensorboardX has a thread that writes.
     wait_until(lambda: steps(tmp_path).get("loss/validation") == list(range(1, 101)), tick_s=0.2)
     board.close()
+
+
+def test_events_are_on_disk_before_a_checkpoint(tmp_path):
+    logger = RunLogger(WorkDir(tmp_path), TensorBoard(tmp_path / "tb", {}))
+    logger.begin([], [])
+    for epoch in range(1, 10):
+        logger.row(row(epoch))
+    logger.sha256()
+    assert steps(tmp_path / "tb")["loss/validation"] == [*range(1, 10)]
 
 
 def test_after_a_resume_no_epoch_is_there_twice_and_events_carry_the_run_s_own_clock(tmp_path):

@@ -19,7 +19,10 @@ from gmmae.data.volumes import letters
 FEW_PATIENTS = 10
 """Nodules for each patient, from which on his column may be one of hospitals or diagnoses."""
 
-PLACE = re.compile("(coord|cent(er|re)|pos|position|world|voxel|nodule|index)?[xyz](coord|mm|voxels?|ras|lps|world|index)?")
+PLACE = re.compile(
+    "(c|coord|cent(er|re|roid)|pos|position|location|world|lps|ras|vox|voxel|pixel|nodule|index)?[xyz]"
+    "(coord|cent(er|re|roid)|mm|vox|voxels?|ras|lps|world|index)?"
+)
 """A column, by its `letters`, that seems to say where a nodule is."""
 
 MOSTLY = 0.5
