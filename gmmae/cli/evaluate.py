@@ -17,6 +17,7 @@ from gmmae.config.schema import LOSS, Config, changed
 from gmmae.data import grouped
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
+from gmmae.data.volumes import OWN, own_columns
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import claim_output, csv_text, output_file
 from gmmae.training import fingerprint
@@ -100,7 +101,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
         metrics = list(found)
         fingerprint.warn_of_change(found[LOSS].mean(), None if changes or part != "validation" else model.record.best_val_loss)
         columns |= {name: values.tolist() for name, values in found.items()}
-        columns |= {f"csv_{name}" if name in columns else name: values for name, values in more.items()}
+        columns |= own_columns({f"{OWN}{name}": values for name, values in more.items()}, columns)
         rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     by_kind = {kind: [row for row in rows if row["split"] == kind] for kind in dict.fromkeys(row["split"] for row in rows)}
     *first, last = (f"{len(of_kind)} {kind}" for kind, of_kind in by_kind.items())

@@ -143,9 +143,9 @@ class Nodules(NamedTuple):
         return self._replace(table={**self.table, **{name: np.asarray(column) for name, column in columns.items()}})
 
 
-def own_columns(table: Mapping[str, np.ndarray], taken: Iterable[str]) -> dict[str, np.ndarray]:
+def own_columns(table: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:
     """The user's columns, with `csv_` before names that an output has itself."""
-    own: dict[str, np.ndarray] = {}
+    own: dict[str, Any] = {}
     for key in table:
         if key.startswith(OWN):
             name = key.removeprefix(OWN)

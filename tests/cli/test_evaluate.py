@@ -208,7 +208,8 @@ def build(config):
     origins = {"train": range(12), "validation": [f"scan {i}" for i in range(12)]} if config.kind == "named" else None
     validation = x[12:], labels[12:]
     validation = Rows(*validation) if config.kind == "source" else validation
-    data = Splits((x[:12], labels[:12]), validation, origins=origins, columns={"validation": {"site": range(12)}})
+    columns = {"site": range(12), "loss": "x" * 12, "csv_loss": "y" * 12}
+    data = Splits((x[:12], labels[:12]), validation, origins=origins, columns={"validation": columns})
     losses = lambda params, samples, keys: (samples[0] @ params["w"] - config.scale) ** 2
     return Workload(lambda: data, lambda key: {"w": jnp.zeros(4)}, losses)
 """
@@ -227,6 +228,7 @@ def test_samples_of_ones_own_are_known_by_their_origins_in_other_settings_too(tm
     table = rows(tmp_path / "all.csv")
     assert [row["split"] for row in table] == kinds
     assert (table[0]["site"], table[-1]["site"]) == ("", "11")
+    assert (table[-1]["csv_loss"], table[-1]["csv_csv_loss"]) == ("x", "y")
 
 
 def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, evaluate):

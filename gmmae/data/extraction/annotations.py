@@ -184,7 +184,9 @@ def table_of(
             dropped.pop()
             continue
         if first._replace(place=place, number=number, cells=named) == row:
-            what = "" if first.cells == named else " but for columns that nothing reads"
+            pairs = zip(filter(None, header), first.cells, named, strict=True)
+            others = ", ".join(column for column, one, other in pairs if one != other and column not in ours)
+            what = f" (but for {others})" * bool(others)
             faults.append(Fault("duplicate", place, f"repeats line {first.number}{what}, which is kept", 0))
         else:
             text = f"names the place of line {first.number} again, but says something else of it: keep one of the two"

@@ -50,6 +50,12 @@ def test_every_row_is_a_nodule_a_duplicate_or_lost(luna_folder):
     assert any("5 of 9 annotated nodules are left out; duplicates: 2; " in line for line in messages)
 
 
+def test_a_repeated_row_names_the_other_columns_that_differ(luna_folder):
+    rows, messages = [("a", 10, -20, 30, 8, "x"), ("a", "10.0", -20, 30, 8, "y")], []
+    load(luna_folder("a", rows, ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "label")), messages.append)
+    assert "line 3: repeats line 2 (but for label), which is kept" in "\n".join(messages)
+
+
 def test_refusing_stops_at_the_first_fault_also_when_skipping_it_filled_the_cache(luna_folder):
     config = luna_folder("a", [("a", 10, -20, 30, 8), ("a", 510, -20, 30, 8)], on_error="refuse")
     for _ in range(2):
