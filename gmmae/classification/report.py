@@ -135,7 +135,7 @@ def write(
         for index, probabilities in zip(labelled.test, result.probabilities, strict=True):
             sample = {"name": columns["name"][index], "group": columns["group"][index]}
             sample |= {"label": labelled.classes[labelled.truth[index]], "features": result.kind, "classifier": result.method}
-            sample |= zip(labelled.classes, map("{:.5f}".format, probabilities), strict=True)
+            sample |= zip(labelled.classes, map("{:.9f}".format, probabilities), strict=True)
             predictions.append(sample | {name: column[index] for name, column in own_columns(columns, sample).items()})
     shown = tables.table(*table(results, known), "Classification of the test set", [f"{note}." for note in about["notes"]])
     rounded = [{name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items()} for row in rows]
