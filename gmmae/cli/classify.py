@@ -9,6 +9,7 @@ from gmmae.cli.options import ClassifyArguments
 from gmmae.config.schema import Config, flatten
 from gmmae.data.extraction import medmnist
 from gmmae.data.extraction.prepare import say_on_stderr
+from gmmae.data.settings import DataConfig
 from gmmae.data.sources import origins
 from gmmae.data.volumes import to_density
 from gmmae.plotting import tables
@@ -45,7 +46,8 @@ def command(options: ClassifyArguments, config: Config) -> None:
         seeds.append(own.seed)
     out = options.out or options.run / "classification"
     claim_output(out, report.JSON)
-    rule = LabelRule(options.label_column, low, high)
+    named = None if data.category_column == DataConfig.category_column else data.category_column
+    rule = LabelRule(options.label_column or named, low, high)
     labelled = samples.load(data, rule)
     basis, nodules = samples.principal_components(labelled, data), labelled.nodules
     inputs, losses = [], []

@@ -64,9 +64,9 @@ def command(options: PredictArguments, config: Config) -> None:
     fitted = (kinds == "train") | [not names.isdisjoint(patients) for names in sources.patients(nodules, data)]
     fitted |= np.isin(columns["group"], columns["group"][fitted])  # the folder may give a known volume's patient another name
     kinds = np.where(fitted, "fitted", kinds)
-    labels = columns["category"]  # an .npz has no other column of them
-    if options.label_column or nodules.column(rule.column or "") is not None:
-        labels = samples.labels_of(nodules, rule._replace(column=options.label_column or rule.column))
+    column = options.label_column or rule.column
+    absent = not options.label_column and column is not None and nodules.column(column) is None
+    labels = np.full(len(kinds), "") if absent else samples.labels_of(nodules, rule._replace(column=column))
     judged = np.flatnonzero(np.isin(labels, classes) & ~fitted)
     truth, groups = np.searchsorted(classes, labels[judged]), columns["group"][judged]
     lines = [

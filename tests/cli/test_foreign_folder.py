@@ -91,20 +91,21 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
     (tmp_path / "unlabelled.csv").write_text("\n".join([f"{lines[0]},seriesuid", *with_scans]))
     lines_of(capsys, "classify", run, "--data.csv", tmp_path / "unlabelled.csv", "--label-column", "diagnosis", "--seeds", 1)
     (tmp_path / "new").mkdir()
-    table = ["nodule_id,file,PatientID,MRN,seriesuid,diameter_mm"]
+    table = ["nodule_id,file,PatientID,MRN,seriesuid,diameter_mm,category"]
     for i, names in enumerate(
         (f"{patient},,", f",{patient.lower()},", "Q1,Q1,scan of Q1", f"Q3,,scan of {trained['nodule_id']}", "Q2,,")
     ):
         np.save(tmp_path / "new" / f"{i}.npy", np.random.default_rng(i).normal(-400, 300, (12, 12, 12)))
-        table.append(f"M{i},{i}.npy,{names},9")
+        table.append(f"M{i},{i}.npy,{names},9,flat")
     # A volume of the run under another patient's name.
     (tmp_path / "new" / "copy.nii.gz").write_bytes((folder / trained["image_path"]).read_bytes())
-    table.append(f"M5,copy.nii.gz,Q2,,,{trained['size_mm']}")
+    table.append(f"M5,copy.nii.gz,Q2,,,{trained['size_mm']},flat")
     (tmp_path / "new" / "nodules.csv").write_text("\n".join(table))
     lines_of(capsys, "predict", run, tmp_path / "new", "--out", tmp_path / "of_new")
     assert "replaced" in "\n".join(lines_of(capsys, "predict", run, tmp_path / "new", "--out", tmp_path / "of_new"))
     found = rows(tmp_path / "of_new" / "probabilities.csv")
     assert [row["split"] for row in found] == ["fitted", "fitted", "unseen", "fitted", "fitted", "fitted"]
+    assert {row["label"] for row in found} == {""}  # the classified column is not there
 
 
 def test_of_two_columns_for_one_thing_the_first_of_the_list_is_used_and_said(folder, tmp_path, capsys):
