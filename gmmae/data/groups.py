@@ -49,7 +49,8 @@ def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
         if kind == "patient":
             patients |= {groups[name] for name in names}
     lines = [f"what belongs together is one group for the split: {min(joined)}, the first of {len(joined)}"] if joined else []
-    if case := [name for name in plan.header if letters(name) == "case" and name not in plan.used.values()]:
+    others = {GROUP, *PATIENTS, "case"} & plan.used.keys()
+    if case := [name for name in plan.header if letters(name) == "case" and not others]:
         lines.append(f"the column {case[0]} has two values, so it names no patients: give it as data.group_column if it does")
     alone, by = sum(groups[name] not in patients for name in read), "patient"
     if alone:
@@ -86,8 +87,8 @@ def _related(item: Item, scan: str) -> Iterator[tuple[str, str, str]]:
 
 def _further_patients(plan: Plan, dropped: Sequence[Item]) -> Iterator[tuple[str, str, str]]:
     """Yields as `_keys` does: the patients by every column that names nothing else, or by those that otherwise count."""
-    otherwise = () if GROUP in plan.used else OTHERWISE_PATIENTS
-    columns = [[plan.header.index(plan.used[name]) for name in names if name in plan.used] for names in (PATIENTS, otherwise)]
+    kinds = PATIENTS, OTHERWISE_PATIENTS
+    columns = [[plan.header.index(plan.used[name]) for name in names if name in plan.used] for names in kinds]
     for item in itertools.chain(*(task.items for task in plan.tasks), dropped):
         first, others = ([(i, key) for i in of if (key := patient_key(item.cells[i]))] for of in columns)
         yield from ((item.name, "patient", f"{i} {key}") for i, key in first or others)

@@ -74,9 +74,9 @@ def test_columns_beside_patients_are_kept_and_not_used(tmp_path):
     assert {*summary["columns"]["used"]} == {"volumes", "patient"}
 
 
-@pytest.mark.parametrize(("more", "count"), [({}, 2), ({"group_column": "case"}, 4)])
+@pytest.mark.parametrize(("more", "count"), [({}, 2), ({"group_column": "case"}, 4), ({"group_column": "mine"}, 3)])
 def test_a_case_and_a_group_both_count_where_nothing_else_names_a_patient(tmp_path, more, count):
-    config = arrays(tmp_path / "d.npz", noise(4), case=range(4), groups=[*"aabb"])
+    config = arrays(tmp_path / "d.npz", noise(4), case=range(4), groups=[*"aabb"], mine=[*"xyzz"])
     assert len({*load(dataclasses.replace(config, **more)).groups}) == count
 
 

@@ -155,7 +155,7 @@ def table_of(
 
     if any(column(COORDINATES[0])):  # a row without it would be cut from the middle of its scan
         required = tuple(dict.fromkeys((*required, COORDINATES[0])))
-    for name in _without_patients(column):
+    for name in OTHERWISE_PATIENTS if GROUP in used else _without_patients(column):
         used.pop(name, None)
     ours = {column: name for name, column in used.items()}
     columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
