@@ -49,15 +49,17 @@ def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
         if kind == "patient":
             patients |= {groups[name] for name in names}
     lines = [f"what belongs together is one group for the split: {min(joined)}, the first of {len(joined)}"] if joined else []
-    others = {GROUP, *PATIENTS, "case"} & plan.used.keys()
-    if case := [name for name in plan.header if letters(name) == "case" and not others]:
-        lines.append(f"the column {case[0]} has two values, so it names no patients: give it as data.group_column if it does")
     alone, by = sum(groups[name] not in patients for name in read), "patient"
     if alone:
         by = (
             "scan or volume, because no patient is known" if alone == len(read) else f"patient, but by scan for {alone} nodules"
         )
         lines.append(f"the split is by {by}: a patient with several may be in both training and validation")
+        unused = {*plan.header} - {*plan.used.values()}
+        if GROUP not in plan.used and (case := [name for name in unused if letters(name) == "case"]):
+            lines.append(
+                f"the column {case[0]} has two values, so it names no patients: give it as data.group_column if it does"
+            )
     return Groups(groups, by, lines)
 
 

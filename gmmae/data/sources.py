@@ -67,7 +67,8 @@ def patients(nodules: Nodules, config: DataConfig) -> list[set[str]]:
 
     The series of its scan is one of the names.
     """
-    parts = named(nodules, *PATIENTS, config.group_column), named(nodules, *OTHERWISE_PATIENTS), named(nodules, SERIES)
+    others = OTHERWISE_PATIENTS if config.group_column == DataConfig.group_column else ()
+    parts = named(nodules, *PATIENTS, config.group_column), named(nodules, *others), named(nodules, SERIES)
     of_each = zip(nodules.groups, *parts, strict=True)
     return [{patient_key(group)} - {""} | (first or otherwise) | series for group, first, otherwise, series in of_each]
 

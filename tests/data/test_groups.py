@@ -80,9 +80,10 @@ def test_a_case_and_a_group_both_count_where_nothing_else_names_a_patient(tmp_pa
     assert len({*load(dataclasses.replace(config, **more)).groups}) == count
 
 
+@pytest.mark.parametrize("more", [{}, {"patient": ["P", *[""] * 11]}])
 @pytest.mark.parametrize("words", [(), ("--data.group-column", "case")])
-def test_a_column_of_cases_and_controls_names_no_patients_unless_it_is_named(tmp_path, capsys, words):
-    config = arrays(tmp_path / "d.npz", noise(12), case=["case"] * 5 + ["Control"] * 7)
+def test_a_column_of_cases_and_controls_names_no_patients_unless_it_is_named(tmp_path, capsys, words, more):
+    config = arrays(tmp_path / "d.npz", noise(12), case=["case"] * 5 + ["Control"] * 7, **more)
     data = ("--data.source", "cubes", "--data.root", config.root, "--data.cache", config.cache, "--data.crop", "whole")
     printed = "\n".join(lines_of(capsys, "data", "prepare", *data, *words))
     assert f"12 nodules in {2 if words else 12} groups" in printed
@@ -203,15 +204,17 @@ def test_further_training_nodules_belong_to_no_validation_nodule(tmp_path, kind)
     assert len(sources.load(dataclasses.replace(config, allow_seen=True)).split.train) == 7
 
 
-def test_a_case_and_a_group_beside_a_patient_do_not_name_him(tmp_path):
-    """Cases of two hospitals have running numbers."""
+@pytest.mark.parametrize("column", ["auto", "family"])
+def test_a_case_and_a_group_beside_a_patient_do_not_name_him(tmp_path, column):
+    """Cases of two hospitals have running numbers, and nobody has a family."""
     for more, name in enumerate(("cubes", "more")):
 
         def named(case, i, name=name, more=more):
             return case._replace(values=case.values + more, row=[f"{name}{i}.mha"])
 
         root = folders.write(tmp_path / name, spoil=named)
-        rows = [(f"{name}{i}.mha", f"{name} {i}", i, "hospital") for i in range(4)]
-        folders.write_rows(root / "nodules.csv", rows, ("file", "patient", "case", "group"))
-    config = cubes(tmp_path / "cubes", crop="10mm", augment_with=str(tmp_path / "more"), validation=1)
+        rows = [(f"{name}{i}.mha", "" if column == "family" else f"{name} {i}", i, "hospital", "") for i in range(4)]
+        folders.write_rows(root / "nodules.csv", rows, ("file", "patient", "case", "group", "family"))
+    more = {"augment_with": str(tmp_path / "more"), "group_column": column}
+    config = cubes(tmp_path / "cubes", crop="10mm", validation=1, **more)
     assert len(sources.load(config).split.train) == 7
