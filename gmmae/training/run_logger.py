@@ -1,7 +1,6 @@
 """The files that a run writes besides its checkpoints: history, record, snapshots and TensorBoard's."""
 
 import hashlib
-import logging
 import os
 import re
 import time
@@ -29,7 +28,8 @@ RESULTS = {
     "result/time_to_target_s": "time_to_target_s",
     "result/best_val_loss": "best_val_loss",
 }
-QUEUE = 10_000
+BINS = 30
+"""Of a histogram, as many as TensorBoard shows."""
 FLUSH_S = 1
 """Seconds between flushes of the event file."""
 TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
@@ -67,7 +67,7 @@ class TensorBoard:
         results: Mapping[str, str] = RESULTS,
         clock: Callable[[Epoch], float] | None = training_s,
     ):
-        from gmmae.system.tensorboardx import SummaryWriter, hparams  # its import takes a quarter of a second
+        from gmmae.system import tensorboardx  # its import takes a quarter of a second
 
         names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
         self._start = min((float(name[1]) for name in names if name), default=time.time())  # of the run's first process
@@ -75,17 +75,17 @@ class TensorBoard:
         self._first, self._by_step = start, False
         own = {} if metric == LOSS else {f"result/best_{metric}": "best_value"}
         self._epoch_tags, self._result_tags = {**SCALARS, **times}, {**results, **own}
-        # Where the disk is full nothing empties the queue, and a full one would wait for ever.
-        self._writer = SummaryWriter(str(folder), purge_step=start, flush_secs=FLUSH_S, max_queue=QUEUE)
+        folder.mkdir(parents=True, exist_ok=True)
+        # The flush of a SummaryWriter does not wait for its thread.
+        self._file = tensorboardx.EventsWriter(str(folder / "events"))
+        self._make, self._event = tensorboardx.summary, tensorboardx.Event
+        purging = tensorboardx.SessionLog(status=tensorboardx.SessionLog.START)
+        self._file.write_event(self._event(step=start, session_log=purging, wall_time=time.time()))
         self._next_flush = 0.0
-        # SummaryWriter.add_hparams would open a run of its own, named by the time.
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}
-        # It would warn of each NaN, which here is a result.
-        logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
-        assert self._writer.file_writer is not None
         columns = [*self._result_tags, *SCALARS, *(f"metric/{metric}" for _ in own)]  # the first five are shown
-        for summary in hparams(plain, dict.fromkeys(columns, 0.0)):
-            self._writer.file_writer.add_summary(summary)
+        for summary in self._make.hparams(plain, dict.fromkeys(columns, 0.0)):
+            self._add(summary, 0)
 
     def row(self, row: Epoch) -> None:
         """Writes a row's scalars, on disk about a second later; from the first row inside an epoch on also `steps/NAME`."""
@@ -93,41 +93,49 @@ class TensorBoard:
         self._by_step |= row.train_loss is None
         if self._by_step and row.steps >= self._first:
             for name, value in row.validation.items():
-                self._writer.add_scalar(f"steps/{name}", value, row.steps, self._now)
+                self._scalar(f"steps/{name}", value, row.steps)
         if row.train_loss is not None and row.epoch >= self._first:
             for tag, name in self._epoch_tags.items():
                 if (value := getattr(row, name)) is not None:
-                    self._writer.add_scalar(tag, value, row.epoch, self._now)
+                    self._scalar(tag, value, row.epoch)
             for name, value in row.metrics.items():
-                self._writer.add_scalar(f"metric/{name}", value, row.epoch, self._now)
+                self._scalar(f"metric/{name}", value, row.epoch)
         if time.monotonic() >= self._next_flush:  # it takes longer than a short epoch
-            self._writer.flush()  # a full disk shows here, in the caller's thread
+            self.flush()
             self._next_flush = time.monotonic() + FLUSH_S
 
     def events(self, epoch: int, events: Events) -> None:
         """Writes the workload's events, without histograms of values that are not finite."""
         for tag, value in events.scalars.items():
-            self._writer.add_scalar(tag, value, epoch, self._now)
+            self._scalar(tag, value, epoch)
         for tag, values in events.histograms.items():
             if values.size and np.isfinite(values).all():
-                self._writer.add_histogram(tag, values, epoch, walltime=self._now)
+                self._add(self._make.histogram(tag, values, BINS), epoch)
         for tag, image in events.images.items():
-            self._writer.add_image(tag, image, epoch, self._now, dataformats="HW" if image.ndim == 2 else "HWC")
+            self._add(self._make.image(tag, image, dataformats="HW" if image.ndim == 2 else "HWC"), epoch)
+        self.flush()
 
     def result(self, record: Record) -> None:
         """Writes the outcome of a run, for the columns of the HParams tab."""
         for tag, name in self._result_tags.items():
             value = getattr(record, name)
             if value is not None:
-                self._writer.add_scalar(tag, value, record.epochs, self._now)
+                self._scalar(tag, value, record.epochs)
 
     def flush(self) -> None:
-        """Brings all events to the file."""
-        self._writer.flush()
+        """Brings all events to the disk."""
+        self._file.flush()
 
     def close(self) -> None:
         """Closes the event file."""
-        self._writer.close()
+        self._file.close()
+
+    def _scalar(self, tag: str, value: float, step: int) -> None:
+        self._add(self._make.scalar(tag, value), step)
+
+    def _add(self, summary: object, step: int) -> None:
+        now = time.time() if self._now is None else self._now
+        self._file.write_event(self._event(summary=summary, step=step, wall_time=now))
 
 
 def write_history(path: Path, rows: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:

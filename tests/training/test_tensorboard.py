@@ -18,7 +18,6 @@ from gmmae.training.workdir import WorkDir
 from gmmae.workloads.nodules import events, slices
 from tests.small import fail, finish, interrupt, small
 from tests.sweep.test_runs import RECORD
-from tests.waiting import wait_until
 
 
 def row(epoch, loss=None):
@@ -74,28 +73,29 @@ def test_scalars_come_back_and_losses_that_are_not_finite_stay_as_they_are(tmp_p
 
 
 def test_an_epoch_is_on_disk_before_the_board_is_closed_but_short_ones_do_not_wait_for_it_each(tmp_path, monkeypatch):
-    flushed, now, flush = [], itertools.count(), tensorboardx.SummaryWriter.flush
+    flushed, now, flush = [], itertools.count(), tensorboardx.EventsWriter.flush
     board = TensorBoard(tmp_path, {})
     monkeypatch.setattr(run_logger, "FLUSH_S", 20)
     # The clock is read at an epoch and after a flush.
     monkeypatch.setattr(run_logger, "time", SimpleNamespace(monotonic=lambda: next(now), time=time.time))
     with monkeypatch.context() as patched:
-        patched.setattr(tensorboardx.SummaryWriter, "flush", lambda writer: flushed.append(epoch) or flush(writer))
+        patched.setattr(tensorboardx.EventsWriter, "flush", lambda writer: flushed.append(epoch) or flush(writer))
         for epoch in range(1, 101):
             board.row(row(epoch))
     assert flushed == [1, 21, 41, 61, 81]
-    # tensorboardX has a thread that writes.
-    wait_until(lambda: steps(tmp_path).get("loss/validation") == list(range(1, 101)), tick_s=0.2)
+    assert steps(tmp_path)["loss/validation"][:81] == [*range(1, 82)]
     board.close()
 
 
 def test_events_are_on_disk_before_a_checkpoint(tmp_path):
-    logger = RunLogger(WorkDir(tmp_path), TensorBoard(tmp_path / "tb", {}))
+    board = TensorBoard(tmp_path / "tb", {})
+    logger = RunLogger(WorkDir(tmp_path), board)
     logger.begin([], [])
     for epoch in range(1, 10):
         logger.row(row(epoch))
     logger.sha256()
     assert steps(tmp_path / "tb")["loss/validation"] == [*range(1, 10)]
+    board.close()
 
 
 def test_after_a_resume_no_epoch_is_there_twice_and_events_carry_the_run_s_own_clock(tmp_path):
@@ -202,13 +202,14 @@ LOGGED = {
     ],
 )
 def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, monkeypatch, whole, parts):
-    opened, make = [], tensorboardx.SummaryWriter
-    monkeypatch.setattr(tensorboardx, "SummaryWriter", lambda *of, **options: opened.append(make(*of, **options)) or opened[-1])
+    opened, make = [], tensorboardx.EventsWriter
+    monkeypatch.setattr(tensorboardx, "EventsWriter", lambda of: opened.append(make(of)) or opened[-1])
     config = small(**LOGGED)
     for i, (at, end) in enumerate(parts):
         with pytest.raises(MemoryError) if end is fail else nullcontext():
             finish(config if end else changed(config, stop__max_epochs=at), tmp_path, at, end or (lambda: None))
-        opened[-1].close()  # all that a killed run has shown is on the disk, and no thread is left
+        if end is fail:
+            opened[-1].close()  # all that a killed run has shown is on the disk
         [file] = tmp_path.glob("events*[!x]")
         file.rename(file.with_name(f"events.out.tfevents.100000000{i}.x"))  # named by the second; a start takes longer
     finish(config, tmp_path)
