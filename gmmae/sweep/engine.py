@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -122,7 +122,9 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
             files = (folder.run(name).record, folder.failure(name))
             stamp = [path.stat().st_mtime_ns for path in files if path.exists()]
             if seen.get(name) != stamp and folder.ended(name, stop):
-                display.ended(folder.records(config, name, pending.pop(name)))
+                records = folder.records(config, name, pending.pop(name))
+                _tidy(config, folder, records)
+                display.ended(records)
             seen[name] = stamp
         states = dict.fromkeys((name for name in pending if folder.attempt(name).exists()), "")
         for name in states if display.verbose else ():
@@ -161,10 +163,7 @@ def _pending(
             folder.failure(name).unlink(missing_ok=True)
     pending = {name: keys for name, keys in groups.items() if not folder.ended(name, config.run.stop)}
     ended = [record for name in groups.keys() - pending for record in folder.records(config, name, groups[name])]
-    if not config.keep_checkpoints:
-        for record in ended:
-            if record.outcome not in FAILED:
-                shutil.rmtree(folder.run(record.path).checkpoints, ignore_errors=True)  # the next call removes the rest
+    _tidy(config, folder, ended)
     for run in map(folder.run, pending):
         with suppress(InputError):  # its process will report the error
             if (record := run.read_record()) and record.epochs and not any(run.checkpoints.glob("*")):
@@ -175,6 +174,12 @@ def _pending(
     at_once = slurm.at_once(config.slurm, len(pending)) if config.executor == "slurm" else config.jobs
     display.start(ended, pending, sum(map(len, groups.values())), at_once)
     return pending
+
+
+def _tidy(config: SweepConfig, folder: SweepDir, ended: Iterable[RunRecord]) -> None:
+    for record in ended:
+        if not (config.keep_checkpoints or record.outcome in FAILED):
+            shutil.rmtree(folder.run(record.path).checkpoints, ignore_errors=True)  # the next call removes the rest
 
 
 def _timing_requests(

@@ -12,7 +12,6 @@ keeps its data and compiled programs from run to run. A crash ends this process,
 import gc
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -108,8 +107,6 @@ def _compute(config: SweepConfig, folder: SweepDir, name: str, train: Train, alo
         failure = Failure(TIMED_OUT, f"ended after its time limit of {config.run_time_limit_s:.10g} s ({log})")
     if failure:
         folder.write(folder.failure(name), failure)
-    elif not config.keep_checkpoints:
-        shutil.rmtree(folder.run(name).checkpoints, ignore_errors=True)
     attempt.unlink()
     return None
 
