@@ -98,11 +98,13 @@ def test_arrays_that_are_cut_without_a_spacing_are_named(tmp_path, capsys, spaci
     assert ("4 arrays without a spacing are cut as if a voxel were 1 mm" in capsys.readouterr().err) == (not spacing)
 
 
-@pytest.mark.parametrize(("columns", "said"), [("x y z", True), ("coordX coordY coordZ", False), ("x", False)])
+@pytest.mark.parametrize(
+    ("columns", "said"), [("x y z", True), ("coordX coordY coordZ", False), ("x", False), ("col row slice", True)]
+)
 def test_columns_that_seem_to_be_places_and_are_not_read_are_named(tmp_path, capsys, columns, said):
     places = dict.fromkeys(columns.split(), np.full(4, 2.0))
     load(dataclasses.replace(arrays(tmp_path / "d.npz", noise(4), spacing_mm=np.ones((4, 3)), **places), crop="3mm"))
-    assert ("nothing reads x, y, z" in capsys.readouterr().err) == said
+    assert (f"nothing reads {', '.join(columns.split())}" in capsys.readouterr().err) == said
 
 
 @pytest.mark.parametrize(

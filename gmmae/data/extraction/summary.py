@@ -20,8 +20,8 @@ FEW_PATIENTS = 10
 """Nodules for each patient, from which on his column may be one of hospitals or diagnoses."""
 
 PLACE = re.compile(
-    "(c|coord|cent(er|re|roid)|pos|position|location|world|lps|ras|vox|voxel|pixel|nodule|index)?[xyz]"
-    "(coord|cent(er|re|roid)|mm|vox|voxels?|ras|lps|world|index)?"
+    "(c|p|px|coord|cent(er|re|roid)|pos|position|point|location|world|lps|ras|vox|voxel|pixel|nodule|index|idx|bbox)?[xyz]"
+    "(c|0|coord|cent(er|re|roid)|mm|vox|voxels?|ras|lps|world|index)?|[ijk]|row|col(umn)?|slice(no|number)?|(coord|loc)[012]"
 )
 """A column, by its `letters`, that seems to say where a nodule is."""
 
