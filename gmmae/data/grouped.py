@@ -53,7 +53,7 @@ def folds(labels: Shaped[np.ndarray, " samples"], groups: Groups, seed: int) -> 
     return [pair for pair in sides if all(len(set(labels[side])) == len(set(labels)) for side in pair)]
 
 
-def weights(groups: Groups, seed: int, resamples: int = RESAMPLES) -> Weights:
+def weights(groups: Groups, seed: int) -> Weights:
     """Ones, and below them how often each sample is in each resample of the groups, with replacement.
 
     The resamples are NaN for fewer than `MIN_GROUPS` groups.
@@ -62,8 +62,8 @@ def weights(groups: Groups, seed: int, resamples: int = RESAMPLES) -> Weights:
     [[0.0, 0.0, 2.0], [1.0, 1.0, 1.0], [2.0, 2.0, 0.0]]
     """
     names, group_index = np.unique(np.asarray(groups), return_inverse=True)
-    drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), resamples)
-    known = drawn[:, group_index] if len(names) >= MIN_GROUPS else np.full((resamples, len(group_index)), np.nan)
+    drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), RESAMPLES)
+    known = drawn[:, group_index] if len(names) >= MIN_GROUPS else np.full((RESAMPLES, len(group_index)), np.nan)
     return np.vstack([np.ones(len(group_index)), known])
 
 

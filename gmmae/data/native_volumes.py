@@ -1,6 +1,5 @@
 """Nodules on the grids of their scans, with masks. Only masks are resampled."""
 
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -47,31 +46,29 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
 @lru_cache(maxsize=1)  # for the folds of a cross-validation
 def _read_all(tasks: tuple[Task, ...], min_ndim: int, hu: bool) -> tuple[NativeNodule, ...]:
     """Tasks hold the files' stamps, so changed files are read again."""
-    nodules = [nodule for task in tasks for nodule in _read_task(task, min_ndim, hu)]
+    nodules = list[NativeNodule]()
+    for task in tasks:
+        place, voxels, values = task.label, None, np.empty(0)
+        try:
+            for item, scan, source, origin in nodules_of(task, min_ndim):
+                place = place_of(task, item)
+                if scan.voxels is not voxels:
+                    voxels, values = scan.voxels, stored(region(scan, hu), hu)
+                centre = None if item.centre_mm is None else centre_mm(item, scan)
+                index = None if centre is None else index_of(scan, centre)[::-1]
+                if source is None:
+                    raise DataError(f"a volume must have a mask to be segmented; add {Path(item.name).name} to masks/")
+                mask = mask_on_grid(read_mask(source, scan, centre), scan)
+                if not mask.any():
+                    raise DataError("the mask must hold voxels of its volume; got no voxel at all")
+                z, y, x = (np.argwhere(mask).mean(0) if index is None else index).tolist()
+                sx, sy, sz = scan.spacing_mm
+                diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
+                facts = (item.name, item.group, item.category, values, mask, (z, y, x), (sz, sy, sx), diameter_mm, place)
+                nodules.append(NativeNodule(*facts, origin=origin, series=item.series))
+                place = task.label
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from error
+        except (OSError, MemoryError) as error:
+            raise TransientError(f"{task.label}: {error_line(error)}") from error
     return tuple(sorted(nodules, key=lambda nodule: nodule.name))
-
-
-def _read_task(task: Task, min_ndim: int, hu: bool) -> Iterator[NativeNodule]:
-    place, voxels, values = task.label, None, np.empty(0)
-    try:
-        for item, scan, source, origin in nodules_of(task, min_ndim):
-            place = place_of(task, item)
-            if scan.voxels is not voxels:
-                voxels, values = scan.voxels, stored(region(scan, hu), hu)
-            centre = None if item.centre_mm is None else centre_mm(item, scan)
-            index = None if centre is None else index_of(scan, centre)[::-1]
-            if source is None:
-                raise DataError(f"a volume must have a mask to be segmented; add {Path(item.name).name} to masks/")
-            mask = mask_on_grid(read_mask(source, scan, centre), scan)
-            if not mask.any():
-                raise DataError("the mask must hold voxels of its volume; got no voxel at all")
-            z, y, x = (np.argwhere(mask).mean(0) if index is None else index).tolist()
-            sx, sy, sz = scan.spacing_mm
-            diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
-            facts = (item.name, item.group, item.category, values, mask, (z, y, x), (sz, sy, sx), diameter_mm, place)
-            yield NativeNodule(*facts, origin=origin, series=item.series)
-            place = task.label
-    except DataError as error:
-        raise DataError(f"{place}: {error}") from error
-    except (OSError, MemoryError) as error:
-        raise TransientError(f"{task.label}: {error_line(error)}") from error

@@ -77,14 +77,14 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
 
 def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: int, seed: int) -> Split:
     """One fold of a cross-validation in which every sample is validated once: a `split` of what earlier folds left."""
-    samples = left = np.arange(len(groups))
-    for earlier in range(min(number, folds - 2) + 1):
+    samples = left = held_out = np.arange(len(groups))
+    for earlier in range(min(number + 1, folds - 1)):
         share = round(len(left) / (folds - earlier))
         rest, taken = split(*(np.array(column)[left].tolist() for column in (groups, categories)), share, seed, whole=False)
         held_out, left = left[taken], left[rest]
-        if earlier == number:
-            return Split(np.setdiff1d(samples, held_out), held_out)
-    return Split(np.setdiff1d(samples, left), left)  # the last one is what all others leave
+    if number == folds - 1:  # the last one is what all others leave
+        held_out = left
+    return Split(np.setdiff1d(samples, held_out), held_out)
 
 
 def _quota(available: np.ndarray, total: int) -> np.ndarray:

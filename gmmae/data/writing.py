@@ -11,7 +11,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Float, Real
 
-from gmmae.data.volumes import Point
+from gmmae.data.volumes import Point, error_line
 
 Shape = tuple[int, ...]
 
@@ -26,7 +26,7 @@ def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
         sitk.WriteImage(image, str(path), useCompression=compressed)
         read_back = sitk.ReadImage(str(path))
     except RuntimeError as error:
-        raise OSError(errno.EIO, " ".join(str(error).split()), str(path)) from error
+        raise OSError(errno.EIO, error_line(error), str(path)) from error
     written, read = (sitk.GetArrayViewFromImage(one).ravel() for one in (image, read_back))
     if written.shape != read.shape or np.any((written != read) & np.isfinite(written)):
         raise OSError(errno.EIO, "the file lacks some of its voxels: the disk may be full", str(path))

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -92,7 +92,7 @@ class Table(NamedTuple):
     rows: list[Item]
     faults: list[Fault]
     columns: tuple[str, ...] = ()  # by this program's names where it has one
-    lines: tuple[dict[str, str], ...] = ()  # of each row, by these columns, whether usable or not
+    lines: Sequence[dict[str, str]] = ()  # of each row, by these columns, whether usable or not
     header: tuple[str, ...] = ()  # by the user's names
     used: Mapping[str, str] = {}  # the user's names by this program's
     dropped: Sequence[Item] = ()  # what other rows say of patients and scans
@@ -101,9 +101,11 @@ class Table(NamedTuple):
 def find_csv(config: DataConfig) -> Path:
     """The CSV that is named, has the usual name, or is the only one in the folder."""
     root, usual = config.folder, ANNOTATIONS if config.source == "luna16" else NODULES
+    if config.csv != "auto":
+        return root / config.csv
     others = sorted(path.name for path in root.glob("[!.]*.csv") if path.name != "donors.csv")  # which `generate` writes
-    if config.csv != "auto" or (root / usual).is_file() or not others:
-        return root / (usual if config.csv == "auto" else config.csv)
+    if (root / usual).is_file() or not others:
+        return root / usual
     if len(others) > 1:
         raise DataError(f"data.csv must say which CSV lists the nodules; {root} has no {usual}, but {', '.join(others)}")
     return root / others[0]
@@ -131,49 +133,47 @@ def read_table(path: Path, config: DataConfig, file_column: str) -> Table:
                     records.append((reader.line_num, cells))
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: must be a CSV in UTF-8; {error}: save it again in that form") from error
-    header = tuple(records[0][1]) if records else ()
-    table = table_of(path, header, records[1:], config, file_column)
-    if not table.lines:
+    (_, header), *records = records or [(0, [])]
+    table = table_of(path, header, records, config, file_column)
+    if not records:
         raise DataError(f"{path}: must list a nodule; it has a header alone")
     return table
 
 
 def table_of(
     path: Path,
-    header: tuple[str, ...],
-    records: Iterable[tuple[int, Sequence[str]]],
+    header: Sequence[str],
+    records: Sequence[tuple[int, Sequence[str]]],
     config: DataConfig,
     file_column: str,
     form: str = "line {}",
 ) -> Table:
     """The nodules of a CSV's records: line numbers, which `form` shows in messages, and cells."""
     required = (file_column, *(COLUMNS if file_column == "seriesuid" else ()))
-    used, records = _recognised(path, header, config, required), [*records]
+    used = _recognised(path, header, config, required)
+    lines = [dict(zip(header, (*values, *[""] * len(header)), strict=False)) for _, values in records]
 
     def column(name: str) -> list[str]:
-        return [dict(zip(header, cells, strict=False)).get(used[name], "") for _, cells in records] if name in used else []
+        return [cells[used[name]] for cells in lines] if name in used else []
 
     if any(column(COORDINATES[0])):  # a row without it would be cut from the middle of its scan
         required = tuple(dict.fromkeys((*required, COORDINATES[0])))
     for name in OTHERWISE_PATIENTS if GROUP in used else _without_patients(column):
         used.pop(name, None)
     ours = {column: name for name, column in used.items()}
-    columns, lines = [ours.get(column, column) for column in header], list[dict[str, str]]()
     rows, faults, dropped = dict[object, Item](), list[Fault](), list[Item]()
-    for number, values in records:
-        cells = (*values, *[""] * (len(header) - len(values)))
-        lines.append(dict(zip(columns, cells, strict=False)))
-        of_column, place = dict(zip(header, cells, strict=False)), f"{path.name} {form.format(number)}"
+    for (number, values), cells in zip(records, lines, strict=True):
+        place = f"{path.name} {form.format(number)}"
         try:
             if len(values) > len(header):
                 raise DataError(
                     f"a row must have at most the {len(header)} cells of the header; got {len(values)}: is a comma in a number "
                     "or name?"
                 )
-            named = tuple(cell for column, cell in zip(header, cells, strict=True) if column)
-            known = {name: of_column[column] for name, column in used.items()}
+            named = tuple(cells[column] for column in header if column)
+            known = {name: cells[column] for name, column in used.items()}
             dropped.append(_related(known, config, file_column)._replace(place=place, number=number, cells=named))
-            if empty := [used[name] for name in required if is_blank(of_column[used[name]])]:
+            if empty := [used[name] for name in required if is_blank(known[name])]:
                 raise DataError(f"{', '.join(empty)} must not be empty")
             row = _item(known, dropped[-1], config, file_column)
         except DataError as error:
@@ -191,7 +191,9 @@ def table_of(
         else:
             text = f"names the place of line {first.number} again, but says something else of it: keep one of the two"
             faults.append(Fault("row", place, text, 1))
-    return Table([*rows.values()], faults, tuple(columns), tuple(lines), tuple(filter(None, header)), used, dropped)
+    columns = tuple(ours.get(column, column) for column in header)
+    lines = [{ours.get(column, column): cell for column, cell in cells.items()} for cells in lines]
+    return Table([*rows.values()], faults, columns, lines, tuple(filter(None, header)), used, dropped)
 
 
 def _without_patients(column: Callable[[str], list[str]]) -> Sequence[str]:
@@ -212,11 +214,12 @@ def _recognised(path: Path, header: Sequence[str], config: DataConfig, required:
     options["category"] = "auto" if config.category_column == DataConfig.category_column else config.category_column
     named = {name: (column,) for name, column in options.items() if column != "auto"}
     by_letters = {letters(column): column for column in reversed(header)}
-    used: dict[str, str] = {}
-    for name, known in (spellings | named).items():
-        for spelling in reversed(known):
-            if letters(spelling) in by_letters:
-                used[name] = by_letters[letters(spelling)]
+    used = {
+        name: by_letters[key]
+        for name, known in (spellings | named).items()
+        for spelling in reversed(known)
+        if (key := letters(spelling)) in by_letters
+    }
     same = [letters(name) if letters(name) in map(letters, used.values()) else name for name in header]
     if twice := [name for name, key in zip(header, same, strict=True) if name and same.count(key) > 1]:
         raise DataError(f"{path}: columns must have different names; {' and '.join(twice)} are one: rename one of them")

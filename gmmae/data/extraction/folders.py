@@ -114,7 +114,7 @@ def plan_files(files: Sequence[Path]) -> Plan:
     Names of several files with one name include the folders below the common one.
     """
     tasks, places = list[Task](), [Path(os.path.abspath(path)) for path in files]
-    common = Path(os.path.commonpath([place.parent for place in places])) if places else Path()
+    common = os.path.commonpath([place.parent for place in places])
     names, copies = Counter(path.name for path in places), Counter(map(os.path.realpath, places))
     for path, place in zip(files, places, strict=True):
         if not path.is_file():
@@ -160,8 +160,8 @@ def _plan_arrays(root: Path, config: DataConfig) -> Plan:
         if twice := [name for name in names if name in columns]:
             raise DataError(f"{root}: arrays must have different meanings; {key} and another one are {twice[0]}: rename one")
         columns |= dict(zip(names, texts.reshape(samples, -1).T.tolist(), strict=True))
-    records = enumerate(list(map(str, values)) for values in zip(*columns.values(), strict=True))
-    table = table_of(root, tuple(columns), records, config, VOLUMES_ARRAY, form="volumes[{}]")
+    records = [*enumerate([*map(str, values)] for values in zip(*columns.values(), strict=True))]
+    table = table_of(root, [*columns], records, config, VOLUMES_ARRAY, form="volumes[{}]")
     names = columns.get("names", [f"{root.stem}_{i:05d}" for i in range(samples)])
     if repeated := samples - len(set(names)):
         raise DataError(f"{root}: names must differ from each other; {repeated} are repeated")
