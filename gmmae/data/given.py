@@ -47,7 +47,7 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
             raise DataError(f"{place}: voxels must be HU, as the run's data are; got bytes of --data.source medmnist")
         # The run's own window applies later, when volumes become densities.
         config = of_folder(config, place, source, config.csv)
-    arrays = array_names(place) if place.suffix == ".npz" and place.is_file() else ()
+    arrays = array_names(place) if place.is_file() else ()
     whole = not files or (len(files) == 1 and (place.is_dir() or VOLUMES_ARRAY in arrays or MEDMNIST_ARRAY in arrays))
     prepared = prepare(config) if whole else prepare(replace(config, on_error="refuse"), plan=folders.plan_files(files))
     nodules = load_prepared(prepared)

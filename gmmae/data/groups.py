@@ -31,9 +31,11 @@ def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
     """The groups of a plan's nodules, given the voxels and the origin of those that were read, by name."""
     own: dict[str, str] = {}
     sharing = defaultdict[tuple[str, str], list[str]](list)
+    kinds = PATIENTS, OTHERWISE_PATIENTS
+    columns = [[plan.header.index(plan.used[name]) for name in names if name in plan.used] for names in kinds]
     dropped = [item._replace(name=item.place, group=item.group or item.file) for item in plan.dropped]
-    keys = *(_keys(task, read) for task in plan.tasks), *(_related(item, item.file) for item in dropped)
-    for name, kind, key in itertools.chain(*keys, _further_patients(plan, dropped)):
+    keys = *(_keys(task, read, columns) for task in plan.tasks), *(_related(item, item.file, columns) for item in dropped)
+    for name, kind, key in itertools.chain(*keys):
         if key:
             sharing[kind, key].append(name)
             own.setdefault(name, key)  # the first key names the nodule's own group
@@ -55,15 +57,17 @@ def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
             "scan or volume, because no patient is known" if alone == len(read) else f"patient, but by scan for {alone} nodules"
         )
         lines.append(f"the split is by {by}: a patient with several may be in both training and validation")
-        unused = {*plan.header} - {*plan.used.values()}
-        if GROUP not in plan.used and (case := [name for name in unused if letters(name) == "case"]):
+        case = [name for name in plan.header if letters(name) == "case" and name not in plan.used.values()]
+        if GROUP not in plan.used and case:
             lines.append(
                 f"the column {case[0]} has two values, so it names no patients: give it as data.group_column if it does"
             )
     return Groups(groups, by, lines)
 
 
-def _keys(task: Task, read: Mapping[str, tuple[np.ndarray, str]]) -> Iterator[tuple[str, str, str]]:
+def _keys(
+    task: Task, read: Mapping[str, tuple[np.ndarray, str]], columns: Sequence[list[int]]
+) -> Iterator[tuple[str, str, str]]:
     """Yields a nodule's name, a kind of relation, and a text that all nodules related in this way share."""
     stack = task.items[0].part is not None
     volumes = [_digest(array) for array in member(task.file, task.items[0].array)] if stack else []
@@ -71,7 +75,7 @@ def _keys(task: Task, read: Mapping[str, tuple[np.ndarray, str]]) -> Iterator[tu
         name, volume = item.name, volumes[item.part or 0] if stack else ""
         # Not the file's name: a renamed copy is divided as the file is.
         yield from _related(
-            item._replace(group=item.group or (volume and f"volume {volume[:12]}")), "" if stack else task.label
+            item._replace(group=item.group or (volume and f"volume {volume[:12]}")), "" if stack else task.label, columns
         )
         if name in read:
             values, origin = read[name]
@@ -79,21 +83,15 @@ def _keys(task: Task, read: Mapping[str, tuple[np.ndarray, str]]) -> Iterator[tu
             yield name, "voxels", _digest(values)
 
 
-def _related(item: Item, scan: str) -> Iterator[tuple[str, str, str]]:
+def _related(item: Item, scan: str, columns: Sequence[list[int]]) -> Iterator[tuple[str, str, str]]:
+    """Yields as `_keys` does, the patients by each of the first `columns`, or else by each of the others."""
     yield item.name, "", item.group or item.name
     yield item.name, "group", patient_key(item.group)
     yield item.name, "patient", item.patient
     yield item.name, "scan", scan
     yield item.name, "scan", item.series
-
-
-def _further_patients(plan: Plan, dropped: Sequence[Item]) -> Iterator[tuple[str, str, str]]:
-    """Yields as `_keys` does: the patients by every column that names nothing else, or by those that otherwise count."""
-    kinds = PATIENTS, OTHERWISE_PATIENTS
-    columns = [[plan.header.index(plan.used[name]) for name in names if name in plan.used] for names in kinds]
-    for item in itertools.chain(*(task.items for task in plan.tasks), dropped):
-        first, others = ([(i, key) for i in of if (key := patient_key(item.cells[i]))] for of in columns)
-        yield from ((item.name, "patient", f"{i} {key}") for i, key in first or others)
+    first, others = ([(i, key) for i in of if (key := patient_key(item.cells[i]))] for of in columns)
+    yield from ((item.name, "patient", f"{i} {key}") for i, key in first or others)
 
 
 def _digest(array: np.ndarray) -> str:

@@ -70,7 +70,7 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
     np.add.at(counts, (group_of, kind_of), 1)
 
     chosen = _choose(counts, wanted)
-    chosen = _swap_towards(_quota(counts.sum(0), int(counts[chosen].sum())), counts, chosen)
+    _swap_towards(_quota(counts.sum(0), int(counts[chosen].sum())), counts, chosen)
     held_out = chosen[group_of]
     return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
 
@@ -119,8 +119,8 @@ def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
     return chosen
 
 
-def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    chosen = chosen.copy()
+def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> None:
+    """Swaps chosen groups for others of the same size, as long as that brings the categories nearer to their quota."""
     patterns, pattern_of = np.unique(counts, axis=0, return_inverse=True)
     pattern_of = pattern_of.reshape(-1)
     while True:
@@ -131,7 +131,7 @@ def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> 
         error = np.abs(excess + change).sum(-1)
         error[change.sum(-1) != 0] = np.iinfo(np.int64).max
         if error.min() >= np.abs(excess).sum():
-            return chosen
+            return
         leaving, entering = np.unravel_index(np.argmin(error), error.shape)
         chosen[np.flatnonzero(chosen & (pattern_of == inside[leaving]))[-1]] = False
         chosen[np.flatnonzero(~chosen & (pattern_of == outside[entering]))[0]] = True

@@ -82,7 +82,9 @@ def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
 
 
 def array_names(path: Path) -> tuple[str, ...]:
-    """The names of the arrays in a `.npz`."""
+    """The names of the arrays in a `.npz`; no other file has any."""
+    if path.suffix != ".npz":
+        return ()
     with _faults(path), zipfile.ZipFile(path) as archive:
         return tuple(name.removesuffix(".npy") for name in archive.namelist())
 

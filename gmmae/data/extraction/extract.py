@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import SimpleITK as sitk
-from jaxtyping import Bool, Float, Real, UInt8
+from jaxtyping import Bool, Float, Real
 
 from gmmae.data.extraction.annotations import Fault, Item
 from gmmae.data.extraction.arrays import array_names, open_array
@@ -27,7 +27,7 @@ from gmmae.data.extraction.scan import (
     region,
 )
 from gmmae.data.extraction.tasks import Cube, Reading, Task, place_of, stamps
-from gmmae.data.settings import CROP_PATTERN, DataConfig
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
 
 WHOLE_SCAN_MM = 150.0
@@ -69,7 +69,7 @@ def nodules_of(task: Task, min_ndim: int) -> Iterator[tuple[Item, Scan, Path | n
       DataError: the volume cannot be used, and so no nodule of it.
       OSError: the system failed, not the file.
     """
-    path, names = task.file, array_names(task.file) if task.file.suffix == ".npz" else ()
+    path, names = task.file, array_names(task.file)
     stack = task.items[0].part is not None
     volumes = open_array(path, task.items[0].array) if stack else read(path)
     whole = origin(volumes) if isinstance(volumes, Scan) else ""
@@ -117,24 +117,24 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
     else:
         values, filled = cut(scan, centre, edge, shape, config.outside, config.hu)
     if mask is not None:
-        outline = cut_mask(read_mask(mask, scan, None if item.centre_mm is None else centre), centre, edge, shape)
+        own = read_mask(mask, scan, None if item.centre_mm is None else centre)
+        shares, inside = _sample(own, centre, edge, shape, hu=None)
+        outline = ((shares >= 0.5) & inside).astype(np.uint8)
     return Cube(item, values, outline, mask is not None, centre, edge, filled)
 
 
 def edge_mm(edge: str, diameter_mm: float | None, scan: Scan, shape: Shape) -> float:
     """A cube's longest edge, from `data.crop`: "1.25x" the diameter, "20mm", or "whole" (the volume)."""
-    match = CROP_PATTERN.fullmatch(edge)
-    assert match is not None, "checked by DataConfig"
     if edge == "whole":
         return max(_edges_mm(scan, shape))
-    if match["unit"] == "mm":
-        return float(match["number"])
+    if edge.endswith("mm"):
+        return float(edge.removesuffix("mm"))
     if diameter_mm is None:
         raise DataError(
             f"data.crop = {edge} needs a diameter_mm; there is none: fill it in, name its column (--data.diameter-column), or "
             "give data.crop in mm, or whole"
         )
-    return float(match["number"]) * diameter_mm
+    return float(edge.removesuffix("x")) * diameter_mm
 
 
 def _edges_mm(scan: Scan, shape: Shape) -> list[float]:
@@ -169,12 +169,6 @@ def cut(
     if outside is not None:
         values[~inside] = outside
     return values, float(1 - inside.mean())
-
-
-def cut_mask(mask: Scan, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt8[np.ndarray, "*volume"]:
-    """Cuts a mask as `cut` does: 1 where it is interpolated to at least one half, 0 beyond its own grid."""
-    values, inside = _sample(mask, centre_mm, edge_mm, shape, hu=None)
-    return ((values >= 0.5) & inside).astype(np.uint8)
 
 
 def _averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]:

@@ -73,8 +73,7 @@ def read(path: Path, key: str = "volume") -> Scan:
     along = theirs.T @ ours  # ±1 where a stored axis is a turned one, else about 0
     order = np.abs(along).argmax(0)
     backwards = along.sum(0) < 0
-    voxels = stored.voxels.transpose(2 - order[::-1])
-    voxels = voxels[tuple(slice(None, None, -1 if back else 1) for back in backwards[::-1])]
+    voxels = np.flip(stored.voxels.transpose(2 - order[::-1]), tuple(np.flatnonzero(backwards[::-1]).tolist()))
     first = np.where(backwards, 1 - np.array(voxels.shape[::-1]), 0)
     frame.SetOrigin(frame.TransformIndexToPhysicalPoint(first.tolist()))
     return stored._replace(voxels=voxels, frame=frame)
@@ -118,7 +117,7 @@ def read_scan(path: Path) -> tuple[Scan, Volume]:
 
 def shape(path: Path) -> tuple[int, ...]:
     """The voxels along z, y, x of a volume, or of each in a file of several."""
-    several = path.suffix == ".npz" and VOLUMES_ARRAY in array_names(path)
+    several = VOLUMES_ARRAY in array_names(path)
     return array_header(path, VOLUMES_ARRAY)[0][1:] if several else read(path).voxels.shape
 
 
@@ -167,15 +166,13 @@ def index_of(scan: Scan, point_mm: Point, tolerance: float = 0.0) -> Float[np.nd
     return index
 
 
-def region(scan: Scan, hu: bool, first: Index | None = None, last: Index | None = None) -> Volume:
-    """Reads the voxels from a first index to a last, both x, y, z.
+def region(scan: Scan, hu: bool, *ends: Index) -> Volume:
+    """Reads the voxels from a first index to a last, both x, y, z, or all.
 
     Raises:
       DataError: voxels are not finite, 32 bits cannot hold them, or, with `hu`, they cannot be HU.
     """
-    part = scan.voxels
-    if first is not None and last is not None:
-        part = part[tuple(slice(a, b + 1) for a, b in zip(first[::-1], last[::-1], strict=True))]
+    part = scan.voxels[tuple(slice(first, last + 1) for first, last in zip(*(end[::-1] for end in ends), strict=True))]
     values = np.asarray(part, part.dtype.newbyteorder("="), "C")
     low, high = values.min(), values.max()
     floating = values.dtype.kind == "f"
@@ -209,7 +206,7 @@ def origin(scan: Scan) -> str:
         [one.tolist() for one in (values.max(others), values.view(np.int64).sum(others))] for others in ((1, 2), (0, 2), (0, 1))
     ]
     flipped = [[one[::-1] for one in of_planes] for of_planes in planes]
-    values = values[tuple(slice(None, None, -1 if other < one else 1) for one, other in zip(planes, flipped, strict=True))]
+    values = np.flip(values, tuple(axis for axis in range(3) if flipped[axis] < planes[axis]))
     values = values.transpose(sorted(range(3), key=lambda axis: min(planes[axis], flipped[axis])))
     return hashlib.blake2b(values.tobytes(), digest_size=8).hexdigest()
 

@@ -80,15 +80,15 @@ class Phantom(NamedTuple):
     wall: Wall | None
 
 
-def random_directions(rng: np.random.Generator, count: int) -> Float64[np.ndarray, "count 3"]:
-    """Unit vectors, uniform on the sphere."""
-    vectors = rng.standard_normal((count, 3))
-    return vectors / np.sqrt(np.square(vectors).sum(1, keepdims=True))
+def random_directions(rng: np.random.Generator, *count: int) -> Float64[np.ndarray, "*count 3"]:
+    """Unit vectors, uniform on the sphere; without a count a single one."""
+    vectors = rng.standard_normal((*count, 3))
+    return vectors / np.sqrt(np.square(vectors).sum(-1, keepdims=True))
 
 
 def random_tube(rng: np.random.Generator, start_mm: Vector, along: Vector, length_mm: float, radius_mm: float) -> Tube:
     """A vessel that leaves `start_mm` along a unit vector and bends to a random side."""
-    side = np.cross(along, random_directions(rng, 1)[0])
+    side = np.cross(along, random_directions(rng))
     bend, taper, hu = rng.uniform((0, 0.2, -60), (0.6, 0.9, 60))
     return Tube(start_mm, along, side * (bend / length_mm), length_mm, radius_mm, taper, hu)
 
@@ -115,7 +115,7 @@ def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_
     if name == "solid" and calcified < 1 / 12:
         core_hu, core_radius = calcium_hu, extent
     relief, roughness = rng.standard_normal((8, 8, 8)), rng.uniform(0.04, 0.16)
-    core_mm = random_directions(rng, 1)[0] * rng.uniform(0, 0.12) * diameter_mm
+    core_mm = random_directions(rng) * rng.uniform(0, 0.12) * diameter_mm
     feeding, tubes, wall = rng.choice(3, p=(0.5, 0.33, 0.17)), list[Tube](), None
     for index in range(feeding + min(rng.poisson(0.8 + diameter_mm / 7), 6)):
         along, away = random_directions(rng, 2)
@@ -129,7 +129,7 @@ def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_
     attached = name == "juxta-pleural"
     if attached or present < 0.2:
         distance_mm = (0.1 + 0.3 * near if attached else 0.45 + 0.2 * near) * diameter_mm
-        wall = Wall(random_directions(rng, 1)[0], distance_mm, (curvature - 0.3) / (2 * diameter_mm), 10 + 60 * hu)
+        wall = Wall(random_directions(rng), distance_mm, (curvature - 0.3) / (2 * diameter_mm), 10 + 60 * hu)
     return Phantom(
         name,
         diameter_mm,

@@ -99,7 +99,7 @@ def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Pha
         diameter_mm = phantom.diameter_mm
         for _ in range(100):
             centre_mm = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
-            direction = random_directions(rng, 1)[0]
+            direction = random_directions(rng)
             if phantom.category == "juxta-pleural":
                 direction[0] *= 0.5
                 direction /= math.sqrt(direction @ direction)
@@ -127,8 +127,8 @@ def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[
     nodules, volume, semi_mm = _place(rng, frame, count), _chest(rng, frame), frame.lung_mm
     for _ in range(round(VESSELS_PER_LITRE * 2 * 4 / 3 * math.pi * float(np.prod(semi_mm)) / 1e6)):
         start_mm = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
-        start_mm += semi_mm * random_directions(rng, 1)[0] * (0.8 * np.cbrt(rng.uniform()))
-        along = random_directions(rng, 1)[0]
+        start_mm += semi_mm * random_directions(rng) * (0.8 * np.cbrt(rng.uniform()))
+        along = random_directions(rng)
         _paint_tube(volume, frame, start_mm, random_tube(rng, np.zeros(3), along, rng.uniform(10, 50), rng.lognormal(0, 0.4)))
     for phantom, centre_mm in nodules:
         reach = np.full(3, 1.2 * phantom.diameter_mm + 3)

@@ -94,9 +94,11 @@ def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
         cube, masks[index] = nodule_cube(phantoms[-1], shape, rng)
         hu[index] = _as_int16(cube)
     names, diameter_mm = [f"synthetic-{index:06d}" for index in range(samples)], np.array([p.diameter_mm for p in phantoms])
-    columns = {"diameter_mm": diameter_mm, "edge_mm": EDGE_DIAMETERS * diameter_mm}
-    columns |= {
-        "category": [phantom.category for phantom in phantoms],
-        "origin": [f"synthetic-{seed}-{i}" for i in range(samples)],
-    }
-    return Nodules(hu, masks, make_table(names, **columns))
+    table = make_table(
+        names,
+        diameter_mm=diameter_mm,
+        edge_mm=EDGE_DIAMETERS * diameter_mm,
+        category=[phantom.category for phantom in phantoms],
+        origin=[f"synthetic-{seed}-{i}" for i in range(samples)],
+    )
+    return Nodules(hu, masks, table)
