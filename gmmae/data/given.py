@@ -63,10 +63,9 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         remedy = "For nodules in other places give a folder with an annotations.csv"
         notes.append(f"described is only the middle of {large[0]}{others}. {remedy}")
 
-    values = central_section(nodules.values, config.ndim)
     places_mm = zip(nodules.centre_mm.tolist(), edges_mm, strict=True)
     shape = nodules.values.shape[1:]
     centres = [writing.section_mm(shape, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
     folder = place if place.is_dir() else place.parent
     paths = tuple(str(folder / file) for file in nodules.table["path"].tolist())
-    return Cubes(nodules.table, paths, centres, values, notes)
+    return Cubes(nodules.table, paths, centres, central_section(nodules.values, config.ndim), notes)

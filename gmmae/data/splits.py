@@ -105,7 +105,7 @@ def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
     for size in reversed(sizes):
         reach.append(reach[-1] | reach[-1] << size)
     reach.reverse()
-    total = min((t for t in range(1, sum(sizes)) if reach[0] >> t & 1), key=lambda t: (abs(t - wanted), t))
+    total = min((t for t in range(1, sum(sizes)) if reach[0] >> t & 1), key=lambda t: abs(t - wanted))
     left, room = total, _quota(counts.sum(0), total)
     chosen = np.zeros(len(sizes), bool)
     for i, size in enumerate(sizes):

@@ -53,5 +53,5 @@ def write(path: Path, values: Real[np.ndarray, "*volume"], centre_mm: Point, edg
     spacing = edge_mm / max(values.shape)
     image = sitk.GetImageFromArray(values.reshape((1,) * (3 - values.ndim) + values.shape))
     image.SetSpacing([spacing] * 3)
-    image.SetOrigin([c - (n - 1) / 2 * spacing for c, n in zip(centre_mm, image.GetSize(), strict=True)])
+    image.SetOrigin((centre_mm - (np.array(image.GetSize()) - 1) / 2 * spacing).tolist())
     write_image(image, path)

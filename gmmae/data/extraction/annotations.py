@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
+from gmmae.data.extraction.headers import as_number, require_spacing
 from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError, letters
 
@@ -264,7 +264,8 @@ def _item(cells: dict[str, str], related: Item, config: DataConfig, file_column:
             raise DataError(f"{column} must be a name of at most {MAX_NAME_BYTES} bytes; got {name}")
     known = {} if is_blank(cells.get("diameter_mm", "")) else cells
     (diameter,), spacing = _numbers(known, ("diameter_mm",), 1) or (None,), _numbers(cells, SPACINGS, config.min_ndim)
-    require_diameter(diameter)
+    if diameter is not None and diameter <= 0:
+        raise DataError(f"diameter_mm must be positive; got {diameter:g}")
     require_spacing(spacing or (), ", ".join(SPACINGS))
 
     return related._replace(

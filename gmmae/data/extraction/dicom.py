@@ -80,7 +80,18 @@ def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, lis
         with reading(path):
             try:
                 header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
-                item = _slice(path, header)
+                if header.get("Modality") != "CT":
+                    raise DataError(f"its modality is {header.get('Modality')}")
+                syntax, bits = header.file_meta.TransferSyntaxUID, header.Rows * header.Columns * header.BitsAllocated
+                if not (syntax.is_compressed or syntax.is_deflated) and 8 * path.stat().st_size < bits:
+                    raise DataError("the file is cut short: it lacks some of its voxels")
+                row, column = np.reshape(header.ImageOrientationPatient, (2, 3)).astype(float)
+                direction = np.stack([row, column, np.cross(row, column)], 1)
+                x, y, z = map(float, header.ImagePositionPatient)
+                dy, dx = map(float, header.PixelSpacing)
+                uid, patient = (str(header.get(name, "")).strip() for name in ("SOPInstanceUID", "PatientID"))
+                size = (header.Columns, header.Rows)
+                item = Slice(path, uid, patient, size, (dx, dy), (x, y, z), tuple(direction.flat))
                 series[str(header.SeriesInstanceUID)].append(item)
             except InvalidDicomError:
                 continue
@@ -89,20 +100,6 @@ def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, lis
             except Exception as error:  # pydicom has no common error
                 left_out.append(("DICOM files without a CT slice", str(path), error_line(error)))
     return series
-
-
-def _slice(path: Path, header: pydicom.Dataset) -> Slice:
-    if header.get("Modality") != "CT":
-        raise DataError(f"its modality is {header.get('Modality')}")
-    syntax, bits = header.file_meta.TransferSyntaxUID, header.Rows * header.Columns * header.BitsAllocated
-    if not (syntax.is_compressed or syntax.is_deflated) and 8 * path.stat().st_size < bits:
-        raise DataError("the file is cut short: it lacks some of its voxels")
-    row, column = np.reshape(header.ImageOrientationPatient, (2, 3)).astype(float)
-    direction = np.stack([row, column, np.cross(row, column)], 1)
-    x, y, z = map(float, header.ImagePositionPatient)
-    dy, dx = map(float, header.PixelSpacing)
-    uid, patient = (str(header.get(name, "")).strip() for name in ("SOPInstanceUID", "PatientID"))
-    return Slice(path, uid, patient, (header.Columns, header.Rows), (dx, dy), (x, y, z), tuple(direction.flat))
 
 
 def stacks(slices: list[Slice]) -> tuple[list[Stack], list[str]]:

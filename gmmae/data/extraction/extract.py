@@ -112,7 +112,8 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
                 f"{x_mm:.0f} × {y_mm:.0f} mm, from whose middle its cube would be cut"
             )
     centre, filled, outline = centre_mm(item, scan), 0.0, np.zeros(shape, np.uint8)
-    if config.crop == "whole" and item.centre_mm is None and _is_cube(scan, shape):
+    finer = np.greater_equal(size, shape).all()
+    if config.crop == "whole" and item.centre_mm is None and finer and _is_cube(scan, shape):
         values = _averaged(scan, shape, config.hu)
     else:
         values, filled = cut(scan, centre, edge, shape, config.outside, config.hu)
@@ -144,10 +145,9 @@ def _edges_mm(scan: Scan, shape: Shape) -> list[float]:
 
 
 def _is_cube(scan: Scan, shape: Shape) -> bool:
-    """Whether a volume is what a cube of its own edge holds, in as many voxels or more."""
+    """Whether a volume is what a cube of its own edge holds."""
     edges, axes = _edges_mm(scan, shape), np.array(scan.frame.GetDirection()).reshape(3, 3)
-    finer = all(n <= there for n, there in zip(reversed(shape), scan.size, strict=False))
-    return finer and np.allclose(edges, edges[0], 1e-3) and np.allclose(axes, np.eye(3), atol=1e-4)
+    return np.allclose(edges, edges[0], 1e-3) and np.allclose(axes, np.eye(3), atol=1e-4)
 
 
 def cut(
@@ -176,8 +176,8 @@ def _averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]
     values = region(scan, hu).astype(np.float64)
     for axis, count in enumerate(_in_three_axes(shape)):
         size = values.shape[axis]
-        starts, ends = np.arange(count)[:, None] * size / count, np.arange(1, count + 1)[:, None] * size / count
-        covered = np.clip(np.minimum(ends, np.arange(1, size + 1)) - np.maximum(starts, np.arange(size)), 0, None)
+        faces = np.arange(count + 1)[:, None] * size / count
+        covered = np.clip(np.minimum(faces[1:], np.arange(1, size + 1)) - np.maximum(faces[:-1], np.arange(size)), 0, None)
         values = np.moveaxis(np.tensordot(covered * count / size, values, (1, axis)), 0, axis)
     return stored(values.reshape(shape), hu)
 
@@ -200,11 +200,11 @@ def _sample(
     offsets = [(np.arange(n) - (n - 1) / 2) * edge_mm / max(shape) for n in sizes]
     points = np.stack(np.meshgrid(*offsets, indexing="ij")[::-1], -1)  # x, y, z from the centre
     # The map from points to indices is affine, so four points give it.
-    corners = (np.array(centre_mm) + np.eye(4, 3, -1)).tolist()
+    corners = (centre_mm + np.eye(4, 3, -1)).tolist()
     middle, *ends = np.array([scan.frame.TransformPhysicalPointToContinuousIndex(corner) for corner in corners])
     indices = middle + points @ (np.stack(ends) - middle)
     first, last = np.floor(indices.min((0, 1, 2))), np.ceil(indices.max((0, 1, 2)))
-    covered = float(np.prod(last - first + 1))
+    covered = np.prod(last - first + 1)
     if not covered <= MAX_REGION_VOXELS:  # also for an edge of NaN
         raise DataError(
             f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
@@ -216,7 +216,7 @@ def _sample(
     # Interpolation beyond the scan continues its outermost voxels.
     lower, upper = np.maximum(-first, 0), np.maximum(last - end, 0)
     image = as_image(np.pad(part, np.stack([lower, upper], 1)[::-1], "edge"), scan, (inner[0] - lower).tolist())
-    origin = [c - (n - 1) / 2 * spacing for c, n in zip(centre_mm, sizes[::-1], strict=True)]
+    origin = (centre_mm - (np.array(sizes[::-1]) - 1) / 2 * spacing).tolist()
     grid = (origin, [spacing] * 3, np.eye(3).ravel().tolist())
     values = sitk.Resample(image, sizes[::-1], sitk.Transform(), sitk.sitkLinear, *grid, 0.0, sitk.sitkFloat64)
     inside = np.all((indices >= -0.5) & (indices <= end + 0.5), axis=-1)

@@ -7,7 +7,7 @@ becomes 0 if it is no number, and whose rescaling is ignored. Such headers are r
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -88,9 +88,11 @@ def read_stored(path: Path) -> Stored:
 
 def data_file(path: Path) -> Path:
     """The file with the voxels, perhaps another one that a `.mhd` header names."""
-    names_another = path.suffix in (".mhd", ".mha") and path.is_file()
-    name = _fields(path, "=")[0].get("ElementDataFile", "LOCAL") if names_another else "LOCAL"
-    return path if name.upper() == "LOCAL" else Path(os.path.normpath(path.parent / name))
+    if path.suffix in (".mhd", ".mha") and path.is_file():
+        name = _fields(path, "=")[0].get("ElementDataFile", "LOCAL")
+        if name.upper() != "LOCAL":
+            return Path(os.path.normpath(path.parent / name))
+    return path
 
 
 def _fields(path: Path, separator: str) -> tuple[dict[str, str], int]:
@@ -181,16 +183,16 @@ def _check_nifti(header: dict[str, Any]) -> None:
     if header["datatype"] not in NIFTI_TYPES:
         raise DataError(f"voxels must be numbers; datatype in the header is {header['datatype']}")
     spacing = header["pixdim"][1:4]
-    if not all(math.isfinite(mm) and mm > 0 for mm in spacing):
+    if not all(0 < mm < math.inf for mm in spacing):
         raise DataError(f"the spacing in the header must be positive and finite; pixdim is {listed(spacing)}")
     first = header["vox_offset"]
-    if not (math.isfinite(first) and first >= FIRST_VOXEL):
+    if not FIRST_VOXEL <= first < math.inf:
         raise DataError(f"the voxels must begin at byte {FIRST_VOXEL} or later; vox_offset in the header is {first:g}")
     if header["codes"][1] <= 0:  # there is no sform
         return
     sform = np.array(header["sform"])
-    lengths = np.linalg.norm(sform[:, :3], axis=0).tolist()
-    if any(abs(length / mm - 1) > SPACING_TOLERANCE for length, mm in zip(lengths, spacing, strict=True)):
+    lengths = np.linalg.norm(sform[:, :3], axis=0)
+    if (np.abs(lengths / spacing - 1) > SPACING_TOLERANCE).any():
         raise DataError(f"the header must have one spacing; pixdim says {listed(spacing)}, the sform matrix {listed(lengths)}")
     if header["codes"][0] > 0:
         vector = np.array(header["quatern"])
@@ -223,18 +225,11 @@ def as_number(text: str) -> float:
         return math.nan
 
 
-def require_diameter(diameter_mm: float | None) -> None:
-    """Raises DataError for a diameter that is not positive and finite; None passes."""
-    if diameter_mm is not None and not (math.isfinite(diameter_mm) and diameter_mm > 0):
-        raise DataError(f"diameter_mm must be positive; got {diameter_mm:g}")
-
-
-def require_spacing(spacing: Iterable[float], name: str = "the spacing") -> None:
+def require_spacing(spacing: Sequence[float], name: str = "the spacing") -> None:
     """Raises DataError, which begins with `name`, for implausible distances between voxels."""
-    lengths = tuple(spacing)
     least, most = SPACING_MM
-    if not all(least <= mm <= most for mm in lengths):
-        raise DataError(f"{name} must be between {least:g} and {most:g} mm; it is {listed(lengths)}")
+    if not all(least <= mm <= most for mm in spacing):
+        raise DataError(f"{name} must be between {least:g} and {most:g} mm; it is {listed(spacing)}")
 
 
 def listed(numbers: Iterable[int | float]) -> str:

@@ -52,20 +52,20 @@ def summarise(
         )
     notes += [f"nothing reads {', '.join(plan.unread)}: a column has one value for each volume"] if plan.unread else []
     arrays = [task for task in plan.tasks if task.file.suffix in ARRAY_SUFFIXES and config.crop != "whole"]
-    unknown = {item.name for task in arrays for item in task.items if item.spacing_mm is None}
+    unknown = [item.name for task in arrays for item in task.items if item.spacing_mm is None]
     # An array that is the cube already needs no spacing.
-    bare, whole = np.isin(table["name"], [*unknown]), table["edge_mm"] == max(values.shape[1:])
+    bare, whole = np.isin(table["name"], unknown), table["edge_mm"] == max(values.shape[1:])
     cut, taken = (table["place"][bare & part].tolist() for part in (~whole, whole))
     notes += [f"{len(cut)} arrays without a spacing are cut as if a voxel were 1 mm, such as {cut[0]}: give it"] if cut else []
     if taken and (cut or config.crop != DataConfig.crop):
         notes.append(f"{len(taken)} arrays of data.shape voxels without a spacing are not cut, such as {taken[0]}")
-    patients, count = [name for name in (*PATIENTS, *OTHERWISE_PATIENTS) if name in plan.used], len({*table["group"].tolist()})
+    division, group = table["split"], table["group"]
+    patients, count = [name for name in (*PATIENTS, *OTHERWISE_PATIENTS) if name in plan.used], len(set(group))
     if patients and GROUP not in plan.used and groups.by == "patient" and len(values) >= FEW_PATIENTS * count:
         by = " and ".join(patients)
         notes.append(f"{len(values)} nodules are of {count} patients by {by}: rename a column that says something else")
-    of_each = [*zip(*(table[name].tolist() for name in ("name", "group", "split")), strict=True)]
-    trained = {group for _, group, split in of_each if split == "train"}
-    if leaks := [name for name, group, split in of_each if split not in ("", "train") and group in trained]:
+    leaks = table["name"][np.isin(division, ("validation", "test")) & np.isin(group, group[division == "train"])]
+    if len(leaks):
         notes.append(
             f"the file's own division has {len(leaks)} nodules for validation or test that share voxels with training nodules, "
             f"such as {leaks[0]}"
@@ -78,7 +78,7 @@ def summarise(
         "scans": len(plan.tasks),
         "groups": count,
         "split_by": groups.by,
-        "grouping": notes if table["split"].any() else [*groups.lines, *notes],
+        "grouping": notes if division.any() else [*groups.lines, *notes],
         "columns": {"used": dict(plan.used), "unused": unused},
         "bad_rows": kinds["row"],
         "missing_scans": kinds["missing"],
@@ -86,7 +86,7 @@ def summarise(
         "bad_nodules": kinds["nodule"],
         "masks": int(masked.sum()),
         "empty_masks": sum(not mask.any() for mask in table["mask"][masked]),
-        "splits": dict(Counter(filter(None, table["split"].tolist()))),
+        "splits": dict(Counter(filter(None, division.tolist()))),
         "categories": dict(sorted(Counter(table["category"].tolist()).items())),
         "diameter_mm": _spread(diameter_mm[np.isfinite(diameter_mm)]),
         "border_padded": int((filled > 0).sum()),

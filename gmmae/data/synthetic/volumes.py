@@ -24,8 +24,7 @@ def _draw_scanner(phantom: Phantom, rng: np.random.Generator) -> Scanner:
 
 
 def _noise(rng: np.random.Generator, places: list[np.ndarray], step_mm: Vector) -> Grid:
-    phase = rng.uniform(size=3)
-    positions = [(mm - mm[0]) / step + start for mm, step, start in zip(places, step_mm, phase, strict=True)]
+    positions = [(mm - mm[0]) / step + rng.uniform() for mm, step in zip(places, step_mm, strict=True)]
     return interpolate(rng.standard_normal([int(position[-1]) + 2 for position in positions]), *np.ix_(*positions))
 
 
