@@ -29,7 +29,7 @@ class Groups(NamedTuple):
 
 def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
     """The groups of a plan's nodules, given the voxels and the origin of those that were read, by name."""
-    own: dict[str, str] = {}
+    own = dict[str, str]()
     sharing = defaultdict[tuple[str, str], list[str]](list)
     kinds = PATIENTS, OTHERWISE_PATIENTS
     columns = [[plan.header.index(plan.used[name]) for name in names if name in plan.used] for names in kinds]

@@ -31,8 +31,6 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     except OSError as error:
         raise unreadable_root(error) from error
     raise_first(plan.faults, "take its row out of the CSV")
-    if not plan.tasks:
-        raise DataError(f"data.csv must list a nodule; {root} lists none")
     nodules = _read_all(plan.tasks, config.min_ndim, config.hu)
     for nodule in nodules:
         masses(nodule.values[None], config.window, [nodule.place])

@@ -69,8 +69,41 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
     counts = np.zeros((len(names), len(kinds)), np.int64)
     np.add.at(counts, (group_of, kind_of), 1)
 
-    chosen = _choose(counts, wanted)
-    _swap_towards(_quota(counts.sum(0), int(counts[chosen].sum())), counts, chosen)
+    # Take groups in order while they fit their categories' quotas and the exact total stays possible. Bit t of `reach[i]` is
+    # set when some of the groups from i on sum to t.
+    sizes = counts.sum(1).tolist()
+    reach = [1]
+    for size in reversed(sizes):
+        reach.append(reach[-1] | reach[-1] << size)
+    reach.reverse()
+    total = min((t for t in range(1, samples) if reach[0] >> t & 1), key=lambda t: abs(t - wanted))
+    quota, rest = np.divmod(counts.sum(0) * total, samples)
+    quota[np.argsort(-rest, kind="stable")[: total - quota.sum()]] += 1  # by largest remainder
+    left, room, chosen = total, quota, np.zeros(len(names), bool)
+    for i, size in enumerate(sizes):
+        can_take = left >= size and reach[i + 1] >> (left - size) & 1
+        can_skip = reach[i + 1] >> left & 1
+        if can_take and (not can_skip or (counts[i] <= room).all()):
+            chosen[i] = True
+            left -= size
+            room = room - counts[i]
+    assert left == 0
+
+    # Swap chosen groups for others of their size, as long as that brings the categories nearer to their quotas.
+    patterns, pattern_of = np.unique(counts, axis=0, return_inverse=True)
+    pattern_of = pattern_of.reshape(-1)
+    while True:
+        excess = counts[chosen].sum(0) - quota
+        inside = np.unique(pattern_of[chosen])
+        outside = np.unique(pattern_of[~chosen])
+        change = patterns[outside][None] - patterns[inside][:, None]
+        error = np.abs(excess + change).sum(-1)
+        error[change.sum(-1) != 0] = np.iinfo(np.int64).max
+        if error.min() >= np.abs(excess).sum():
+            break
+        leaving, entering = np.unravel_index(np.argmin(error), error.shape)
+        chosen[np.flatnonzero(chosen & (pattern_of == inside[leaving]))[-1]] = False
+        chosen[np.flatnonzero(~chosen & (pattern_of == outside[entering]))[0]] = True
     held_out = chosen[group_of]
     return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
 
@@ -85,53 +118,3 @@ def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: i
     if number == folds - 1:  # the last one is what all others leave
         held_out = left
     return Split(np.setdiff1d(samples, held_out), held_out)
-
-
-def _quota(available: np.ndarray, total: int) -> np.ndarray:
-    """Divides `total` in proportion, by largest remainder."""
-    shared = available * total
-    whole, rest = np.divmod(shared, available.sum())
-    whole[np.argsort(-rest, kind="stable")[: total - whole.sum()]] += 1
-    return whole
-
-
-def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
-    """Takes groups in order while they fit their categories' quotas and the exact total stays possible.
-
-    Bit t of `reach[i]` is set when some of the groups from i on sum to t.
-    """
-    sizes = counts.sum(1).tolist()
-    reach = [1]
-    for size in reversed(sizes):
-        reach.append(reach[-1] | reach[-1] << size)
-    reach.reverse()
-    total = min((t for t in range(1, sum(sizes)) if reach[0] >> t & 1), key=lambda t: abs(t - wanted))
-    left, room = total, _quota(counts.sum(0), total)
-    chosen = np.zeros(len(sizes), bool)
-    for i, size in enumerate(sizes):
-        can_take = left >= size and reach[i + 1] >> (left - size) & 1
-        can_skip = reach[i + 1] >> left & 1
-        if can_take and (not can_skip or (counts[i] <= room).all()):
-            chosen[i] = True
-            left -= size
-            room = room - counts[i]
-    assert left == 0
-    return chosen
-
-
-def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> None:
-    """Swaps chosen groups for others of the same size, as long as that brings the categories nearer to their quota."""
-    patterns, pattern_of = np.unique(counts, axis=0, return_inverse=True)
-    pattern_of = pattern_of.reshape(-1)
-    while True:
-        excess = counts[chosen].sum(0) - quota
-        inside = np.unique(pattern_of[chosen])
-        outside = np.unique(pattern_of[~chosen])
-        change = patterns[outside][None] - patterns[inside][:, None]
-        error = np.abs(excess + change).sum(-1)
-        error[change.sum(-1) != 0] = np.iinfo(np.int64).max
-        if error.min() >= np.abs(excess).sum():
-            return
-        leaving, entering = np.unravel_index(np.argmin(error), error.shape)
-        chosen[np.flatnonzero(chosen & (pattern_of == inside[leaving]))[-1]] = False
-        chosen[np.flatnonzero(~chosen & (pattern_of == outside[entering]))[0]] = True

@@ -23,8 +23,8 @@ def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
     NIfTI.
     """
     try:
-        sitk.WriteImage(image, str(path), useCompression=compressed)
-        read_back = sitk.ReadImage(str(path))
+        sitk.WriteImage(image, path, useCompression=compressed)
+        read_back = sitk.ReadImage(path)
     except RuntimeError as error:
         raise OSError(errno.EIO, error_line(error), str(path)) from error
     written, read = (sitk.GetArrayViewFromImage(one).ravel() for one in (image, read_back))
@@ -51,7 +51,7 @@ def section_mm(cut: Shape, ndim: int, centre_mm: Point, edge_mm: float) -> Point
 def write(path: Path, values: Real[np.ndarray, "*volume"], centre_mm: Point, edge_mm: float) -> None:
     """Writes a cube as a file that lies over its scan, in the format of the name's ending; missing axes get one voxel."""
     spacing = edge_mm / max(values.shape)
-    image = sitk.GetImageFromArray(values.reshape((1,) * (3 - values.ndim) + values.shape))
+    image = sitk.GetImageFromArray(values[(None,) * (3 - values.ndim)])
     image.SetSpacing([spacing] * 3)
     image.SetOrigin((centre_mm - (np.array(image.GetSize()) - 1) / 2 * spacing).tolist())
     write_image(image, path)

@@ -55,10 +55,7 @@ class Fault(NamedTuple):
         return " ".join(f"{self.place}: {self.text}".split())
 
 
-SKIP = "set data.on_error = skip to leave such nodules out"
-
-
-def raise_first(faults: Sequence[Fault], remedy: str = SKIP) -> None:
+def raise_first(faults: Sequence[Fault], remedy: str) -> None:
     """Raises DataError with the first fault, if any. `remedy` is the user's alternative to a fix."""
     if faults:
         more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""

@@ -75,7 +75,7 @@ class Stack(NamedTuple):
 
 def find_series(paths: list[Path], left_out: LeftOut, say: Say) -> dict[str, list[Slice]]:
     """The slices of each CT series by its SeriesInstanceUID."""
-    series: dict[str, list[Slice]] = defaultdict(list)
+    series = defaultdict[str, list[Slice]](list)
     for path in progress(paths, len(paths), "files", say):
         with reading(path):
             try:

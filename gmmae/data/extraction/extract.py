@@ -114,7 +114,16 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
     centre, filled, outline = centre_mm(item, scan), 0.0, np.zeros(shape, np.uint8)
     finer = np.greater_equal(size, shape).all()
     if config.crop == "whole" and item.centre_mm is None and finer and _is_cube(scan, shape):
-        values = _averaged(scan, shape, config.hu)
+        # Each voxel is the mean of the part that it covers, so nothing is aliased.
+        values = region(scan, config.hu).astype(np.float64)
+        for axis, count in enumerate(shape, 3 - len(shape)):
+            length = values.shape[axis]
+            faces = np.arange(count + 1)[:, None] * length / count
+            covered = np.clip(
+                np.minimum(faces[1:], np.arange(1, length + 1)) - np.maximum(faces[:-1], np.arange(length)), 0, None
+            )
+            values = np.moveaxis(np.tensordot(covered * count / length, values, (1, axis)), 0, axis)
+        values = stored(values.reshape(shape), config.hu)
     else:
         values, filled = cut(scan, centre, edge, shape, config.outside, config.hu)
     if mask is not None:
@@ -171,24 +180,9 @@ def cut(
     return values, float(1 - inside.mean())
 
 
-def _averaged(scan: Scan, shape: Shape, hu: bool) -> Real[np.ndarray, "*volume"]:
-    """A whole volume with fewer voxels, each the mean of the part that it covers, so nothing is aliased."""
-    values = region(scan, hu).astype(np.float64)
-    for axis, count in enumerate(_in_three_axes(shape)):
-        size = values.shape[axis]
-        faces = np.arange(count + 1)[:, None] * size / count
-        covered = np.clip(np.minimum(faces[1:], np.arange(1, size + 1)) - np.maximum(faces[:-1], np.arange(size)), 0, None)
-        values = np.moveaxis(np.tensordot(covered * count / size, values, (1, axis)), 0, axis)
-    return stored(values.reshape(shape), hu)
-
-
 def stored(values: Real[np.ndarray, "*volume"], hu: bool) -> Real[np.ndarray, "*volume"]:
     """Values as `Nodules` has them."""
     return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
-
-
-def _in_three_axes(shape: Shape) -> Shape:
-    return (1,) * (3 - len(shape)) + shape
 
 
 @np.errstate(over="ignore", invalid="ignore")  # an overflow is refused below
@@ -196,7 +190,7 @@ def _sample(
     scan: Scan, centre_mm: Point, edge_mm: float, shape: Shape, hu: bool | None
 ) -> tuple[Float[np.ndarray, "*volume"], Bool[np.ndarray, "*volume"]]:
     """`hu` is None for a mask."""
-    spacing, sizes = edge_mm / max(shape), _in_three_axes(shape)
+    spacing, sizes = edge_mm / max(shape), (1,) * (3 - len(shape)) + shape
     offsets = [(np.arange(n) - (n - 1) / 2) * edge_mm / max(shape) for n in sizes]
     points = np.stack(np.meshgrid(*offsets, indexing="ij")[::-1], -1)  # x, y, z from the centre
     # The map from points to indices is affine, so four points give it.

@@ -22,9 +22,9 @@ from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError
 
 Source = Literal["synthetic", "luna16", "cubes", "medmnist"]
-ARRAYS = {
-    **{name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")},
-    **{"groups": "group", "categories": "category"},
+ARRAYS = {name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")} | {
+    "groups": "group",
+    "categories": "category",
 }
 """The arrays of an `.npz` of volumes, and their names as columns."""
 
@@ -93,8 +93,8 @@ def _plan_folder(config: DataConfig, column: str, find: Callable[[str], Path | N
             items.append(row._replace(name=own, group=row.group or name, mask=mask if mask.is_file() else None))
         if items:
             tasks.append(task(path, relative(root, path) if scans else name, items))
-    count = len(table.rows) + len(table.faults)
-    return Plan(tuple(tasks), faults, count, header=table.header, used=table.used, dropped=dropped)
+    listed = len(table.rows) + len(table.faults)
+    return Plan(tuple(tasks), faults, listed, header=table.header, used=table.used, dropped=dropped)
 
 
 def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Source:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Integer
 
 from gmmae.data.extraction.annotations import Item
 from gmmae.data.extraction.arrays import array_header, member
-from gmmae.data.extraction.tasks import Plan, task
+from gmmae.data.extraction.tasks import Plan, Task, task
 from gmmae.data.settings import DataConfig
 from gmmae.data.splits import SPLITS
 from gmmae.data.volumes import DataError
@@ -74,32 +73,29 @@ def plan(config: DataConfig) -> Plan:
             "data.root must be one .npz of MedMNIST when data.source is medmnist, such as nodulemnist3d.npz of "
             f"{RECORD}; got {config.root or 'none'}"
         )
+    known, tasks, shapes = DATASETS.get(dataset_name(root)), list[Task](), set[tuple[int, ...]]()
     try:
-        parts = [_part(root, split, part) for split, part in SPLITS.items()]
+        for split, part in SPLITS.items():
+            array, items = f"{part}_images", list[Item]()
+            (images, dtype), (labels, kind) = array_header(root, array), array_header(root, f"{part}_labels")
+            n = images[:1]
+            if dtype != np.uint8 or len(images) != 4 or len(set(images[1:])) != 1 or not min(images):
+                raise DataError(
+                    f"{root}: {array} must be cubes of bytes, uint8 of the shape (N, n, n, n); got {dtype}, {images}"
+                )
+            if kind.kind not in "iu" or labels not in (n, (*n, 1)):
+                raise DataError(f"{root}: {part}_labels must be whole numbers of the shape {(*n, 1)}; got {kind}, {labels}")
+            numbers = member(root, f"{part}_labels").reshape(-1)
+            if numbers.min() < 0 or (known and numbers.max() >= len(known.labels)):
+                allowed = f"0 to {len(known.labels) - 1}" if known else "0 or more"
+                raise DataError(f"{root}: {part}_labels must be {allowed}; got {numbers.min()} to {numbers.max()}")
+            for i, number in enumerate(numbers.tolist()):
+                name, category = f"{root.stem}_{part}_{i:05d}", known.labels[number] if known else str(number)
+                items.append(Item(name, f"{array}[{i}]", name, category, part=i, array=array, split=split))
+            tasks.append(task(root, f"{root.name} {array}", items))
+            shapes.add(images[1:])
     except DataError as error:
         raise DataError(f"{error}: {WAY_OUT}") from error
-    shapes = {array_header(root, items[0].array)[0][1:] for items in parts}
     if len(shapes) > 1:
         raise DataError(f"{root}: all images must have one shape; got {' and '.join(map(str, sorted(shapes)))}")
-    tasks = tuple(task(root, f"{root.name} {items[0].array}", items) for items in parts)
-    return Plan(tasks, [], sum(map(len, parts)), WAY_OUT)
-
-
-def _part(root: Path, split: str, part: str) -> list[Item]:
-    array = f"{part}_images"
-    (images, dtype), (labels, kind) = array_header(root, array), array_header(root, f"{part}_labels")
-    n = images[:1]
-    if dtype != np.uint8 or len(images) != 4 or len(set(images[1:])) != 1 or not min(images):
-        raise DataError(f"{root}: {array} must be cubes of bytes, uint8 of the shape (N, n, n, n); got {dtype}, {images}")
-    if kind.kind not in "iu" or labels not in (n, (*n, 1)):
-        raise DataError(f"{root}: {part}_labels must be whole numbers of the shape {(*n, 1)}; got {kind}, {labels}")
-    numbers: Integer[np.ndarray, " n"] = member(root, f"{part}_labels").reshape(-1)
-    known = DATASETS.get(dataset_name(root))
-    if numbers.min() < 0 or (known and numbers.max() >= len(known.labels)):
-        allowed = f"0 to {len(known.labels) - 1}" if known else "0 or more"
-        raise DataError(f"{root}: {part}_labels must be {allowed}; got {numbers.min()} to {numbers.max()}")
-    items: list[Item] = []
-    for i, number in enumerate(numbers.tolist()):
-        name, category = f"{root.stem}_{part}_{i:05d}", known.labels[number] if known else str(number)
-        items.append(Item(name, f"{array}[{i}]", name, category, part=i, array=array, split=split))
-    return items
+    return Plan(tuple(tasks), [], sum(len(each.items) for each in tasks), WAY_OUT)

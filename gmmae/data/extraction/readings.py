@@ -51,14 +51,39 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
     left = [task for task in plan.tasks if task not in done]
     if done:
         say(f"{len(done)} of {len(plan.tasks)} scans were read before, {len(left)} are left")
-    with closing(_read_all(left, config, say)) as results:
-        for reading in results:
-            if config.on_error == "refuse":
-                raise_first(reading.faults, plan.remedy)
-            if len(reading.cubes) == len(reading.task.items):  # what has a fault is read again
-                with whole_file(kept[reading.task]) as part, part.open("wb") as file:
-                    np.savez(file, allow_pickle=False, **cube_arrays(reading.cubes))
-            readings.append(reading)
+    workers = cores() if config.workers == "auto" else config.workers
+    # Only another process can be killed.
+    workers = 0 if workers == 1 and config.scan_time_limit_s is None else workers
+    failures, in_a_row, most = defaultdict[Task, list[str]](list), 0, max(MAX_FAILURES_IN_A_ROW, workers)
+    for pause_s in (0.0, *PAUSES_S):
+        if not left or in_a_row == most:
+            break
+        time.sleep(pause_s)
+        failed, in_a_row = list[Task](), 0
+        with closing(_extract_all(left, config, min(workers, 1) if failures else workers)) as answers:
+            for task, answer in progress(answers, len(left), "scans", say):
+                if isinstance(answer, str):
+                    say(f"not read: {task.label}: {answer}")
+                    failures[task].append(answer)
+                    failed.append(task)
+                    in_a_row += 1
+                    if in_a_row == most:
+                        break
+                    continue
+                in_a_row = 0
+                if config.on_error == "refuse":
+                    raise_first(answer.faults, plan.remedy)
+                if len(answer.cubes) == len(task.items):  # what has a fault is read again
+                    with whole_file(kept[task]) as part, part.open("wb") as file:
+                        np.savez(file, allow_pickle=False, **cube_arrays(answer.cubes))
+                readings.append(answer._replace(failures=failures[task]))
+        left = failed
+    if left:
+        raise TransientError(
+            f"every scan must be read, or be broken itself; {len(left)} failed for transient reasons, "
+            f"the first: {left[0].label}: {failures[left[0]][-1]}: run the same command again (without --refresh), "
+            "which reads only what is missing; to do without a scan, take its rows out of the CSV"
+        )
     return readings
 
 
@@ -75,37 +100,6 @@ def _load(path: Path, task: Task) -> Reading | None:
         rows = zip(task.items, *(member(path, name) for name in array_names(path)), strict=True)
         return Reading(task, [Cube(*row) for row in rows])
     return None
-
-
-def _read_all(left: Sequence[Task], config: DataConfig, say: Say) -> Generator[Reading, None, None]:
-    workers = cores() if config.workers == "auto" else config.workers
-    if workers == 1 and config.scan_time_limit_s is None:
-        workers = 0  # only another process can be killed
-    failures, in_a_row, most = defaultdict[Task, list[str]](list), 0, max(MAX_FAILURES_IN_A_ROW, workers)
-    for pause_s in (0.0, *PAUSES_S):
-        if not left or in_a_row == most:
-            break
-        time.sleep(pause_s)
-        failed, in_a_row = list[Task](), 0
-        with closing(_extract_all(left, config, min(workers, 1) if failures else workers)) as answers:
-            for task, answer in progress(answers, len(left), "scans", say):
-                if isinstance(answer, Reading):
-                    in_a_row = 0
-                    yield answer._replace(failures=failures[task])
-                    continue
-                say(f"not read: {task.label}: {answer}")
-                failures[task].append(answer)
-                failed.append(task)
-                in_a_row += 1
-                if in_a_row == most:
-                    break
-        left = failed
-    if left:
-        raise TransientError(
-            f"every scan must be read, or be broken itself; {len(left)} failed for transient reasons, "
-            f"the first: {left[0].label}: {failures[left[0]][-1]}: run the same command again (without --refresh), "
-            "which reads only what is missing; to do without a scan, take its rows out of the CSV"
-        )
 
 
 def _extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Generator[tuple[Task, Reading | str], None, None]:

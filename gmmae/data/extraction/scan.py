@@ -83,7 +83,7 @@ def as_stored(path: Path) -> Scan:
     """Reads a volume file as `read`, its axes as they are stored."""
     stored = read_stored(path)
     header = sitk.ImageFileReader()
-    header.SetFileName(str(path))
+    header.SetFileName(path)
     try:
         header.ReadImageInformation()
     except RuntimeError as error:
@@ -127,8 +127,8 @@ def of_array(voxels: Shaped[np.ndarray, "..."]) -> Scan:
         what = f"{voxels.dtype} of the shape {voxels.shape}"
         raise DataError(f"a volume must be numbers along the axes z, y, x, or the last of them; this one is {what}")
     kind = {"?": "f4", "e": "f4", "g": "f8"}.get(voxels.dtype.char, voxels.dtype)  # ITK does not know these
-    size = (1,) * (3 - voxels.ndim) + voxels.shape
-    return Scan(voxels.astype(kind, copy=False).reshape(size), make_frame((1.0,) * 3), voxels.ndim, bare=True)
+    in_three_axes = voxels.astype(kind, copy=False)[(None,) * (3 - voxels.ndim)]
+    return Scan(in_three_axes, make_frame((1.0,) * 3), voxels.ndim, bare=True)
 
 
 def make_frame(

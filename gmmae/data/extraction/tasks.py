@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Real, UInt8
 
-from gmmae.data.extraction.annotations import SKIP, Fault, Item
+from gmmae.data.extraction.annotations import Fault, Item
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES
 from gmmae.data.extraction.headers import SUFFIXES, data_file
 from gmmae.data.volumes import Point
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
     tasks: tuple[Task, ...]
     faults: list[Fault]  # rows and scans that cannot be read
     annotations: int  # listed, duplicates and faulty ones included
-    remedy: str = SKIP  # the user's alternative to a fix
+    remedy: str = "set data.on_error = skip to leave such nodules out"  # the user's alternative to a fix
     header: tuple[str, ...] = ()  # the user's columns
     used: Mapping[str, str] = {}  # those that are used, by this program's names
     unread: Sequence[str] = ()  # arrays of an `.npz` that are no column

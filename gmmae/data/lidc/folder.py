@@ -41,7 +41,7 @@ def cut_folder(
       margin_mm: around the box of the mask.
       say: takes lines on the progress; those on what was found and left out are returned.
     """
-    found: Counter[str] = Counter()
+    found = Counter[str]()
     left_out: LeftOut = []
     table = Table([], [])
     if annotations is not None:
@@ -50,11 +50,11 @@ def cut_folder(
         table = read_table(annotations, DataConfig(), "seriesuid")
         left_out += [("rows of annotations with a fault", fault.place, fault.text) for fault in table.faults]
     both = _series(root, found, left_out, say)
-    rows: list[dict[str, Any]] = []
+    rows = list[dict[str, Any]]()
     with whole_folder(out, mark=LEFT_OUT) as place:
         (place / "images").mkdir()
         (place / "masks").mkdir()
-        numbers: Counter[str] = Counter()
+        numbers = Counter[str]()
         for (patient, uid), (slices, message) in progress(sorted(both.items()), len(both), "series", say):
             where = patient or uid
             stem = re.sub(r"[^a-zA-Z0-9_.-]", "_", where)
@@ -101,7 +101,7 @@ def _listing(left_out: LeftOut, what: str, where: str) -> Iterator[None]:
 def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dict[tuple[str, str], tuple[list[Slice], Message]]:
     """By patient and UID, so the order of paths does not matter."""
     files = sorted(filter(Path.is_file, root.rglob("*")))
-    messages: dict[str, list[Message]] = defaultdict(list)
+    messages = defaultdict[str, list[Message]](list)
     for path in files:
         if path.suffix.lower() == ".xml":
             found["XML files"] += 1
@@ -109,7 +109,7 @@ def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dic
                 message = read_message(path)
                 if message not in messages[message.series]:
                     messages[message.series].append(message)
-    both: dict[tuple[str, str], tuple[list[Slice], Message]] = {}
+    both = dict[tuple[str, str], tuple[list[Slice], Message]]()
     for uid, slices in find_series(files, left_out, say).items():
         found["CT series"] += 1
         readings = messages.pop(uid, [])
@@ -126,7 +126,7 @@ def _groups(
     where: str, slices: list[Slice], message: Message, found: Counter[str], left_out: LeftOut
 ) -> list[list[OutlinedNodule]]:
     left_out += [("readers' nodules with a fault", where, fault) for fault in message.faults]
-    drawn: list[OutlinedNodule] = []
+    drawn = list[OutlinedNodule]()
     with _listing(left_out, "series that make no volume", where):
         parts, notes = stacks(slices)
         left_out += [("slices", where, note) for note in notes]

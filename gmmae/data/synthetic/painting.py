@@ -91,7 +91,7 @@ def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.n
             height = math.sqrt(bump @ bump)
             cosine = np.maximum(_dot(bump / height, axes), 0) / norm
             for _ in range(squarings):
-                cosine = cosine * cosine
+                cosine *= cosine
             rise += height * cosine
     distance = norm - rise * norm / np.sqrt(sum(np.square(_dot(row, axes)) for row in phantom.axes))
     blur = np.sqrt(_dot(np.square(blur_mm), squares)) / norm

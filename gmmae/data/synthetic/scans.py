@@ -75,21 +75,6 @@ def _paint_tube(volume: Volume, frame: Frame, centre_mm: Vector, tube: Tube) -> 
     _paint(volume, frame, centre_mm, np.stack([points.min(0) - margin, points.max(0) + margin]), partial(paint_tube, tube))
 
 
-def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
-    """Air, body and empty lungs, denser towards the back, as in a patient who lies on it."""
-    z, y, x = np.ix_(*((np.arange(n) + 0.5) / n for n in frame.shape))
-    outer = np.where(np.square((y - 0.5) / BODY[0]) + np.square((x - 0.5) / BODY[1]) < 1, SOFT_TISSUE_HU, AIR_HU)
-    sides = (np.square((x - centre[2]) / LUNG[2]) for centre in LUNG_CENTRES)
-    squared = np.square((y - 0.5) / LUNG[1]) + np.minimum(*sides)
-    lung = rng.uniform(-890, -830) + rng.uniform(0, 60) * (y - 0.5)
-    softness = float(frame.lung_mm.min() / 2.0)
-    volume = np.empty(frame.shape, np.int16)
-    for plane, height in zip(volume, np.square((z - 0.5) / LUNG[0]), strict=True):  # a whole scan in float64 takes gigabytes
-        cover = np.clip(0.5 - (np.sqrt(squared + height) - 1) * softness, 0, 1)
-        plane[:] = np.rint(outer + cover * (lung - outer))
-    return volume
-
-
 def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Phantom, Vector]]:
     """Places nodules that do not touch; juxta-pleural ones a quarter diameter from the lung's surface, off apex and base."""
     semi_mm, least_mm = frame.lung_mm, float(frame.lung_mm.min())
@@ -124,7 +109,18 @@ def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[
     Raises:
       DataError: the nodules do not fit.
     """
-    nodules, volume, semi_mm = _place(rng, frame, count), _chest(rng, frame), frame.lung_mm
+    nodules, semi_mm = _place(rng, frame, count), frame.lung_mm
+    # Air, body and empty lungs, denser towards the back, as in a patient who lies on it.
+    z, y, x = np.ix_(*((np.arange(n) + 0.5) / n for n in frame.shape))
+    outer = np.where(np.square((y - 0.5) / BODY[0]) + np.square((x - 0.5) / BODY[1]) < 1, SOFT_TISSUE_HU, AIR_HU)
+    sides = (np.square((x - centre[2]) / LUNG[2]) for centre in LUNG_CENTRES)
+    squared = np.square((y - 0.5) / LUNG[1]) + np.minimum(*sides)
+    lung = rng.uniform(-890, -830) + rng.uniform(0, 60) * (y - 0.5)
+    softness = float(semi_mm.min() / 2.0)
+    volume = np.empty(frame.shape, np.int16)
+    for plane, height in zip(volume, np.square((z - 0.5) / LUNG[0]), strict=True):  # a whole scan in float64 takes gigabytes
+        cover = np.clip(0.5 - (np.sqrt(squared + height) - 1) * softness, 0, 1)
+        plane[:] = np.rint(outer + cover * (lung - outer))
     for _ in range(round(VESSELS_PER_LITRE * 2 * 4 / 3 * math.pi * float(np.prod(semi_mm)) / 1e6)):
         start_mm = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
         start_mm += semi_mm * random_directions(rng) * (0.8 * np.cbrt(rng.uniform()))
@@ -148,7 +144,7 @@ def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[
 
 
 def write_luna16_folder(
-    root: Path, scans: int, nodules_per_scan: tuple[int, int], seed: int, frame: Frame, compressed: bool = False
+    root: Path, scans: int, nodules_per_scan: tuple[int, int], seed: int, frame: Frame, compressed: bool
 ) -> int:
     """Writes scans as `subset0/<seriesuid>.mhd` with `.raw` or `.zraw` beside them, and `annotations.csv`.
 
@@ -164,7 +160,7 @@ def write_luna16_folder(
             "enlarge either"
         )
     rows: list[list[object]] = []
-    with whole_folder(Path(root), "FOLDER") as place:
+    with whole_folder(root, "FOLDER") as place:
         for index in range(scans):
             rng = np.random.default_rng([seed, index])
             seriesuid = f"2.25.{int.from_bytes(rng.bytes(15))}"  # DICOM's root for random UIDs
