@@ -31,11 +31,13 @@ def join(plan: Plan, read: Mapping[str, tuple[np.ndarray, str]]) -> Groups:
     """The groups of a plan's nodules, given the voxels and the origin of those that were read, by name."""
     own = dict[str, str]()
     sharing = defaultdict[tuple[str, str], list[str]](list)
-    kinds = PATIENTS, OTHERWISE_PATIENTS
-    columns = [[plan.header.index(plan.used[name]) for name in names if name in plan.used] for names in kinds]
-    dropped = [item._replace(name=item.place, group=item.group or item.file) for item in plan.dropped]
-    keys = *(_keys(task, read, columns) for task in plan.tasks), *(_related(item, item.file, columns) for item in dropped)
-    for name, kind, key in itertools.chain(*keys):
+    columns = [
+        [plan.header.index(plan.used[name]) for name in names if name in plan.used] for names in (PATIENTS, OTHERWISE_PATIENTS)
+    ]
+    dropped = (item._replace(name=item.place, group=item.group or item.file) for item in plan.dropped)
+    for name, kind, key in itertools.chain(
+        *(_keys(task, read, columns) for task in plan.tasks), *(_related(item, item.file, columns) for item in dropped)
+    ):
         if key:
             sharing[kind, key].append(name)
             own.setdefault(name, key)  # the first key names the nodule's own group

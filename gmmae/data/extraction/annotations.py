@@ -224,9 +224,7 @@ def _recognised(path: Path, header: Sequence[str], config: DataConfig, required:
         names = dict.fromkeys(named.get(name, (name,))[0] for name in missing)
         hint = ": separate cells by commas" if len(header) == 1 and {";", "\t"} & set(header[0]) else ""
         ways = {file_column: "--data.file-column", "diameter_mm": "--data.diameter-column", GROUP: "--data.group-column"}
-        given = "; ".join(
-            dict.fromkeys(f"name it with {way}, or give auto there" for name, way in ways.items() if name in missing)
-        )
+        given = "; ".join(f"name it with {way}, or give auto there" for name, way in ways.items() if name in missing)
         there = f"it has {', '.join(header) or 'none'}{hint or f'; {given}' * bool(given)}"
         raise DataError(f"{path}: must have the column {', '.join(names)}; {there}")
     if letters(used.get("diameter_mm", "")).endswith("cm"):

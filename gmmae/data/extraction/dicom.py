@@ -134,7 +134,7 @@ def stacks(slices: list[Slice]) -> tuple[list[Stack], list[str]]:
     notes = [f"{np.sum(which)} slices {why}" for why, which in spoilt.items() if which.any()]
     for i in breaks:
         notes.append(f"a slice is missing, or out of place, between z = {places[i - 1, 2]:g} and {places[i, 2]:g} mm")
-    made: list[Stack] = []
+    made = list[Stack]()
     for start, end in itertools.pairwise([0, *breaks, len(kept)]):
         gap = np.ptp(heights[start:end]) / max(end - start - 1, 1) or usual
         made.append(Stack(kept[start:end], (*first.spacing_mm, float(gap))))

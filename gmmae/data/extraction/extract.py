@@ -53,8 +53,7 @@ def extract(task: Task, config: DataConfig) -> Reading | str:
             except DataError as error:
                 faults.append(Fault("nodule", place_of(task, item), str(error), 1))
     except DataError as error:
-        left = len(task.items) - len(cubes) - len(faults)
-        faults.append(Fault("unreadable", task.label, str(error), left))
+        faults.append(Fault("unreadable", task.label, str(error), len(task.items) - len(cubes) - len(faults)))
     except (OSError, MemoryError) as error:
         return error_line(error)
     if stamps(stamp.path for stamp in task.stamps) != task.stamps:

@@ -96,12 +96,12 @@ def data_file(path: Path) -> Path:
 
 
 def _fields(path: Path, separator: str) -> tuple[dict[str, str], int]:
-    fields: dict[str, str] = {}
+    fields = dict[str, str]()
     with path.open("rb") as file:
         for _ in range(200):
-            name, _, value = file.readline(10_000).decode("latin-1").partition(separator)
-            fields[name.strip()] = value.strip()
-            if name.strip() == "ElementDataFile" or (separator == ":" and not name.strip()):
+            name, _, value = map(str.strip, file.readline(10_000).decode("latin-1").partition(separator))
+            fields[name] = value
+            if name == "ElementDataFile" or (separator == ":" and not name):
                 break
         return fields, file.tell()
 

@@ -34,7 +34,6 @@ Index = Integer[np.ndarray, " 3"]
 HU_RANGE = (-32768, 32767)
 MIN_LARGEST_HU = 10
 """The noise of CT has larger magnitudes."""
-MAX_LABELS_NAMED = 5
 ORIGIN_VOXELS = 2**20
 """Of a larger volume only some slices are hashed, so that a scan takes some hundredths of a second."""
 
@@ -220,7 +219,7 @@ def mask_region(mask: Scan, *ends: Index) -> Bool[np.ndarray, "z y x"]:
     inside = values[values != 0]
     if inside.size and inside.min() != inside.max():
         labels = np.unique(inside).tolist()
-        got = f"{len(labels)} others, such as {listed(labels[:MAX_LABELS_NAMED])}"
+        got = f"{len(labels)} others, such as {listed(labels[:5])}"
         raise DataError(f"the mask must hold 0 and one other value; got {got}: keep the nodule only")
     return values != 0
 
@@ -266,7 +265,7 @@ def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: P
 def mask_on_grid(mask: Scan, scan: Scan) -> UInt8[np.ndarray, "z y x"]:
     """A mask on a scan's grid: the mask's nearest voxel in the world, and 0 outside of the mask."""
     image, frame = as_image(mask_region(mask).astype(np.uint8), mask), scan.frame
-    grid = (frame.GetOrigin(), frame.GetSpacing(), frame.GetDirection())
+    grid = frame.GetOrigin(), frame.GetSpacing(), frame.GetDirection()
     return sitk.GetArrayFromImage(sitk.Resample(image, scan.size, sitk.Transform(), sitk.sitkNearestNeighbor, *grid))
 
 

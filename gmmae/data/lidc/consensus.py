@@ -128,8 +128,11 @@ def consensus(group: list[OutlinedNodule], share: float) -> Consensus:
         raise DataError(f"{needed} of {len(group)} readers must agree on a voxel; they agree on none")
     stack = group[0].stack
     volume_mm3 = len(voxels) * math.prod(stack.spacing_mm)
-    given = {name: [item.nodule.scores[name] for item in group if name in item.nodule.scores] for name in SCORES}
-    medians = {name: float(np.median(scores)) for name, scores in given.items() if scores}
+    medians = {
+        name: float(np.median(scores))
+        for name in SCORES
+        if (scores := [item.nodule.scores[name] for item in group if name in item.nodule.scores])
+    }
     centre_mm = stack.point_mm(voxels.mean(0))
     return Consensus(stack, voxels, centre_mm, float(np.cbrt(6 / np.pi * volume_mm3)), medians)
 

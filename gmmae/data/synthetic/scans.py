@@ -34,7 +34,6 @@ VESSELS_PER_LITRE = 20
 NOISE_EDGE = 128
 MIN_HALF_AXIS_MM = 5.0
 """Shortest half-axis of a lung."""
-SUBSETS = 10
 
 
 class Frame(NamedTuple):
@@ -124,8 +123,8 @@ def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[
     for _ in range(round(VESSELS_PER_LITRE * 2 * 4 / 3 * math.pi * float(np.prod(semi_mm)) / 1e6)):
         start_mm = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
         start_mm += semi_mm * random_directions(rng) * (0.8 * np.cbrt(rng.uniform()))
-        along = random_directions(rng)
-        _paint_tube(volume, frame, start_mm, random_tube(rng, np.zeros(3), along, rng.uniform(10, 50), rng.lognormal(0, 0.4)))
+        tube = random_tube(rng, np.zeros(3), random_directions(rng), rng.uniform(10, 50), rng.lognormal(0, 0.4))
+        _paint_tube(volume, frame, start_mm, tube)
     for phantom, centre_mm in nodules:
         reach = np.full(3, 1.2 * phantom.diameter_mm + 3)
         alone = phantom._replace(tubes=())
@@ -172,7 +171,7 @@ def write_luna16_folder(
             for phantom, centre_mm in nodules:
                 world_mm = image.TransformContinuousIndexToPhysicalPoint((centre_mm / frame.spacing_mm)[::-1].tolist())
                 rows.append([seriesuid, *world_mm, phantom.diameter_mm, phantom.category])
-            folder = place / f"subset{index % SUBSETS}"
+            folder = place / f"subset{index % 10}"
             folder.mkdir(exist_ok=True)
             write_image(image, folder / f"{seriesuid}.mhd", compressed)
         with (place / ANNOTATIONS).open("w", newline="") as file:
