@@ -6,6 +6,7 @@
 import json
 import math
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -238,7 +239,7 @@ def _claimed(config: SweepConfig, folder: SweepDir, data: Fingerprint | None) ->
                 current = dict(flatten(config))
                 stop = {key: value for key, value in current.items() if key.startswith("run.stop.")}
                 # A run that these rules end before its last row would be another one. With the same rules only columns count.
-                most = None if differences(saved, stop) else 0
+                most = sys.maxsize if differences(saved, stop) else 0
                 histories = (WorkDir(path.parent).read_rows(most) for path in folder.runs.glob("*/history.csv"))
                 stricter = any(until_stop(rows[:-1], config.run.stop)[1] for rows in [*histories])
                 fixed = {key: current[key] for key in FIXED} | (stop if stricter else {})

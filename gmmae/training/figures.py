@@ -1,6 +1,5 @@
 """A run's figures, from its work directory."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,13 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     with storage(workdir.figures):
         history = epoch_ends(workdir.read_rows())
         kept = workdir.snapshots / f"epoch_{best or 0:06d}.npz"  # which earlier versions did not write
-        snapshots = read_snapshots(workdir.snapshots, best if best and kept.exists() else len(history))
+        epochs = best if best and kept.exists() else len(history)
+        files = [path for path in sorted(workdir.snapshots.glob("epoch_*.npz")) if int(path.stem.rpartition("_")[2]) <= epochs]
+        snapshots = []
+        for i in np.linspace(0, len(files) - 1, min(len(files), MAX_SNAPSHOTS)).astype(int):  # evenly thinned
+            with np.load(files[i], allow_pickle=False) as saved:
+                arrays = dict(saved)
+            snapshots.append(Snapshot(int(arrays.pop("epoch")), float(arrays.pop("val_loss")), arrays))
         draw_samples = getattr(registry.load(config.workload), "draw", None)
         paths = [draw_samples(snapshots, workdir.figures, title, "png")] if draw_samples and snapshots else []
         if history:
@@ -33,16 +38,3 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
             path = workdir.figures / "losses.png"
             paths.append(losses(epoch, train, validation, rate, path, target=config.stop.target_loss, title=title))
     return paths
-
-
-def read_snapshots(folder: Path, epochs: int) -> list[Snapshot]:
-    """Snapshots up to the last epoch, evenly thinned."""
-    paths = [path for path in sorted(folder.glob("epoch_*.npz")) if int(path.stem.rpartition("_")[2]) <= epochs]
-    if len(paths) > MAX_SNAPSHOTS:
-        paths = [paths[math.floor(i)] for i in np.linspace(0, len(paths) - 1, MAX_SNAPSHOTS)]
-    snapshots = []
-    for path in paths:
-        with np.load(path, allow_pickle=False) as saved:
-            arrays = dict(saved)
-        snapshots.append(Snapshot(int(arrays.pop("epoch")), float(arrays.pop("val_loss")), arrays))
-    return snapshots

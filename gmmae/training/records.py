@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -11,8 +12,6 @@ from typing import Any, NamedTuple
 
 from gmmae.config.schema import LOSS
 from gmmae.system.json_files import checked
-
-SCHEMA_VERSION = 1
 
 
 class Epoch(NamedTuple):
@@ -111,7 +110,7 @@ class Record:
     versions: dict[str, str] = field(default_factory=dict)  # of Python and the libraries
     git_commit: str | None = None  # commit of the code; None outside of a clone
     machine: str = ""  # the accelerator, or the processor and the cores that the first process may use
-    schema_version: int = SCHEMA_VERSION  # version of this format
+    schema_version: int = 1  # version of this format
 
     @property
     def seen_notes(self) -> list[str]:
@@ -185,16 +184,16 @@ def _number(value: object) -> object:
     return float(value) if isinstance(value, str) else value
 
 
-def read_history(path: Path, most: int | None = None) -> list[Epoch]:
+def read_history(path: Path, most: int = sys.maxsize) -> list[Epoch]:
     """The first rows of a `history.csv`, by default all, but for a last one without an end of line, which was never finished.
 
     Raises:
       OSError: it cannot be read.
       ValueError, TypeError, KeyError: it has another form.
     """
-    text = path.read_text(encoding="utf-8")
-    lines = text[: text.rfind("\n") + 1].splitlines(keepends=True)
-    return parse_history("".join(lines[: None if most is None else most + 1])) if lines else []
+    text = first_rows(path, most).decode()
+    text = text[: text.rfind("\n") + 1]
+    return parse_history(text) if text else []
 
 
 def parse_history(text: str) -> list[Epoch]:

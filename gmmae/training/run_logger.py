@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -69,8 +68,8 @@ class TensorBoard:
     ):
         from gmmae.system import tensorboardx  # its import takes a quarter of a second
 
-        names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
-        self._start = min((float(name[1]) for name in names if name), default=time.time())  # of the run's first process
+        begun = (float(path.name.split(".")[3]) for path in folder.glob("events.out.tfevents.[0-9]*"))
+        self._start = min(begun, default=time.time())  # of the run's first process
         self._clock, self._now = clock, None
         self._first, self._by_step = start, False
         own = {} if metric == LOSS else {f"result/best_{metric}": "best_value"}
@@ -118,8 +117,7 @@ class TensorBoard:
     def result(self, record: Record) -> None:
         """Writes the outcome of a run, for the columns of the HParams tab."""
         for tag, name in self._result_tags.items():
-            value = getattr(record, name)
-            if value is not None:
+            if (value := getattr(record, name)) is not None:
                 self._scalar(tag, value, record.epochs)
 
     def flush(self) -> None:

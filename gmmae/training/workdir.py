@@ -1,6 +1,7 @@
 """A run's work directory: its files by name, and whose run it is."""
 
 import hashlib
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -42,7 +43,7 @@ class WorkDir:
         except FileNotFoundError:
             return None
 
-    def read_rows(self, most: int | None = None) -> list[Epoch]:
+    def read_rows(self, most: int = sys.maxsize) -> list[Epoch]:
         """Reads the first rows of the history, by default all; none where it has not been written."""
         try:
             return read_history(self.history, most)
