@@ -44,18 +44,14 @@ def exact_mean(
     def shard(number: Int[Array, ""] | int) -> tuple[B, Array]:
         return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (batch, weights))
 
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: function(*shard(0))))
-    _, unravel = ravel_pytree(zeros)
-
-    def term(number: Int[Array, ""]) -> Vector:
-        return ravel_pytree(function(*shard(number)))[0]
+    _, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: function(*shard(0)))))
 
     def across(total: Vector) -> Vector:
         for level in range(devices.bit_length() - 1):
             total += lax.ppermute(total, AXIS, [(i, i ^ 1 << level) for i in range(devices)])
         return total
 
-    total = tree_sum(term, first, count, shards)
+    total = tree_sum(lambda number: ravel_pytree(function(*shard(number)))[0], first, count, shards)
     if devices > 1:
         total = repeat(across, total, jnp.minimum(count, 1))  # once, but the compiler does not know
     return unravel(total / shards)
@@ -80,8 +76,8 @@ def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], co
     like = jax.eval_shape(term, first)
     subtotals = jnp.zeros((most.bit_length(), *like.shape), like.dtype)
 
-    def push(carry: tuple[Array, Vector, Array]) -> tuple[Array, Vector, Array]:
-        i, _, subtotals = carry
+    def push(i: Int[Array, ""], sums: tuple[Vector, Array]) -> tuple[Vector, Array]:
+        _, subtotals = sums
 
         def complete(state: tuple[Array, Vector]) -> Array:
             return (i >> state[0]) & 1 == 1
@@ -91,13 +87,11 @@ def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], co
             return level + 1, lax.dynamic_index_in_dim(subtotals, level, keepdims=False) + total
 
         level, total = lax.while_loop(complete, merge, (jnp.int32(0), term(first + i)))
-        return i + 1, total, lax.dynamic_update_index_in_dim(subtotals, total, level, 0)
+        return total, lax.dynamic_update_index_in_dim(subtotals, total, level, 0)
 
-    return lax.while_loop(lambda carry: carry[0] < count, push, (jnp.int32(0), subtotals[0], subtotals))[1]
+    return lax.fori_loop(0, count, push, (subtotals[0], subtotals))[0]
 
 
 def repeat(function: Callable[[Vector], Vector], value: Vector, times: Int[Array, ""]) -> Vector:
     """The compiler must not know the number: then it fuses nothing into the function or out of it."""
-    return lax.while_loop(
-        lambda carry: carry[0] < times, lambda carry: (carry[0] + 1, function(carry[1])), (jnp.int32(0), value)
-    )[1]
+    return lax.fori_loop(0, times, lambda _, value: function(value), value)

@@ -85,18 +85,12 @@ def take(samples: Samples, index: Int[Array | np.ndarray, "*batch"]) -> Samples:
     return jax.tree.map(lambda array: array[index], samples)
 
 
-def sample_keys(epoch_key: Array, index: Int[Array | np.ndarray, "*batch"]) -> Array:
-    """A random key for each sample, which depends on the epoch and the sample's position in the data set only."""
-    keys = jax.vmap(lambda sample: jax.random.fold_in(epoch_key, sample))(index.ravel())
-    return keys.reshape(index.shape)
-
-
 def in_micro_batches(function: BatchFunction[B, T], batch: B, weights: Float[Array, " samples"], parts: int = 1) -> T:
     """The sum of a function's values at equal parts of a batch, one after the other to bound memory."""
     if parts == 1:
         return function(batch, weights)
     divided = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, weights))
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, batch, weights))
+    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, batch, weights))
 
     def add(total: T, part: tuple[B, Array]) -> tuple[T, None]:
         return jax.tree.map(jnp.add, total, function(*part)), None
@@ -162,8 +156,7 @@ def train_step(
         if not algorithm.local_steps:
             loss, gradient = pmean((loss, gradient))
     with jax.named_scope("optimiser"):
-        update = algorithm.optimizer.update
-        updates, opt_state = update(gradient, state.opt_state, state.params, learning_rate=learning_rate)
+        updates, opt_state = algorithm.optimizer.update(gradient, state.opt_state, state.params, learning_rate=learning_rate)
         return TrainState(optax.apply_updates(state.params, updates), opt_state, state.outer), loss
 
 
@@ -188,7 +181,9 @@ def train_steps(
 
     def step(carry: tuple[TrainState, Array], of_step: tuple[Array, ...]) -> tuple[TrainState, Array]:
         (state, step_losses), (number, rate, rows, indices, weights) = carry, of_step
-        batch = Batch(take(samples, rows), sample_keys(epoch_key, indices))
+        # A key depends on the epoch and the sample's position in the data set only.
+        keys = jax.vmap(lambda sample: jax.random.fold_in(epoch_key, sample))(indices.ravel()).reshape(indices.shape)
+        batch = Batch(take(samples, rows), keys)
         state, loss = train_step(state, batch, weights, rate, slots.shard_range, algorithm=algorithm)
         return state, _with(step_losses, number, loss)
 
@@ -239,8 +234,8 @@ def validate_steps(
         number, *places = of_step
         return {name: _with(step_means[name], number, mean) for name, mean in means(*places).items()}
 
-    steps, names = len(slots.weights), jax.eval_shape(means, slots.rows[0], slots.weights[0])
-    zeros = {name: jnp.zeros(steps, leaf.dtype) for name, leaf in names.items()}
+    steps, one = len(slots.weights), jax.eval_shape(means, slots.rows[0], slots.weights[0])
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(steps, leaf.dtype), one)
     return _scanned(step, zeros, (jnp.arange(steps), slots.rows, slots.weights), count)
 
 
