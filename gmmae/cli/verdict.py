@@ -26,7 +26,7 @@ def verdict(config: Config, record: Record, workdir: WorkDir, cache: RunCache) -
             f"{augment}--stop.patience-epochs ends such a run earlier"
         )
     baselines = getattr(registry.load(config.workload), "baselines", None)
-    data = cache.get(("data", *workload_key(config)), lambda: None)  # none where the run had ended before
+    data = cache.once(("data", *workload_key(config)), lambda: None)  # none where the run had ended before
     if baselines and data and record.best_val_loss and np.size(data.train) <= MAX_VALUES:
         losses = baselines(config.settings, data.train)[1](data.validation)
         scaled = scale({LOSS: record.best_val_loss, **losses})

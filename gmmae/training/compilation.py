@@ -15,7 +15,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
-from gmmae.config.schema import Config, ParallelConfig, changed, flatten
+from gmmae.config.schema import Config, changed, flatten
 from gmmae.multihost.environment import default_devices, require_prepared
 from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, micro_batch_size, plan_batches
@@ -33,22 +33,19 @@ EVAL_DEVICE_BATCH = 64
 """Validation samples of one device at a time: bounds memory, and changes results by rounding only."""
 
 
-class RunCache:
+class RunCache(dict[Hashable, Any]):
     """Data and compiled programs of earlier runs of this process.
 
     >>> cache = RunCache()
-    >>> cache.get("key", lambda: 1), cache.get("key", lambda: 2)
+    >>> cache.once("key", lambda: 1), cache.once("key", lambda: 2)
     (1, 1)
     """
 
-    def __init__(self) -> None:
-        self._values: dict[Hashable, Any] = {}
-
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of this key, made at the first call."""
-        if key not in self._values:
-            self._values[key] = make()
-        return self._values[key]
+        if key not in self:
+            self[key] = make()
+        return self[key]
 
 
 class TrainSetup(NamedTuple):
@@ -77,8 +74,8 @@ class TrainSetup(NamedTuple):
     def program_key(self, *own: Hashable) -> tuple[Hashable, ...]:
         """The key of a program in the cache, from its name and the values that it alone depends on."""
         config, parallel = self.config, self.config.parallel
-        shared = config.precision, parallel.deterministic, parallel.fast_convolutions, self.devices
-        return *own, *workload_key(config), *shared, tuple(self.data.may_be_undefined)
+        of_run = config.precision, parallel.deterministic, parallel.fast_convolutions, self.devices
+        return *own, *workload_key(config), *of_run, *self.data.may_be_undefined
 
 
 def workload_key(config: Config) -> tuple[Hashable, ...]:
@@ -101,8 +98,8 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     one_device = parallel.simulate_devices is not None and automatic and not on_cpu
     there = devices or choose((1 if one_device else None) if parallel.devices == "all" else parallel.devices)
     cache = RunCache() if cache is None else cache
-    workload = cache.get(("workload", there.triton, *workload_key(config)), lambda: workload_on(there, config))
-    data = cache.get(("data", *workload_key(config)), workload.load)
+    workload = cache.once(("workload", there.triton, *workload_key(config)), lambda: workload_on(there, config))
+    data = cache.once(("data", *workload_key(config)), workload.load)
     samples, validation = count(data.train), count(data.validation)
     most = default_devices(config, samples) if automatic and on_cpu else None
     devices = choose(min(most, there.count)) if most else there
@@ -111,15 +108,40 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     if strategy.stages[0].replicas > 1:
         if automatic and parallel.devices == "all":
             devices = choose(math.gcd(devices.count, strategy_devices))
-        _require_rounds(config, devices.count, strategy_devices)
+        every, validated = config.optim.local_steps, config.stop.validate_every_steps
+        if parallel.deterministic:
+            raise InputError(
+                "scaling must average each step's gradient with parallel.deterministic; got "
+                f"{config.scaling}: use strong or weak"
+            )
+        if strategy_devices % devices.count:
+            raise InputError(
+                f"parallel.devices must divide parallel.simulate_devices = {strategy_devices} with {config.scaling}; got "
+                f"{devices.count}: use 1"
+            )
+        if validated and validated % every:
+            raise InputError(
+                f"stop.validate_every_steps must be a multiple of optim.local_steps = {every} with {config.scaling}; got "
+                f"{validated}: validate where a round ends"
+            )
     if parallel.deterministic:
-        _require_deterministic(parallel, devices)
+        if parallel.deterministic_shards % devices.count:
+            raise InputError(
+                f"parallel.devices must divide parallel.deterministic_shards = {parallel.deterministic_shards} with "
+                f"parallel.deterministic; got {devices.count}: use a power of two of devices, or --parallel.no-deterministic"
+            )
+        if parallel.micro_batch_size:
+            raise InputError(
+                f"parallel.micro_batch_size must be none with parallel.deterministic; got {parallel.micro_batch_size}: a "
+                "larger parallel.deterministic_shards bounds memory"
+            )
+        require_prepared(parallel, jax.local_device_count() if devices.platform == "cpu" else 0)
     sharers = parallel.deterministic_shards if parallel.deterministic else devices.count
     return TrainSetup(
         config=config,
         workload=workload,
         data=data,
-        fingerprint=cache.get(("hashes", *workload_key(config)), lambda: fingerprint.of(config, data)),
+        fingerprint=cache.once(("hashes", *workload_key(config)), lambda: fingerprint.of(config, data)),
         devices=devices,
         strategy=strategy,
         **_of_stage(
@@ -155,38 +177,6 @@ def _of_stage(
     }
 
 
-def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:
-    shards = parallel.deterministic_shards
-    if shards % devices.count:
-        raise InputError(
-            f"parallel.devices must divide parallel.deterministic_shards = {shards} with parallel.deterministic; got "
-            f"{devices.count}: use a power of two of devices, or --parallel.no-deterministic"
-        )
-    if parallel.micro_batch_size:
-        raise InputError(
-            f"parallel.micro_batch_size must be none with parallel.deterministic; got {parallel.micro_batch_size}: a larger "
-            "parallel.deterministic_shards bounds memory"
-        )
-    require_prepared(parallel, jax.local_device_count() if devices.platform == "cpu" else 0)
-
-
-def _require_rounds(config: Config, devices: int, replicas: int) -> None:
-    every, validated = config.optim.local_steps, config.stop.validate_every_steps
-    if config.parallel.deterministic:
-        raise InputError(
-            f"scaling must average each step's gradient with parallel.deterministic; got {config.scaling}: use strong or weak"
-        )
-    if replicas % devices:
-        raise InputError(
-            f"parallel.devices must divide parallel.simulate_devices = {replicas} with {config.scaling}; got {devices}: use 1"
-        )
-    if validated and validated % every:
-        raise InputError(
-            f"stop.validate_every_steps must be a multiple of optim.local_steps = {every} with {config.scaling}; got "
-            f"{validated}: validate where a round ends"
-        )
-
-
 @contextmanager
 def precision_context(config: Config) -> Iterator[None]:
     """Sets how JAX computes, whatever its variables say, while a run's arrays and programs are made."""
@@ -214,7 +204,7 @@ def initial_state(setup: TrainSetup) -> TrainState:
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         seed = np.uint32(setup.config.seed)
-        compiled = setup.cache.get(key, lambda: jax.jit(init).lower(seed).compile(compiler_options=options))
+        compiled = setup.cache.once(key, lambda: jax.jit(init).lower(seed).compile(compiler_options=options))
         start = cast(setup.config, jax.device_get(compiled(seed)))
     if setup.config.workload not in registry.BUILT_IN:
         config, data = setup.config, (setup.data.train, setup.data.validation)
@@ -226,15 +216,14 @@ def initial_state(setup: TrainSetup) -> TrainState:
             with jax.enable_x64(config.precision == "float64"), jax.default_matmul_precision("highest"):
                 contract.require_independence(programs, start.params, data, partial(cast, config), config.workload, key)
 
-        setup.cache.get(("contract", key), check)
+        setup.cache.once(("contract", key), check)
     return start
 
 
 def blank_state(config: Config, workload: Workload) -> TrainState:
     """Zeros in the shape of a run's states, on the host, without devices or data."""
-    init = partial(_init, workload, config)
     with jax.enable_x64(False):
-        shapes = jax.eval_shape(init, jax.random.key(0))
+        shapes = jax.eval_shape(partial(_init, workload, config), jax.random.key(0))
     return cast(config, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Device
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
-from jaxtyping import Int32, PyTree
+from jaxtyping import PyTree
 
 from gmmae.system.errors import InputError
 
@@ -89,26 +89,26 @@ class Devices:
     @property
     def own(self) -> tuple[int, ...]:
         """The positions of this process's devices."""
-        here = jax.process_index()
-        return tuple(i for i, device in enumerate(self.devices) if self.absent or device.process_index == here)
+        return tuple(i for i, one in enumerate(self.devices) if self.absent or one.process_index == jax.process_index())
 
     def replicate(self, tree: PyTree) -> PyTree:
         """Copies every array, the same in all processes, to every device."""
         return self._place(tree, PartitionSpec())
 
-    def shard(self, tree: PyTree) -> PyTree:
-        """Divides arrays, whole in every process, along their leading axis, one entry for each device."""
-        return self._place(tree, PartitionSpec(AXIS))
+    def shard(self, tree: PyTree, own: bool = False) -> PyTree:
+        """Divides arrays, whole in every process, along their leading axis, one entry for each device.
 
-    def shard_own(self, tree: PyTree) -> PyTree:
-        """As `shard`, of arrays with one entry for each device of this process, in the order of `own`."""
-        return self._place(tree, PartitionSpec(AXIS), own=True)
+        `own` arrays have the entries of this process's devices only, in the order of `own`.
+        """
+        return self._place(tree, PartitionSpec(AXIS), own)
 
     def _place(self, tree: PyTree, spec: PartitionSpec, own: bool = False) -> PyTree:
         sharding = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
         if self.absent:
-            shapes = jax.eval_shape(lambda arrays: arrays, tree)
-            return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
+            return jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+                jax.eval_shape(lambda arrays: arrays, tree),
+            )
         if sharding.is_fully_addressable:
             return jax.device_put(tree, sharding)
 
@@ -121,11 +121,6 @@ class Devices:
         # Meant, unlike what the loop's guard looks for; device_put would compare arrays of all processes over the network.
         with jax.transfer_guard("allow"):
             return jax.tree.map(place, tree)
-
-    def shard_ranges(self, shards: int) -> Int32[np.ndarray, "devices 2"]:
-        """The first shard and the number of shards of each device, for `exact_mean`."""
-        share = shards // self.count
-        return np.array([(i * share, share) for i in range(self.count)], np.int32)
 
     def compile(
         self,
@@ -144,11 +139,15 @@ class Devices:
           donate: positions of arguments whose memory the results may take over.
           deterministic: asks for the same bits from every compilation and run.
         """
-        in_axes = (None,) * (len(args) - sharded) + (0,) * sharded
         mapped = jax.pmap(
-            function, axis_name=AXIS, in_axes=in_axes, out_axes=None, devices=list(self.devices), donate_argnums=donate
+            function,
+            axis_name=AXIS,
+            in_axes=(None,) * (len(args) - sharded) + (0,) * sharded,
+            out_axes=None,
+            devices=list(self.devices),
+            donate_argnums=donate,
         )
-        options = {**(DETERMINISTIC if deterministic else {}), **dict(self.options)}
+        options = (DETERMINISTIC if deterministic else {}) | dict(self.options)
         return mapped.lower(*args).compile(compiler_options=options or None)
 
 

@@ -27,10 +27,6 @@ from gmmae.workloads.sources import CheckedSource, Fetcher, rows_of, take_on_hos
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Split = Literal["train", "validation"]
-
-CHUNKS_IN_MEMORY = 2 * 3
-"""Of two sources: one is computed, one complete or copied to the devices, one read."""
 
 
 class _Chunks:
@@ -38,11 +34,10 @@ class _Chunks:
 
     Attributes:
       of_epoch: the steps of each chunk of an epoch, from 0.
-      filled: the index of each chunk's steps; the last step fills a shorter chunk, unused.
     """
 
     def __init__(
-        self, setup: TrainSetup, split: Split, plan: BatchPlan, parts: Sequence[range],
+        self, setup: TrainSetup, split: Literal["train", "validation"], plan: BatchPlan, parts: Sequence[range],
         places: Callable[[int], ShardedIndices], epochs: float, fetcher: Fetcher | None,
     ) -> None:  # fmt: skip
         devices, source = setup.devices, getattr(setup.data, split)
@@ -52,7 +47,8 @@ class _Chunks:
         if self.from_source:
             like, slots = cast(setup.config, source.first), plan.devices * plan.device_batch // devices.count
             step_bytes = len(devices.own) * slots * sum(leaf.nbytes for leaf in jax.tree.leaves(like))
-            most = int(1e6 * setup.config.parallel.prefetch_mb / (CHUNKS_IN_MEMORY * step_bytes))
+            # Each of two sources has three chunks in memory: one is computed, one complete or copied to the devices, one read.
+            most = int(1e6 * setup.config.parallel.prefetch_mb / (2 * 3 * step_bytes))
             if most < self._length:
                 every = min(self._local_steps or 1, self._length)
                 self._length = max(every, most // every * every)
@@ -63,42 +59,38 @@ class _Chunks:
             @lru_cache(maxsize=2)  # of the chunk that is computed, and of the next one
             def begin(epoch: int, steps: range) -> tuple[Int32[np.ndarray, "shards steps slots"], Callable[[], Samples]]:
                 assert fetcher is not None, "the samples of a source must be read"
-                samples, rows = rows_of(places(epoch).indices[:, self.filled[steps]], devices.count)
+                samples, rows = rows_of(places(epoch).indices[:, self.filled(steps)], devices.count)
                 return rows, fetcher.begin(source, like, samples[list(devices.own)])
 
             self._begin = begin
         else:
             key = ("data on devices", split, setup.config.precision, devices, *workload_key(setup.config))
-            self._held = setup.cache.get(key, lambda: devices.replicate(cast(setup.config, source)))
+            self._held = setup.cache.once(key, lambda: devices.replicate(cast(setup.config, source)))
         self.of_epoch = [
             range(first, min(first + self._length, part.stop)) for part in parts for first in part[:: self._length]
         ]
-        self.filled: dict[range, slice | Int32[np.ndarray, " length"]] = {
-            steps: slice(steps.start, steps.stop)  # without a copy
-            if len(steps) == self._length
-            else np.minimum(np.arange(steps.start, steps.start + self._length, dtype=np.int32), steps.stop - 1)
-            for steps in self.of_epoch
-        }
-        self._shard_ranges = devices.shard(devices.shard_ranges(plan.devices))
+        shards = plan.devices // devices.count
+        self._shard_ranges = devices.shard(np.array([(i * shards, shards) for i in range(devices.count)], np.int32))
+
+    def filled(self, steps: range) -> Int32[np.ndarray, " length"]:
+        """The steps of a chunk in which the last one fills up a shorter one, unused."""
+        return np.minimum(np.arange(steps.start, steps.start + self._length), steps[-1])
 
     def arguments(self, epoch: int, steps: range, *values: PyTree, read: bool = True) -> tuple[Any, ...]:
         """The values, number of steps, samples and slots of a chunk, on the devices; without `read` only their forms."""
-        devices, config, samples, rows = self._setup.devices, self._setup.config, self._held, None
+        devices, samples, rows = self._setup.devices, self._held, None
         if self.from_source:
             if read:
                 rows, wait = self._begin(epoch, steps)
-                following = self.of_epoch.index(steps) + 1
-                if following < len(self.of_epoch):
-                    self._begin(epoch, self.of_epoch[following])
-                elif epoch < self._epochs:
-                    self._begin(epoch + 1, self.of_epoch[0])
+                more, following = divmod(self.of_epoch.index(steps) + 1, len(self.of_epoch))
+                if epoch + more <= self._epochs:
+                    self._begin(epoch + more, self.of_epoch[following])
                 samples = wait()
-            samples = devices.shard_own(samples)
-        filled, of_epoch = self.filled[steps], self.places(epoch)
+            samples = devices.shard(samples, own=True)
+        filled, of_epoch = self.filled(steps), self.places(epoch)
         slots = of_epoch.indices[:, filled], of_epoch.weights[:, filled], rows
-        if config.parallel.deterministic:  # every device has the slots of all shards
-            shape = devices.count, self._length, self._plan.devices, self._plan.device_batch
-            slots = jax.tree.map(lambda array: np.broadcast_to(array.swapaxes(0, 1), shape), slots)
+        if self._setup.config.parallel.deterministic:  # every device has the slots of all shards
+            slots = jax.tree.map(lambda array: np.stack([array.swapaxes(0, 1)] * devices.count), slots)
         elif self._local_steps:
             slots = jax.tree.map(lambda array: array.reshape(devices.count, -1, *array.shape[1:]), slots)
         indices, weights, rows = devices.shard(slots)
@@ -115,17 +107,16 @@ class _Chunks:
             *before, steps, samples, slots = args
             return function(*before, self._plan.steps if whole else steps, samples, slots)
 
-        program, exact, sharded = _fast(setup, program), setup.config.parallel.deterministic, 1 + self.from_source
-        return setup.cache.get(
+        return setup.cache.once(
             setup.program_key(*key, self._length, self.from_source),
-            lambda: setup.devices.compile(program, *args, sharded=sharded, donate=donate, deterministic=exact),
+            lambda: setup.devices.compile(
+                _fast(setup, program),
+                *args,
+                sharded=1 + self.from_source,
+                donate=donate,
+                deterministic=setup.config.parallel.deterministic,
+            ),
         )
-
-
-Train = Callable[..., tuple[TrainState, Float[np.ndarray, " steps"]]]
-"""`(state, epoch, steps=whole epoch) -> (state, mean loss of each step)`; takes over the state's memory."""
-Validate = Callable[[Params], dict[str, float]]
-"""`params -> {name: mean over the validation samples}`, of loss and metrics."""
 
 
 @lru_cache(maxsize=2)  # chunks of an epoch and its row ask for the same
@@ -148,13 +139,18 @@ def _is_constant(schedule: optax.Schedule) -> bool:
 
 def epoch_parts(setup: TrainSetup) -> list[range]:
     """The steps, from 0, of each part of an epoch that ends with a validation."""
-    steps = setup.train_plan.steps
-    part = setup.config.stop.validate_every_steps or steps
-    return [range(first, min(first + part, steps)) for first in range(0, steps, part)]
+    steps = range(setup.train_plan.steps)
+    part = setup.config.stop.validate_every_steps or len(steps)
+    return [steps[first : first + part] for first in steps[::part]]
 
 
-def training(setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None) -> Train:
-    """Compiles the training of steps of an epoch, for a state of these shapes."""
+def training(
+    setup: TrainSetup, state: TrainState, fetcher: Fetcher | None = None
+) -> Callable[..., tuple[TrainState, Float[np.ndarray, " steps"]]]:
+    """Compiles the training of steps of an epoch, for a state of these shapes.
+
+    It is `(state, epoch, steps=whole epoch) -> (state, mean loss of each step)`, and takes over the state's memory.
+    """
     compiled, arguments, chunks = compile_training(setup, state, fetcher)
     whole = range(setup.train_plan.steps)
 
@@ -185,27 +181,33 @@ def compile_training(
     chunks = _Chunks(setup, "train", plan, epoch_parts(setup), places, config.stop.max_epochs, fetcher)
 
     def arguments(epoch: int, steps: range, *, read: bool = True) -> tuple[Any, ...]:
-        rates = epoch_learning_rates(setup.schedule, epoch, plan.steps).astype(dtype)[chunks.filled[steps]]
+        rates = epoch_learning_rates(setup.schedule, epoch, plan.steps).astype(dtype)[chunks.filled(steps)]
         values = EpochValues(np.uint32(config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
         return chunks.arguments(epoch, steps, values, read=read)
 
-    of_run = _fast(setup, partial(losses, setup.workload)), setup.optimizer, plan.micro_batches, config.parallel.deterministic
-    function = partial(train_steps, algorithm=Algorithm(*of_run, setup.stage.local_steps, outer_optimizer(config)))
+    algorithm = Algorithm(
+        _fast(setup, partial(losses, setup.workload)),
+        setup.optimizer,
+        plan.micro_batches,
+        config.parallel.deterministic,
+        setup.stage.local_steps,
+        outer_optimizer(config),
+    )
     key = "train", donate, plan, setup.stage.optim, setup.stage.local_steps, state.outer is None
-    example = arguments(1, chunks.of_epoch[0], read=False)
+    function, example = partial(train_steps, algorithm=algorithm), arguments(1, chunks.of_epoch[0], read=False)
     return chunks.compile(key, function, state, *example, donate=(0,) * donate), arguments, chunks
 
 
 def needed_bytes(setup: TrainSetup) -> int:
     """Memory of a device for the training, with its data and state, as XLA counts it."""
     with precision_context(setup.config):
-        state = setup.devices.replicate(blank_state(setup.config, setup.workload))
-        used: Any = compile_training(setup, state)[0].memory_analysis()
+        program, *_ = compile_training(setup, setup.devices.replicate(blank_state(setup.config, setup.workload)))
+        used: Any = program.memory_analysis()
     return used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes + used.temp_size_in_bytes
 
 
-def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None) -> Validate:
-    """Compiles a validation, for parameters of these shapes."""
+def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None) -> Callable[[Params], dict[str, float]]:
+    """Compiles `params -> {name: mean over the validation samples}`, of loss and metrics, for parameters of these shapes."""
     compiled, chunks = compile_validation(setup, params, fetcher)
     plan, numbers, of_steps = setup.eval_plan, count(1), chunks.of_epoch
     held = None if chunks.from_source else {steps: chunks.arguments(1, steps) for steps in of_steps}
@@ -219,8 +221,7 @@ def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None
         means = {name: plan.mean(_joined([result[name] for result in results], of_steps)) for name in results[0]}
         for name in setup.data.may_be_undefined:  # its mean is over the samples that define it
             defined = plan.samples - round(means.pop(name + UNDEFINED) * plan.samples)
-            if defined < plan.samples:
-                means[name] *= plan.samples / defined if defined else math.nan
+            means[name] *= plan.samples / defined if defined else math.nan
         return means
 
     return validate
@@ -230,13 +231,12 @@ def compile_validation(
     setup: TrainSetup, params: Params, fetcher: Fetcher | None = None
 ) -> tuple[jax.stages.Compiled, "_Chunks"]:
     """The program of a chunk of a validation, and the chunks."""
-    plan, exact = setup.eval_plan, setup.config.parallel.deterministic
+    plan = setup.eval_plan
     places = shard_samples(np.arange(plan.samples, dtype=np.int32), plan, setup.config.dtype)
     chunks = _Chunks(setup, "validation", plan, [range(plan.steps)], lambda _: places, math.inf, fetcher)
     per_sample = partial(summable_values, setup.workload, setup.data.may_be_undefined)
-    function = partial(validate_steps, per_sample=per_sample, exact=exact)
-    example = chunks.arguments(1, chunks.of_epoch[0], read=False)
-    return chunks.compile(("validation", plan), function, params, *example), chunks
+    function = partial(validate_steps, per_sample=per_sample, exact=setup.config.parallel.deterministic)
+    return chunks.compile(("validation", plan), function, params, *chunks.arguments(1, chunks.of_epoch[0], read=False)), chunks
 
 
 def _fast(setup: TrainSetup, function: Callable[P, T]) -> Callable[P, T]:
@@ -257,7 +257,7 @@ def description(setup: TrainSetup, params: Params) -> Callable[[Params], dict[st
         return None
     shown_samples = min(setup.config.log.figure_samples, setup.eval_plan.samples)
     shown = cast(setup.config, take_on_host(setup.data.validation, np.arange(shown_samples)))
-    compiled = setup.cache.get(
+    compiled = setup.cache.once(
         setup.program_key("describe", shown_samples),
         lambda: jax.jit(describe).lower(jax.device_get(params), shown).compile(),
     )
