@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from gmmae.config.schema import Config, StopConfig, flatten
+from gmmae.config.schema import Config, flatten
 from gmmae.config.toml import differences, updated
 from gmmae.multihost.distributed import Group
 from gmmae.multihost.environment import default_devices
@@ -109,10 +108,8 @@ def require_sequel(earlier: Record, restored: bool, folder: Path, place: str | N
         raise InputError(f"init_from must stay that of the run's start, {origin.get('run')}; got {place}: give another workdir")
 
 
-def require_same_optimization(earlier: Record | None, now: Record) -> None:
+def require_same_optimization(earlier: Record, now: Record) -> None:
     """Refuses another global batch, learning rate or number of replicas, as on other devices, or another metric."""
-    if not earlier:
-        return
     if earlier.epochs and (was := (earlier.monitor, earlier.mode)) != (now.monitor, now.mode):
         raise InputError(
             f"a resumed run must keep stop.monitor and stop.mode, which chose its best parameters, {' and '.join(was)}; got "
@@ -128,17 +125,9 @@ def require_same_optimization(earlier: Record | None, now: Record) -> None:
     )
 
 
-def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
-    """Refuses a monitored metric that the validation does not give."""
-    if stop.monitor not in validation:
-        raise InputError(
-            f"stop.monitor must be one of {', '.join(validation)}, which this workload's validation gives; got {stop.monitor!r}"
-        )
-
-
-def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list[str]:
+def resume_warnings(config: Config, earlier: Record, now: Record) -> list[str]:
     """Warns where a resumed run with the exact reduction may have other bits than an uninterrupted one."""
-    if not (earlier and config.parallel.deterministic):
+    if not config.parallel.deterministic:
         return []
     pairs = {"the device": (earlier.device_kind, now.device_kind)}
     pairs |= {name: (earlier.versions.get(name, "missing"), version) for name, version in now.versions.items()}
@@ -157,8 +146,8 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     if unused := nvidia.unused(setup.devices.platform, os.environ):
         facts["GPU"] = unused
     sharing = f"{plan.devices} × {plan.device_batch} a device{_padding_text(plan) or ', no padding'}"
-    ends = [str(stage.first_epoch - 1) for stage in setup.strategy.stages[1:]]
-    growth = f"after epoch{'s' * (len(ends) > 1)} {', '.join(ends)}; at first" if ends else "="
+    later = [str(stage.first_epoch - 1) for stage in setup.strategy.stages[1:]]
+    growth = f"after epoch{'s' * (len(later) > 1)} {', '.join(later)}; at first" if later else "="
     facts["global batch"] = f"{setup.strategy.batch_text()} {growth} {sharing}"
     if config.parallel.deterministic:
         shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
@@ -172,8 +161,19 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""
     of_one = _sample_text(one_sample(data.train))
     samples = f"{record.train_samples} for training and {record.validation_samples} for validation, each {of_one}"
-    if reads := [split for split in ("train", "validation") if isinstance(getattr(setup.data, split), CheckedSource)]:
+    if reads := [split for split in ("train", "validation") if isinstance(getattr(data, split), CheckedSource)]:
         samples += f"; {' and '.join(reads)} read from a source by {config.parallel.fetch_threads} threads"
+    ends = [f"{stop.max_epochs} epochs"]
+    if stop.target is not None:
+        every, sign = stop.validate_every_steps, "≤" if stop.better == "min" else "≥"
+        often = f", also seen after every {'step' if every == 1 else f'{every} steps'}" if every else ""
+        ends.insert(0, f"validation {stop.monitor} {sign} {stop.target:g}{often}")
+    if stop.time_limit_s is not None:
+        ends.append(f"{stop.time_limit_s:g} s")
+    if stop.patience_epochs is not None:
+        ends.append(f"{stop.patience_epochs} epochs without an improvement")
+    if stop.collapse_epochs is not None:
+        ends.append(f"{stop.collapse_epochs} more epochs of one loss")
     return facts | {
         "learning rate": learning_rate_text(setup.stage),
         "optimiser": optimizer_text(setup.stage.optim),
@@ -181,7 +181,7 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
         "parameters": f"{record.parameters:,}{origin}",
         "workload": config.workload,
         "data": f"{data.about}, {samples}" if data.about else samples,
-        "stops at": _stop_text(stop),
+        "stops at": ", or ".join(ends),
     }
 
 
@@ -198,24 +198,6 @@ def _sample_text(sample: PyTree) -> str:
         shape = "×".join(map(str, leaf.shape)) + " numbers" * (leaf.ndim == 1) or "one number"
         texts.append(f"{shape} as {jax.tree_util.keystr(path, simple=True, separator='.')}" if len(leaves) > 1 else shape)
     return ", ".join(texts)
-
-
-SIGNS = {"min": "≤", "max": "≥"}
-
-
-def _stop_text(stop: StopConfig) -> str:
-    reasons = [f"{stop.max_epochs} epochs"]
-    if stop.target is not None:
-        every = stop.validate_every_steps
-        often = f", also seen after every {'step' if every == 1 else f'{every} steps'}" if every else ""
-        reasons.insert(0, f"validation {stop.monitor} {SIGNS[stop.better]} {stop.target:g}{often}")
-    if stop.time_limit_s is not None:
-        reasons.append(f"{stop.time_limit_s:g} s")
-    if stop.patience_epochs is not None:
-        reasons.append(f"{stop.patience_epochs} epochs without an improvement")
-    if stop.collapse_epochs is not None:
-        reasons.append(f"{stop.collapse_epochs} more epochs of one loss")
-    return ", or ".join(reasons)
 
 
 def _padding_text(plan: BatchPlan) -> str:

@@ -56,16 +56,19 @@ def opened(folder: Path, keep: int | None = None) -> CheckpointManager:
     """Orbax's manager, for a process on its own: several neither save nor wait together. Without `keep` it only reads."""
     # It warns of options, such as a folder that is only read, and raises the errors that matter.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    options: dict[str, Any] = {"max_to_keep": keep, "read_only": keep is None}
+    me = jax.process_index()
     if keep is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    if jax.process_count() > 1:
-        me = jax.process_index()
-        options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=keep,
+        read_only=keep is None,
+        create=False,
+        enable_async_checkpointing=False,
+        multiprocessing_options=ocp.options.MultiprocessingOptions(
             primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"
-        )
-    settings = ocp.CheckpointManagerOptions(create=False, enable_async_checkpointing=False, **options)
-    return CheckpointManager(folder.absolute(), options=settings)
+        ),
+    )
+    return CheckpointManager(folder.absolute(), options=options)
 
 
 def save(manager: CheckpointManager, checkpoint: Checkpoint) -> None:
@@ -189,7 +192,7 @@ def filled(like: T, arrays: Mapping[str, np.ndarray], fault: str) -> T:
     if jax.tree.map(np.shape, arrays) != jax.tree.map(np.shape, wanted):
         raise OtherModelError(fault)
     leaves = [arrays[name].astype(leaf.dtype, copy=False) for name, leaf in wanted.items()]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+    return jax.tree.structure(like).unflatten(leaves)
 
 
 def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> str:

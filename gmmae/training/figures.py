@@ -11,9 +11,6 @@ from gmmae.training.workdir import WorkDir, storage
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Snapshot
 
-MAX_SNAPSHOTS = 5
-"""Epochs in a workload's picture: more would be too small to see."""
-
 
 def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     """Draws the workload's picture of its samples and `losses.png`; returns their paths."""
@@ -26,7 +23,7 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
         epochs = best if best and kept.exists() else len(history)
         files = [path for path in sorted(workdir.snapshots.glob("epoch_*.npz")) if int(path.stem.rpartition("_")[2]) <= epochs]
         snapshots = []
-        for i in np.linspace(0, len(files) - 1, min(len(files), MAX_SNAPSHOTS)).astype(int):  # evenly thinned
+        for i in np.linspace(0, len(files) - 1, min(len(files), 5)).astype(int):  # more would be too small to see
             with np.load(files[i], allow_pickle=False) as saved:
                 arrays = dict(saved)
             snapshots.append(Snapshot(int(arrays.pop("epoch")), float(arrays.pop("val_loss")), arrays))

@@ -62,22 +62,20 @@ def of(config: Config, data: Splits) -> Fingerprint:
         digests |= {f"{split} {part}": digest(values) for part, values in parts.items()}
         names[split] = words(of_samples, (data.origins or {}).get(split))
     if config.workload not in registry.BUILT_IN:  # those divide no group, or say so
-        test = {} if data.test is None else {"test": words(hashes(data.test)[0], (data.origins or {}).get("test"))}
-        _warn_of_overlaps(names | test, data.groups or {})
+        parts, groups_of = dict(names), data.groups or {}
+        if data.test is not None:
+            parts["test"] = words(hashes(data.test)[0], (data.origins or {}).get("test"))
+        of_train, groups_of_train = _words(parts["train"]), set(map(_text, groups_of.get("train", ())))
+        for split in ("validation", "test"):
+            if twice := _count_in(of_train, parts.get(split, ())):
+                write_error(f"warning: {twice} of {len(parts[split])} {split} samples are training samples too\n")
+            if both := [group for group in dict.fromkeys(map(_text, groups_of.get(split, ()))) if group in groups_of_train]:
+                write_error(f"warning: groups of samples are in training and in {split}: {len(both)}, such as {both[0]}\n")
         if unhashed := sum(count(getattr(data, split)) - len(names[split]) for split in names):
             write_error(
                 f"{unhashed} samples of sources have no hash: they are not compared with those of other parts or runs\n"
             )
     return Fingerprint(**names, samples=count(data.train), digests=digests, seen=[])
-
-
-def _warn_of_overlaps(names: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]]) -> None:
-    of_train, groups_of_train = _words(names["train"]), set(map(_text, groups.get("train", ())))
-    for split in ("validation", "test"):
-        if twice := _count_in(of_train, names.get(split, ())):
-            write_error(f"warning: {twice} of {len(names[split])} {split} samples are training samples too\n")
-        if both := [group for group in dict.fromkeys(map(_text, groups.get(split, ()))) if group in groups_of_train]:
-            write_error(f"warning: groups of samples are in training and in {split}: {len(both)}, such as {both[0]}\n")
 
 
 def words(hashes: Sequence[str], origins: Sequence[Any] | None) -> list[str]:
@@ -111,12 +109,13 @@ def load(config: Config) -> Fingerprint:
 
 def read(folder: Path) -> Fingerprint | None:
     """Reads the fingerprint in a folder; None where there is none."""
-
-    def convert(values: dict[str, Any]) -> Fingerprint:  # one of before has an entry root too
-        return json_files.checked(Fingerprint, {name: values[name] for name in Fingerprint._fields})
-
     try:
-        return json_files.read(folder / FILE, "have the hashes of data", "delete it, and nothing is compared", convert)
+        return json_files.read(
+            folder / FILE,
+            "have the hashes of data",
+            "delete it, and nothing is compared",
+            lambda values: json_files.checked(Fingerprint, {name: values[name] for name in Fingerprint._fields}),
+        )  # one of before has an entry root too
     except FileNotFoundError:
         return None
 

@@ -23,7 +23,6 @@ from gmmae.training import checkpoint, compilation, fingerprint, programs
 from gmmae.training.beginning import (
     first_parameters,
     new_record,
-    require_metric,
     require_same_optimization,
     require_sequel,
     resume_warnings,
@@ -98,17 +97,22 @@ class Run:
         self.setup, self.workdir, self.manager, self.display, self.group = setup, workdir, manager, display, group
         start = compilation.initial_state(setup)
         self.record = new_record(setup, start)
-        require_same_optimization(earlier, self.record)
-        for line in resume_warnings(setup.config, earlier, self.record):
-            display.say(line)
-        saved = self._restore(start)
+        if earlier:
+            require_same_optimization(earlier, self.record)
+            for line in resume_warnings(setup.config, earlier, self.record):
+                display.say(line)
+        with storage(workdir.root):
+            saved = checkpoint.restore(manager, start, display.say) if manager else None
+        epoch = group.all_gather(saved.progress.epoch if saved else None)[0]
+        if not manager and epoch is not None:
+            with checkpoint.opened(workdir.checkpoints) as reader:
+                saved = checkpoint.read(reader, epoch, start, "put the workdir on a file system that all hosts share")
         if earlier:
             require_sequel(earlier, bool(saved), workdir.checkpoints, setup.config.init_from)
         origin = earlier.init_from if earlier else {}
         if not saved:
             start, origin = first_parameters(setup, start, group)
-        run_id = earlier.run_id if earlier else self.record.run_id
-        self.record = dataclasses.replace(self.record, init_from=origin, run_id=run_id)
+        self.record = dataclasses.replace(self.record, init_from=origin, run_id=(earlier or self.record).run_id)
         self.clock = Clock(saved.progress.clocks if saved else None)
         self.monitor = StopMonitor(setup.config.stop, workdir.read_rows_of(saved.progress) if saved else ())
         self.history = self.monitor.epochs
@@ -117,8 +121,7 @@ class Run:
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
         done, most = len(self.history), setup.config.stop.max_epochs
-        facts = run_summary(setup, self.record, workdir.root, done)
-        display.start(facts, max_epochs=most, done=done)
+        display.start(run_summary(setup, self.record, workdir.root, done), max_epochs=most, done=done)
         with self.clock.section("compile_s"):
             # Compiles the schedule even if the cache has the programs.
             programs.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
@@ -136,41 +139,37 @@ class Run:
         self.validation = self.validate(self.state.params)
         if done and group.primary:
             fingerprint.warn_of_change(self.validation[LOSS], self.history[-1].val_loss)
-        require_metric(setup.config.stop, self.validation)
+        if setup.config.stop.monitor not in self.validation:
+            raise InputError(
+                f"stop.monitor must be one of {', '.join(self.validation)}, which this workload's validation gives; got "
+                f"{setup.config.stop.monitor!r}"
+            )
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
         self.logger = self._begin_files()
-
-    def _restore(self, like: TrainState) -> Checkpoint | None:
-        with storage(self.workdir.root):
-            saved = checkpoint.restore(self.manager, like, self.display.say) if self.manager else None
-        epoch = self.group.all_gather(saved.progress.epoch if saved else None)[0]
-        if self.manager or epoch is None:
-            return saved
-        with checkpoint.opened(self.workdir.checkpoints) as manager:
-            return checkpoint.read(manager, epoch, like, "put the workdir on a file system that all hosts share")
 
     def _begin_files(self) -> RunLogger:
         """A start that fails earlier leaves the work directory as it was."""
         if not self.group.primary:
             return IDLE
-        with os_errors_as_input_errors(self.workdir.root):
-            self.workdir.snapshots.mkdir(parents=True, exist_ok=True)
-            write_text(self.workdir.config, to_toml(absolute(self.setup.config)))
-            fingerprint.write(self.setup.fingerprint, self.workdir.root)
-        parameters = identity_fields(self.setup.config) | {
-            "stop.target": self.record.target,
-            "stop.monitor": self.record.monitor,
-            "stop.mode": self.record.mode,
-            "Strategy": self.record.scaling,
-            "Devices": self.record.devices,
-            "Batch": self.record.global_batch,
-            "Learning rate": self.record.learning_rate,
-            "Seed": self.record.seed,
+        config, record, workdir = self.setup.config, self.record, self.workdir
+        with os_errors_as_input_errors(workdir.root):
+            workdir.snapshots.mkdir(parents=True, exist_ok=True)
+            write_text(workdir.config, to_toml(absolute(config)))
+            fingerprint.write(self.setup.fingerprint, workdir.root)
+        parameters = identity_fields(config) | {
+            "stop.target": record.target,
+            "stop.monitor": record.monitor,
+            "stop.mode": record.mode,
+            "Strategy": record.scaling,
+            "Devices": record.devices,
+            "Batch": record.global_batch,
+            "Learning rate": record.learning_rate,
+            "Seed": record.seed,
         }
         board = IDLE
-        if self.setup.config.log.tensorboard:
-            board = TensorBoard(self.workdir.tensorboard, parameters, len(self.history), self.record.monitor)
-        logger = RunLogger(self.workdir, board)
+        if config.log.tensorboard:
+            board = TensorBoard(workdir.tensorboard, parameters, len(self.history), record.monitor)
+        logger = RunLogger(workdir, board)
         logger.begin(self.monitor.rows, [name for name in self.validation if name != LOSS])
         return logger
 
@@ -197,8 +196,6 @@ class Run:
 
     def _agree(self, interrupt: str | None) -> tuple[str | None, str | None]:
         """The end that the first process sees, by its clock, and the first interrupt of any process."""
-        if self.group is ALONE:
-            return self.monitor.reason(), interrupt
         of_each = self.group.all_gather((self.monitor.reason(), interrupt))
         self.group.epoch_ended()
         return of_each[0][0], next((reason for _, reason in of_each if reason), None)
@@ -239,15 +236,16 @@ class Run:
 
     def _save(self, reason: str | None) -> None:
         """Amid a run the record omits epochs without a checkpoint, because they may be lost."""
-        config, seconds = self.setup.config.checkpoint, self.clock.read()["total_s"] - self.saved_s
+        config = self.setup.config.checkpoint
         due = config.at_end or reason in stop_reasons.INTERRUPTED
         if reason is None:
-            due = seconds >= (0.0 if config.min_interval_s == "auto" else config.min_interval_s)
+            interval_s = 0.0 if config.min_interval_s == "auto" else config.min_interval_s
+            due = self.clock.read()["total_s"] - self.saved_s >= interval_s
         if not (self.manager and due):
             return
         with self.clock.section("checkpoint_s"):
-            rows = len(self.monitor.rows)
-            progress = Progress(len(self.history), self.best_epoch, self.clock.read(), rows, self.logger.sha256())
+            so_far = len(self.history), self.best_epoch, self.clock.read(), len(self.monitor.rows)
+            progress = Progress(*so_far, self.logger.sha256())
             state, best = jax.device_get((self.state, self.best))
             checkpoint.save(self.manager, Checkpoint(state, best, progress))
         self.saved_s = self.clock.read()["total_s"]
@@ -256,9 +254,10 @@ class Run:
 
     def _write_record(self, reason: str | None) -> Record:
         results: dict[str, Any] = {}
-        for name, epoch in {"final": len(self.history), "best": self.best_epoch}.items():
+        history = self.history
+        for name, epoch in {"final": len(history), "best": self.best_epoch}.items():
             if epoch:
-                row = self.history[epoch - 1]
+                row = history[epoch - 1]
                 results |= {f"{name}_val_loss": row.val_loss, f"{name}_metrics": dict(row.metrics)}
         if reason == stop_reasons.TARGET_REACHED and (at_target := self.monitor.target_epoch()):
             results |= {"target_epoch": at_target.epoch, "time_to_target_s": training_s(at_target)}
@@ -267,14 +266,14 @@ class Run:
             self.record,
             **results,
             stop_reason=reason,
-            epochs=len(self.history),
-            final_train_loss=self.history[-1].train_loss if self.history else None,
+            epochs=len(history),
+            final_train_loss=history[-1].train_loss if history else None,
             best_epoch=self.best_epoch or None,
             clocks=self.clock.read(),
             growth=[
                 [stage.first_epoch, stage.batch]
                 for stage in self.setup.strategy.stages[1:]
-                if stage.first_epoch <= len(self.history)
+                if stage.first_epoch <= len(history)
             ],
         )
         self.logger.record(self.record)

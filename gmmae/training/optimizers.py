@@ -7,9 +7,6 @@ from jax.typing import ArrayLike
 
 from gmmae.config.schema import OptimConfig
 
-TRUST_COEFFICIENT = 0.001
-"""LARS's factor on the ratio of a layer's norms (You et al., arXiv:1708.03888)."""
-
 
 def make(optim: OptimConfig) -> optax.GradientTransformationExtraArgs:
     """The optimiser of a configuration or a strategy's stage.
@@ -33,7 +30,8 @@ def make(optim: OptimConfig) -> optax.GradientTransformationExtraArgs:
         case "momentum" | "nesterov":
             parts = [*decay, optax.trace(optim.momentum, nesterov=optim.name == "nesterov")]
         case "lars":
-            parts = [*decay, optax.scale_by_trust_ratio(trust_coefficient=TRUST_COEFFICIENT)]
+            # The factor on the ratio of a layer's norms is that of You et al. (arXiv:1708.03888).
+            parts = [*decay, optax.scale_by_trust_ratio(trust_coefficient=0.001)]
             after = [optax.trace(optim.momentum)]
     clip = [optax.clip_by_global_norm(optim.clip_norm)] if optim.clip_norm is not None else []
     direction = _chain(*parts)

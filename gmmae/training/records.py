@@ -135,9 +135,9 @@ class Record:
         return self.best_val_loss if self.monitor == LOSS else self.best_metrics.get(self.monitor)
 
     @property
-    def stages(self) -> list[tuple[int, int]]:
+    def stages(self) -> list[list[int]]:
         """The first epoch and the global batch of each stage."""
-        return [(1, self.global_batch), *((first, batch) for first, batch in self.growth)]
+        return [[1, self.global_batch], *self.growth]
 
     def epochs_by_stage(self, epochs: int) -> list[int]:
         """How many of a run's first epochs belong to each stage."""

@@ -27,8 +27,6 @@ RESULTS = {
     "result/time_to_target_s": "time_to_target_s",
     "result/best_val_loss": "best_val_loss",
 }
-BINS = 30
-"""Of a histogram, as many as TensorBoard shows."""
 FLUSH_S = 1
 """Seconds between flushes of the event file."""
 TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
@@ -109,7 +107,7 @@ class TensorBoard:
             self._scalar(tag, value, epoch)
         for tag, values in events.histograms.items():
             if values.size and np.isfinite(values).all():
-                self._add(self._make.histogram(tag, values, BINS), epoch)
+                self._add(self._make.histogram(tag, values, 30), epoch)  # as many bins as TensorBoard shows
         for tag, image in events.images.items():
             self._add(self._make.image(tag, image, dataformats="HW" if image.ndim == 2 else "HWC"), epoch)
         self.flush()

@@ -139,8 +139,8 @@ def finished(record: Record, stop: StopConfig, rows: Callable[[], Iterable[Epoch
     Without the rows of its history only the limits of epochs and time are applied again.
     """
     reason = record.stop_reason
-    goal = stop.target, stop.monitor, stop.better
-    if reason is None or reason in INTERRUPTED or (record.target, record.monitor, record.mode) != goal:
+    same_goal = (record.target, record.monitor, record.mode) == (stop.target, stop.monitor, stop.better)
+    if reason in (None, *INTERRUPTED) or not same_goal:
         return False
     monitor = StopMonitor(stop, rows())
     if record.epochs and len(monitor.epochs) == record.epochs:

@@ -24,7 +24,6 @@ from gmmae.training import compilation, fingerprint, loop, terminal
 from gmmae.training.checkpoint import filled, trained
 from gmmae.training.parallel import choose
 from gmmae.training.records import Record, epoch_ends
-from gmmae.training.step import take
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import contract, sources
 from gmmae.workloads.configuration import on_its_data, read_config, require_source
@@ -59,7 +58,7 @@ class Trained(NamedTuple):
 
     def losses(self, samples: Samples) -> np.ndarray:
         """One loss for each sample; `samples` are as those of `workload.load()`."""
-        return self._applied(partial(contract.losses, self.workload), samples, None)
+        return self._applied(partial(contract.losses, self.workload, keys=None), samples)
 
     def metrics(self, samples: Samples) -> Mapping[str, np.ndarray]:
         """One value for each sample and metric of the workload."""
@@ -105,20 +104,19 @@ class Trained(NamedTuple):
             raise InputError(f"a workload must have `{name}` for this; got {self.config.workload}, which has none")
         return function
 
-    def _applied(self, function: Callable[..., PyTree], samples: Samples, *more: object) -> PyTree:
-        return _joined([result for result, _ in self._batches(function, samples, *more)])
+    def _applied(self, function: Callable[..., PyTree], samples: Samples) -> PyTree:
+        return _joined([result for result, _ in self._batches(function, samples)])
 
-    def _batches(self, function: Callable[..., PyTree], samples: Samples, *more: object) -> list[tuple[PyTree, float]]:
+    def _batches(self, function: Callable[..., PyTree], samples: Samples) -> list[tuple[PyTree, float]]:
         """Values on the host and seconds of each batch, by one program, as in the run's validation."""
         samples = sources.checked(samples, "the samples", self.config.int_bytes)
         total, values = sources.count(samples), []
         batch = min(total, compilation.EVAL_DEVICE_BATCH)
         with compilation.precision_context(self.config), Fetcher(self.config.parallel.fetch_threads) as fetcher:
-            params, parts = jax.device_put(self.params), self._parts(samples, batch, fetcher)
-            like = compilation.cast(self.config, sources.take_on_host(samples, np.arange(1)))
-            shapes = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch, *leaf.shape[1:])), like)
+            params, like = jax.device_put(self.params), compilation.cast(self.config, sources.one_sample(samples))
+            shapes = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch, *leaf.shape)), like)
             try:
-                program = jax.jit(function).lower(params, shapes, *more)
+                program = jax.jit(function).lower(params, shapes)
             except (TypeError, ValueError, LookupError, FlaxError) as error:
                 raise InputError(
                     f"samples must have the form of those of `workload.load()`; got others: {' '.join(str(error).split())}"
@@ -130,9 +128,9 @@ class Trained(NamedTuple):
                         f"the shape {shape} for {batch}: give fewer samples at a time"
                     )
             program = program.compile()
-            for part in parts:
+            for part in self._parts(samples, batch, fetcher):
                 start = time.perf_counter()
-                result = jax.device_get(program(params, part, *more))
+                result = jax.device_get(program(params, part))
                 values.append((result, time.perf_counter() - start))
         if last := total % batch:  # the last batch is filled up
             result, seconds = values[-1]
@@ -145,7 +143,7 @@ class Trained(NamedTuple):
         parts = np.arange(math.ceil(total / batch) * batch).reshape(-1, batch)
         if not isinstance(samples, CheckedSource):
             samples = compilation.cast(self.config, samples)
-            yield from (take(samples, np.minimum(part, total - 1)) for part in parts)
+            yield from (sources.take_on_host(samples, np.minimum(part, total - 1)) for part in parts)
             return
         read = partial(fetcher.begin, samples, compilation.cast(self.config, samples.first))
         begun = map(read, np.where(parts < total, parts, sources.NO_SAMPLE))
@@ -191,7 +189,9 @@ def restore(config: Config, workdir: Path) -> Trained:
     workload = compilation.workload_on(choose(None), config)
     like = compilation.blank_state(config, workload)
     if workdir.is_file():
-        return Trained(config, record, workload, _exported(workdir, like.params))
+        fault = f"{workdir} must hold the parameters of its workload; got others: export the run again"
+        with zipfile.ZipFile(workdir) as archive, archive.open("params.npz") as part, np.load(part) as arrays:
+            return Trained(config, record, workload, filled(like.params, dict(arrays), fault))
     checkpoint = trained(folder.checkpoints, like, record)
     if (epoch := checkpoint.progress.best_epoch) != record.best_epoch:  # a run without a checkpoint at its end
         for best in epoch_ends(folder.read_rows())[epoch - 1 : epoch]:
@@ -206,8 +206,3 @@ def _opened(run: Path) -> WorkDir:
         names = f"{folder.config.name} and {folder.record.name}"
         raise InputError(f"workdir must be that of a run; got {folder.root}, which has no {names}")
     return folder
-
-
-def _exported(file: Path, like: Params) -> Params:
-    with zipfile.ZipFile(file) as archive, archive.open("params.npz") as part, np.load(part) as arrays:
-        return filled(like, dict(arrays), f"{file} must hold the parameters of its workload; got others: export the run again")
