@@ -65,14 +65,6 @@ class Model:
             return cast
 
         samples = jax.tree.map(np.asarray, samples)
-        self._check(name, samples)
-        leaves, tree = jax.tree.flatten(samples)
-        wanted = (text.partition("[")[0] for text in jax.tree.leaves(self.about["functions"][name]["samples"]))
-        samples = jax.tree.unflatten(tree, map(fitted, leaves, wanted))
-        with jax.enable_x64(self.about["dtype"] == "float64"):
-            return jax.device_get(self._calls[name]([*self.params.values()], samples))
-
-    def _check(self, name, samples):
         if name not in self.functions:
             raise ValueError(f"the function must be one of {', '.join(self.functions)}; got {name!r}")
         if name not in self._calls:
@@ -80,10 +72,15 @@ class Model:
                 f"JAX must be able to read the program of {name}; got JAX {jax.__version__}: use that of about['versions'], or "
                 "gmmae.load(FILE), which needs the parameters and settings only"
             )
-        wanted = jax.tree.map(lambda text: text[text.index("[") :], self.about["functions"][name]["samples"])
-        counts = {leaf.shape[:1] for leaf in jax.tree.leaves(samples)}
+        forms = self.about["functions"][name]["samples"]
+        wanted = jax.tree.map(lambda text: text[text.index("[") :], forms)
+        leaves, tree = jax.tree.flatten(samples)
+        counts = {leaf.shape[:1] for leaf in leaves}
         count = counts.pop() if len(counts) == 1 else None
         given = jax.tree.map(lambda leaf: str([*leaf.shape]), samples)
         fitting = jax.tree.map(lambda leaf: str(["samples", *leaf.shape[1:]]).replace("'", ""), samples)
         if not count or count[0] < 1 or json.loads(json.dumps(fitting)) != wanted:
             raise ValueError(f"{name} takes arrays of the shapes {wanted}, with one sample or more; got {given}")
+        samples = tree.unflatten(map(fitted, leaves, (text.partition("[")[0] for text in jax.tree.leaves(forms))))
+        with jax.enable_x64(self.about["dtype"] == "float64"):
+            return jax.device_get(self._calls[name]([*self.params.values()], samples))

@@ -78,7 +78,7 @@ def _exported(function: Callable[..., Any], params: Params, samples: Samples) ->
     own_leaves, structure = jax.tree.flatten(params)
 
     def of_samples(leaves: list[jax.Array], samples: Samples) -> object:
-        params = jax.tree.unflatten(structure, [leaf.astype(own.dtype) for leaf, own in zip(leaves, own_leaves, strict=True)])
+        params = structure.unflatten([leaf.astype(own.dtype) for leaf, own in zip(leaves, own_leaves, strict=True)])
 
         def of_sample(sample: Samples) -> object:
             result = function(params, jax.tree.map(lambda leaf: leaf[None], sample))
@@ -89,8 +89,7 @@ def _exported(function: Callable[..., Any], params: Params, samples: Samples) ->
     (count,) = jax.export.symbolic_shape("samples")
     shapes = jax.eval_shape(lambda arrays: arrays, samples)  # with the types that JAX computes in: int32 for int64
     open_ended = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), shapes)
-    fixed = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in map(_storable, own_leaves)]
-    exported = jax.export.export(jax.jit(of_samples), platforms=PLATFORMS)(fixed, open_ended)
+    exported = jax.export.export(jax.jit(of_samples), platforms=PLATFORMS)([*map(_storable, own_leaves)], open_ended)
     try:
         exported.serialize()
     except ValueError as error:  # a class that is unknown to the program that loads the file
@@ -106,6 +105,6 @@ def _storable(leaf: np.ndarray) -> np.ndarray:
 
 
 def _shapes(program: Exported) -> dict[str, Any]:
-    (_, samples), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
-    described = {"samples": samples, "gives": jax.tree.unflatten(program.out_tree, program.out_avals)}
+    (_, samples), _ = program.in_tree.unflatten(program.in_avals)
+    described = {"samples": samples, "gives": program.out_tree.unflatten(program.out_avals)}
     return jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}".replace("'", ""), described)

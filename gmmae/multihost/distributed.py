@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -44,9 +44,6 @@ STALLED_EPOCHS = 10
 TOGETHER = ("stop.", "parallel.", "checkpoint.", "log.")
 """By these processes decide when to do something together, such as to wait for a checkpoint."""
 
-BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"
-"""Where process 0 listens, if that is not the address that the others use."""
-
 
 class StartError(InputError):
     """The processes did not start together."""
@@ -72,9 +69,9 @@ class Group:
     def epoch_ended(self) -> None:
         """Sets the time limit of the next epoch."""
 
-    def assert_equal(self, values: Mapping[str, str]) -> None:
+    def assert_equal(self, values: dict[str, str]) -> None:
         """Compares values by their names; raises DisagreementError."""
-        of_processes = self.all_gather(dict(values))
+        of_processes = self.all_gather(values)
         first, names = of_processes[0], dict.fromkeys(name for one in of_processes for name in one)
         differing = [name for name in names if any(one.get(name) != first.get(name) for one in of_processes)]
         if differing:
@@ -140,8 +137,8 @@ class _Several(Group):
         if known is not None:
             self._end(report(known), str(known))
         traceback.print_exception(error)
-        code = exit_code(error) if isinstance(error, KeyboardInterrupt) else 1
-        self._end(code, " ".join(f"{type(error).__name__}: {error}".split())[:200])
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        self._end(exit_code(error) if isinstance(error, KeyboardInterrupt) else 1, reason)
 
     def _end(self, code: int, reason: str = "") -> NoReturn:
         sys.stdout.flush()
@@ -197,7 +194,18 @@ def join_processes(config: Config) -> Iterator[Group]:
 
 
 def _meet(place: Place, asked: DistributedConfig) -> _Several:
-    late = threading.Timer(asked.start_timeout_s, _end_late, [place, asked])
+    def end_late() -> None:
+        os._exit(
+            report(
+                StartError(
+                    f"all {place.num_processes} processes must start within distributed.start_timeout_s, "
+                    f"{asked.start_timeout_s:g} s, and reach process 0 at {place.coordinator}; got fewer: start them all, with "
+                    "the same coordinator and distributed.num_processes, each with another distributed.process_id"
+                )
+            )
+        )
+
+    late = threading.Timer(asked.start_timeout_s, end_late)
     late.daemon = True
     late.start()
     update_jax()
@@ -206,6 +214,7 @@ def _meet(place: Place, asked: DistributedConfig) -> _Several:
 
     # A signal is the run's to handle (`interrupts`): JAX's service would swallow SIGTERM, and speak on standard error.
     jax.config.update("jax_enable_preemption_service", False)
+    # The variable says where process 0 listens, if that is not the address that the others use.
     host, _, port = place.coordinator.rpartition(":")
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # no handler of Python's runs while JAX waits in C++
     try:
@@ -217,7 +226,7 @@ def _meet(place: Place, asked: DistributedConfig) -> _Several:
             initialization_timeout=2 * math.ceil(asked.start_timeout_s) + 60,  # JAX would abort, and say why in twenty lines
             heartbeat_timeout_seconds=math.ceil(asked.heartbeat_timeout_s),
             shutdown_timeout_seconds=math.ceil(asked.heartbeat_timeout_s),
-            coordinator_bind_address=None if BIND_VARIABLE in os.environ else f"{bind_host(host)}:{port}",
+            coordinator_bind_address=None if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ else f"{bind_host(host)}:{port}",
         )
     except RuntimeError as error:
         raise StartError(
@@ -230,17 +239,6 @@ def _meet(place: Place, asked: DistributedConfig) -> _Several:
     client = distributed.global_state.client
     assert client is not None
     return _Several(client, place.process_id, place.num_processes, asked)
-
-
-def _end_late(place: Place, asked: DistributedConfig) -> None:
-    code = report(
-        StartError(
-            f"all {place.num_processes} processes must start within distributed.start_timeout_s, {asked.start_timeout_s:g} s, "
-            f"and reach process 0 at {place.coordinator}; got fewer: start them all, with the same coordinator and "
-            "distributed.num_processes, each with another distributed.process_id"
-        )
-    )
-    os._exit(code)
 
 
 def bind_host(host: str) -> str:

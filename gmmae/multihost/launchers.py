@@ -61,7 +61,7 @@ def _slurm(environment: Mapping[str, str]) -> dict[str, Any]:
         job = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
     except (KeyError, ValueError):
         return {}
-    return _launched(count, process_id, host, job, _shared_out(local_rank, on_nodes[node], environment))
+    return _launched(count, process_id, host, job, local_rank, on_nodes[node], environment)
 
 
 def _open_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -76,23 +76,24 @@ def _open_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
     job = environment.get("PMIX_NAMESPACE") or address.partition(".")[0]
     url = re.search(r"tcp://([^,:]+)|tcp6://\[([^,\]]+)", address)
     host = "127.0.0.1" if local_size == count else (url[1] or url[2]) if url else ""
-    return _launched(count, process_id, host, job, _shared_out(local_rank, local_size, environment))
+    return _launched(count, process_id, host, job, local_rank, local_size, environment)
 
 
-def _launched(count: int, process_id: int, host: str, job: str, gpus: tuple[int, ...]) -> dict[str, Any]:
-    """One task is no group. A job's processes have one port, which different jobs hardly ever share."""
+def _launched(
+    count: int, process_id: int, host: str, job: str, local_rank: int, local_size: int, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """One task is no group. A job's processes have one port, which different jobs hardly ever share.
+
+    They take one GPU each on a shared host, unless the launcher shows each process its own only.
+    """
     if count == 1:
         return {}
     host = f"[{host}]" if ":" in host else host
     coordinator = f"{host}:{PORTS[zlib.crc32(job.encode()) % len(PORTS)]}" if host else None
-    return {"coordinator": coordinator, "num_processes": count, "process_id": process_id, "local_devices": gpus}
-
-
-def _shared_out(local_rank: int, local_size: int, environment: Mapping[str, str]) -> tuple[int, ...]:
-    """One GPU each on a shared host, unless the launcher shows each process its own only."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     own_only = visible != "" and "," not in visible
-    return (local_rank,) if local_size > 1 and not own_only else ()
+    gpus = (local_rank,) if local_size > 1 and not own_only else ()
+    return {"coordinator": coordinator, "num_processes": count, "process_id": process_id, "local_devices": gpus}
 
 
 def first_host(nodes: str) -> str:
@@ -101,8 +102,7 @@ def first_host(nodes: str) -> str:
     >>> first_host("node[001-004,7],other"), first_host("a,b"), first_host("rack[2,3]-ib")
     ('node001', 'a', 'rack2-ib')
     """
-    match = re.match(r"([^,\[]*)(?:\[(\w+)[^\]]*\]([^,\[]*))?", nodes)
-    return "".join(part or "" for part in match.groups()) if match else nodes
+    return "".join(re.findall(r"([^,\[]*)(?:\[(\w+)[^\]]*\]([^,\[]*))?", nodes)[0])
 
 
 def tasks_per_node(text: str) -> list[int]:

@@ -56,7 +56,7 @@ class Clock:
 
     def __init__(self, saved: Mapping[str, float] | None = None, now: Callable[[], float] | None = None):
         self._now = now = now or running_seconds()
-        self._spent = {section: 0.0 for section in SECTIONS} | {key: saved[key] for key in SECTIONS if saved}
+        self._spent = {section: saved[section] if saved else 0.0 for section in SECTIONS}
         self._start = now() - (saved["total_s"] if saved else 0.0)
 
     @contextmanager

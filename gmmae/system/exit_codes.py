@@ -49,12 +49,7 @@ def again(codes: Sequence[int], restarts: float) -> bool:
     return codes[-1] == LOST_PEER and [*codes[-MAX_LOSSES - 1 :]] != [LOST_PEER] * (MAX_LOSSES + 1)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The launch files' two commands."""
-    command, *numbers = arguments
-    number, *codes = map(int, numbers)
-    return of_run(codes, number) if command == "run" else int(not again(codes, number))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _, command, *numbers = sys.argv
+    number, *codes = map(int, numbers)
+    sys.exit(of_run(codes, number) if command == "run" else not again(codes, number))

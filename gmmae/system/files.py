@@ -26,8 +26,6 @@ from gmmae.system.errors import InputError, Interrupted, StorageError, exit_code
 
 ANYTHING = "."
 """The mark that all have."""
-HEAD_BYTES = 4096
-"""In which a file's mark stands."""
 LEFT_AFTER_S = 86400
 """After this a half-written file was left by a killed process."""
 FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EFBIG, errno.ENODEV)
@@ -183,7 +181,7 @@ def _require_ours(out: Path, mark: str | bytes | None, option: str) -> None:
         held = os.listdir(place)
     elif place.is_file():
         with place.open("rb") as file:
-            held = file.read(HEAD_BYTES)
+            held = file.read(4096)  # in which the mark stands
     if place.is_dir() == is_file or (held and mark != ANYTHING and not (mark and cast(Any, mark) in held)):
         kind = "file" if is_file else "folder"
         earlier = ", or an earlier result, which is replaced" if mark else ""

@@ -27,26 +27,21 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
     sys.unraisablehook = lambda unraisable: "Event loop is closed" in str(unraisable.exc_value) or hook(unraisable)
     try:
         with outlasting():
-            return _ended(command, *arguments)
+            try:
+                return command(*arguments)
+            except StorageError:
+                raise
+            except KeyboardInterrupt as error:
+                write_error("; ".join(filter(None, ("interrupted", str(error)))) + "\n")
+                return exit_code(error)
+            except Exception as error:
+                if (known := as_input_error(error)) is None:
+                    raise
+                return report(known)
     except StorageError as error:
-        code = report(error)
-        os._exit(code)  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
+        os._exit(report(error))  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
     finally:
         sys.unraisablehook = hook
-
-
-def _ended(command: Callable[..., int], *arguments: object) -> int:
-    try:
-        return command(*arguments)
-    except StorageError:
-        raise
-    except KeyboardInterrupt as error:
-        write_error("; ".join(filter(None, ("interrupted", str(error)))) + "\n")
-        return exit_code(error)
-    except Exception as error:
-        if (known := as_input_error(error)) is None:
-            raise
-        return report(known)
 
 
 def as_input_error(error: BaseException) -> InputError | None:

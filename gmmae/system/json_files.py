@@ -28,15 +28,10 @@ def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]],
     except (FileNotFoundError, NotADirectoryError) as error:  # a file, such as an exported model, is no folder
         raise FileNotFoundError(*error.args, str(path)) from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise InputError(f"{path} must {what}; got {_fault(error)}: {change}") from error
-
-
-def _fault(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "JSON that is nested too deep"
-    text = f"no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
-    text = " ".join(text.split())
-    return text if len(text) <= MAX_FAULT_LENGTH else f"{text[: MAX_FAULT_LENGTH - 1]}…"
+        fault = f"no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
+        fault = "JSON that is nested too deep" if isinstance(error, RecursionError) else " ".join(fault.split())
+        fault = fault if len(fault) <= MAX_FAULT_LENGTH else f"{fault[: MAX_FAULT_LENGTH - 1]}…"
+        raise InputError(f"{path} must {what}; got {fault}: {change}") from error
 
 
 def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str] = ()) -> T:

@@ -38,8 +38,9 @@ class Gpu(NamedTuple):
         >>> [Gpu("", driver, capability).extra for driver, capability in (("580.65", 9.0), ("580.65", 7.0), ("470.1", 8.0))]
         ['cuda13', 'cuda12', '']
         """
-        has = _major(self.driver), self.capability
-        return next((extra for extra, (driver, capability) in OLDEST.items() if has[0] >= driver and has[1] >= capability), "")
+        major = _major(self.driver)
+        usable = (extra for extra, (driver, least) in OLDEST.items() if major >= driver and self.capability >= least)
+        return next(usable, "")
 
     @property
     def remedy(self) -> str:

@@ -53,8 +53,12 @@ def silence(descriptor: int) -> None:
     os.close(nowhere)
 
 
-def open_closed() -> None:
-    """Opens those of the three streams that are closed (`>&-`): otherwise the next opened file would be one of them."""
+@contextmanager
+def outlasting() -> Iterator[None]:
+    """Within it, standard output and error may lose their readers (`| head`).
+
+    Opens those of the three streams that are closed (`>&-`): otherwise the next opened file would be one of them.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
@@ -62,12 +66,6 @@ def open_closed() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
-
-
-@contextmanager
-def outlasting() -> Iterator[None]:
-    """Within it, standard output and error may lose their readers (`| head`)."""
-    open_closed()
     output, error = (cast(TextIO, Outlasting(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(output), redirect_stderr(error):
         try:
