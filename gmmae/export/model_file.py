@@ -45,10 +45,13 @@ def export(config: Config, run: Path, out: Path) -> None:
     with compilation.precision_context(config):
         data = workload.load()
         samples = compilation.cast(config, spread(data.validation, 1))
-        programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
+        programs = {
+            name: program
+            for name, function in functions.items()
+            if (program := _exported(function, model.params, samples)).out_avals  # a workload may have no metrics
+        }
     if config == run_config(run):  # otherwise the user may have other data in the place of those that are gone
         fingerprint.require_same_data(config, data, run)
-    programs = {name: program for name, program in programs.items() if program.out_avals}
     np.savez(params, allow_pickle=False, **named(jax.tree.map(_storable, model.params)))
     meta = {
         "run_id": model.record.run_id,

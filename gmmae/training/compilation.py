@@ -74,8 +74,8 @@ class TrainSetup(NamedTuple):
     def program_key(self, *own: Hashable) -> tuple[Hashable, ...]:
         """The key of a program in the cache, from its name and the values that it alone depends on."""
         config, parallel = self.config, self.config.parallel
-        of_run = config.precision, parallel.deterministic, parallel.fast_convolutions, self.devices
-        return *own, *workload_key(config), *of_run, *self.data.may_be_undefined
+        shared = config.precision, parallel.deterministic, parallel.fast_convolutions, self.devices
+        return *own, *workload_key(config), *shared, *self.data.may_be_undefined
 
 
 def workload_key(config: Config) -> tuple[Hashable, ...]:
@@ -194,20 +194,21 @@ def precision_context(config: Config) -> Iterator[None]:
 
 def initial_state(setup: TrainSetup) -> TrainState:
     """The state before the first epoch, on the host, from the configuration's seed and model only."""
+    config = setup.config
 
     # A compiled program is kept by its function's name, and a partial has none.
     def init(seed: Int[Array, ""] | np.uint32) -> TrainState:
-        return _init(setup.workload, setup.config, jax.random.key(seed))  # outside it would be programs of its own
+        return _init(setup.workload, config, jax.random.key(seed))  # outside it would be programs of its own
 
     # Run once, it and the check are compiled without optimisation on a CPU, in a fifth of the time.
-    key = setup.program_key("init", setup.stage.optim, outer_optimizer(setup.config) is None)
+    key = setup.program_key("init", setup.stage.optim, outer_optimizer(config) is None)
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
-        seed = np.uint32(setup.config.seed)
+        seed = np.uint32(config.seed)
         compiled = setup.cache.once(key, lambda: jax.jit(init).lower(seed).compile(compiler_options=options))
-        start = cast(setup.config, jax.device_get(compiled(seed)))
-    if setup.config.workload not in registry.BUILT_IN:
-        config, data = setup.config, (setup.data.train, setup.data.validation)
+        start = cast(config, jax.device_get(compiled(seed)))
+    if config.workload not in registry.BUILT_IN:
+        data = setup.data.train, setup.data.validation
         builds = (lambda: setup.workload, partial(workload_on, setup.devices, config))
         programs = (jax.jit(partial(contract.values, build()), compiler_options=options) for build in builds)
         key = config.precision, workload_key(config)

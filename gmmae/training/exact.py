@@ -79,14 +79,11 @@ def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], co
     def push(i: Int[Array, ""], sums: tuple[Vector, Array]) -> tuple[Vector, Array]:
         _, subtotals = sums
 
-        def complete(state: tuple[Array, Vector]) -> Array:
-            return (i >> state[0]) & 1 == 1
-
         def merge(state: tuple[Array, Vector]) -> tuple[Array, Vector]:
             level, total = state
             return level + 1, lax.dynamic_index_in_dim(subtotals, level, keepdims=False) + total
 
-        level, total = lax.while_loop(complete, merge, (jnp.int32(0), term(first + i)))
+        level, total = lax.while_loop(lambda state: (i >> state[0]) & 1 == 1, merge, (jnp.int32(0), term(first + i)))
         return total, lax.dynamic_update_index_in_dim(subtotals, total, level, 0)
 
     return lax.fori_loop(0, count, push, (subtotals[0], subtotals))[0]

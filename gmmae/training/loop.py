@@ -95,11 +95,11 @@ class Run:
         fetcher: Fetcher,
     ):
         self.setup, self.workdir, self.manager, self.display, self.group = setup, workdir, manager, display, group
-        start = compilation.initial_state(setup)
+        start, config = compilation.initial_state(setup), setup.config
         self.record = new_record(setup, start)
         if earlier:
             require_same_optimization(earlier, self.record)
-            for line in resume_warnings(setup.config, earlier, self.record):
+            for line in resume_warnings(config, earlier, self.record):
                 display.say(line)
         with storage(workdir.root):
             saved = checkpoint.restore(manager, start, display.say) if manager else None
@@ -108,19 +108,19 @@ class Run:
             with checkpoint.opened(workdir.checkpoints) as reader:
                 saved = checkpoint.read(reader, epoch, start, "put the workdir on a file system that all hosts share")
         if earlier:
-            require_sequel(earlier, bool(saved), workdir.checkpoints, setup.config.init_from)
+            require_sequel(earlier, bool(saved), workdir.checkpoints, config.init_from)
         origin = earlier.init_from if earlier else {}
         if not saved:
             start, origin = first_parameters(setup, start, group)
         self.record = dataclasses.replace(self.record, init_from=origin, run_id=(earlier or self.record).run_id)
         self.clock = Clock(saved.progress.clocks if saved else None)
-        self.monitor = StopMonitor(setup.config.stop, workdir.read_rows_of(saved.progress) if saved else ())
+        self.monitor = StopMonitor(config.stop, workdir.read_rows_of(saved.progress) if saved else ())
         self.history = self.monitor.epochs
         self.saved_s = self.clock.read()["total_s"]  # of the last checkpoint, or of the start
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
-        done, most = len(self.history), setup.config.stop.max_epochs
+        done, most = len(self.history), config.stop.max_epochs
         display.start(run_summary(setup, self.record, workdir.root, done), max_epochs=most, done=done)
         with self.clock.section("compile_s"):
             # Compiles the schedule even if the cache has the programs.
@@ -139,12 +139,12 @@ class Run:
         self.validation = self.validate(self.state.params)
         if done and group.primary:
             fingerprint.warn_of_change(self.validation[LOSS], self.history[-1].val_loss)
-        if setup.config.stop.monitor not in self.validation:
+        if config.stop.monitor not in self.validation:
             raise InputError(
                 f"stop.monitor must be one of {', '.join(self.validation)}, which this workload's validation gives; got "
-                f"{setup.config.stop.monitor!r}"
+                f"{config.stop.monitor!r}"
             )
-        self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
+        self.events: Callable[..., Events] | None = getattr(registry.load(config.workload), "events", None)
         self.logger = self._begin_files()
 
     def _begin_files(self) -> RunLogger:
@@ -196,6 +196,8 @@ class Run:
 
     def _agree(self, interrupt: str | None) -> tuple[str | None, str | None]:
         """The end that the first process sees, by its clock, and the first interrupt of any process."""
+        if self.group is ALONE:
+            return self.monitor.reason(), interrupt
         of_each = self.group.all_gather((self.monitor.reason(), interrupt))
         self.group.epoch_ended()
         return of_each[0][0], next((reason for _, reason in of_each if reason), None)
@@ -244,8 +246,9 @@ class Run:
         if not (self.manager and due):
             return
         with self.clock.section("checkpoint_s"):
-            so_far = len(self.history), self.best_epoch, self.clock.read(), len(self.monitor.rows)
-            progress = Progress(*so_far, self.logger.sha256())
+            progress = Progress(
+                len(self.history), self.best_epoch, self.clock.read(), len(self.monitor.rows), self.logger.sha256()
+            )
             state, best = jax.device_get((self.state, self.best))
             checkpoint.save(self.manager, Checkpoint(state, best, progress))
         self.saved_s = self.clock.read()["total_s"]

@@ -1,6 +1,7 @@
 """A training step, consecutive steps and a validation, as pure functions of one device's arguments, within `pmap`."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -91,11 +92,7 @@ def in_micro_batches(function: BatchFunction[B, T], batch: B, weights: Float[Arr
         return function(batch, weights)
     divided = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, weights))
     zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, batch, weights))
-
-    def add(total: T, part: tuple[B, Array]) -> tuple[T, None]:
-        return jax.tree.map(jnp.add, total, function(*part)), None
-
-    return lax.scan(add, zero, divided)[0]
+    return _scanned(lambda total, part: jax.tree.map(jnp.add, total, function(*part)), zero, divided, parts)
 
 
 def pmean(local: X) -> X:
@@ -143,12 +140,10 @@ def train_step(
       The new state and the mean loss over the step's real samples of all devices, before the update.
     """
 
-    def loss_and_gradient(batch: Batch, weights: Array) -> tuple[Float[Array, ""], Params]:
-        def loss(params: Params) -> Float[Array, ""]:
-            return weighted_sum(algorithm.losses(params, batch.samples, batch.keys), weights)
+    def loss(params: Params, batch: Batch, weights: Array) -> Float[Array, ""]:
+        return weighted_sum(algorithm.losses(params, batch.samples, batch.keys), weights)
 
-        return jax.value_and_grad(loss)(state.params)
-
+    loss_and_gradient = partial(jax.value_and_grad(loss), state.params)
     if algorithm.exact:
         loss, gradient = exact_mean(loss_and_gradient, batch, weights, shard_range)
     else:
@@ -223,8 +218,8 @@ def validate_steps(
     """The mean of each step's real samples, by name, 0 for steps that are not taken."""
 
     def sums(samples: Samples, weights: Array) -> dict[str, Array]:
-        values = per_sample(params, samples).items()
-        return {name: weighted_sum(jnp.where(weights > 0, value, 0), weights) for name, value in values}  # 0 · ∞ is no number
+        values = per_sample(params, samples)
+        return jax.tree.map(lambda value: weighted_sum(jnp.where(weights > 0, value, 0), weights), values)  # 0 · ∞ is no number
 
     def means(rows: Array, weights: Array) -> dict[str, Array]:
         batch = take(samples, rows)

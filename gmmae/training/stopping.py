@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
-from gmmae.config.schema import StopConfig
+from gmmae.config.schema import LOSS, StopConfig
 from gmmae.system.stop_reasons import COLLAPSED, DIVERGED, INTERRUPTED, MAX_EPOCHS, STALLED, TARGET_REACHED, TIME_LIMIT
 from gmmae.training.records import Epoch, Record
 
@@ -29,7 +29,7 @@ class StopMonitor:
     """
 
     def __init__(self, stop: StopConfig, rows: Iterable[Epoch] = ()):
-        self._stop = stop
+        self._stop, self._sign = stop, stop.cost(1.0)
         self.time_limit_s = math.inf if stop.time_limit_s is None else stop.time_limit_s
         self._target = math.nan if stop.target is None else stop.cost(stop.target)  # nothing is at it, not even ∞
         self.rows: list[Epoch] = []
@@ -42,7 +42,8 @@ class StopMonitor:
 
     def add(self, row: Epoch) -> None:
         """Adds the next row; an undefined metric, or one beside a loss that is not finite, is worse than any other."""
-        cost = self._stop.cost(row.value(self._stop.monitor))
+        monitor = self._stop.monitor
+        cost = self._sign * (row.val_loss if monitor == LOSS else row.metrics.get(monitor, math.nan))
         cost = cost if math.isfinite(row.val_loss) and not math.isnan(cost) else math.inf
         self.rows.append(row)
         self._costs_of_rows.append(self._target if math.isclose(cost, self._target, rel_tol=ROUNDINGS) else cost)
@@ -139,8 +140,8 @@ def finished(record: Record, stop: StopConfig, rows: Callable[[], Iterable[Epoch
     Without the rows of its history only the limits of epochs and time are applied again.
     """
     reason = record.stop_reason
-    same_goal = (record.target, record.monitor, record.mode) == (stop.target, stop.monitor, stop.better)
-    if reason in (None, *INTERRUPTED) or not same_goal:
+    goal = stop.target, stop.monitor, stop.better
+    if reason in (None, *INTERRUPTED) or (record.target, record.monitor, record.mode) != goal:
         return False
     monitor = StopMonitor(stop, rows())
     if record.epochs and len(monitor.epochs) == record.epochs:
