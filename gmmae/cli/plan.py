@@ -7,7 +7,6 @@ from gmmae.config.rules import require
 from gmmae.config.schema import Config, changed
 from gmmae.multihost.distributed import join_processes
 from gmmae.planner import page, prediction
-from gmmae.planner.answer import Plan
 from gmmae.planner.measure import measure
 from gmmae.planner.measurements import PlanInterruptedError, claimed
 from gmmae.scaling.cost import all_reduce_s, read_cluster
@@ -27,30 +26,9 @@ def command(options: PlanArguments, config: Config, name: str) -> int | None:
         print(f"a plan predicts {', '.join(names)}; {config.scaling} is left out", flush=True)
     with join_processes(config), claimed(root):
         try:
-            found = measure(config, root, terminal.display, options.devices, clusters, options.scale_compute)
+            plan = measure(name, config, root, terminal.display, options.devices, clusters, options.scale_compute)
         except PlanInterruptedError as error:
             print("interrupted; the same command goes on where it was", flush=True)
             return EXIT_CODES[str(error)]
-        measured, warnings = found.measured, found.warnings
-        if left_out := sorted(n for n in options.devices if n > measured.samples):
-            warnings.append(
-                f"{', '.join(map(str, left_out))} devices are left out: there are {measured.samples} training samples"
-            )
-        runs = sum(one is not None for one in (measured.ratios.weak, measured.ratios.rate_exponent))
-        beside = f" and {runs} short run{'s' * (runs > 1)} beside it" if runs else " alone, so they are uncertain"
-        plan = Plan(
-            title=f"Plan: {name}",
-            measured=measured,
-            metric=found.metric,
-            target=found.target,
-            forecasts=found.forecasts,
-            basis=f"a run at batch {measured.optim.batch_size}{beside}",
-            device_kind=found.device_kind,
-            precision=config.precision,
-            facts=found.facts,
-            warnings=warnings,
-            content={"config": name, "precision": config.precision, "curves": found.curves},
-            evidence={"device": found.device_kind, "precision": config.precision, **found.costs},
-        )
         lines = page.write(root, plan)
     print(*lines, sep="\n")

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 from statistics import median
@@ -13,7 +13,7 @@ from gmmae.config.schema import OptimConfig, StopConfig
 from gmmae.config.toml import differences
 from gmmae.planner import page, prediction, step_ratios
 from gmmae.planner.answer import Plan
-from gmmae.planner.curve_files import Columns, Curve, read_curves
+from gmmae.planner.curve_files import Columns, read_curves
 from gmmae.planner.curves import read_evidence
 from gmmae.planner.measurements import claimed
 from gmmae.planner.prediction import BEST_BATCH, Measured
@@ -68,11 +68,12 @@ def command(options: CurvesArguments) -> None:
     if clusters and options.parameters is None:
         raise InputError("--parameters must be given with --clusters, because the all-reduce depends on them; got none")
     curves = read_curves(options.curves, columns, options.batches, options.samples, options.different_rates)
-    of_logs = log_times(curves)
+    known = [(curve.batch, curve.step_s) for curve in curves if curve.step_s]
+    logged = dict(known)
+    of_logs = _rising({batch: median(step_s for of, step_s in known if of == batch) for batch in logged})
     times = step_times(options.step_times, of_logs) if options.step_times else of_logs
     if clusters and times is None:
-        timed = {curve.batch for curve in curves if curve.step_s}
-        got = "logs whose times fall with the batch: has each curve its batch?" if len(timed) > 1 else "none"
+        got = "logs whose times fall with the batch: has each curve its batch?" if len(logged) > 1 else "none"
         raise InputError(f"--step-times must be given with --clusters, because an all-reduce alone is no time; got {got}")
     stop = StopConfig(target=options.target, mode=options.mode)
     found = read_evidence(curves, stop, options.smooth, options.batch_size)
@@ -81,8 +82,8 @@ def command(options: CurvesArguments) -> None:
         raise InputError(f"--devices must be at most the {options.samples} samples; got {max(options.devices)}")
     if options.samples and largest > options.samples:
         raise InputError(f"--samples must be at least the curves' largest batch, {largest}; got {options.samples}")
-    known = [curve.learning_rate for curve in curves if curve.learning_rate is not None]
-    rate = known[0] if len(known) == len(curves) and not options.different_rates else None
+    rates = [curve.learning_rate for curve in curves]
+    rate = None if None in rates or options.different_rates else rates[0]
     scheduled = any(curve.has_schedule for curve in curves)
     measured = Measured(
         samples=options.samples or ANY,
@@ -100,11 +101,11 @@ def command(options: CurvesArguments) -> None:
     names = ["strong", "weak", *[BEST_BATCH] * bool(times and found.follows_law)]
     metric, batches = curves[0].metric, ", ".join(map(str, found.steps))
     source = "" if options.target is not None else ", the hardest level that all curves pass by a margin"
-    rates = f"have the learning rate {rate:g}" if rate else "are taken to have one learning rate"
+    have = f"have the learning rate {rate:g}" if rate else "are taken to have one learning rate"
     if options.different_rates:
-        rates = "have learning rates of their own"
+        have = "have learning rates of their own"
     limits = [
-        f"The linear and the square-root rule, with or without warmup: all curves {rates}.",
+        f"The linear and the square-root rule, with or without warmup: all curves {have}.",
         "Failures: a curve that reaches its target tells nothing about a higher learning rate.",
         f"Batches far from those of the curves ({batches}), and strategies whose batch grows in a run.",
         "Another target: steps are those of this one. Set --target.",
@@ -126,7 +127,6 @@ def command(options: CurvesArguments) -> None:
         if run.config.is_file()
     ]
     changes = next((words for run in runs if (words := differences(runs[0], run))), "")
-    logged = {curve.batch: curve.step_s for curve in curves if curve.step_s}
     doubts = [
         f"step times must be in seconds, and taken while the run trained; got {seconds:.3g} at batch {batch}"
         + (f", {seconds / logged[batch]:.3g} times the log's step" if batch in logged else "")
@@ -208,14 +208,8 @@ def command(options: CurvesArguments) -> None:
     print(*lines, sep="\n")
 
 
-def log_times(curves: Sequence[Curve]) -> StepTimes | None:
-    """The step times of the logs, if they have two batches or more and do not fall with the batch."""
-    known = sorted((curve.batch, curve.step_s) for curve in curves if curve.step_s)
-    seconds = {batch: median(s for of, s in known if of == batch) for batch, _ in known}
-    return _rising(seconds)
-
-
 def _rising(seconds: Mapping[int, float]) -> StepTimes | None:
+    """Step times by batch, if they have two batches or more and do not fall with the batch."""
     batches = tuple(sorted(seconds))
     highest = tuple(accumulate((seconds[batch] for batch in batches), max))
     falls = any(seconds[batch] < FLAT * high for batch, high in zip(batches, highest, strict=True))

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gmmae.planner import prediction
 from gmmae.planner.prediction import BEST_BATCH, MAX_TIME_RATIO, Forecast, Measured, Prediction
@@ -41,8 +41,8 @@ class Plan(NamedTuple):
     precision: str
     facts: Sequence[str]  # sentences
     warnings: Sequence[str]
-    content: Mapping[str, object]  # further keys of the JSON file
-    evidence: Mapping[str, object]  # further keys of its object `measured`
+    content: Mapping[str, Any]  # further keys of the JSON file
+    evidence: Mapping[str, Any]  # further keys of its object `measured`
     remark: str = ""  # the last line of the answer
 
     @property
@@ -107,8 +107,9 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     """The lines for a cluster: keep the batch or grow it, the choice with its time, and what is not sure."""
     measured, best = plan.measured, forecast.best
     strong = {cell.devices: cell for cell in forecast.cells if cell.scaling == "strong"}
+    question = _question(plan, forecast, strong)
     if best is None:
-        return [_question(plan, forecast, strong), *[plan.remark] * bool(plan.remark)]
+        return list(filter(None, [question, plan.remark]))
     kind, plural = times_of(plan, forecast), "s" * (best.devices > 1)
     noun = "GPU" if {"GPU", "NVIDIA"} & set(forecast.cluster.device.split()) else "device"
     where = f"device{plural} {kind.removeprefix('devices ')}" if kind.startswith(AS_MEASURED) else f"{noun}{plural} of {kind}"
@@ -127,27 +128,16 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
         doubts += " Another seed may miss this target: the loss hardly falls any more where the base run reaches it."
     if not (plan.device_kind and cost.same_device(forecast.cluster.device, plan.device_kind)):  # else a trial has run there
         doubts += " Memory is not checked."
-    return [
-        _question(plan, forecast, strong),
-        choice,
-        *_one_device(plan, forecast, best, noun),
-        doubts,
-        *[plan.remark] * bool(plan.remark),
-    ]
-
-
-def _one_device(plan: Plan, forecast: Forecast, best: Prediction, noun: str) -> list[str]:
-    """A line where the choice is less than half as many times as fast as one device as it has devices."""
-    ones = [cell for cell in forecast.cells if cell.devices == 1 and not cell.failed_trial]
+    ones, enough = [cell for cell in forecast.cells if cell.devices == 1 and not cell.failed_trial], ""
     one = min(ones, key=lambda cell: cell.expected_s, default=best)
     faster, cluster = one.seconds / best.seconds, priced(plan, forecast)
-    if one == best or faster >= best.devices / 2:
-        return []
-    what = "price" if cluster and cluster.price_per_device_hour else "device time"
-    return [
-        f"One {noun} with batch {one.batch} is enough if you can wait {time_text(one.seconds)}: {best.devices} are "
-        f"{faster:.1f} times as fast for {best.devices / faster:.1f} times the {what}."
-    ]
+    if one != best and faster < best.devices / 2:
+        what = "price" if cluster and cluster.price_per_device_hour else "device time"
+        enough = (
+            f"One {noun} with batch {one.batch} is enough if you can wait {time_text(one.seconds)}: {best.devices} are "
+            f"{faster:.1f} times as fast for {best.devices / faster:.1f} times the {what}."
+        )
+    return list(filter(None, [question, choice, enough, doubts, plan.remark]))
 
 
 def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) -> str:
@@ -262,7 +252,7 @@ def evidence(plan: Plan) -> list[str]:
     lines = [
         "The rule: growing the batch wins where (a + c) / (b B) > B / Bn. A step of a device's batch takes a + b · batch, and "
         f"the all-reduce c. Here {ratio if measured.train else ''}B / Bn = {base / rule.bn:.2g}.",
-        f"Steps to {plan.metric} {plan.target:g}: {measured.base_steps:.0f} at batch {base}; S(B) = {rule.smin:.0f} (1 + "
+        f"Steps to {plan.metric} {plan.target:g}: {measured.steps[base]:.0f} at batch {base}; S(B) = {rule.smin:.0f} (1 + "
         f"{rule.bn:.3g} / B) near the base batch.",
     ]
     if measured.train:

@@ -221,8 +221,8 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
             raise InputError(f"the {name} of {path} must be finite; got {bad}: remove the rows without a finite number")
     if not steps:
         raise InputError(f"{path} must have a loss in one row at least; all are empty: set --loss-column")
-    series = dict.fromkeys(zip(steps, values, strict=True))  # an evaluation after the training repeats the last one
-    steps, values = ([pair[i] for pair in series] for i in (0, 1))
+    pairs = dict.fromkeys(zip(steps, values, strict=True))  # an evaluation after the training repeats the last one
+    steps, values = zip(*pairs, strict=True)
     for before, after in zip((-1e-9, *steps), steps, strict=False):
         if after <= before:
             raise InputError(
@@ -239,7 +239,7 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
     step_s = _step_s(log)
     if _in_epochs(log):
         steps, step_s = _in_steps(log, steps, math.ceil((samples or 0) / sizes[0])), None
-    return Curve(path, int(sizes[0]), tuple(steps), tuple(values), *_rate(log, rates), log.metric, step_s)
+    return Curve(path, int(sizes[0]), tuple(steps), values, *_rate(log, rates), log.metric, step_s)
 
 
 def _in_steps(log: Log, epochs: Sequence[float], an_epoch: int) -> list[float]:

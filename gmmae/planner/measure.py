@@ -8,10 +8,10 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from gmmae.config.schema import Config, changed
 from gmmae.planner import prediction, step_ratios
+from gmmae.planner.answer import Plan
 from gmmae.planner.measurements import (
     VALIDATIONS_AN_EPOCH,
     VERSION,
@@ -20,7 +20,7 @@ from gmmae.planner.measurements import (
     read_kept,
     validation_spacing,
 )
-from gmmae.planner.prediction import BEST_BATCH, Forecast, Measured, Prediction, runnable
+from gmmae.planner.prediction import BEST_BATCH, Measured, Prediction, runnable
 from gmmae.planner.step_ratios import LEVEL_SHARE, LINEAR_RUN, MAX_COSTS, WEAK_RUN, Ratios
 from gmmae.scaling import strategies
 from gmmae.scaling.cost import Cluster, StepTimes, as_in_runs, seconds_range, time_text
@@ -57,29 +57,18 @@ def trial_epochs(base: int, growth: float, warmup: int = 0) -> int:
     return max(base // TRIAL_SHARE, math.ceil(growth / VALIDATIONS_AN_EPOCH), warmup + (warmup > 0))
 
 
-class PlanMeasurements(NamedTuple):
-    """The measurements of a plan."""
-
-    measured: Measured
-    forecasts: list[Forecast]  # one for each cluster
-    device_kind: str
-    target: float
-    metric: str
-    curves: dict[int, list[float]]  # metric after each epoch of the base run, by batch
-    facts: list[str]  # sentences
-    warnings: list[str]  # sentences
-    costs: dict[str, dict[str, float]]  # epochs and seconds of the base run and of each measurement
-
-
 def measure(
+    name: str,
     config: Config,
     root: Path,
     display: Callable[[], Plain],
     devices: Collection[int],
     clusters: Collection[Cluster] = (),
     compute_scale: float | None = None,
-) -> PlanMeasurements:
-    """Makes the missing measurements in a `claimed` folder. Where the trial of the recommended run fails, the next is tried.
+) -> Plan:
+    """Makes the missing measurements of a plan called `name` in a `claimed` folder, and plans.
+
+    Where the trial of the recommended run fails, the next is tried.
 
     Raises:
       InputError: the base run does not reach the target, the data have too few samples, or the folder is of another plan.
@@ -99,7 +88,8 @@ def measure(
     base, steps = work.base_run()
     references = {one.reference_batch for one in clusters if one.reference_step_s and compute_scale is None}
     times = work.step_times(references, max_devices)
-    first, second = (work.short_run(base, steps, *short) for short in ((*WEAK_RUN, MAX_COSTS[0]), (*LINEAR_RUN, MAX_COSTS[1])))
+    first = work.short_run(base, steps, *WEAK_RUN, MAX_COSTS[0])
+    second = work.short_run(base, steps, *LINEAR_RUN, MAX_COSTS[1])
     curve, weak, exponent = base.curve(stop), None, None
     if first and (found := step_ratios.steps_at_equal_loss(curve, steps, first.curve(stop))):
         weak = step_ratios.weak_ratio(*found)
@@ -110,7 +100,7 @@ def measure(
     ratios = Ratios(weak, exponent, steps, step_ratios.remaining_fall(curve, steps, stop.cost(stop.target)))
 
     def table(rows: Collection[Timing]) -> StepTimes:
-        return StepTimes(*map(tuple, zip(*((row.samples, row.median_s) for row in sorted(rows)), strict=True)))
+        return StepTimes(*zip(*((row.samples, row.median_s) for row in sorted(rows)), strict=True))
 
     blocks, seen = table(times.train), {one.record.global_batch: one.step_s for one in (base, first, second) if one}
     measured = Measured(
@@ -148,16 +138,30 @@ def measure(
         f"Measuring took {total:.0f} epochs and {time_text(total_s)}: {total / len(base.epochs):.1f} times the base run's "
         f"{len(base.epochs)} epochs, {total_s / base_s:.1f} times its {time_text(base_s)}, compiling included.",
     ]
-    return PlanMeasurements(
+    warnings = [busy] * (spread > step_times.MAX_SPREAD) + work.warnings
+    if left_out := sorted(n for n in devices if n > work.samples):
+        warnings.append(f"{', '.join(map(str, left_out))} devices are left out: there are {work.samples} training samples")
+    runs = sum(one is not None for one in (weak, exponent))
+    beside = f" and {runs} short run{'s' * (runs > 1)} beside it" if runs else " alone, so they are uncertain"
+    return Plan(
+        title=f"Plan: {name}",
         measured=measured,
-        forecasts=forecasts,
-        device_kind=work.device_kind,
-        target=stop.target,
         metric=stop.monitor,
-        curves={base.record.global_batch: [row.value(stop.monitor) for row in base.epochs]},
+        target=stop.target,
+        forecasts=forecasts,
+        basis=f"a run at batch {batch}{beside}",
+        device_kind=work.device_kind,
+        precision=config.precision,
         facts=facts,
-        warnings=[busy] * (spread > step_times.MAX_SPREAD) + work.warnings,
-        costs={
+        warnings=warnings,
+        content={
+            "config": name,
+            "precision": config.precision,
+            "curves": {base.record.global_batch: [row.value(stop.monitor) for row in base.epochs]},
+        },
+        evidence={
+            "device": work.device_kind,
+            "precision": config.precision,
             "base_run": {"epochs": len(base.epochs), "seconds": base_s},
             "epochs": work.epochs,
             "seconds": work.seconds,

@@ -7,7 +7,7 @@ all measurements depend on.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import remove_empty
 from gmmae.training.records import Epoch, Record, epoch_ends
 from gmmae.training.workdir import alone, os_errors_as_input_errors
-
-T = TypeVar("T")
 
 VERSION = 7
 """Of the format of `measured.json`."""

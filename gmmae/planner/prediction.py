@@ -53,7 +53,7 @@ def planned_strategies() -> list[str]:
     return [
         name
         for name, strategy in known
-        if not (strategy.grows_in_a_run or strategy.local) and strategy.optimizer is strategies.as_configured
+        if not (strategy.doubles_after or strategy.local) and strategy.optimizer is strategies.as_configured
     ]
 
 
@@ -72,11 +72,6 @@ class Measured(NamedTuple):
     failed_trials: tuple[tuple[int, float, bool], ...] = ()  # `Prediction.attempt` of each
     whole_epochs: bool = True  # whether a run ends with an epoch; otherwise an epoch is a step here
     tested_batches: tuple[float, float] = (1, math.inf)  # beyond which no batch but the base batch is proposed
-
-    @property
-    def base_steps(self) -> float:
-        """Of the base run, to the target."""
-        return self.steps[self.optim.batch_size]
 
     def epoch_steps(self, batch: float | np.ndarray) -> np.ndarray:
         """The steps of an epoch at a global batch."""
@@ -135,7 +130,8 @@ class Forecast(NamedTuple):
 
 def batch_rule(measured: Measured) -> BatchRule:
     """The hyperbola through the base batch and twice that, or the largest measured one, and a step's time as a line."""
-    batch, steps = measured.optim.batch_size, measured.base_steps
+    batch = measured.optim.batch_size
+    steps = measured.steps[batch]
     larger = max(2 * batch, *measured.steps)
     few, times = median_steps(measured, larger), larger / batch
     smin = max((times * few - steps) / (times - 1), 1e-3 * steps)
@@ -153,11 +149,9 @@ class DeviceGroup(NamedTuple):
 
     def epoch_range_s(self, batch: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The least and the most seconds of an epoch with validation, which differ where a step was not measured."""
-        m, nothing = self.measured, (np.zeros(()), np.zeros(()))
-        steps_s = (
-            cost.seconds_range(m.train, np.ceil(np.asarray(batch) / self.devices)) if m.train else 2 * (np.array(math.nan),)
-        )
-        passes_s = cost.seconds_range(m.passes, math.ceil(m.validation / self.devices)) if m.passes else nothing
+        m = self.measured
+        steps_s = cost.seconds_range(m.train, np.ceil(np.asarray(batch) / self.devices)) if m.train else (math.nan, math.nan)
+        passes_s = cost.seconds_range(m.passes, math.ceil(m.validation / self.devices)) if m.passes else (0.0, 0.0)
         least, most = (
             m.epoch_steps(batch) * (self.scale * step_s + self.reduce_s) + self.scale * pass_s
             for step_s, pass_s in zip(steps_s, passes_s, strict=True)
@@ -259,15 +253,17 @@ def forecast(
     powers = [2**i for i in range(devices[-1].bit_length())] if measured.train else []
     listed = tuple(best_batch(measured, device_group(measured, cluster, n, compute_scale)) for n in powers)
     optim = replace(measured.optim, best_batches=listed)
-    batches = {n: strategies.resolve(BEST_BATCH, optim, n, measured.samples).stages[0].batch for n in devices if listed}
-    base = strategies.resolve("strong", measured.optim, 1, measured.samples).stages[0]
+
+    def stage(name: str, n: int) -> Stage:
+        return strategies.resolve(name, optim, n, measured.samples).stages[0]
+
+    base, batches = stage("strong", 1), {n: stage(BEST_BATCH, n).batch for n in devices if listed}
     draw = cache(lambda path: draw_run(measured, path))
     strong = {n: _times(machine, draw(base), base) for n, machine in machines.items() if n <= base.batch}
     alone_s, quantiles = float(np.median(strong[1])), ((1 - INTERVAL_LEVEL) / 2, 0.5, (1 + INTERVAL_LEVEL) / 2)
     cells: list[Prediction] = []
     for n, name in itertools.product(devices, names):
-        path = strategies.resolve("strong" if name == BEST_BATCH else name, measured.optim, n, measured.samples).stages[0]
-        path = path._replace(batch=batches[n]) if name == BEST_BATCH else path
+        path = stage(name, n)
         if path.batch < n:
             continue
         run, times = draw(path), _times(machines[n], draw(path), path)

@@ -106,22 +106,19 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
       InputError: no device, or more than a node has where the link between nodes is unknown.
     """
     checked_value("devices", devices, PositiveInt)
-    inside = cluster.alpha_intra_s, cluster.beta_intra_bytes_per_s
+    inside = between = cluster.alpha_intra_s, cluster.beta_intra_bytes_per_s
     nodes = math.ceil(devices / cluster.devices_per_node)
-    between = inside if nodes == 1 else _between_nodes(cluster, devices)
+    if nodes > 1:
+        if cluster.alpha_inter_s is None or cluster.beta_inter_bytes_per_s is None:
+            raise InputError(
+                f"devices must be at most the {cluster.devices_per_node} of a node of {cluster.name}, whose link between nodes "
+                f"is unknown; got {devices}: use fewer, or give alpha_inter_s and beta_inter_bytes_per_s in the cluster's file"
+            )
+        between = cluster.alpha_inter_s, cluster.beta_inter_bytes_per_s
     tree = tree_s(min(devices, cluster.devices_per_node), size_bytes, *inside) + tree_s(nodes, size_bytes, *between)
     slowest = (max(inside[0], between[0]), min(inside[1], between[1]))
     ring = ring_s(devices, size_bytes, *slowest)
     return {"ring": ring, "tree": tree, "fastest": min(ring, tree)}[cluster.collective]
-
-
-def _between_nodes(cluster: Cluster, devices: int) -> tuple[float, float]:
-    if cluster.alpha_inter_s is None or cluster.beta_inter_bytes_per_s is None:
-        raise InputError(
-            f"devices must be at most the {cluster.devices_per_node} of a node of {cluster.name}, whose link between nodes is "
-            f"unknown; got {devices}: use fewer, or give alpha_inter_s and beta_inter_bytes_per_s in the cluster's file"
-        )
-    return cluster.alpha_inter_s, cluster.beta_inter_bytes_per_s
 
 
 def spent(cluster: Cluster | None, device_s: float) -> dict[str, float]:
@@ -177,7 +174,7 @@ class StepTimes(NamedTuple):
           InputError: a batch outside of them, or no times of increasing batches.
         """
         increasing = list(self.batches) == sorted(set(self.batches))
-        timed = len(self.seconds) == len(self.batches) > 0 and all(math.isfinite(s) and s > 0 for s in self.seconds)
+        timed = len(self.seconds) == len(self.batches) > 0 and all(0 < s < math.inf for s in self.seconds)
         if not (increasing and timed):
             raise InputError(f"step times must be a positive time for each of increasing batches; got {tuple(self)}")
         low, high = min(self.batches), max(self.batches)

@@ -151,14 +151,9 @@ class ScalingStrategy(NamedTuple):
         """Whether the batch follows the number of devices."""
         return len({self.batch(optim, devices) for devices in (1, 2, 32)}) > 1
 
-    @property
-    def grows_in_a_run(self) -> bool:
-        """Whether the batch changes between epochs."""
-        return self.doubles_after is not None
-
     def first_batch(self, optim: OptimConfig, devices: int) -> int:
         """Of the first epoch, for a large training set."""
-        return optim.batch_size if self.grows_in_a_run else self.batch(optim, devices)
+        return optim.batch_size if self.doubles_after else self.batch(optim, devices)
 
     def stage(self, optim: OptimConfig, batch: int, first_epoch: int = 1, devices: int = 1) -> Stage:
         """The part of a run with a global batch."""
@@ -255,7 +250,7 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     wanted = chosen.batch(optim, devices)
     end = chosen.largest_batch(optim)
     largest = int(min(wanted, samples, end))
-    first = min(optim.batch_size, samples) if chosen.grows_in_a_run else largest
+    first = min(optim.batch_size, samples) if chosen.doubles_after else largest
     stages = [chosen.stage(optim, first, devices=devices)]
     for epoch in sorted(chosen.doubles_after(optim)) if chosen.doubles_after else ():
         if stages[-1].batch < largest:

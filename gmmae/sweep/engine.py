@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -47,9 +47,6 @@ No key of `run.stop` may where a computed run would have ended earlier.
 RUNS_FAILED = 4
 """Exit code of a sweep with crashed or timed-out runs. Diverged and collapsed runs are results."""
 
-Request = dict[str, list[int]]
-"""Batches of a step of `training`, and sample counts of a pass of `validation`."""
-
 
 def sweep(
     config: SweepConfig,
@@ -82,17 +79,21 @@ def sweep(
         if grid:
             _train(config, folder, display, samples, retry, signals)
         records = folder.read_all(config, samples)
-        untimed = _measure(config, folder, display, _timing_requests(config, records, reference_batches), signals)
+        untimed = _measure(config, folder, display, records, reference_batches, signals)
         if records:
             display.say(outcome_table(config, records))
+        failed = [record for record in records if record.outcome in FAILED]
         if grid:
-            display.say(_summary(records, len(grid)))
+            ended = dict(Counter(record.outcome for record in records).most_common())
+            counts = ended | {"not computed": len(grid) - len(records)}
+            states = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+            lines = [f"  {record.key.name} {record.outcome}: {record.message}" for record in failed]
+            display.say("\n".join([f"{len(grid)} run{'s' * (len(grid) > 1)}: {states}", *lines]))
         if signals.reason:
             display.say("the same command continues the sweep")
             return stop_reasons.EXIT_CODES[signals.reason]
         for log in untimed:
             display.say(f"{log.parent.name} failed: {workers.last_words(log, 1) or 'no output'} ({log})")
-        failed = any(record.outcome in FAILED for record in records)
         if failed:
             display.say("--retry computes crashed and timed-out runs again")
         return RUNS_FAILED if failed or untimed or len(records) < len(grid) else 0
@@ -101,13 +102,6 @@ def sweep(
 def interrupted(code: int) -> bool:
     """Whether an exit code means that the sweep was interrupted."""
     return code in map(stop_reasons.EXIT_CODES.get, stop_reasons.INTERRUPTED)
-
-
-def _summary(records: Sequence[RunRecord], total: int) -> str:
-    counts = dict(Counter(record.outcome for record in records).most_common()) | {"not computed": total - len(records)}
-    lines = [f"{total} run{'s' * (total > 1)}: {', '.join(f'{count} {outcome}' for outcome, count in counts.items() if count)}"]
-    lines += [f"  {record.key.name} {record.outcome}: {record.message}" for record in records if record.outcome in FAILED]
-    return "\n".join(lines)
 
 
 def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool, signals: Signals) -> None:
@@ -183,33 +177,30 @@ def _tidy(config: SweepConfig, folder: SweepDir, ended: Iterable[RunRecord]) -> 
             shutil.rmtree(folder.run(record.path).checkpoints, ignore_errors=True)  # the next call removes the rest
 
 
-def _timing_requests(
-    config: SweepConfig, records: Sequence[RunRecord], reference_batches: Collection[int]
-) -> dict[int, Request]:
-    timing = config.timing
+def _measure(
+    config: SweepConfig,
+    folder: SweepDir,
+    display: SweepDisplay,
+    records: Sequence[RunRecord],
+    reference_batches: Collection[int],
+    signals: Signals,
+) -> list[Path]:
+    """Times the steps of `training` and the passes of `validation` that are missing. Returns the logs of what failed."""
+    timing, requests, failed = config.timing, dict[int, dict[str, list[int]]](), []
+    known = [record.record for record in records if record.record is not None]
     if config.mode == "throughput":
-        requests = {}
         for n in sorted(config.devices):
             weak = {batch * n for batch in timing.device_batches}
             strong = {batch for batch in timing.global_batches if batch >= n}
             requests[n] = {step_times.TRAINING: sorted(weak | strong)}
-        return requests
-    known = [record.record for record in records if record.record is not None]
-    if config.mode == "measured" or not known:
-        return {}
-    validation = {math.ceil(known[0].validation_samples / n) for n in config.devices}
-    trained = {plan.device_batch for record in known for plan in stage_plans(record)}
-    batches = trained | {config.run.optim.batch_size, *reference_batches}
-    return {1: {step_times.TRAINING: sorted(batches), step_times.VALIDATION: sorted(validation)}}
-
-
-def _measure(
-    config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: Mapping[int, Request], signals: Signals
-) -> list[Path]:
-    failed = []
+    elif config.mode == "virtual" and known:
+        validation = {math.ceil(known[0].validation_samples / n) for n in config.devices}
+        trained = {plan.device_batch for record in known for plan in stage_plans(record)}
+        batches = trained | {config.run.optim.batch_size, *reference_batches}
+        requests[1] = {step_times.TRAINING: sorted(batches), step_times.VALIDATION: sorted(validation)}
     for n, request in requests.items():
         timings, name = step_times.read(folder.step_times(n)), folder.step_times(n).stem
-        tried = timings.tried if timings and timings.timing == step_times.settings(config.timing) else set()
+        tried = timings.tried if timings and timings.timing == step_times.settings(timing) else set()
         if signals.reason or {f"{what} of {count}" for what in request for count in request[what]} <= tried:
             continue
         log, began = folder.log(name), time.monotonic()

@@ -19,7 +19,7 @@ FAST = Cluster("Fast", "cpu", 8, 1e-9, 1e15, 1e-9, 1e15)
 def plan(root, devices=(1, 2), clusters=(), scale=None, **changes):
     options = {"stop__target": 0.5, "stop__max_epochs": 200} | changes
     with claimed(root):
-        return measure(small(**options), root, lambda: IDLE, devices, clusters, scale)
+        return measure("mine", small(**options), root, lambda: IDLE, devices, clusters, scale)
 
 
 def tried_plan(root, **laboratory):
@@ -67,7 +67,7 @@ def test_what_is_recommended_has_been_tried_and_a_failed_trial_gives_way_to_the_
     rate = small().optim.learning_rate
     assert any(tried == pytest.approx(8 * rate) for _, tried, _ in found.measured.failed_trials)
     assert rate < best.learning_rate < 8 * rate
-    tried = [name for name in found.costs["epochs"] if name.startswith("trial of ")]
+    tried = [name for name in found.evidence["epochs"] if name.startswith("trial of ")]
     assert len(tried) == 1 + len(found.measured.failed_trials)
     assert f"trial of {best.scaling} with batch {best.batch} and " in tried[-1]
 
@@ -83,7 +83,7 @@ def test_what_does_not_fit_into_the_memory_of_a_device_is_not_tried(tmp_path):
     found, best = tried_plan(tmp_path, known_memory=4)
     assert best.batch <= 4 * best.devices
     assert any("does not fit; 8 samples on a device need 8 of 4 GB" in fact for fact in found.facts)
-    assert all(batch <= 32 for batch in (int(name.split()[5]) for name in found.costs["epochs"] if name.startswith("trial")))
+    assert all(batch <= 32 for batch in (int(name.split()[5]) for name in found.evidence["epochs"] if name.startswith("trial")))
 
 
 @pytest.mark.parametrize("name", ["version of gmmae", "configuration", "data", "device"])

@@ -34,8 +34,8 @@ def answer(folder, call, laboratory):
     stop = {"stop__target": call["target"], "stop__max_epochs": call["max_epochs"], "stop__patience_epochs": call["patience"]}
     try:
         with laboratory, claimed(folder):
-            found = measure(small(**stop), folder, lambda: IDLE, call["devices"], call["clusters"])
-            return found._replace(costs=found.costs["epochs"], facts=found.facts[:-1])
+            found = measure("mine", small(**stop), folder, lambda: IDLE, call["devices"], call["clusters"])
+            return found._replace(evidence=found.evidence["epochs"], facts=found.facts[:-1])
     except InputError as error:
         return str(error).replace(str(folder), "FOLDER")
 
