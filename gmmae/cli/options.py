@@ -26,13 +26,13 @@ from gmmae.cli.arguments import (
     parse_train,
     parse_with_config,
 )
-from gmmae.config.rules import PositiveFloat, PositiveInt, Rule, Seed, Text, at_least, between, distinct, increasing
+from gmmae.config.rules import PositiveFloat, PositiveInt, Rule, Seed, Text, between, increasing
 from gmmae.config.schema import DistributedConfig, Mode
 from gmmae.data.settings import Cache, Crop, DataConfig
+from gmmae.sweep.grid import Clusters, Counts
 
 BATCH = between(1, 10**9)
 Batches = Annotated[tuple[int, ...], Rule(f"numbers of {BATCH.words}", lambda batches: all(map(BATCH.holds, batches)))]
-Devices = Annotated[tuple[int, ...], distinct(at_least(1))]
 Limits = Annotated[tuple[float, float], Rule("in order", lambda limits: limits[0] <= limits[1])]
 OddWidth = Annotated[int, Rule("an odd number of 1 to 10001", lambda width: width in range(1, 10_002, 2))]
 Size = Annotated[int, between(4, 512)] | Literal["auto"]
@@ -61,9 +61,8 @@ class PlanArguments(TrainArguments):
     lists the options of that.
     """
 
-    # TOML files, or names of those in configs/clusters, such as h100
-    clusters: Annotated[tuple[str, ...], Rule("at least one", bool)] = ("h200_nvlink",)
-    devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
+    clusters: Clusters = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters, such as h100
+    devices: Counts = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
     scale_compute: PositiveFloat | None = None  # seconds on a cluster's device for one second measured; none: as its file says
 
 
@@ -100,7 +99,7 @@ class CurvesArguments(Options):
     smooth: OddWidth = 3  # each value becomes the median of this number of successive values; 1: none
     samples: Annotated[int, between(1, 10**12)] | None = None  # training samples; logs that count epochs need it; none: unknown
     batch_size: Annotated[int, BATCH] | None = None  # base batch B of strong and weak scaling; none: the smallest of the curves
-    devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to predict for
+    devices: Counts = (1, 2, 4, 8, 16, 32)  # numbers of devices to predict for
     # batch on one device = seconds of a training step, such as 32=0.0021 128=0.0060; default: those of logs with a clock
     step_times: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, such as h100, for the all-reduce

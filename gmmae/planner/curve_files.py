@@ -94,6 +94,7 @@ class Log(NamedTuple):
     names: list[str]  # of columns
     rows: Rows
     columns: Columns
+    in_epochs: bool  # whether the column of the step counts epochs
     metric: str
 
 
@@ -119,7 +120,7 @@ def read_curves(
         raise InputError(
             f"--batches must be one for each of the {len(logs)} curves, in their order; got {len(batches)} for {order}"
         )
-    if log := next((log for log in logs if samples is None and _in_epochs(log)), None):
+    if log := next((log for log in logs if samples is None and log.in_epochs), None):
         raise InputError(
             f"--step-column must count steps of the optimiser, which the law needs; got {log.columns.step!r} in {log.name}: "
             "give --samples, of which an epoch has ceil(samples / batch) steps, or add a column of steps"
@@ -168,6 +169,7 @@ def _logs(path: Path, columns: Columns) -> list[Log]:
             names,
             rows,
             columns._replace(loss=one),
+            (columns.step or "").casefold() in EPOCHS,
             columns.loss or ("loss" if is_run else of_training if one == "loss" else _metric(one)),
         )
         for one in losses
@@ -199,10 +201,6 @@ def _losses(path: Path, names: Sequence[str]) -> list[str]:
             f"{path} must have a column of a loss; it has {there}: set --loss-column, or mend the line of the names"
         )
     return losses
-
-
-def _in_epochs(log: Log) -> bool:
-    return (log.columns.step or "").casefold() in EPOCHS
 
 
 def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
@@ -237,7 +235,7 @@ def _curve(log: Log, batch: int | None, samples: int | None) -> Curve:
             "--batches"
         )
     step_s = _step_s(log)
-    if _in_epochs(log):
+    if log.in_epochs:
         steps, step_s = _in_steps(log, steps, math.ceil((samples or 0) / sizes[0])), None
     return Curve(path, int(sizes[0]), tuple(steps), values, *_rate(log, rates), log.metric, step_s)
 

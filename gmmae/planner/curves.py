@@ -79,7 +79,8 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
     hardest = hardest_level(smoothed, stop)
     target = hardest if stop.target is None else stop.target
     base = base_batch or min(curve.batch for curve in curves)
-    reached, remaining_fall, logs, warnings, ends = [], [], defaultdict[int, list[float]](list), [], []
+    reached, warnings, ends = [], [], []
+    logs, falls = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
     for curve, values in zip(curves, smoothed, strict=True):
         costs = [stop.cost(value) for value in values]
         path = MetricCurve(np.array([0.0, *curve.steps]), np.array([costs[0], *costs]))
@@ -102,8 +103,8 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
         validations = sum(step < steps for step in curve.steps)
         reached.append((curve, steps, validations))
         logs[curve.batch].append(math.log(steps))
-        remaining_fall.append(step_ratios.remaining_fall(path, steps, stop.cost(target)))
-        last, following = ([0.0, *curve.steps, steps][i] for i in (validations, validations + 1))
+        falls[curve.batch].append(step_ratios.remaining_fall(path, steps, stop.cost(target)))
+        last, following = [0.0, *curve.steps, steps][validations : validations + 2]
         if validations < MIN_VALIDATIONS or following - last > MAX_GAP * steps:
             warnings.append(
                 f"each curve should have {MIN_VALIDATIONS} validations or more before the target, and one close to it; "
@@ -119,8 +120,8 @@ def read_evidence(curves: Sequence[Curve], stop: StopConfig, smooth: int, base_b
     weak, level = np.polyfit([step_ratios.shape(math.log2(batch / base)) for batch, _ in pairs], [log for _, log in pairs], 1)
     means = {batch: float(np.mean(group)) for batch, group in sorted(logs.items())}
     nearest = min(means, key=lambda batch: abs(math.log(batch / base)))
-    flat = float(np.mean([fall for fall, (curve, _, _) in zip(remaining_fall, reached, strict=True) if curve.batch == nearest]))
-    ratios = Ratios(min(float(weak), step_ratios.MAX_WEAK_RATIO), None, math.exp(level), flat)
+    fall = float(np.mean(falls[nearest]))
+    ratios = Ratios(min(float(weak), step_ratios.MAX_WEAK_RATIO), None, math.exp(level), fall)
     follows = _is_plausible(means)
     if len(means) == 2:
         warnings.append("two batches fit any law of this form: a third batch would test it")

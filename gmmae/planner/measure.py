@@ -27,7 +27,7 @@ from gmmae.scaling.cost import Cluster, StepTimes, as_in_runs, seconds_range, ti
 from gmmae.scaling.identity import identity_fields
 from gmmae.sweep import step_times, throughput
 from gmmae.sweep.grid import TimingConfig
-from gmmae.sweep.step_times import Timing, Timings
+from gmmae.sweep.step_times import Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -98,11 +98,7 @@ def measure(
         factor = second.record.global_batch / base.record.global_batch
         exponent = step_ratios.rate_exponent(found, weak, (factor, factor))
     ratios = Ratios(weak, exponent, steps, step_ratios.remaining_fall(curve, steps, stop.cost(stop.target)))
-
-    def table(rows: Collection[Timing]) -> StepTimes:
-        return StepTimes(*zip(*((row.samples, row.median_s) for row in sorted(rows)), strict=True))
-
-    blocks, seen = table(times.train), {one.record.global_batch: one.step_s for one in (base, first, second) if one}
+    blocks, seen = step_times.table(times.train), {one.record.global_batch: one.step_s for one in (base, first, second) if one}
     measured = Measured(
         samples=work.samples,
         validation=work.validation,
@@ -111,7 +107,7 @@ def measure(
         steps={base.record.global_batch: steps},
         ratios=ratios,
         train=as_in_runs(blocks, _without_validations(blocks, seen, work.samples, stop.validate_every_steps)),
-        passes=table(times.validation),
+        passes=step_times.table(times.validation),
         gradient_bytes=float(base.record.parameters * (8 if config.precision == "float64" else 4)),
     )
     tried: set[tuple[int, float, bool]] = {(batch, config.optim.learning_rate, False)}
@@ -262,14 +258,17 @@ class _Work:
         file, seconds = self.root / "step_times.json", self._kept["seconds"]
         if (kept := step_times.read(file)) and kept.timing["steps"] * kept.timing["blocks"] < timing.steps * timing.blocks:
             kept = None
-        have, done = ({row.samples for row in rows} for rows in ((kept.train, kept.validation) if kept else ((), ())))
-        if kept is None or batches - have or validation - done:
+        train, passes, failed = (kept.train, kept.validation, kept.failed) if kept else ([], [], {})
+        missing = sorted(batches - {row.samples for row in train}), sorted(validation - {row.samples for row in passes})
+        if kept is None or any(missing):
             if "step times" not in seconds:
                 self.say("measuring step times")
             began = time.perf_counter()
             config = changed(self.config, seed=0)  # a seed takes a compilation, and no time
             setup = compilation.prepare(config, cache=self._cache)
-            kept = step_times.merged(kept, throughput.measure(setup, sorted(batches - have), sorted(validation - done), timing))
+            found = throughput.measure(setup, *missing, timing)
+            train, passes = sorted(train + found.train), sorted(passes + found.validation)
+            kept = found._replace(train=train, validation=passes, failed=failed | found.failed)
             step_times.write(file, kept)
             seconds["step times"] = seconds.get("step times", 0.0) + time.perf_counter() - began
             write_text(self.root / "measured.json", json.dumps(self._kept, indent=1) + "\n")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gmmae.scaling.cost import StepTimes
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system import json_files
 from gmmae.system.files import write_text
@@ -63,14 +64,10 @@ def settings(timing: TimingConfig) -> dict[str, int]:
     return {"warmup_steps": timing.warmup_steps, "steps": timing.steps, "blocks": timing.blocks}
 
 
-def merged(earlier: Timings | None, later: Timings) -> Timings:
-    """Both as one, of which the later takes precedence."""
-    if earlier is None:
-        return later
-    train = {row.samples: row for row in (*earlier.train, *later.train)}
-    validation = {row.samples: row for row in (*earlier.validation, *later.validation)}
-    failed = earlier.failed | later.failed
-    return later._replace(train=sorted(train.values()), validation=sorted(validation.values()), failed=failed)
+def table(rows: Sequence[Timing]) -> StepTimes:
+    """The medians by samples."""
+    rows = sorted(rows)
+    return StepTimes(tuple(row.samples for row in rows), tuple(row.median_s for row in rows))
 
 
 def write(path: Path, timings: Timings) -> None:

@@ -74,9 +74,9 @@ def note_end(folder: SweepDir, pid: int, code: int) -> str:
         how = f"{describe(code)}: {last_words(log, code) or 'no output'} ({log})"
         if code == StorageError.exit_code:
             path.unlink(missing_ok=True)
-            said = _last_lines(log)[-1:]
-            if said and said[0].startswith("error: "):
-                raise StorageError(f"{said[0].removeprefix('error: ')} ({log})")
+            said = next(reversed(_last_lines(log)), "")
+            if said.startswith("error: "):
+                raise StorageError(f"{said.removeprefix('error: ')} ({log})")
             raise StorageError(  # the log has no room either
                 f"{folder.root} must have space for what {name} writes; a write failed: make room, and give the command again"
             )

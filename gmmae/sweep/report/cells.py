@@ -17,7 +17,7 @@ import numpy as np
 
 from gmmae.data.grouped import Estimate
 from gmmae.scaling import cost
-from gmmae.scaling.cost import Cluster, StepTimes
+from gmmae.scaling.cost import Cluster
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep import step_times
 from gmmae.sweep.grid import RunKey, SweepConfig
@@ -172,10 +172,7 @@ def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: R
 
     epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
     """
-    train, passes = (
-        StepTimes(tuple(row.samples for row in sorted(rows)), tuple(row.median_s for row in sorted(rows)))
-        for rows in (timings.train, timings.validation)
-    )
+    train, passes = map(step_times.table, (timings.train, timings.validation))
     try:
         passes_s = passes.at(math.ceil(record.validation_samples / record.devices))
     except InputError as error:
