@@ -94,12 +94,10 @@ def epoch_order(seed: int, epoch: int, samples: int) -> Int32[np.ndarray, " samp
 
 def shard_samples(order: Int32[np.ndarray, " samples"], plan: BatchPlan, dtype: str = "float32") -> ShardedIndices:
     """Divides the samples, in their order, into steps, and each step into consecutive samples for the devices."""
-    counts, by_device = plan.counts, (-1, plan.devices, plan.device_batch)
-    indices = np.zeros((len(counts), plan.devices * plan.device_batch), np.int32)
-    weights = np.zeros(indices.shape, dtype)
-    for step, count in enumerate(counts):
-        first = step * plan.batch
-        indices[step] = order[first]
-        indices[step, :count] = order[first : first + count]
-        weights[step, :count] = plan.devices / count
+    counts, by_device = plan.counts[:, None], (-1, plan.devices, plan.device_batch)
+    firsts = plan.batch * np.arange(plan.steps)[:, None]
+    slots = np.arange(plan.devices * plan.device_batch)
+    real = slots < counts
+    indices = order[firsts + slots * real].astype(np.int32)
+    weights = (real * plan.devices / counts).astype(dtype)
     return ShardedIndices(indices.reshape(by_device).swapaxes(0, 1).copy(), weights.reshape(by_device).swapaxes(0, 1).copy())

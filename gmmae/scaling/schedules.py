@@ -19,8 +19,9 @@ def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
     """
     optim, peak = stage.optim, stage.learning_rate
     warmup_steps = stage.warmup_epochs * steps_per_epoch
-    constant = optax.constant_schedule(peak)
-    warm = optax.linear_schedule(optim.learning_rate, peak, warmup_steps) if warmup_steps else constant
+    warm = optax.constant_schedule(peak)
+    if warmup_steps:
+        warm = optax.linear_schedule(optim.learning_rate, peak, warmup_steps)
     factors: list[optax.Schedule] = []
     if optim.decay_epochs:
         decays = {epoch * steps_per_epoch: optim.decay_factor for epoch in optim.decay_epochs}
@@ -29,6 +30,4 @@ def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
         factors.append(optax.linear_schedule(1 / ramp, 1.0, ramp - 1))
     if cosine := (optim.cosine_epochs or 0) * steps_per_epoch:
         factors.append(optax.cosine_decay_schedule(1.0, cosine, COSINE_END))
-    if not factors:
-        return warm
     return lambda step: math.prod((factor(step) for factor in factors), start=warm(step))

@@ -151,10 +151,6 @@ class ScalingStrategy(NamedTuple):
         """Whether the batch follows the number of devices."""
         return len({self.batch(optim, devices) for devices in (1, 2, 32)}) > 1
 
-    def first_batch(self, optim: OptimConfig, devices: int) -> int:
-        """Of the first epoch, for a large training set."""
-        return optim.batch_size if self.doubles_after else self.batch(optim, devices)
-
     def stage(self, optim: OptimConfig, batch: int, first_epoch: int = 1, devices: int = 1) -> Stage:
         """The part of a run with a global batch."""
         k = batch / optim.batch_size

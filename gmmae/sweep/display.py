@@ -14,9 +14,6 @@ from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import FAILED, RunRecord
 from gmmae.system import stop_reasons
 
-COLOURS = {"reached": "green", stop_reasons.MAX_EPOCHS: "default"}
-"""By the first word of an ended run's state; all others are red."""
-
 EPOCH_LINES_S = 10.0
 """Between two lines on the epochs of one run."""
 
@@ -101,7 +98,7 @@ class SweepDisplay:
         left = f"about {duration(left_s)} left" if left_s else ""
         self.bar.update(task.id, description=self._counts(), left=left)
         text = outcome_text(first)
-        colour = next((colour for word, colour in COLOURS.items() if text.startswith(word)), "red")
+        colour = "green" if text.startswith("reached") else "default" if text.startswith(stop_reasons.MAX_EPOCHS) else "red"
         took = f", {duration(first.record.clocks['total_s'])}" if first.record and "total_s" in first.record.clocks else ""
         counts: dict[str, list[str]] = defaultdict(list)
         for record in records[1:]:

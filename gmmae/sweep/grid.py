@@ -157,7 +157,9 @@ def left_out(config: SweepConfig) -> list[str]:
 
 
 def _batch(config: SweepConfig, scaling: str, devices: int) -> int:
-    return strategies.strategy(scaling).first_batch(config.run.optim, devices)
+    """Of the first epoch, for a large training set."""
+    chosen, optim = strategies.strategy(scaling), config.run.optim
+    return optim.batch_size if chosen.doubles_after else chosen.batch(optim, devices)
 
 
 def run_config(config: SweepConfig, key: RunKey) -> Config:
@@ -194,10 +196,18 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
     for key in run_keys(config):
         strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, samples)
         plan = plan_batches(samples, strategy.stages[0].batch, key.devices)
-        rate = strategies.learning_rate_text(strategy.stages[0])
-        sizes = (strategy.batch_text(), str(plan.device_batch), str(plan.padding))
         same = first.setdefault(path_of(config, key, samples), key.name)
-        rows.append((key.name, *sizes, rate, str(plan.steps), "" if same == key.name else same))
+        rows.append(
+            (
+                key.name,
+                strategy.batch_text(),
+                str(plan.device_batch),
+                str(plan.padding),
+                strategies.learning_rate_text(strategy.stages[0]),
+                str(plan.steps),
+                "" if same == key.name else same,
+            )
+        )
     return rows
 
 
