@@ -26,13 +26,7 @@ from gmmae.workloads import configuration, registry
 T = TypeVar("T")
 
 Folder = Annotated[Path, Positional, arg(metavar="FOLDER")]
-Generated = Annotated[Path, Positional, arg(metavar="GENERATED")]
-Name = Annotated[str, Positional, arg(metavar="NODULE")]
-Real = Annotated[Path, Positional, arg(metavar="REAL")]
 Run = Annotated[Path, Positional, arg(metavar="RUN")]
-Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
-Files = Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")]
-Scans = Annotated[Path, Positional, arg(metavar="SCANS")]
 
 MISSING: Any = tyro.MISSING
 """The default of a required argument."""

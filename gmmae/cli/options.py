@@ -9,16 +9,12 @@ from typing import Annotated, Any, Literal
 
 from gmmae.cli.arguments import (
     MISSING,
-    Files,
     Folder,
-    Generated,
-    Name,
     Options,
-    Real,
+    Positional,
     Run,
-    Runs,
-    Scans,
     TrainArguments,
+    arg,
     data_section,
     parse,
     parse_on_run,
@@ -128,7 +124,7 @@ class DescribeArguments(Options):
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     # volumes with a nodule in the middle; or a folder with a nodules.csv; or one shaped like LUNA16, of which each nodule is
     # described; or an .npz of volumes. Without any, the data of RUN, or those of --data.source and --data.root.
-    files: Files = ()
+    files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")] = ()
     out: Path = MISSING  # the folder to write; new or empty, or an earlier description, which is replaced
     refine: Annotated[int, between(0, 100_000)] = 0  # steps of Adam that refine each mixture; more than 120 gain little
 
@@ -142,7 +138,8 @@ class ClassifyArguments(Options):
     """
 
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
-    runs: Runs = ()  # further runs that differ from it in their seed only; results are means over all runs
+    # further runs that differ from it in their seed only; results are means over all runs
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")] = ()
     label_column: Text | None = None  # column of the CSV with the labels; none: the categories
     label_at_most: float | None = None  # labels up to this number are one of two classes; none: labels are text
     label_at_least: float | None = None  # labels from this number on are the other class; those between are left out
@@ -194,7 +191,8 @@ class InsertArguments(Options):
     """Put nodules, generated or real, into scans shaped like LUNA16's, with annotations, masks and boxes."""
 
     nodules: Folder = MISSING  # cubes with masks and a nodules.csv
-    scans: Scans = MISSING  # .mhd scans, in subset*/ or directly; they are left as they are
+    # .mhd scans, in subset*/ or directly; they are left as they are
+    scans: Annotated[Path, Positional, arg(metavar="SCANS")] = MISSING
     out: Path = MISSING  # the folder to write; empty or new
     per_scan: Annotated[tuple[int, int], increasing(1, 1000)] = (1, 3)  # the fewest and the most nodules in a scan
     seed: Seed = 0  # random seed of the places
@@ -207,8 +205,10 @@ class InsertArguments(Options):
 class JudgeArguments(Options):
     """Judge generated nodules by real ones: similarity, variety and novelty."""
 
-    real: Real = MISSING  # real nodules that the generator was not fitted to, in the form of data.source
-    generated: Generated = MISSING  # generated nodules: a folder of cubes, as `gmmae generate` writes it
+    # real nodules that the generator was not fitted to, in the form of data.source
+    real: Annotated[Path, Positional, arg(metavar="REAL")] = MISSING
+    # generated nodules: a folder of cubes, as `gmmae generate` writes it
+    generated: Annotated[Path, Positional, arg(metavar="GENERATED")] = MISSING
     train: Path | None = None  # real nodules that the generator was fitted to, in the form of REAL; for novelty
     split: Literal["train", "validation", "all"] = "all"  # part of REAL to compare with; the rest is what was fitted
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used, such as RUN/config.toml
@@ -233,7 +233,8 @@ class PrepareArguments(Options):
 class InspectArguments(Options):
     """Show the properties of one nodule, and its central slices."""
 
-    which: Name = MISSING  # the nodule's name, a part that only it has, or its number from 0
+    # the nodule's name, a part that only it has, or its number from 0
+    which: Annotated[str, Positional, arg(metavar="NODULE")] = MISSING
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path = Path("nodule.png")  # the picture to write; new, or an earlier one, which is replaced
     data: DataConfig = field(default_factory=DataConfig)

@@ -201,24 +201,20 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def end_with_parent() -> None:
-    """Ends this process when the one that started it has, even by SIGKILL: then its standard input, a pipe, ends."""
-
-    def wait() -> None:
-        while os.read(0, 1024):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def main(arguments: Sequence[str], train: Train | None = None) -> int:
     """Runs one of the commands."""
     # Slurm may send it to all processes of a job. Only the parent handles it, and then sends SIGTERM.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, raise_interrupted)  # while no run handles it
-    end_with_parent()
+
+    def end_with_parent() -> None:
+        """Even by SIGKILL: then the standard input, a pipe, ends."""
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
     command, root, *rest = arguments
     if command == "runs":
         names = Path(rest[0]).read_text(encoding="utf-8").split()
