@@ -120,7 +120,12 @@ def answer(plan: Plan, forecast: Forecast) -> list[str]:
     within = interval_text(best.seconds_low, best.seconds_high)
     choice = f"On {best.devices} {where}: {name}, about {time_text(best.seconds)} ({within}, 80 %)."
 
-    doubts, basis = _failures(forecast.cells) if plan.device_kind else "", f"predicted from {plan.basis}"
+    doubts, basis = "", f"predicted from {plan.basis}"
+    several = sorted((cell for cell in forecast.cells if cell.devices > 1), key=lambda cell: -cell.devices)
+    if plan.device_kind and several:
+        failing = {cell.scaling: cell.devices for cell in several if cell.probability_of_failure > 0.5}
+        names = [f"{label(name).lower()} from n = {n} on" for name, n in failing.items()]
+        doubts = f"Will most likely fail: {_listed(names)}. " if names else "No strategy is likely to fail. "
     if plan.device_kind and (best.learning_rate, best.batch) == (measured.optim.learning_rate, measured.optim.batch_size):
         basis = "by a run at its batch and learning rate and the scatter between seeds"
     doubts += f"The choice takes {_steps(best)} steps to {plan.metric} {plan.target:g}, 80 %, {basis}."
@@ -145,8 +150,8 @@ def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) 
     compared: dict[int, tuple[Prediction, float, float, float]] = {}
     verdicts: dict[str, list[int]] = defaultdict(list)
     for n in sorted(strong.keys() - {1}):
-        sound = [cell for cell in forecast.cells if cell.devices == n and not cell.failed_trial]
-        if grown := [cell for cell in sound if base < cell.batch <= most]:
+        grown = [cell for cell in forecast.cells if cell.devices == n and base < cell.batch <= most and not cell.failed_trial]
+        if grown:
             one = min(grown, key=lambda cell: cell.expected_s if timed else cell.steps)
             ratio, low, high = prediction.time_ratio(plan.measured, forecast, one, strong[n])
             compared[n] = one, ratio, low, high
@@ -181,13 +186,6 @@ def _question(plan: Plan, forecast: Forecast, strong: Mapping[int, Prediction]) 
 
 def _steps(cell: Prediction) -> str:
     return f"{cell.steps:.0f} ({cell.steps_low:.0f} to {cell.steps_high:.0f})"
-
-
-def _failures(cells: Sequence[Prediction]) -> str:
-    several = sorted((cell for cell in cells if cell.devices > 1), key=lambda cell: -cell.devices)
-    failing = {cell.scaling: cell.devices for cell in several if cell.probability_of_failure > 0.5}
-    names = [f"{label(name).lower()} from n = {n} on" for name, n in failing.items()]
-    return f"Will most likely fail: {_listed(names)}. " if names else "No strategy is likely to fail. " if several else ""
 
 
 def shown(forecast: Forecast) -> list[Prediction]:

@@ -49,10 +49,9 @@ BEST_BATCH = "best-batch"
 
 def planned_strategies() -> list[str]:
     """The strategies with one batch and one optimiser, which the law describes."""
-    known = strategies.STRATEGIES.items()
     return [
         name
-        for name, strategy in known
+        for name, strategy in strategies.STRATEGIES.items()
         if not (strategy.doubles_after or strategy.local) and strategy.optimizer is strategies.as_configured
     ]
 
@@ -75,7 +74,7 @@ class Measured(NamedTuple):
 
     def epoch_steps(self, batch: float | np.ndarray) -> np.ndarray:
         """The steps of an epoch at a global batch."""
-        return np.ceil(self.samples / np.asarray(batch)) if self.whole_epochs else np.ones_like(batch, float)
+        return np.ceil(self.samples / batch) if self.whole_epochs else np.ones_like(batch, float)
 
 
 class BatchRule(NamedTuple):
@@ -150,7 +149,7 @@ class DeviceGroup(NamedTuple):
     def epoch_range_s(self, batch: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The least and the most seconds of an epoch with validation, which differ where a step was not measured."""
         m = self.measured
-        steps_s = cost.seconds_range(m.train, np.ceil(np.asarray(batch) / self.devices)) if m.train else (math.nan, math.nan)
+        steps_s = cost.seconds_range(m.train, np.ceil(batch / self.devices)) if m.train else (math.nan, math.nan)
         passes_s = cost.seconds_range(m.passes, math.ceil(m.validation / self.devices)) if m.passes else (0.0, 0.0)
         least, most = (
             m.epoch_steps(batch) * (self.scale * step_s + self.reduce_s) + self.scale * pass_s
@@ -304,7 +303,7 @@ def forecast(
 def _times(group: DeviceGroup, draws: RunDraws, path: Stage) -> Float[np.ndarray, " draws"]:
     rng, (least, most) = np.random.default_rng([group.devices, path.batch]), group.epoch_range_s(path.batch)
     times = draws.epochs * float(group.epoch_s(path.batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(draws.epochs)))
-    return times * (most / least) ** rng.uniform(-0.5, 0.5, len(times)) if most > least else times
+    return times * (most / least) ** rng.uniform(-0.5, 0.5, len(times))
 
 
 def time_ratio(measured: Measured, forecast: Forecast, one: Prediction, strong: Prediction) -> tuple[float, float, float]:

@@ -98,9 +98,9 @@ def read_cluster(name: str | Path) -> Cluster:
 def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
     """The seconds to sum `size_bytes` over the devices, nodes being filled one after the other.
 
-    Within a node both algorithms have its α and β. Across nodes the ring is flat and goes once through each node, so one
-    message uses a node's link in each direction at a time, and the slowest link's α and β count in every step. The tree is
-    hierarchical: ⌈log2⌉ of a node's devices levels inside it, and ⌈log2⌉ of the nodes levels between them.
+    Within a node both algorithms have its α and β. Across nodes the ring goes once through each node, so one message uses a
+    node's link in each direction at a time, and the slowest link's α and β count in every step. The tree has ⌈log2⌉ of a
+    node's devices levels inside it, and ⌈log2⌉ of the nodes levels between them.
 
     Raises:
       InputError: no device, or more than a node has where the link between nodes is unknown.
@@ -230,11 +230,8 @@ def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.nda
     >>> [of.round(6).tolist() for of in seconds_range(times, np.array([0.5, 1.5, 4.0]))]
     [[2.5, 3.5, 6.0], [3.0, 3.5, 8.0]]
     """
-    samples = np.asarray(samples, float)
     first, last = times.batches[0], times.batches[-1]
     inside = np.interp(samples, times.batches, times.seconds)
-    if np.all((first <= samples) & (samples <= last)):
-        return inside, inside
     a, b = affine(times)
     least = np.where(samples < first, np.minimum(inside, a + b * samples), inside + b * np.maximum(0.0, samples - last))
     return least, np.maximum(least, inside * np.maximum(1.0, samples / last))

@@ -147,10 +147,6 @@ class ScalingStrategy(NamedTuple):
     doubles_after: Callable[[OptimConfig], tuple[int, ...]] | None = None
     local: bool = False
 
-    def grows(self, optim: OptimConfig) -> bool:
-        """Whether the batch follows the number of devices."""
-        return len({self.batch(optim, devices) for devices in (1, 2, 32)}) > 1
-
     def stage(self, optim: OptimConfig, batch: int, first_epoch: int = 1, devices: int = 1) -> Stage:
         """The part of a run with a global batch."""
         k = batch / optim.batch_size
@@ -269,4 +265,6 @@ def require_known(config: Config) -> Config:
 def devices_may_change(config: Config) -> bool:
     """Whether neither batch, learning rate nor replicas follow the devices, so that any number computes the same."""
     chosen = strategy(config.scaling)
-    return config.parallel.simulate_devices is not None or not (chosen.grows(config.optim) or chosen.local)
+    return config.parallel.simulate_devices is not None or (
+        len({chosen.batch(config.optim, devices) for devices in (1, 2, 32)}) == 1 and not chosen.local
+    )
