@@ -102,8 +102,11 @@ def command(options: CurvesArguments) -> None:
     metric, batches = curves[0].metric, ", ".join(map(str, found.steps))
     source = "" if options.target is not None else ", the hardest level that all curves pass by a margin"
     have = f"have the learning rate {rate:g}" if rate else "are taken to have one learning rate"
+    kept = f"The learning rate stays that of the curves{f', {rate:.3g}' if rate else ''}."
     if options.different_rates:
         have = "have learning rates of their own"
+        of_curves = {curve.batch: f"{curve.learning_rate:.3g} at {curve.batch}" for curve in curves if curve.learning_rate}
+        kept = f"The curves' learning rates are {', '.join(of_curves.values()) or 'not in the logs'}."
     limits = [
         f"The linear and the square-root rule, with or without warmup: all curves {have}.",
         "Failures: a curve that reaches its target tells nothing about a higher learning rate.",
@@ -171,10 +174,6 @@ def command(options: CurvesArguments) -> None:
         )
         if holds
     ]
-    kept = f"The learning rate stays that of the curves{f', {rate:.3g}' if rate else ''}."
-    if options.different_rates:
-        of_curves = {curve.batch: f"{curve.learning_rate:.3g} at {curve.batch}" for curve in curves if curve.learning_rate}
-        kept = f"The curves' learning rates are {', '.join(of_curves.values()) or 'not in the logs'}."
     plan = Plan(
         title="Plan from curves",
         measured=measured,

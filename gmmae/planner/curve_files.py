@@ -344,10 +344,10 @@ def _table(path: Path) -> tuple[list[str], Rows]:
 def _trainer_state(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of a Hugging Face trainer, after one with its batch.
 
-    Its `train_batch_size` is of one process and without accumulated gradients. At the end of the training the throughput says
-    how many of these are in a step, and before that nothing does. An epoch's last step may be smaller or left out, so where an
-    epoch has few steps several numbers fit, and the batch is unknown. Of several parts it does not say whether devices or one
-    after the other computed them, so the time of a step is then unknown.
+    Its `train_batch_size` is of one process and without accumulated gradients. Only the throughput at the end of the training
+    says how many of these are in a step. An epoch's last step may be smaller or left out, so several numbers fit an epoch of
+    few steps, and the batch is unknown. Nothing says whether devices or one after the other computed several parts, so the time
+    of a step is then unknown.
     """
     rows, batch, parts, seconds = state["log_history"], state.get("train_batch_size"), 0, 0.0
     place, end = next(((i, row) for i, row in enumerate(rows) if "train_samples_per_second" in row), (0, {}))

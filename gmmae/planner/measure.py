@@ -68,7 +68,7 @@ def measure(
 ) -> Plan:
     """Makes the missing measurements of a plan called `name` in a `claimed` folder, and plans.
 
-    Where the trial of the recommended run fails, the next is tried.
+    The configuration has one device. Where the trial of the recommended run fails, the next is tried.
 
     Raises:
       InputError: the base run does not reach the target, the data have too few samples, or the folder is of another plan.
@@ -77,7 +77,7 @@ def measure(
     stop, batch = config.stop, config.optim.batch_size
     if stop.target is None:
         raise InputError("stop.target must be given for a plan; got none: set --stop.target")
-    config = changed(config, scaling="strong", parallel__devices=1, parallel__simulate_devices=None)
+    config = changed(config, scaling="strong")
     work = _Work(config, root, display)
     if batch > work.samples:
         raise InputError(
@@ -95,7 +95,7 @@ def measure(
         weak = step_ratios.weak_ratio(*found)
     if second:
         found = step_ratios.steps_at_equal_loss(curve, steps, second.curve(stop))
-        factor = second.record.global_batch / base.record.global_batch
+        factor = second.record.global_batch / batch
         exponent = step_ratios.rate_exponent(found, weak, (factor, factor))
     ratios = Ratios(weak, exponent, steps, step_ratios.remaining_fall(curve, steps, stop.cost(stop.target)))
     blocks, seen = step_times.table(times.train), {one.record.global_batch: one.step_s for one in (base, first, second) if one}
@@ -104,7 +104,7 @@ def measure(
         validation=work.validation,
         optim=config.optim,
         max_epochs=stop.max_epochs,
-        steps={base.record.global_batch: steps},
+        steps={batch: steps},
         ratios=ratios,
         train=as_in_runs(blocks, _without_validations(blocks, seen, work.samples, stop.validate_every_steps)),
         passes=step_times.table(times.validation),
@@ -153,7 +153,7 @@ def measure(
         content={
             "config": name,
             "precision": config.precision,
-            "curves": {base.record.global_batch: [row.value(stop.monitor) for row in base.epochs]},
+            "curves": {batch: [row.value(stop.monitor) for row in base.epochs]},
         },
         evidence={
             "device": work.device_kind,
@@ -196,7 +196,6 @@ class _Work:
         }
         self._kept = read_kept(root / "measured.json", shared)
         self.trials: list[str] = []
-        self.epoch_s = self.step_s = 0.0
         self.epochs: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
         self.warnings: list[str] = []
@@ -272,8 +271,8 @@ class _Work:
             step_times.write(file, kept)
             seconds["step times"] = seconds.get("step times", 0.0) + time.perf_counter() - began
             write_text(self.root / "measured.json", json.dumps(self._kept, indent=1) + "\n")
-        train = [row for row in kept.train if row.samples in batches]
-        passes = [row for row in kept.validation if row.samples in validation]
+        train = [row for row in train if row.samples in batches]
+        passes = [row for row in passes if row.samples in validation]
         if not train or not passes:
             raise InputError(f"{file} must hold step times; got none: {'; '.join(kept.failed.values()) or 'delete it'}")
         steps = max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks
