@@ -64,10 +64,17 @@ def command(options: ClassifyArguments, config: Config) -> None:
     notes = [verdict, *report.notes(labelled, data, runs, options.seeds)]
     fitted = nodules.take(labelled.rounds[-1][0])
     known = report.published().get(medmnist.dataset_name(data.folder), {}) if data.source == "medmnist" else {}
-    about = {"runs": list(map(str, runs)), "seeds": options.seeds, "classes": labelled.classes, "notes": notes}
-    about |= {"losses": losses, "blocks": options.blocks, "label": rule._replace(column=rule.column or data.category_column)}
     volumes, _ = hashes(to_density(fitted.values, data.window, fitted.places))
-    about |= {"fitted_to": fingerprint.words(volumes, origins(fitted))}
-    about |= {"patients": sorted(labelled.patients)}
+    about = {
+        "runs": list(map(str, runs)),
+        "seeds": options.seeds,
+        "classes": labelled.classes,
+        "notes": notes,
+        "losses": losses,
+        "blocks": options.blocks,
+        "label": rule._replace(column=rule.column or data.category_column),
+        "fitted_to": fingerprint.words(volumes, origins(fitted)),
+        "patients": sorted(labelled.patients),
+    }
     paths = report.write(out, labelled, results, known, about, basis)
     print_result(out, [tables.text_table(*report.table(results, known)), "", *notes, *paths])

@@ -55,9 +55,10 @@ def command(options: PredictArguments, config: Config) -> None:
     columns, rule = nodules.table, LabelRule(*label)
     inputs = samples.inputs(model, nodules, data, blocks, weights.pop("basis"))
     linear, found, results = LogisticRegression(), {}, []
-    for kind, rows in ((kind, rows) for kind, rows in weights.items() if kind in inputs):
-        linear.coef_, linear.intercept_, linear.classes_ = rows[:, :-1], rows[:, -1], np.array(classes)
-        found[kind] = linear.predict_proba(inputs[kind])
+    for kind, rows in weights.items():
+        if kind in inputs:
+            linear.coef_, linear.intercept_, linear.classes_ = rows[:, :-1], rows[:, -1], np.array(classes)
+            found[kind] = linear.predict_proba(inputs[kind])
     known, density = fingerprint.read(run), to_density(nodules.values, data.window, nodules.places)
     known = known and known._replace(train=[*known.train, *fitted_to])
     kinds = np.array(kinds_of(known, density, sources.origins(nodules), "all", True, "unseen"))
@@ -77,11 +78,9 @@ def command(options: PredictArguments, config: Config) -> None:
             for kind in weights
             if kind not in found
         ),
-    ]
-    lines.append(
         f"labels for a test: {_counts(labels[~fitted]) or 'none (--label-column names another column)'}; it takes "
-        f"{' and '.join(classes)}, so written, and needs each"
-    )
+        f"{' and '.join(classes)}, so written, and needs each",
+    ]
     if len(set(truth)) == len(classes):
         results = [scored(kind, LINEAR, values[None, judged], truth, groups) for kind, values in found.items()]
         lines += [tables.text_table(*report.table(results, {})), report.verdict(results, groups, nodules.by)]

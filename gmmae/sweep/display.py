@@ -77,8 +77,7 @@ class SweepDisplay:
 
     def running(self, states: Mapping[str, str]) -> None:
         """Shows the runs that are computed, with their states."""
-        self.bar.update(self.bar.task_ids[0], running=", ".join(states))
-        self.bar.refresh()
+        self.bar.update(self.bar.task_ids[0], running=", ".join(states), refresh=True)
         now = time.monotonic()
         if not self.verbose or (self._shown.keys() == states.keys() and now < self._next_epochs_s):
             return

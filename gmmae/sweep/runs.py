@@ -187,7 +187,7 @@ class SweepDir:
             return []
         for path in self.runs.glob("*/record.json") if samples is None else ():
             with suppress(InputError):
-                if record := self.run(path.parent.name).read_record():
+                if record := WorkDir(path.parent).read_record():
                     samples = record.train_samples
                     break
         found = {name: self.records(config, name, keys) for name, keys in self.groups(config, samples or 0).items()}
@@ -226,11 +226,9 @@ class SweepDir:
         checkpoints = self.run(name).checkpoints
         newest = max((int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()), default=0)
         now = Attempt(os.getpid(), locks.this_boot(), newest, 0)
-        before = self.read_attempt(name)
         until, failure = time.monotonic() + NOTE_S, None
-        while before and before.boot == now.boot and not before.how and time.monotonic() < until:
+        while (before := self.read_attempt(name)) and before.boot == now.boot and not before.how and time.monotonic() < until:
             time.sleep(NOTE_S / 20)
-            before = self.read_attempt(name)
         if before and before.timed_out:
             failure = Failure(TIMED_OUT, before.how or "it did not end at its time limit")
         elif before and before.boot == now.boot:

@@ -37,9 +37,7 @@ LINE_LENGTH = 300
 class Signals(Interrupts):
     """Handles the second signal too, unlike the base class: otherwise this process would die before its workers."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+    count = 0
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.reason = self.reason or REASONS[signal.Signals(number)]

@@ -40,7 +40,6 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
     by_cluster = cells.read(config, root, clusters)
     found, parts, folds = by_cluster[0], [], {}
     place, done, total = found.folder.report, len(found.runs) + len(found.failed), len(run_keys(config))
-    plan = plan or (found.folder.plan if found.folder.plan.exists() else None)
     with whole_folder(place, "FOLDER", ANYTHING, waits=True) as folder:
         if config.mode == "throughput":
             parts += throughput.parts(found, folder)
@@ -62,8 +61,9 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
                         row += [cell.time_s.text(tables.seconds), *one.spent(cell).values()]
                 title = "Table 2. Time to the target on other clusters, projected"
                 folds["Other clusters"] = tables.table(columns, rows, title)
-            if plan:
-                folds["Prediction and outcome"] = outcome.comparison(by_cluster, plan, f"Table {len(folds) + 1}")
+            if plan or found.folder.plan.exists():
+                name = f"Table {len(folds) + 1}"
+                folds["Prediction and outcome"] = outcome.comparison(by_cluster, plan or found.folder.plan, name)
         texts = cautions(found)
         parts += ["\n".join(f"- {text}" for text in texts)] if texts else []
         about = {

@@ -31,13 +31,14 @@ def write(results: Results) -> Path | None:
     Numbers of devices have leading zeros, because TensorBoard sorts alphabetically. `tb/compare` has a chart for each number of
     devices, with a log of each strategy's median run.
     """
-    if not any(run.history for run in results.runs):
+    runs = [run for run in results.runs if run.history]
+    if not runs:
         return None
     kind, stop, place = results.source.kind, results.config.run.stop, results.folder.tensorboard
     ending, digits = "_projected" * (kind == "projected"), max(2, len(str(max(results.config.devices))))
     times, tags, clock = KINDS[kind]
     with whole_folder(place, "FOLDER", ANYTHING, waits=True) as folder:
-        for run in (run for run in results.runs if run.history):
+        for run in runs:
             (scaling, n, seed), record = run.key, run.record
             parameters = {
                 "Strategy": scaling,
