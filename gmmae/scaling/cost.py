@@ -232,6 +232,8 @@ def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.nda
     """
     first, last = times.batches[0], times.batches[-1]
     inside = np.interp(samples, times.batches, times.seconds)
+    if np.all((first <= samples) & (samples <= last)):
+        return inside, inside  # without SciPy
     a, b = affine(times)
     least = np.where(samples < first, np.minimum(inside, a + b * samples), inside + b * np.maximum(0.0, samples - last))
     return least, np.maximum(least, inside * np.maximum(1.0, samples / last))

@@ -56,19 +56,16 @@ def opened(folder: Path, keep: int | None = None) -> CheckpointManager:
     """Orbax's manager, for a process on its own: several neither save nor wait together. Without `keep` it only reads."""
     # It warns of options, such as a folder that is only read, and raises the errors that matter.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    me = jax.process_index()
+    options: dict[str, Any] = {"max_to_keep": keep, "read_only": keep is None}
     if keep is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    options = ocp.CheckpointManagerOptions(
-        max_to_keep=keep,
-        read_only=keep is None,
-        create=False,
-        enable_async_checkpointing=False,
-        multiprocessing_options=ocp.options.MultiprocessingOptions(
+    if jax.process_count() > 1:
+        me = jax.process_index()
+        options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
             primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"
-        ),
-    )
-    return CheckpointManager(folder.absolute(), options=options)
+        )
+    settings = ocp.CheckpointManagerOptions(create=False, enable_async_checkpointing=False, **options)
+    return CheckpointManager(folder.absolute(), options=settings)
 
 
 def save(manager: CheckpointManager, checkpoint: Checkpoint) -> None:
