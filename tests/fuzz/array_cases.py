@@ -65,9 +65,6 @@ BROKEN = {
     "an empty archive": lambda _: b"PK\5\6" + bytes(18),
 }
 GONE = with_arrays(lambda arrays: {name: np.delete(array, 2, axis=0) for name, array in arrays.items()})
-DIGITS = only(groups=lambda g: np.char.lstrip(g, "p"))
-SHARES = ("0 to 1", "a mask for an image")
-ALONE = ("NaN in the middle", "infinity in the middle", "a billion")
 cubes = partial(table, "npz", ".npz", "prepare, evaluate|describe|sweep")
 CASES = [
     *cubes(
@@ -113,14 +110,17 @@ CASES = [
                 lambda arrays: dict.fromkeys(arrays) | {"volumes": arrays["volumes"]}
             ),
             "volumes[0]: truth values": only(volumes=lambda v: v > -400),
-            **{f"volumes[0]: {what}": only(volumes=WRONG_VOXELS[what]) for what in SHARES},
+            **{f"volumes[0]: {what}": only(volumes=WRONG_VOXELS[what]) for what in ("0 to 1", "a mask for an image")},
             "complex numbers": only(volumes=lambda v: v.astype(complex)),
         },
     ),
     *cubes(
         left_out(GONE, "volumes[2]"),
         {
-            **{what: only(volumes=second(WRONG_VOXELS[what])) for what in ALONE},
+            **{
+                what: only(volumes=second(WRONG_VOXELS[what]))
+                for what in ("NaN in the middle", "infinity in the middle", "a billion")
+            },
             **numbers("diameter_mm", "0 -3 nan inf 1e30 1e308"),
             **numbers("spacing_mm", "0 -1 nan 1e30 1e-30"),
         },
@@ -138,7 +138,10 @@ CASES = [
             **{what: only(volumes=function) for what, function in TYPES.items()},
         },
     ),
-    *cubes(reads(DIGITS), {"groups as numbers": only(groups=lambda g: np.char.lstrip(g, "p").astype(int))}),
+    *cubes(
+        reads(only(groups=lambda g: np.char.lstrip(g, "p"))),
+        {"groups as numbers": only(groups=lambda g: np.char.lstrip(g, "p").astype(int))},
+    ),
     *cubes(reads(itself), {"a line end in a name": only(names=lambda n: np.array(["a\nb", *n[1:]]))}),
     *table("npz", ".npz", "segment", refused(NAME), {"for a segmentation": unchanged}),
     *table(

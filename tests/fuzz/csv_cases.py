@@ -82,10 +82,8 @@ def centres(table, csv):
     return table(refused(csv), {"coordX: twice": replaced("coordY", "coordX"), **changes})
 
 
-FLÄCHE = replaced("part-solid", "fläche")
 INSIDE = cell("category", "so\nlid", 1)
 NO_CENTRES = without_columns("coordX", "coordY", "coordZ")
-ON_FACE = cell("coordX", "9.610")
 WRONG_FILES = r"../n2.nii.gz|/etc/passwd|n2|n2.nii|N2.NII.GZ|images|n2.nii.gz/|~|a/../../n2.nii.gz"
 UNNAMED_FILES = r"|\|C:\n2.nii.gz|..\n2.nii.gz|\n2.nii.gz"
 
@@ -96,9 +94,12 @@ CASES = [
     *dialects(cubes, CSV),
     *centres(cubes, CSV),
     *cubes(reads(), {"diameter +5.1e0": cell("diameter_mm", "+5.1e0")}),
-    *cubes(reads(ON_FACE), {"a centre on the volume's face": cell("coordX", "9.61")}),
+    *cubes(reads(cell("coordX", "9.610")), {"a centre on the volume's face": cell("coordX", "9.61")}),
     *cubes(reads(NO_CENTRES), {"empty coordinates": both(*(cell(f"coord{axis}", "", None) for axis in "XYZ"))}),
-    *cubes(either(CSV, like=FLÄCHE), {"Latin-1": text(lambda old: old.replace("part-solid", "fläche").encode("latin-1"))}),
+    *cubes(
+        either(CSV, like=replaced("part-solid", "fläche")),
+        {"Latin-1": text(lambda old: old.replace("part-solid", "fläche").encode("latin-1"))},
+    ),
     *cubes(
         either(like=itself),
         {

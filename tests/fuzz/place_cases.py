@@ -29,7 +29,6 @@ ODD_NAMES = {
     LAST: "{0}{name}/~a/|a`b`/" + "z" * 193 + "/🫁🫁/结节/\u202etfel/ü/zu\u0308",
 }
 """Odd names of volumes by their row, divided by slashes."""
-MAY_BE_REFUSED = "a\nb/a\tb/a:b/a\\b"
 EMPTY = {"a\nb": "b.nii.gz", "a'b\"c": "a'b\"c.nii.gz", "[bold]a[red]": "[bold]a[red].nii.gz"}
 
 
@@ -40,7 +39,7 @@ def renamed(row, name, listed=None):
 
 
 names = partial(table, "cubes", "name", READERS, renamed=True)
-NAMES = [
+CASES = [
     *(
         case
         for row, odd in ODD_NAMES.items()
@@ -48,7 +47,7 @@ NAMES = [
     ),
     *names(
         Expect(unchanged, without_row(FIRST), ("b.nii.gz",)),
-        {repr(name): renamed(FIRST, name) for name in MAY_BE_REFUSED.split("/")},
+        {repr(name): renamed(FIRST, name) for name in ("a\nb", "a\tb", "a:b", "a\\b")},
     ),
     *names(
         Expect(unchanged, without_row(LAST), ("nii.gz",)),
@@ -66,20 +65,22 @@ NAMES = [
 TEXTS = {"a line end": "a\nb", "emoji": "🫁", "1,000 characters": "x" * 1000, "a formula": "=1+1"}
 for column in ("patient", "category"):
     for what, text in TEXTS.items():
-        NAMES += table("cubes", column, "prepare, evaluate|describe", reads(itself), {what: cell(column, text)})
+        CASES += table("cubes", column, "prepare, evaluate|describe", reads(itself), {what: cell(column, text)})
 
 ODD_FOLDERS = 'my data (1)/it\'s "mine"/a,b/a=b/-data/🫁 结节 ü/a\nb/100%s{0}/[bold]/*/.data/data.npz/data.nii.gz/' + "d" * 200
 """Odd names of folders, divided by slashes."""
-FOLDERS = []
 for place in ODD_FOLDERS.split("/"):
     commands = "prepare, sweep|train unet|evaluate|describe" + ", segment" * (place != "data.npz")
-    FOLDERS += table("cubes", "folder's name", commands, reads(), {repr(place[:20]): unchanged}, place=place)
+    CASES += table("cubes", "folder's name", commands, reads(), {repr(place[:20]): unchanged}, place=place)
     empty = {f"{place[:20]!r}; the CSV is empty": content(CSV, "")}
     commands = "prepare, evaluate" + "|segment" * (place != "data.npz")
-    FOLDERS += table("cubes", "folder's name", commands, refused(CSV), empty, place=place)
+    CASES += table("cubes", "folder's name", commands, refused(CSV), empty, place=place)
 
-beside = partial(table, "cubes", "beside", "prepare, segment|describe", reads())
-BESIDE = beside(
+CASES += table(
+    "cubes",
+    "beside",
+    "prepare, segment|describe",
+    reads(),
     {
         "._ files of macOS": both(
             *(content(name, APPLE_DOUBLE) for name in ("images/._n0.nii.gz", "masks/._n0.nii.gz", f"._{CSV}"))
@@ -94,7 +95,7 @@ BESIDE = beside(
         "a link that goes round": lambda folder: (folder / "images" / "round").symlink_to(folder),
         "a name that is not UTF-8": lambda folder: (folder / "images" / os.fsdecode(b"\xff.nii.gz")).touch(),
         "a pipe": lambda folder: os.mkfifo(folder / "images" / "pipe.nii.gz"),
-    }
+    },
 )
 
 WRONG = {
@@ -123,7 +124,7 @@ ROOTS = {
     "a user's home that is not there": ("~nobody9/data", refused("~nobody9")),
     "10,000 characters": ("{folder}/" + "x" * 10_000, refused("xxx")),
 }
-PATHS = [
+CASES += [
     *table(
         "cubes",
         "the folder",
@@ -134,12 +135,12 @@ PATHS = [
     *table("cubes", "the path", "prepare, segment, sweep", refused(), {"empty": unchanged}, root=""),
 ]
 for base, commands in COMMANDS_ON.items():
-    PATHS += table(base, f"{base}, the folder", commands, refused("data"), WRONG)
+    CASES += table(base, f"{base}, the folder", commands, refused("data"), WRONG)
 for what, (root, expect) in ROOTS.items():
-    PATHS += table("cubes", "the path", READERS, expect, {what: unchanged}, root=root)
+    CASES += table("cubes", "the path", READERS, expect, {what: unchanged}, root=root)
 
 lists = partial(table, "cubes", "the CSV")
-LISTS = [
+CASES += [
     *lists("prepare, segment|describe|insert", refused(CSV), {"a folder": instead(CSV, Path.mkdir)}),
     *lists("prepare, segment|describe", reads(), {"a link": linked(CSV, "../other.csv")}),
     *lists(READERS, reads(), {"elsewhere": moved(CSV, "../other.csv")}, options={"data.csv": "{folder}/../other.csv"}),
@@ -149,7 +150,7 @@ LISTS = [
 ]
 
 for column in ("category_column", "group_column"):
-    LISTS += lists(
+    CASES += lists(
         READERS.replace("|describe", ""), refused(CSV, "kind"), {f"no {column}": unchanged}, options={f"data.{column}": "kind"}
     )
 
@@ -162,22 +163,13 @@ UNWRITABLE = {
     "/proc": (unchanged, "/proc/out"),
     "10,000 characters": (unchanged, "{folder}/../" + "x" * 10_000),
 }
-OUTS = []
 for what, (change, place) in UNWRITABLE.items():
     expect = refused(place.rpartition("/")[2][:20])
     of_a_file = expect._replace(code=74 if what == "/dev/full" else 2)  # a file can be there, and is full
     out = partial(table, name="--out", changes={what: change}, options={"out": place})
-    OUTS += out("cubes", commands="prepare, describe, insert", expect=expect)
-    OUTS += out("generator", commands="generate", expect=expect)
+    CASES += out("cubes", commands="prepare, describe, insert", expect=expect)
+    CASES += out("generator", commands="generate", expect=expect)
     if what != "a file":  # which `evaluate` and `export` replace
-        OUTS += out("cubes", commands="evaluate", expect=of_a_file)
-        OUTS += out("nodules", commands="export", expect=of_a_file)
-CASES = [
-    *NAMES,
-    *FOLDERS,
-    *BESIDE,
-    *PATHS,
-    *LISTS,
-    *OUTS,
-    *table("cubes", "--out", "prepare", reads(), {"odd": unchanged}, options={"out": "{folder}/../a new [folder] ü"}),
-]
+        CASES += out("cubes", commands="evaluate", expect=of_a_file)
+        CASES += out("nodules", commands="export", expect=of_a_file)
+CASES += table("cubes", "--out", "prepare", reads(), {"odd": unchanged}, options={"out": "{folder}/../a new [folder] ü"})

@@ -97,21 +97,26 @@ DAMAGED_ZRAW = {
     "of too many voxels": lambda data: zlib.compress(zlib.decompress(data) + bytes(99)),
     "with other bytes": lambda data: data[:-9] + bytes(5) + data[-4:],
 }
-SCANS = [
-    *scans(LOST, broken(SCAN, RAW)),
-    *scans(LOST, {"no Offset": line(SCAN, "Offset", None)}),
+CASES = [
     *scans(
         LOST,
-        {
+        broken(SCAN, RAW)
+        | {
             f"a .zraw {what}": both(COMPRESSED, stored(ZRAW, function), line(SCAN, "CompressedDataSize", None))
             for what, function in DAMAGED_ZRAW.items()
+        }
+        | {
+            "a .zraw shorter than said": both(COMPRESSED, stored(ZRAW, halved)),
+            "no Offset": line(SCAN, "Offset", None),
+            "missing": moved(SCAN, "x.txt"),
+            "a folder": instead(SCAN, Path.mkdir),
+            "a link to itself": instead(SCAN, loop),
         },
     ),
-    *scans(LOST, {"a .zraw shorter than said": both(COMPRESSED, stored(ZRAW, halved))}),
-    *scans(reads(), {f"{key} {value}": line(SCAN, key, value) for key, value in ODD_LINES.items()}),
     *scans(
         reads(),
-        {
+        {f"{key} {value}": line(SCAN, key, value) for key, value in ODD_LINES.items()}
+        | {
             "CRLF": stored(SCAN, lambda data: data.replace(b"\n", b"\r\n")),
             "ElementSize for ElementSpacing": stored(SCAN, lambda data: data.replace(b"ElementSpacing", b"ElementSize")),
             "a .zraw": COMPRESSED,
@@ -123,6 +128,9 @@ SCANS = [
             ),
             "a head before the voxels": _later("64"),
             "a head of unknown size": _later("-1"),
+            "in the folder itself": both(moved(SCAN, f"{UID}.mhd"), moved(RAW, f"{UID}.raw")),
+            "._ files of macOS": content(f"subset1/._{UID}.mhd", APPLE_DOUBLE),
+            "a scan that no row names": copied(SCAN, "subset1/x.mhd"),
         },
     ),
     *scans(reads(near=True), {"turned by 180 degrees": _scan(NODULES[1].field(OTHER_GRID), OTHER_GRID)}),
@@ -137,21 +145,10 @@ SCANS = [
         },
     ),
     *scans(left_out(unchanged, UID), {"twice": both(*(copied(name, f"subset0/{Path(name).name}") for name in (SCAN, RAW)))}),
-    *scans(
-        LOST, {"missing": moved(SCAN, "x.txt"), "a folder": instead(SCAN, Path.mkdir), "a link to itself": instead(SCAN, loop)}
-    ),
-    *scans(
-        reads(),
-        {
-            "in the folder itself": both(moved(SCAN, f"{UID}.mhd"), moved(RAW, f"{UID}.raw")),
-            "._ files of macOS": content(f"subset1/._{UID}.mhd", APPLE_DOUBLE),
-            "a scan that no row names": copied(SCAN, "subset1/x.mhd"),
-        },
-    ),
 ]
 
 annotated = partial(table, "luna16", "annotations", "prepare, evaluate|sweep")
-ROWS = [
+CASES += [
     *dialects(annotated, ANNOTATIONS),
     *centres(annotated, ANNOTATIONS),
     *annotated(
@@ -184,7 +181,7 @@ ALL, BOTH = "judge, insert|augment", "insert, augment"
 """A judgement takes seconds, because it draws a page: it is called where its own reading matters."""
 generated = partial(table, "generated", "generated")
 NEW_LOST = left_out(without_row(), NEW)
-GENERATED = [
+CASES += [
     *generated(ALL, refused(CSV), {"no CSV": gone(CSV), "a CSV without rows": rows(lambda rows: rows[:1])}),
     *generated(ALL, either(CSV, "category"), {"Category for category": replaced("category", "Category")}),
     *generated("judge", reads(cell("diameter_mm", "")), {"a diameter of NaN": cell("diameter_mm", "nan")}),
@@ -202,7 +199,7 @@ GENERATED = [
 ]
 
 HOST_LOST = left_out(gone("subset1"), "turned.mhd")
-HOSTS = [
+CASES += [
     *hosts(HOST_LOST, broken(HOST, HOST_RAW)),
     *hosts(HOST_LOST._replace(reads=itself), {"air alone": voxels(HOST, lambda v: v * 0 - 1000)}),
     *hosts(
@@ -217,4 +214,3 @@ HOSTS = [
     ),
     *hosts(refused(ANNOTATIONS), {"a folder for the annotations": instead(ANNOTATIONS, Path.mkdir)}),
 ]
-CASES = [*SCANS, *ROWS, *GENERATED, *HOSTS]

@@ -41,7 +41,6 @@ BALL = NODULE.ball()
 GONE = without_row()
 LOST = left_out(GONE, NAME)
 PERHAPS = LOST._replace(reads=unchanged)
-NEARLY = PERHAPS._replace(near=True)
 READERS = "prepare, evaluate|segment|describe|sweep|segment|train|segment|train unet"
 volumes = partial(table, "cubes", "volume", READERS)
 masks = partial(table, "cubes", "mask", "prepare, segment")
@@ -103,12 +102,11 @@ AXES = {
     "complex numbers": lambda image: sitk.Cast(image, sitk.sitkComplexFloat32),
     "one voxel": lambda image: image[:1, :1, :1],
 }
-FILES = [
+CASES = [
     case
     for name, rows in ((IMAGE, volumes), (MASK, masks))
     for case in (
-        *rows(LOST, each(stored, name, DAMAGES)),
-        *rows(LOST, each(volume, name, AXES)),
+        *rows(LOST, each(stored, name, DAMAGES) | each(volume, name, AXES)),
         *rows(
             PERHAPS,
             {
@@ -163,16 +161,25 @@ UNITS = {
 }
 NO_SCALING = {"slope 0": "112 2f 0 0", "slope NaN": "112 2f nan nan", "slope NaN, and 0 more": "112 2f nan 0"}
 AIR = {"air alone": voxels(IMAGE, lambda v: v * 0 - 1000)}
-VOLUMES = [
-    *volumes(LOST, each(instead, IMAGE, MISSING)),
-    *volumes(LOST, each(fields, IMAGE, LOST_HEADERS)),
-    *volumes(PERHAPS, each(fields, IMAGE, ODD_HEADERS)),
-    *volumes(reads(), each(fields, IMAGE, NO_SCALING)),
-    *volumes(PERHAPS, {"NIfTI-2": nifti(IMAGE, version_2)}),
-    *volumes(NEARLY, each(fields, IMAGE, UNITS)),
+CASES += [
+    *volumes(
+        LOST,
+        each(instead, IMAGE, MISSING)
+        | each(fields, IMAGE, LOST_HEADERS)
+        | each(voxels, IMAGE, WRONG_VOXELS)
+        | {
+            "NaN in the other byte order": both(
+                voxels(IMAGE, middle(np.nan)), nifti(IMAGE, lambda plain: other_byte_order(plain, "f4"))
+            )
+        },
+    ),
+    *volumes(PERHAPS, each(fields, IMAGE, ODD_HEADERS) | {"NIfTI-2": nifti(IMAGE, version_2)}),
+    *volumes(PERHAPS._replace(near=True), each(fields, IMAGE, UNITS)),
     *volumes(
         reads(),
-        {
+        each(voxels, IMAGE, TYPES)
+        | each(fields, IMAGE, NO_SCALING)
+        | {
             "no unit": fields(IMAGE, "123 B 0"),
             "the other byte order": nifti(IMAGE, other_byte_order),
             "an extension": nifti(IMAGE, extended),
@@ -180,16 +187,6 @@ VOLUMES = [
                 voxels(IMAGE, lambda v: (v + 2048).astype(np.uint16)), fields(IMAGE, "112 2f 1 -2048")
             ),
             "doubled, and the header halves": both(voxels(IMAGE, lambda v: 2 * v), fields(IMAGE, "112 2f 0.5 0")),
-        },
-    ),
-    *volumes(reads(), each(voxels, IMAGE, TYPES)),
-    *volumes(LOST, each(voxels, IMAGE, WRONG_VOXELS)),
-    *volumes(
-        LOST,
-        {
-            "NaN in the other byte order": both(
-                voxels(IMAGE, middle(np.nan)), nifti(IMAGE, lambda plain: other_byte_order(plain, "f4"))
-            )
         },
     ),
     *table(
@@ -275,7 +272,7 @@ LOST_FORMATS = {
         for ending in ("dcm", "jpg", "nii.gz.gz", "img")
     },
 }
-FORMATS = [
+CASES += [
     *formats(reads(), {ending: _as(ending) for ending in (*ENDINGS, "mhd")}),
     *formats(reads(), {f"{ending}, compressed": _as(ending, compressed=True) for ending in ("mha", "nrrd", "mhd")}),
     *formats(left_out(GONE, "n2."), LOST_FORMATS),
@@ -311,22 +308,31 @@ OTHER_MASKS = {
     "a column that leads out": "../n2.nii.gz",
     "a column with an absolute path": "/etc/passwd",
 }
-MASKS = [
+CASES += [
     *masks(LOST._replace(reads=gone(MASK)), {"a folder": instead(MASK, Path.mkdir)}),
     *masks(
         reads(),
-        {
+        each(voxels, MASK, LABELS)
+        | {
             "a part of the volume's grid": _mask(BALL[2:-2, 3:-3, 3:-3], origin=(12.4, -17.3, 33.0)),
             "turned, at the same place": _mask(BALL[:, ::-1, ::-1], direction=TURNED, origin=(20.4, -6.5, 30.0)),
+            "named by a column": both(cell("mask", "masks/o.nii.gz"), moved(MASK, "masks/o.nii.gz")),
         },
     ),
     *masks(
         reads(near=True),
-        {"half a voxel beside": _ball(GRID._replace(origin=(10.4, -20.0, 30.0))), "of half the spacing": _ball(FINER)},
+        {
+            "half a voxel beside": _ball(GRID._replace(origin=(10.4, -20.0, 30.0))),
+            "of half the spacing": _ball(FINER),
+            "a micrometre beside, of a spacing rounded": _mask(
+                BALL, origin=(10.001, -20.001, 30.001), spacing=(0.80001, 0.90001, 1.50001)
+            ),
+        },
     ),
     *masks(
         LOST,
-        {
+        each(voxels, MASK, ODD_LABELS)
+        | {
             "two voxels beside": _mask(BALL, origin=(11.6, -20.0, 30.0)),
             "turned, at another place": _mask(BALL, direction=TURNED),
             "of half the spacing, but as many voxels": _mask(BALL, spacing=FINER.spacing),
@@ -342,23 +348,12 @@ MASKS = [
         {"1 m away, without coordinates": both(NO_CENTRES, _mask(BALL, origin=(1010.0, -20.0, 30.0)))},
     ),
     *masks(
-        reads(near=True),
-        {
-            "a micrometre beside, of a spacing rounded": _mask(
-                BALL, origin=(10.001, -20.001, 30.001), spacing=(0.80001, 0.90001, 1.50001)
-            ),
-        },
-    ),
-    *masks(reads(), each(voxels, MASK, LABELS)),
-    *masks(LOST, each(voxels, MASK, ODD_LABELS)),
-    *masks(
         reads(itself),
         {
             "everywhere": voxels(MASK, np.ones_like),
             "of few voxels": voxels(MASK, lambda v: np.where(np.indices(v.shape).sum(0) == 20, v, 0)),
         },
     ),
-    *masks(reads(), {"named by a column": both(cell("mask", "masks/o.nii.gz"), moved(MASK, "masks/o.nii.gz"))}),
     *masks(
         left_out(GONE, f"{CSV} line 4"),
         each(cell, "mask", OTHER_MASKS),
@@ -374,9 +369,9 @@ for without, like, segmented, inserted in (
     ({"missing": gone(MASK)}, gone(MASK), "n2", "n2"),
     (NO_MASKS, gone("masks"), "n0.nii.gz", "masks"),
 ):
-    MASKS += table("cubes", "mask", "prepare, evaluate", reads(like), without)
-    MASKS += table("cubes", "mask", "segment, train unet", refused(segmented), without)
-    MASKS += table("cubes", "mask", "insert", refused(inserted), without)
+    CASES += table("cubes", "mask", "prepare, evaluate", reads(like), without)
+    CASES += table("cubes", "mask", "segment, train unet", refused(segmented), without)
+    CASES += table("cubes", "mask", "insert", refused(inserted), without)
 
 
 def _shares(folder):
@@ -385,12 +380,8 @@ def _shares(folder):
 
 
 SHARES = {"0 to 1": _shares}
-CASES = [
-    *FILES,
-    *VOLUMES,
+CASES += [
     *table("cubes", "geometry", "prepare, evaluate", reads(near=True), GEOMETRY),
-    *FORMATS,
-    *MASKS,
     *table("cubes", "all volumes", "prepare, evaluate, segment, describe, train", refused("n0.nii.gz"), SHARES),
     *table(
         "cubes",
