@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.models.losses import LOSSES, dice, mae, mean_of_each, mse, msle, weighted_sum
+from gmmae.models.losses import LOSSES, dice, mae, mean_of_each, mse, msle
 
 E = float(np.e)
 PREDICTION = jnp.array([[0.0, E - 1, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0]])
@@ -28,12 +28,6 @@ def test_a_perfect_prediction_costs_nothing_and_nan_stays_in_its_volume(name):
     values = mean_of_each(LOSSES[name](TARGET.at[1, 2].set(jnp.nan), TARGET))
     assert values[0] == 0
     assert jnp.isnan(values[1])
-
-
-def test_weighted_sum_is_the_mean_of_the_real_samples():
-    losses = jnp.array([1.0, 2.0, 6.0, 1.0])
-    assert weighted_sum(losses, jnp.array([1 / 3, 1 / 3, 1 / 3, 0.0])) == pytest.approx(3)
-    assert jnp.isnan(weighted_sum(losses.at[0].set(jnp.nan), jnp.zeros(4)))  # which is why padding repeats a counted sample
 
 
 @pytest.mark.parametrize(

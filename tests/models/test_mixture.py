@@ -78,14 +78,6 @@ def test_log_density_is_finite_where_density_underflows():
     np.testing.assert_allclose(log_density(mixture, point), [expected], rtol=1e-5)  # float32: terms of 162 · (1, 2, 1) add up
 
 
-def test_the_axes_of_a_grid_may_have_different_edges():
-    uneven = np.asarray(grid((2, 3, 4), 3)).reshape(2, 3, 4, 3)
-    for axis, expected in enumerate(([-0.75, -0.25, 0.25, 0.75], [-2 / 3, 0, 2 / 3], [-0.5, 0.5])):  # x, y, z
-        np.testing.assert_allclose(np.unique(uneven[..., axis]), expected, rtol=1e-6)  # float32
-    np.testing.assert_allclose(uneven[1, 0, 3], [0.75, -2 / 3, 0.5], rtol=1e-6)
-    np.testing.assert_array_equal(grid((5, 5), 2), grid(5, 2))
-
-
 # Parameters
 
 

@@ -48,23 +48,6 @@ def test_the_order_changes_with_the_seed_and_the_epoch_and_with_nothing_else():
     assert len({tuple(order) for order in (first, *others)}) == 4
 
 
-@pytest.mark.parametrize(
-    ("samples", "batch", "devices", "steps", "device_batch", "padding", "counts"),
-    [
-        (574, 32, 1, 18, 32, 0, [32] * 17 + [30]),  # the real nodules: 17 · 32 + 30
-        (574, 32, 5, 18, 7, 3, [32] * 17 + [30]),
-        (512, 256, 8, 2, 32, 0, [256, 256]),
-        (512, 32, 32, 16, 1, 0, [32] * 16),
-        (10, 64, 4, 1, 3, 2, [10]),  # a batch beyond the data set is the data set
-        (1, 1, 1, 1, 1, 0, [1]),
-    ],
-)
-def test_plans_against_numbers_worked_by_hand(samples, batch, devices, steps, device_batch, padding, counts):
-    found = plan_batches(samples, batch, devices)
-    assert (found.steps, found.device_batch, found.padding) == (steps, device_batch, padding)
-    assert found.counts.tolist() == counts
-
-
 @pytest.mark.parametrize(("samples", "batch", "devices", "most"), [(100, 8, 9, 8), (6, 32, 7, 6)])
 def test_more_devices_than_samples_in_a_step_are_refused(samples, batch, devices, most):
     message = rf"parallel.devices must be .* {most}; got {devices}"

@@ -25,21 +25,6 @@ beta_inter_bytes_per_s = 10.0
 
 
 @pytest.mark.parametrize(
-    ("devices", "ring", "tree"),  # α = 2 s, 120 bytes at 10 bytes/s: 12 s whole
-    [
-        (1, 0, 0),
-        (2, 2 * 2 + 12, 2 * (2 + 12)),  # ring: 2 steps of 60 bytes
-        (3, 4 * 2 + 16, 4 * (2 + 12)),  # 4 steps of 40 bytes; 2 levels
-        (4, 6 * 2 + 18, 4 * (2 + 12)),  # 6 steps of 30 bytes; 2 levels
-        (5, 8 * 2 + 19.2, 6 * (2 + 12)),  # 8 steps of 24 bytes; 3 levels
-    ],
-)
-def test_ring_and_tree_against_values_worked_by_hand(devices, ring, tree):
-    assert cost.ring_s(devices, 120, 2, 10) == pytest.approx(ring)
-    assert cost.tree_s(devices, 120, 2, 10) == pytest.approx(tree)
-
-
-@pytest.mark.parametrize(
     ("devices", "ring", "tree"),  # 80 bytes: 0.8 s whole inside a node, 8 s between nodes
     [
         (1, 0, 0),

@@ -1,6 +1,5 @@
 import json
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -15,10 +14,6 @@ from gmmae.system.json_files import checked
 def test_what_does_not_fit_is_refused(kind, value):
     with pytest.raises(MISFITS):
         fitted(value, kind)
-
-
-def test_text_becomes_a_path():
-    assert fitted("a/b", Path | None) == Path("a/b")
 
 
 class Point(NamedTuple):

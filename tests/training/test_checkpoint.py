@@ -89,8 +89,12 @@ def change_clock(folder):
 
 
 DAMAGED = {**DAMAGES, "a clock changed": change_clock}
-for number in (0.1, np.nan):
-    DAMAGED[f"a parameter that became {number}"] = partial(rewrite, array="best.params.heads.bias", value=number)
+for array, number in (
+    ("best.params.heads.bias", 0.1),
+    ("best.params.heads.bias", np.nan),
+    ("state.opt_state.mu.params.heads.bias", 0.1),
+):
+    DAMAGED[f"{array} that became {number}"] = partial(rewrite, array=array, value=number)
 
 
 # Orbax gives up at the first array that cannot be read and closes its event loop; TensorStore's threads may answer it later.
@@ -123,23 +127,6 @@ def test_what_is_damaged_is_refused_without_an_older_one_and_its_number_may_be_d
     change_clock(tmp_path / "3")
     assert restored(tmp_path, state) is not None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3.corrupt"]
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_no_changed_bit_passes_for_another_number(tmp_path, state):
-    """Some bits are of no consequence; without a checksum one in three changed a number."""
-    saved(tmp_path, state, 1)
-    data = max((tmp_path / "1").glob("arrays/ocdbt.process_*/d/*"), key=lambda path: path.stat().st_size)
-    sound, rng, refused = data.read_bytes(), np.random.default_rng(0), []
-    for place in rng.integers(len(sound), size=16):
-        changed = bytearray(sound)
-        changed[place] ^= 1 << rng.integers(8)
-        data.write_bytes(changed)
-        try:
-            assert unchanged(read(tmp_path, state), state)
-        except CheckpointError as error:
-            refused.append(str(error))
-    assert refused
 
 
 def test_another_precision_is_that_of_what_was_saved(tmp_path, state):
