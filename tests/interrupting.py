@@ -6,46 +6,24 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
-class Moments:
-    """Counts the moments below a folder at which a command touches the disk, and raises at one of them.
-
-    Attributes:
-      at: the moment, from 1; 0: none.
-      error: makes what is raised.
-      for_good: all later moments raise too. So nothing is cleaned up, as after SIGKILL.
-    """
-
-    def __init__(self, root: Path, at: int, error: Callable[[], BaseException], for_good: bool):
-        self.root, self.at, self.error, self.for_good = str(root), at, error, for_good
-        self.count = 0
-
-    def see(self, event: str, arguments: tuple[object, ...]):
-        """Takes an audit event."""
-        if event not in EVENTS or not self._is_below(arguments):
-            return
-        if self.error is full_disk and not _needs_room(event, arguments):
-            return
-        self.count += 1
-        if self.count == self.at or (self.for_good and 0 < self.at < self.count):
-            raise self.error()
-
-    def _is_below(self, arguments: tuple[object, ...]) -> bool:
-        path = arguments[0]
-        if not isinstance(path, str | os.PathLike):
+def _is_below(root: Path, arguments: tuple[object, ...]) -> bool:
+    path = arguments[0]
+    if not isinstance(path, str | os.PathLike):
+        return False
+    folder = arguments[-1]  # a descriptor, where the path is relative to it
+    if isinstance(folder, int) and folder > 2 and not os.path.isabs(path):
+        try:
+            path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+        except OSError:
             return False
-        folder = arguments[-1]  # a descriptor, where the path is relative to it
-        if isinstance(folder, int) and folder > 2 and not os.path.isabs(path):
-            try:
-                path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
-            except OSError:
-                return False
-        return os.path.abspath(path).startswith(self.root + os.sep)
+    return os.path.abspath(path).startswith(f"{root}{os.sep}")
 
 
 def _needs_room(event: str, arguments: tuple[Any, ...]) -> bool:
@@ -53,12 +31,12 @@ def _needs_room(event: str, arguments: tuple[Any, ...]) -> bool:
     return event in ("os.mkdir", "os.rename") or (event == "open" and bool(arguments[2] & WRITING))
 
 
-_watched: list[Moments] = []
+_watching: list[Callable[[str, tuple[object, ...]], None]] = []
 
 
 def _hook(event: str, arguments: tuple[object, ...]):
-    for moments in _watched:
-        moments.see(event, arguments)
+    for see in _watching:
+        see(event, arguments)
 
 
 sys.addaudithook(_hook)
@@ -67,14 +45,31 @@ sys.addaudithook(_hook)
 @contextmanager
 def moments(
     root: Path, at: int = 0, error: Callable[[], BaseException] = KeyboardInterrupt, for_good: bool = False
-) -> Iterator[Moments]:
-    """Watches a folder; see `Moments`."""
-    watched = Moments(root, at, error, for_good)
-    _watched.append(watched)
+) -> Iterator[SimpleNamespace]:
+    """Counts the moments below a folder at which a command touches the disk, and raises at one of them.
+
+    Args:
+      root: the folder.
+      at: the moment, from 1; 0: none.
+      error: makes what is raised.
+      for_good: all later moments raise too. So nothing is cleaned up, as after SIGKILL.
+    """
+    seen = SimpleNamespace(count=0)
+
+    def see(event: str, arguments: tuple[object, ...]):
+        if event not in EVENTS or not _is_below(root, arguments):
+            return
+        if error is full_disk and not _needs_room(event, arguments):
+            return
+        seen.count += 1
+        if seen.count == at or (for_good and 0 < at < seen.count):
+            raise error()
+
+    _watching.append(see)
     try:
-        yield watched
+        yield seen
     finally:
-        _watched.remove(watched)
+        _watching.remove(see)
 
 
 def full_disk() -> OSError:

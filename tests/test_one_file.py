@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.config.schema import Config
 from gmmae.scaling.batches import epoch_order
 from gmmae.training import compilation
 from gmmae.workloads import registry
@@ -42,30 +41,25 @@ def config(precision: Any, strategy: str = "strong", devices: int = 1):
     )
 
 
-def start_file(path: Path, config: Config):
-    """Writes gmmae's first parameters by the names of the one file, which has the channels of a volume last."""
-    tree = compilation.initial_state(compilation.prepare(config)).params["params"]
-    arrays = {f"Conv_{i}/{name}": tree["encoder"][f"Conv_{i}"][name] for i in (0, 1) for name in ("kernel", "bias")}
-    latent, heads, channels = tree["encoder"]["Dense_0"], tree["heads"], config.settings.model.filters[-1]
-    size = latent["kernel"].shape[1]
-    arrays["latent/kernel"] = latent["kernel"].reshape(channels, -1, size).swapaxes(0, 1).reshape(-1, size)
-    arrays["latent/bias"] = latent["bias"]
-    ends = np.cumsum([1, 3, 3]) * config.settings.model.components
-    for kind in ("kernel", "bias"):
-        parts = np.split(np.asarray(heads[kind]), ends, axis=-1)
-        arrays |= {f"{name}/{kind}": part for name, part in zip(("alpha", "mu", "sigma", "rho"), parts, strict=True)}
-    np.savez(path, **jax.device_get(arrays))
-    return path
-
-
 def one_file(folder: Path, precision: str, devices: tuple[int, ...]):
     """Returns the losses of each epoch, by strategy and number of devices, of a run of the one file."""
     of = config(precision)
     data = registry.build(of).load()
     orders = [epoch_order(0, epoch, SAMPLES) for epoch in range(1, EPOCHS + 1)]
     np.savez(folder / "cubes.npz", train=data.train, validation=data.validation, orders=orders)
-    start = start_file(folder / "start.npz", of)
-    command = [ONE_FILE, folder / "cubes.npz", "--start", start, "--losses", folder / "losses.csv"]
+    # gmmae's first parameters by the names of the one file, which has the channels of a volume last
+    tree = compilation.initial_state(compilation.prepare(of)).params["params"]
+    arrays = {f"Conv_{i}/{name}": tree["encoder"][f"Conv_{i}"][name] for i in (0, 1) for name in ("kernel", "bias")}
+    latent, heads, channels = tree["encoder"]["Dense_0"], tree["heads"], of.settings.model.filters[-1]
+    size = latent["kernel"].shape[1]
+    arrays["latent/kernel"] = latent["kernel"].reshape(channels, -1, size).swapaxes(0, 1).reshape(-1, size)
+    arrays["latent/bias"] = latent["bias"]
+    ends = np.cumsum([1, 3, 3]) * of.settings.model.components
+    for kind in ("kernel", "bias"):
+        parts = np.split(np.asarray(heads[kind]), ends, axis=-1)
+        arrays |= {f"{name}/{kind}": part for name, part in zip(("alpha", "mu", "sigma", "rho"), parts, strict=True)}
+    np.savez(folder / "start.npz", **jax.device_get(arrays))
+    command = [ONE_FILE, folder / "cubes.npz", "--start", folder / "start.npz", "--losses", folder / "losses.csv"]
     command += ["--devices", *devices, "--batch", of.optim.batch_size, "--rate", of.optim.learning_rate, "--epochs", EPOCHS]
     command += ["--filters", 2, 3, "--kernels", 5, 3, "--latent", 8, "--components", 4, "--warmup-epochs", WARMUP_EPOCHS]
     command += ["--activation", "silu", *["--float64"] * (precision == "float64")]

@@ -44,21 +44,17 @@ def place(tmp_path, monkeypatch):
     registry.load.cache_clear()
 
 
-def wrong(lines):
-    """The command lines that are refused, each with its place and why."""
+@pytest.mark.parametrize("source", [blocks, heads, docstrings, notebook_commands])
+def test_every_command_line_is_parsed_by_its_program(place, source):
+    as_a_run(Path("run"))  # which an earlier cell of a notebook has made
+    lines, wrong = list(source()), []
+    assert len(lines) >= 5
     for said in lines:
         try:
             check(program(said.text))
         except (Wrong, ValueError) as error:
-            yield f"{said.place}: {said.text}\n    {error}"
-
-
-@pytest.mark.parametrize("source", [blocks, heads, docstrings, notebook_commands])
-def test_every_command_line_is_parsed_by_its_program(place, source):
-    as_a_run(Path("run"))  # which an earlier cell of a notebook has made
-    lines = list(source())
-    assert len(lines) >= 5
-    none_of(list(wrong(lines)))
+            wrong.append(f"{said.place}: {said.text}\n    {error}")
+    none_of(wrong)
 
 
 def test_the_readme_asks_a_cpu_for_virtual_devices_only():

@@ -84,7 +84,13 @@ class Laboratory:
         try:
             while not (reason := monitor.reason()):
                 self.count()
-                monitor.add(row_of(len(monitor.rows) + 1, batch, rate))
+                # The loss falls with the steps and the learning rate, more slowly for small batches, with scatter.
+                epoch = len(monitor.rows) + 1
+                steps = epoch * math.ceil(SAMPLES / batch)
+                progress = (rate**0.5 if rate < FAILS_AT else -0.01) * steps / (1 + 20.0 / batch)
+                loss = 1.0 / (1 + progress / 10) * (1 + 0.01 * math.sin(epoch * 7 + batch))
+                spent = 0.0, steps * step_s(batch), 0.01 * epoch, 0.0, steps * step_s(batch)
+                monitor.add(Epoch(epoch, steps, epoch * SAMPLES, 0.001, loss, loss, *spent, batch))
         except KeyboardInterrupt:
             reason = stop_reasons.SIGINT
         write_history(workdir.history, monitor.rows)
@@ -98,12 +104,3 @@ class Laboratory:
         train = [Timing(batch, batch, *[step_s(batch)] * 3) for batch in batches]
         passes = [Timing(count, count, *[0.002 * count] * 3) for count in validation]
         return Timings(1, "cpu", False, 1000, train, passes, {}, step_times.settings(timing), {}, None)
-
-
-def row_of(epoch: int, batch: int, rate: float = 1.0):
-    """Returns an epoch whose loss falls with the steps and the learning rate, more slowly for small batches, with scatter."""
-    steps = epoch * math.ceil(SAMPLES / batch)
-    progress = (rate**0.5 if rate < FAILS_AT else -0.01) * steps / (1 + 20.0 / batch)
-    loss = 1.0 / (1 + progress / 10) * (1 + 0.01 * math.sin(epoch * 7 + batch))
-    seconds = steps * step_s(batch)
-    return Epoch(epoch, steps, epoch * SAMPLES, 0.001, loss, loss, 0.0, seconds, 0.01 * epoch, 0.0, seconds, batch)

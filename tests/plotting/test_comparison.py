@@ -35,12 +35,6 @@ def points(line):
     return np.array(line.get_data(), float)
 
 
-def intervals(axes, colour):
-    """The vertical bars of a colour: x, lower end, upper end."""
-    bars = [points(line) for line in axes.lines if line.get_color() == colour and len(line.get_xdata()) == 2]
-    return np.array([(x[0], *y) for x, y in bars if x[0] == x[1]])
-
-
 def legends(figure):
     return [[text.get_text() for text in legend.get_texts()] for legend in figure.findobj(Legend)]
 
@@ -54,7 +48,9 @@ def test_medians_are_lines_with_intervals_beside_an_ideal_line():
         x = np.array(COUNTS) * 2**shift  # side by side
         np.testing.assert_allclose(points(line), np.stack([x, one.median]))
         bars = np.stack([x, one.low, np.minimum(one.high, axes.get_ylim()[1])], axis=1)
-        np.testing.assert_allclose(intervals(axes, colour), bars[np.isfinite(one.low)])
+        pairs = [points(line) for line in axes.lines if line.get_color() == colour and len(line.get_xdata()) == 2]
+        vertical = [(start, low, high) for (start, end), (low, high) in pairs if start == end]
+        np.testing.assert_allclose(vertical, bars[np.isfinite(one.low)])
     [caret] = [line for line in axes.lines if line.get_marker() == 6]
     assert points(caret)[1] == axes.get_ylim()[1]
     [ideal] = labelled(axes, "ideal")
