@@ -3,7 +3,6 @@
 Most of the time of a short run is imports, and a cache of programs does not keep those that compile in a moment.
 """
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -67,7 +66,3 @@ def test_a_run_compiles_four_programs(tmp_path):
 )
 def test_a_module(tmp_path, module, needed):
     assert imported(f"import {module}", tmp_path) == needed
-
-
-def test_the_packages_are_there_to_be_imported():
-    assert {name for name in ALL if importlib.util.find_spec(name) is None} == set()

@@ -36,9 +36,9 @@ def unmount(place: Path):
     _call("umount2", place, bytes(place), MNT_DETACH)
 
 
-def fill(disk: Path, leave_bytes: int = 0, keep_s: float = 0.5):
+def fill(disk: Path, leave_bytes: int = 0):
     """Fills a disk but for some bytes, and for a while also what is given back, as by the removal of an old checkpoint."""
-    until = time.monotonic() + keep_s
+    until = time.monotonic() + 0.5
     while time.monotonic() < until:
         space = os.statvfs(disk)
         with (disk / "filler").open("ab") as file, suppress(OSError):  # others were faster

@@ -4,11 +4,11 @@ import pytest
 from gmmae.generation import prior as priors
 
 
-def points(count=300, features=6):
+def points(count=300):
     rng = np.random.default_rng(0)
-    mixed = rng.normal(size=(features, features)) * np.array([5, 3, 2, 1, 0.5, 0.1])[:features, None]
+    mixed = rng.normal(size=(6, 6)) * np.array([5, 3, 2, 1, 0.5, 0.1])[:, None]
     faint = np.arange(count) % 4 == 0
-    return rng.normal(size=(count, features)) @ mixed + np.where(faint, 20.0, 0.0)[:, None], faint
+    return rng.normal(size=(count, 6)) @ mixed + np.where(faint, 20.0, 0.0)[:, None], faint
 
 
 def drawn(monkeypatch, training, bands, donors, bandwidth):

@@ -16,9 +16,9 @@ SIZE = 8
 refine = jax.jit(refine_, static_argnames=("point_loss", "steps", "sigma_floor", "diagonal"))
 
 
-@partial(jax.jit, static_argnums=range(5))
-def mixtures(samples, components, ndim=3, seed=0, spread=1.0):
-    planes = spread * jax.random.normal(jax.random.key(seed), (samples, sum(head_planes(ndim).values()), components))
+@partial(jax.jit, static_argnums=range(4))
+def mixtures(samples, components, ndim=3, seed=0):
+    planes = jax.random.normal(jax.random.key(seed), (samples, sum(head_planes(ndim).values()), components))
     return from_logits(planes, Ranges(sigma_floor=(0.5 * 2 / SIZE,) * ndim))
 
 

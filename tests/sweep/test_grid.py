@@ -107,8 +107,8 @@ def test_runs_are_ordered_by_seed_then_devices_then_arm():
 # Groups, worked manually: the same seed, batch, and learning rates
 
 
-def shared(config: SweepConfig, samples: int = 10_000):
-    groups = SweepDir(Path("nowhere")).groups(config, samples)
+def shared(config: SweepConfig):
+    groups = SweepDir(Path("nowhere")).groups(config, 10_000)
     return {owner: [member.name for member in members] for owner, members in groups.items()}
 
 

@@ -15,11 +15,6 @@ def made(samples, size=16, seed=0):
     return nodules, nodules.masks
 
 
-@pytest.fixture(scope="module")
-def many():
-    return made(300)
-
-
 def test_golden():
     """The data set of a seed is part of the interface: change it knowingly, and say so in the change log."""
     nodules, masks = made(8)
@@ -27,8 +22,8 @@ def test_golden():
     assert hashlib.sha256(little_endian).hexdigest() == "868087ef516c7334f4a0252b2471fe37d990506f416f5f8917dd27d47bc731eb"
 
 
-def test_a_sample_depends_on_the_seed_and_its_number_only(many):
-    nodules, masks = many
+def test_a_sample_depends_on_the_seed_and_its_number_only():
+    nodules, masks = made(300)
     few, other, fine = (made(*which) for which in ((4,), (4, 16, 1), (20, 32)))
     np.testing.assert_array_equal(few[0].values, nodules.values[:4])
     np.testing.assert_array_equal(few[1], masks[:4])
