@@ -8,7 +8,6 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -81,22 +80,16 @@ def few_divisions(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gmmae.generation.judging.two_samples.REPETITIONS", 1)
 
 
-class Scripts(NamedTuple):
-    """A folder for shell scripts that stand in for commands, and the function that writes them: `write(srun="exit 3")`."""
-
-    folder: Path
-    write: Callable[..., None]
-
-
 @pytest.fixture
-def shell_scripts(tmp_path: Path) -> Scripts:
-    """An empty folder for such scripts; it is on nobody's path yet."""
+def shell_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Writes shell scripts, `shell_scripts(srun="exit 3")`, to the folder `bin`, where they stand in for commands."""
     folder = tmp_path / "bin"
     folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
     def write(**scripts: str):
         for name, script in scripts.items():
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)
 
-    return Scripts(folder, write)
+    return write

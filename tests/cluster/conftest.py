@@ -1,7 +1,6 @@
 """Launchers on this machine. `make test-cluster` installs them; where one is missing its tests are skipped with the reason."""
 
 import os
-import shutil
 import sys
 
 import pytest
@@ -14,9 +13,9 @@ if not os.environ.get("GMMAE_TEST_CLUSTER"):  # they need daemons and minutes: m
     collect_ignore_glob = ["test_*.py"]
 
 
-def _require(missing: list[str]):
-    """Skips, unless `make test-cluster` has promised that everything is there."""
-    if missing:
+def _require(*programs: str):
+    """Skips without them, unless `make test-cluster` has promised that everything is there."""
+    if missing := [name for name in programs if not slurm_daemons.find_program(name)]:
         text = f"{', '.join(missing)} must be installed: make test-cluster does that"
         (pytest.fail if os.environ.get("GMMAE_TEST_CLUSTER") else pytest.skip)(text)
 
@@ -39,7 +38,7 @@ def environment(compiled, monkeypatch):
 
 @pytest.fixture(scope="session")
 def _slurm(tmp_path_factory):
-    _require(slurm_daemons.missing())
+    _require("munged", "slurmctld", "slurmd")
     with slurm_daemons.running(tmp_path_factory.mktemp("slurm")) as variables:
         yield variables
 
@@ -54,7 +53,7 @@ def slurm(_slurm, environment, monkeypatch):
 @pytest.fixture
 def open_mpi(environment, monkeypatch):
     """Open MPI, told that this may be root and that there are few cores."""
-    _require([] if shutil.which("mpirun") else ["mpirun"])
+    _require("mpirun")
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"):
         monkeypatch.setenv(name, "1")
 
@@ -62,7 +61,7 @@ def open_mpi(environment, monkeypatch):
 @pytest.fixture
 def ssh(environment, tmp_path_factory, monkeypatch):
     """A server that the command in $SSH reaches on every name of this machine."""
-    _require(ssh_server.missing())
+    _require("ssh", "ssh-keygen", ssh_server.SERVER)
     with ssh_server.running(tmp_path_factory.mktemp("ssh")) as command:
         monkeypatch.setenv("SSH", command)
         yield

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from tests.waiting import free_port
 
-DAEMONS = ("munged", "slurmctld", "slurmd")
 START_S = 30.0
 CPUS = 4
 """Memory of each node; more than this machine may have, but the tasks are small."""
@@ -47,12 +46,8 @@ PartitionName=all Nodes={nodes} Default=YES MaxTime=60 State=UP
 NODE = "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} State=UNKNOWN\n"
 
 
-def missing():
-    """The daemons that are not installed."""
-    return [name for name in DAEMONS if not _program(name)]
-
-
-def _program(name: str):
+def find_program(name: str):
+    """The path of a program, or None; daemons are not on every user's path."""
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
 
 
@@ -105,7 +100,7 @@ def _idle(environment: dict[str, str]):
 
 @contextmanager
 def _daemon(name: str, *arguments: str, log: Path):
-    program = _program(name)
+    program = find_program(name)
     assert program is not None
     with log.open("wb") as out:
         process = subprocess.Popen([program, *arguments], stdout=out, stderr=out, start_new_session=True)

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 import subprocess
 import time
 from contextlib import contextmanager
@@ -12,11 +11,6 @@ from tests.waiting import free_port
 
 SERVER = "/usr/sbin/sshd"
 START_S = 20.0
-
-
-def missing():
-    """The programs that are not installed."""
-    return [name for name in ("ssh", "ssh-keygen") if not shutil.which(name)] + ([] if os.access(SERVER, os.X_OK) else ["sshd"])
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from tests.small import checkpoint_epochs
+
 
 def _truncate(checkpoint: Path, pattern: str, divisor: int | None = None):
     """Cuts every file that matches to a fraction, or empties it."""
@@ -45,6 +47,11 @@ DAMAGES: Mapping[str, Callable[[Path], object]] = (
     | {f"{name} removed": partial(_remove, name=name) for name in ("arrays", "progress")}
 )
 """The damages, by name. Orbax's other files are no part of it: damage to its markers and to its own metadata harms nothing."""
+
+
+def damage_newest(workdir: Path):
+    """Makes the newest checkpoint of a run unreadable."""
+    DAMAGES["array data cut to half"](workdir / "checkpoints" / str(checkpoint_epochs(workdir)[-1]))
 
 
 def _edit(history: Path):

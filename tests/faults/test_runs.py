@@ -9,13 +9,13 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from gmmae.config.schema import changed
 from gmmae.system import exit_codes
-from tests.faults.damages import DAMAGES, HISTORY
+from tests.faults.damages import DAMAGES, HISTORY, damage_newest
 from tests.faults.disks import fill, make_read_only, mount_disk, unmount
 from tests.launched import SILENCE_S, Launch
 from tests.small import CHEAP, checkpoint_epochs, fingerprint, small
@@ -75,12 +75,8 @@ def saving(strike: Callable[[Launch], object]):
     return while_saving
 
 
-def empty(launch: Launch):
-    (launch.workdir.parent / "filler").unlink()
-
-
-def damage(launch: Launch):
-    DAMAGES["array data cut to half"](launch.workdir / "checkpoints" / str(checkpoint_epochs(launch.workdir)[-1]))
+def empty(run: Any):
+    (run.workdir.parent / "filler").unlink()
 
 
 def spoil(launch: Launch, change: Callable[[Path], object]):
@@ -145,7 +141,9 @@ if ALL:
     }
     for who, codes in {"alone": (143,), "two": (143, 143)}.items():
         ends = Fault(sent(TERM, 0), codes)
-        FAULTS[f"{who}: the newest checkpoint damaged after SIGTERM"] = ends._replace(then=damage)
+        FAULTS[f"{who}: the newest checkpoint damaged after SIGTERM"] = ends._replace(
+            then=lambda launch: damage_newest(launch.workdir)
+        )
         for what, change in HISTORY.items():
             spoiled = ends._replace(then=lambda launch, change=change: spoil(launch, change), refused=2, mend=put_back)
             FAULTS[f"{who}: {what} after SIGTERM"] = spoiled

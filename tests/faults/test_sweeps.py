@@ -24,12 +24,11 @@ from gmmae.sweep.grid import SweepConfig, TimingConfig
 from gmmae.sweep.runs import SweepDir
 from gmmae.system.locks import STALE_S, this_boot
 from gmmae.training.workdir import WorkDir
-from tests.faults.damages import DAMAGES, HISTORY
+from tests.faults.damages import HISTORY, damage_newest
 from tests.faults.disks import fill, mount_disk, unmount
-from tests.faults.test_runs import ALL
+from tests.faults.test_runs import ALL, KILL, STOP, TERM, empty
 from tests.faults.test_runs import CONFIG as CHEAP
 from tests.launched import ROOT, processes_with
-from tests.small import checkpoint_epochs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -196,12 +195,7 @@ def put_back(sweep: Sweep):
     kept.rename(kept.with_name("history.csv"))
 
 
-def damage(sweep: Sweep):
-    begun = sweep.begun()
-    DAMAGES["array data cut to half"](begun / "checkpoints" / str(checkpoint_epochs(begun)[-1]))
-
-
-KILL, STOP, TERM, INT = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT
+INT = signal.SIGINT
 
 
 class Fault(NamedTuple):
@@ -229,10 +223,6 @@ class Fault(NamedTuple):
     disk: bool = False
 
 
-def empty(sweep: Sweep):
-    (sweep.workdir.parent / "filler").unlink()
-
-
 KILLED = Fault(lambda sweep: sweep.send(KILL), -KILL)
 FULL = Fault(lambda sweep: fill(sweep.workdir.parent), 74, then=empty, disk=True)
 FAULTS: dict[str, Fault] = {
@@ -255,7 +245,7 @@ if ALL:  # other tests hold most of these, with runs of a stand-in
         "no flock; all killed, five minutes later": Fault(Sweep.kill, -KILL, then=later, before=without_flock),
         "no flock; a second call in the folder": Fault(second_call, 0, before=without_flock),
         "a host that has gone with a run's lock": Fault(later, 0, when=waits, before=lost_host),
-        "the newest checkpoint damaged": KILLED._replace(then=damage),
+        "the newest checkpoint damaged": KILLED._replace(then=lambda sweep: damage_newest(sweep.begun())),
         **{
             what: KILLED._replace(then=lambda sweep, change=change: spoil(sweep, change), refused=4, mend=put_back, retry=True)
             for what, change in HISTORY.items()

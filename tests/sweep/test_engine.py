@@ -262,8 +262,7 @@ def test_a_run_that_another_worker_computes_is_waited_for(fake):
 @pytest.mark.parametrize(("jobs", "gpus"), [(2, ["GPU-aaa", "GPU-bbb"]), (1, ["all", "all"])])
 def test_runs_side_by_side_have_a_gpu_each_and_a_run_alone_sees_all(fake, shell_scripts, monkeypatch, jobs, gpus):
     """Side by side, each waits until both run."""
-    shell_scripts.write(**{"nvidia-smi": "echo GPU-aaa; echo GPU-bbb"})
-    monkeypatch.setenv("PATH", f"{shell_scripts.folder}:{os.environ['PATH']}")
+    shell_scripts(**{"nvidia-smi": "echo GPU-aaa; echo GPU-bbb"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if jobs > 1:
         fake.wish({"weak-n2-seed0": "meet", "weak-n4-seed0": "meet"})

@@ -15,10 +15,9 @@ from tests.launched import ROOT
 @pytest.fixture
 def commands(shell_scripts, tmp_path, monkeypatch):
     """Writes shell scripts that go before the commands of their names."""
-    monkeypatch.setenv("PATH", f"{shell_scripts.folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.chdir(tmp_path)
-    return shell_scripts.write
+    return shell_scripts
 
 
 @pytest.fixture

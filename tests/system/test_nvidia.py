@@ -17,18 +17,17 @@ def smi(shell_scripts, monkeypatch):
     """Puts a host's `nvidia-smi` first on the path; without a GPU it says so."""
     for name in (nvidia.VISIBLE, *nvidia.MEMORY):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", f"{shell_scripts.folder}:/usr/bin:/bin")
 
-    def install(gpu, uuids=("GPU-1a", "GPU-2b"), code=0):
+    def install(gpu, code=0):
         driver, capability, name = gpu or ("", "", "")
         answers = {
             "driver_version,name": f"{driver}, {name}\n" * 2 * bool(gpu),
             "compute_cap": capability,
-            "uuid": "\n".join(uuids) * bool(gpu),
+            "uuid": "GPU-1a\nGPU-2b" * bool(gpu),
         }
         lines = [f'"--query-gpu={fields} --format=csv,noheader") answer="{answer}";;' for fields, answer in answers.items()]
         ending = ["esac", 'echo "${answer:-No devices were found}"', f"exit {code}"]
-        shell_scripts.write(**{"nvidia-smi": "\n".join(['case "$*" in', *lines, *ending])})
+        shell_scripts(**{"nvidia-smi": "\n".join(['case "$*" in', *lines, *ending])})
 
     return install
 
@@ -79,8 +78,8 @@ def test_a_gpu_that_is_not_used_is_told_unless_it_was_ruled_out(smi):
     ("value", "names"),
     [("2,3", ["2", "3"]), (" GPU-x , MIG-y", ["GPU-x", "MIG-y"]), ("", []), ("0,-1,1", ["0"]), ("NoDevFiles", [])],
 )
-def test_gpus_are_those_that_nvidia_smi_lists_or_that_the_user_lets_be_seen(shell_scripts, smi, monkeypatch, value, names):
-    monkeypatch.setenv("PATH", str(shell_scripts.folder))
+def test_gpus_are_those_that_nvidia_smi_lists_or_that_the_user_lets_be_seen(tmp_path, smi, monkeypatch, value, names):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert places(4) == visible() == []  # without nvidia-smi
     for gpu, code, listed in ((H100, 9, []), (None, 0, []), (H100, 0, ["GPU-1a", "GPU-2b"])):
         smi(gpu, code=code)
