@@ -6,9 +6,8 @@ from typing import NamedTuple
 import pytest
 
 from gmmae.cli.arguments import parse_train
-from gmmae.training.loop import run
 from gmmae.training.records import Record
-from tests.small import SMALL_LATTICE, Recorder, small
+from tests.small import SMALL_LATTICE, finish, small
 from tests.workloads.test_guide import EXAMPLE
 
 
@@ -23,14 +22,14 @@ class TrainedRun(NamedTuple):
 def mixture_run(tmp_path_factory: pytest.TempPathFactory):
     """Two epochs of `small`."""
     folder = tmp_path_factory.mktemp("mixture")
-    return TrainedRun(folder, run(small(stop__max_epochs=2), folder, Recorder()))
+    return TrainedRun(folder, finish(small(stop__max_epochs=2), folder)[0])
 
 
 @pytest.fixture(scope="session")
 def lattice_run(tmp_path_factory: pytest.TempPathFactory):
     """The smallest run that nodules can be generated from. The axes of its volumes differ."""
     folder = tmp_path_factory.mktemp("lattice")
-    return TrainedRun(folder, run(small(**SMALL_LATTICE, data__shape=(6, 8, 10)), folder, Recorder()))
+    return TrainedRun(folder, finish(small(**SMALL_LATTICE, data__shape=(6, 8, 10)), folder)[0])
 
 
 @pytest.fixture(scope="session")
@@ -40,4 +39,4 @@ def own_run(tmp_path_factory: pytest.TempPathFactory):
     (root / "mine.py").write_text(EXAMPLE)
     options = ["--workload", str(root / "mine.py"), "--images", "96", "--stop.max-epochs", "1", "--log.no-tensorboard"]
     config = parse_train([*options, "--parallel.devices", "1"], "train.py")[0]
-    return TrainedRun(root / "run", run(config, root / "run", Recorder()))
+    return TrainedRun(root / "run", finish(config, root / "run")[0])

@@ -11,10 +11,9 @@ from gmmae.classification.classifiers import LINEAR
 from gmmae.classification.report import published
 from gmmae.config.schema import changed
 from gmmae.data.extraction.medmnist import DATASETS
-from gmmae.training.loop import run
 from tests import medmnist_files
 from tests.commands import last_refusal, lines_of, rows, run_gmmae
-from tests.small import Recorder, small
+from tests.small import finish, small
 
 KINDS = ("mixture", "latent", "voxels", "all three", "PCA")
 
@@ -30,7 +29,7 @@ def medmnist_runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("medmnist")
     path = medmnist_files.write(folder / "nodulemnist3d.npz")
     for seed in (0, 1):
-        run(config_of(path, seed=seed), folder / f"run_{seed}", Recorder())
+        finish(config_of(path, seed=seed), folder / f"run_{seed}")
     return folder / "run_0", folder / "run_1"
 
 
@@ -58,7 +57,7 @@ def test_the_test_set_is_seen_by_no_training(medmnist_runs, tmp_path):
     """Other test images change no parameter and no chosen setting."""
     one, _ = medmnist_runs
     moved = medmnist_files.write(tmp_path / "nodulemnist3d.npz", test_images=medmnist_files.arrays()["test_images"][::-1])
-    record = run(config_of(moved), tmp_path / "run", Recorder())
+    record, _ = finish(config_of(moved), tmp_path / "run")
     assert record.best_val_loss == json.loads((one / "record.json").read_text())["best_val_loss"]
     found = []
     for place, options in ((tmp_path / "own", ()), (tmp_path / "moved", ("--data.root", moved))):
@@ -71,7 +70,7 @@ def test_the_test_set_is_seen_by_no_training(medmnist_runs, tmp_path):
 def test_more_classes_and_the_other_commands(tmp_path, capsys):
     path, folder = tmp_path / "fracturemnist3d.npz", tmp_path / "run"
     np.savez(path, allow_pickle=False, **medmnist_files.arrays(classes=3, counts={"train": 36, "val": 12, "test": 15}))
-    run(config_of(path, model__decoder="lattice", model__lattice_size=2), folder, Recorder())
+    finish(config_of(path, model__decoder="lattice", model__lattice_size=2), folder)
     for words, said in (
         (("classify", folder, "--seeds", 1), "nondisplaced rib fracture"),
         (("evaluate", folder, "--split", "test"), "on 15 test samples"),
@@ -94,7 +93,7 @@ def test_a_run_without_a_test_set_of_its_own_is_judged_by_its_validation_patient
         lines.append(f"n{i}.npy,p{i // 2},{4 + score + i % 3 / 10},{score}")
     (cubes / "nodules.csv").write_text("\n".join(lines))
     options = {"data__source": "cubes", "data__validation": 24, "data__window": (0.0, 255.0), "data__crop": "1.25x"}
-    run(config_of(cubes, **options), folder, Recorder())
+    finish(config_of(cubes, **options), folder)
     labels = ("--label-column", "score", "--label-at-most", 2, "--label-at-least", 4)
     printed = " ".join(lines_of(capsys, "classify", folder, *labels, "--seeds", 1))
     assert "16 volumes have no label and are left out" in printed

@@ -12,10 +12,9 @@ from gmmae.data.extraction import prepare
 from gmmae.data.given import cut
 from gmmae.data.settings import DataConfig
 from gmmae.training import compilation
-from gmmae.training.loop import run
 from gmmae.training.trained import Trained
 from tests.commands import last_refusal, lines_of, rows
-from tests.small import Recorder, small
+from tests.small import finish, small
 from tests.volume_folders import image
 
 MIDDLE = np.array([-30.0, 12.0, 250.0])  # x, y, z
@@ -26,7 +25,7 @@ SPACING = np.array([1.0, 0.8, 2.0])
 def trained(tmp_path_factory):
     """A run whose own data are then gone."""
     folder = tmp_path_factory.mktemp("run")
-    run(small(stop__max_epochs=30, optim__learning_rate=0.003), folder, Recorder())
+    finish(small(stop__max_epochs=30, optim__learning_rate=0.003), folder)
     return folder
 
 

@@ -14,11 +14,10 @@ from gmmae.export.loader import Model
 from gmmae.system.errors import InputError
 from gmmae.training import compilation
 from gmmae.training.checkpoint import named
-from gmmae.training.loop import run
 from gmmae.workloads import registry
 from tests.commands import refusal, run_gmmae
 from tests.launched import python
-from tests.small import CHEAP, Recorder, small
+from tests.small import CHEAP, finish, small
 from tests.volume_sources import from_source
 
 LOAD = """
@@ -87,7 +86,7 @@ def test_the_file_alone_gives_the_numbers_of_the_model(mixture_run, tmp_path, mo
     folder = mixture_run.folder
     if precision == "float64":
         folder = tmp_path / "run"
-        run(small(precision=precision, stop__max_epochs=1), folder, Recorder())
+        finish(small(precision=precision, stop__max_epochs=1), folder)
     model, meta = exported(folder, tmp_path, monkeypatch)
     assert meta["functions"].keys() == {"losses", "describe"}
     assert (meta["run_id"], meta["dtype"], meta["platforms"]) == (model.record.run_id, precision, ["cpu", "cuda"])
@@ -126,7 +125,7 @@ def test_a_workload_of_ones_own_is_exported_with_its_metrics(own_run, tmp_path, 
 
 
 def test_a_run_that_validates_on_a_source_is_exported(tmp_path):
-    run(from_source(tmp_path / "volumes.py", small(stop__max_epochs=1, **CHEAP)), tmp_path / "run", Recorder())
+    finish(from_source(tmp_path / "volumes.py", small(stop__max_epochs=1, **CHEAP)), tmp_path / "run")
     assert Model(export(tmp_path / "run", tmp_path)).functions
 
 
@@ -154,7 +153,7 @@ def test_a_workload_that_has_moved_is_given_to_load_and_parameters_of_bfloat16_a
     config = gmmae.load(own_run.folder).config
     here = tmp_path / "mine.py"
     here.write_text(Path(config.workload).read_text().replace("nn.Dense(", "nn.Dense(param_dtype=jnp.bfloat16, features="))
-    run(replace(config, workload=str(here)), tmp_path / "run", Recorder())
+    finish(replace(config, workload=str(here)), tmp_path / "run")
     file = export(tmp_path / "run", tmp_path)
     moved = str(here.rename(tmp_path / "moved.py"))
     registry.load.cache_clear()

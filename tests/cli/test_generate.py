@@ -12,12 +12,11 @@ from gmmae.data import sources
 from gmmae.system.errors import InputError
 from gmmae.system.files import csv_text
 from gmmae.training import fingerprint
-from gmmae.training.loop import run
 from gmmae.workloads.configuration import on_its_data, read_config
 from tests.cli.conftest import TrainedRun
 from tests.commands import lines_of, refusal, rows, run_gmmae
 from tests.interrupting import tree
-from tests.small import SMALL_LATTICE, Recorder, small
+from tests.small import SMALL_LATTICE, finish, small
 from tests.volume_folders import Grid, write_image
 
 SHAPE, SPACING = (9, 24, 22), (0.7, 0.8, 1.6)
@@ -49,7 +48,7 @@ def trained(root, columns=COLUMNS, masks=True):
     (root / "cubes/nodules.csv").write_text(csv_text(lines, columns))
     data = {"data__source": "cubes", "data__root": str(root / "cubes"), "data__cache": str(root / "cache"), "data__workers": 1}
     config = small(**SMALL_LATTICE | data | {"data__validation": 8, "data__padding": "replicate"})
-    return TrainedRun(root / "run", run(config, root / "run", Recorder()))
+    return TrainedRun(root / "run", finish(config, root / "run")[0])
 
 
 @pytest.fixture(scope="module")
