@@ -22,6 +22,31 @@ def near(expected):
     return pytest.approx(expected, nan_ok=True, rel=1e-4)
 
 
+def test_projected_cells_worked_by_hand(projected):
+    assert projected.source.short == "projected to Flat, with steps of cpu"
+    assert len(projected.runs) == 34  # of 36 one has crashed, which is no miss, and one has no record
+    assert projected.cells["linear-warmup", 4].times == {0: INF}
+    strong, weak = projected.cells["strong", 2], projected.cells["weak", 2]
+    assert strong.runs[0].history is projected.cells["strong", 1].runs[0].history  # of the path that they share
+    assert strong.runs[0].elapsed_s[2] == near(3 * 21.8)
+    assert strong.times == near({0: 218.0, 1: 218.0, 2: 218.0})
+    assert strong.time_s == near((218, 218, 218))
+    assert strong.efficiency == near((100 * 100 / (2 * 218), math.nan, math.nan))  # one path a seed does not vary
+    assert (strong.compared, strong.batch, strong.learning_rate) == (0, "32", 0.00105)
+    assert weak.efficiency == near((100 * 100 / (2 * 520),) * 3)
+    assert weak.ratio == near((520 / 218,) * 3)
+    assert (weak.compared, weak.slower, weak.p) == (3, 3, 0.25)
+    assert weak.p_holm == 1.0  # of six tests
+    assert projected.cells["weak", 1].compared == 0  # one device is one strategy
+    assert projected.cells["weak", 4].time_s.value == near(680)  # 80 epochs of 8.5 s
+    missed = projected.cells["linear-warmup", 2]
+    assert missed.times == near({0: 130.0, 1: INF, 2: INF})
+    assert (missed.reached, missed.seeds, missed.epochs, missed.slower) == (1, 3, (INF, 10, INF), 2)
+    assert missed.time_s == near((INF, 130, INF))
+    assert math.isnan(missed.efficiency.value)
+    assert projected.cells["linear", 2].time_s == (INF, INF, INF)
+
+
 def test_figures_draw_the_times_of_all_cells_and_the_median_runs_on_the_most_devices(projected, tmp_path, monkeypatch):
     asked: list = []
     monkeypatch.setattr(figures, "shown", lambda *_: "")
