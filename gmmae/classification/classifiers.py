@@ -62,13 +62,11 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
         for name, (method, settings) in methods.items():
             chosen, found, fits = [], [], []
             for inputs in (run[kind] for run in runs):
-                answers, best = np.zeros((seeds, len(truth), len(labelled.classes))), {}
+                answers, best, fitted = np.zeros((seeds, len(truth), len(labelled.classes))), {}, method
                 for train, judged, folds in labelled.rounds:
                     best = choose(method, settings, inputs, truth, folds)
                     for seed in range(seeds):
-                        fitted: Any = clone(method)
-                        fits.append(fitted)
-                        fitted.set_params(**best)
+                        fitted = clone(method).set_params(**best)
                         if method is BOOSTING:
                             fitted.set_params(random_state=seed)
                         # One thread is enough for so few samples. Several took ten times as long beside other work.
@@ -77,22 +75,21 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
                             if len(judged):
                                 answers[seed, judged] = fitted.predict_proba(inputs[judged])
                 chosen.append(best)
+                fits.append(fitted)
                 found.extend(answers[:, test])
             result = scored(kind, name, np.array(found), truth[test], groups)
-            results.append(
-                result._replace(features=runs[0][kind].shape[1], settings=chosen, fitted=fits[len(fits) // len(runs) - 1])
-            )
+            results.append(result._replace(features=runs[0][kind].shape[1], settings=chosen, fitted=fits[0]))
         say(f"{kind}: AUC {', '.join(f'{result.auc.value:.3f} ({result.method})' for result in results[-len(methods) :])}")
     return results
 
 
 def scored(kind: str, name: str, found: np.ndarray, truth: Int[np.ndarray, " samples"], groups: grouped.Groups) -> Result:
     """The scores of a classifier's fits, by the probabilities that each gives."""
-    weight = grouped.weights(groups, seed=0)
-    aucs, shares = (np.array([score(one, truth, weight) for one in found]) for score in (macro_auc, accuracy))
-    auc, right = (grouped.estimate(values.mean(0)) for values in (aucs, shares))
-    sds = [float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan for values in (aucs, shares)]
-    return Result(kind, 0, name, auc, sds[0], right, sds[1], [], np.mean(found, axis=0))
+    weight, scores = grouped.weights(groups, seed=0), []
+    for score in (macro_auc, accuracy):
+        values = np.array([score(one, truth, weight) for one in found])
+        scores += grouped.estimate(values.mean(0)), float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan
+    return Result(kind, 0, name, *scores, [], found.mean(0))
 
 
 def choose(

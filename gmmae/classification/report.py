@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from sklearn.metrics import RocCurveDisplay
 
 from gmmae.classification.classifiers import LINEAR, MIN_TO_BOOST, Result
 from gmmae.classification.samples import MIN_TEST_GROUPS, Labelled
+from gmmae.config.toml import read_table
 from gmmae.data.extraction import medmnist
 from gmmae.data.grouped import FEW_GROUPS, FOLDS, Estimate
 from gmmae.data.settings import DataConfig
@@ -27,7 +26,7 @@ ROC, WEIGHTS = "roc.png", "classifiers.npz"
 
 def published() -> dict[str, Any]:
     """AUC and accuracy of each method on each data set of MedMNIST, and their `source`."""
-    return tomllib.loads(resources.files("gmmae.classification").joinpath("published.toml").read_text(encoding="utf-8"))
+    return read_table(Path(__file__).with_name("published.toml"))
 
 
 def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int) -> list[str]:
@@ -107,8 +106,12 @@ def table(results: Sequence[Result], known: dict[str, list[float]]) -> tuple[tup
     number = "{:.3f}".format
     rows = [
         (
-            *(one.kind, one.method, one.auc.text(number), Estimate(one.auc_sd).text(number)),
-            *(one.accuracy.text(number), Estimate(one.accuracy_sd).text(number)),
+            one.kind,
+            one.method,
+            one.auc.text(number),
+            Estimate(one.auc_sd).text(number),
+            one.accuracy.text(number),
+            Estimate(one.accuracy_sd).text(number),
         )
         for one in results
     ]

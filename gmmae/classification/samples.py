@@ -85,8 +85,8 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
         pairs[:0] = StratifiedGroupKFold(grouped.FOLDS, shuffle=True, random_state=data.seed).split(truth, truth, groups)
     rounds = []
     for fit, test in pairs:
-        folds = () if own_test else grouped.folds(truth[fit], groups[fit], data.seed)
-        rounds.append((fit, test, [(fit[inner], fit[outer]) for inner, outer in folds] or [(train, validation)] * own_test))
+        folds = [(fit[inner], fit[outer]) for inner, outer in grouped.folds(truth[fit], groups[fit], data.seed)]
+        rounds.append((fit, test, [(train, validation)] if own_test else folds))
     if not all(folds for *_, folds in rounds):
         raise InputError(
             f"a class must be in several of {grouped.FOLDS} folds by {nodules.by}; got one whose samples are of few groups"
