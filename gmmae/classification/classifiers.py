@@ -62,11 +62,13 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
         for name, (method, settings) in methods.items():
             chosen, found, fits = [], [], []
             for inputs in (run[kind] for run in runs):
-                answers, best, fitted = np.zeros((seeds, len(truth), len(labelled.classes))), {}, method
+                answers, best = np.zeros((seeds, len(truth), len(labelled.classes))), {}
+                fitted: Any = method
                 for train, judged, folds in labelled.rounds:
                     best = choose(method, settings, inputs, truth, folds)
                     for seed in range(seeds):
-                        fitted = clone(method).set_params(**best)
+                        fitted = clone(method)
+                        fitted.set_params(**best)
                         if method is BOOSTING:
                             fitted.set_params(random_state=seed)
                         # One thread is enough for so few samples. Several took ten times as long beside other work.
@@ -88,8 +90,9 @@ def scored(kind: str, name: str, found: np.ndarray, truth: Int[np.ndarray, " sam
     weight, scores = grouped.weights(groups, seed=0), []
     for score in (macro_auc, accuracy):
         values = np.array([score(one, truth, weight) for one in found])
-        scores += grouped.estimate(values.mean(0)), float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan
-    return Result(kind, 0, name, *scores, [], found.mean(0))
+        scores.append((grouped.estimate(values.mean(0)), float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan))
+    (auc, auc_sd), (right, right_sd) = scores
+    return Result(kind, 0, name, auc, auc_sd, right, right_sd, [], found.mean(0))
 
 
 def choose(

@@ -59,21 +59,22 @@ def mixture_features(
     # Symmetries exchange cells with the same distances from the centre.
     apart = np.sort(np.abs(2 * np.indices((CELLS,) * n) - (CELLS - 1)).reshape(n, -1), axis=0)
     orbits = np.broadcast_to(np.unique(apart, axis=1, return_inverse=True)[1], cells.shape)
-    columns = [
-        *(np.quantile(values, QUANTILES, axis=1, weights=weights, method="inverted_cdf").T for values in properties),
-        largest,
-        perplexity,
-        (weights * distance * size).sum(1),
-        np.linalg.norm(mean, axis=1),
-        np.sqrt(np.maximum(np.linalg.eigvalsh(total), 0)),
-        np.cbrt(np.linalg.norm(third.reshape(samples, -1), axis=1)),
-        np.cbrt(np.linalg.norm(np.einsum("siij->sj", third), axis=1)),
-        _fourth_moment(weights, offsets, offsets, covariances) / square,
-        _fourth_moment(weights, offsets, *whitened),
-        np.einsum("sk,ski->s", weights, axes) / square,
-        np.take_along_axis(cells, np.lexsort((cells, orbits)), 1),
-    ]
-    return np.column_stack(columns)
+    return np.column_stack(
+        [
+            *(np.quantile(values, QUANTILES, axis=1, weights=weights, method="inverted_cdf").T for values in properties),
+            largest,
+            perplexity,
+            (weights * distance * size).sum(1),
+            np.linalg.norm(mean, axis=1),
+            np.sqrt(np.maximum(np.linalg.eigvalsh(total), 0)),
+            np.cbrt(np.linalg.norm(third.reshape(samples, -1), axis=1)),
+            np.cbrt(np.linalg.norm(np.einsum("siij->sj", third), axis=1)),
+            _fourth_moment(weights, offsets, offsets, covariances) / square,
+            _fourth_moment(weights, offsets, *whitened),
+            np.einsum("sk,ski->s", weights, axes) / square,
+            np.take_along_axis(cells, np.lexsort((cells, orbits)), 1),
+        ]
+    )
 
 
 def block_means(

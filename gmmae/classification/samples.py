@@ -91,9 +91,17 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
         raise InputError(
             f"a class must be in several of {grouped.FOLDS} folds by {nodules.by}; got one whose samples are of few groups"
         )
-    patients = _patients(loaded, np.union1d(loaded.split.train, kept[rounds[-1][0]]), data)
-    names, unlabelled = tuple(classes.tolist()), len(labels) - len(kept)
-    return Labelled(nodules, names, truth, train, patients, parts.get("test", fitted), rounds, own_test, unlabelled)
+    return Labelled(
+        nodules,
+        tuple(classes.tolist()),
+        truth,
+        train,
+        _patients(loaded, np.union1d(loaded.split.train, kept[rounds[-1][0]]), data),
+        parts.get("test", fitted),
+        rounds,
+        own_test,
+        len(labels) - len(kept),
+    )
 
 
 def _patients(loaded: sources.SplitNodules, fitted: Indices, data: DataConfig) -> set[str]:
@@ -149,7 +157,7 @@ def inputs(model: Trained, nodules: Nodules, data: DataConfig, blocks: int, basi
     # Classifiers standardise these, so the mean volume is of no matter.
     kinds["PCA"] = windowed(nodules.values, data.window).reshape(len(mixture), -1) @ basis.T
     crop = CROP_PATTERN.fullmatch(data.crop)
-    if crop is not None and crop["unit"] == "x" and not np.isnan(nodules.diameter_mm).any():
+    if crop and crop["unit"] == "x" and not np.isnan(nodules.diameter_mm).any():
         sizes = np.log(nodules.diameter_mm)[:, None]
         kinds |= {"diameter": sizes, "all three and diameter": np.column_stack([kinds["all three"], sizes])}
     return kinds
