@@ -247,16 +247,17 @@ def absolute(config: Config) -> Config:
     return replaced(config, {key: os.path.abspath(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
 
 
-Leaf = tuple[str, dataclasses.Field[Any], Any]
-
-
-def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[Leaf]:  # noqa: ANN401 any dataclass
+def leaves(
+    config: Any,  # noqa: ANN401 any dataclass
+    prefix: str = "",
+    *,
+    resumable: bool = True,
+) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """As `flatten`, with the field that declares a key before its value."""
     for item in fields_of(type(config)):
-        value = getattr(config, item.name)
+        value, inline = getattr(config, item.name), marked(item, INLINE)
         if not resumable and (marked(item, MAY_CHANGE_ON_RESUME) or marked(item, FINGERPRINTED)):
             continue
-        inline = marked(item, INLINE)
         if dataclasses.is_dataclass(value):
             yield from leaves(value, prefix if inline else f"{prefix}{item.name}.", resumable=resumable)
         elif not inline:
