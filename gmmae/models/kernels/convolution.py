@@ -93,17 +93,17 @@ class Form(NamedTuple):
     gradients: Callable[..., Gradients]
 
 
-def _library(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
+def _library(x: Array, kernel: Array, precision: lax.Precision) -> Array:
     axes = "012"[: x.ndim - 2]
     numbers = (f"{axes}NC", f"{axes}IO", f"{axes}NC")
     return lax.conv_general_dilated(x, kernel, (1,) * len(axes), "VALID", dimension_numbers=numbers, precision=precision)
 
 
-def _library_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
+def _library_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision) -> Gradients:
     return jax.vjp(partial(_library, precision=precision), x, kernel)[1](g)
 
 
-def _direct(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
+def _direct(x: Array, kernel: Array, precision: lax.Precision) -> Array:
     edge, features = kernel.shape[0], kernel.shape[-1]
     out = x.shape[0] - edge + 1
     planes = jnp.moveaxis(kernel.reshape(edge, -1, features), 0, 1)  # (taps of a plane, planes, features)
@@ -111,41 +111,29 @@ def _direct(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     return sum((parts[d : d + out, ..., d, :] for d in range(1, edge)), start=parts[:out, ..., 0, :])
 
 
-def _direct_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
-    edge = kernel.shape[0]
+def _direct_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision) -> Gradients:
+    """That of x is `to_x[p] = Σ_q g[p - q] kernel[q]`: a product over filters and the kernel's last axis, then shifted sums.
+
+    A convolution of g, padded along all axes, would take several times the operations of the forward pass.
+    """
+    edge, last = kernel.shape[0], kernel.ndim - 3
     shifts = [jnp.pad(g, [(d, edge - 1 - d), *[(0, 0)] * (g.ndim - 1)]) for d in range(edge)]
     planes = jnp.stack(shifts, axis=-2)  # the gradient at each position of each kernel plane
     patches = _patches(x, edge)
     rows = tuple(range(patches.ndim - 1))
     to_planes = jnp.tensordot(patches, planes, axes=(rows, rows), precision=precision)
-    return _input_gradient(kernel, g, precision), jnp.moveaxis(to_planes, 1, 0).reshape(kernel.shape)
 
-
-def _input_gradient(kernel: Array, g: Array, precision: lax.Precision) -> Array:
-    """`to_x[p] = Σ_q g[p - q] kernel[q]`: a product over filters and the kernel's last axis, then shifted sums.
-
-    A convolution of g, padded along all axes, would take several times the operations of the forward pass.
-    """
-    edge, last = kernel.shape[0], kernel.ndim - 3
     padded = jnp.pad(g, [(0, 0)] * last + [(edge - 1, edge - 1), (0, 0), (0, 0)])
     size = g.shape[last] + edge - 1
     taps = [lax.slice_in_dim(padded, d, d + size, axis=last) for d in reversed(range(edge))]
     factors = jnp.moveaxis(kernel, (last, -1), (0, 1))  # (edge, filters, the other axes, channels)
     columns = factors.reshape(edge * kernel.shape[-1], *factors.shape[2:])
     spread = jnp.tensordot(jnp.concatenate(taps, axis=-1), columns, axes=1, precision=precision)
-    for axis in reversed(range(last)):
-        spread = _shifted_sum(spread, axis, spread.ndim - 2, edge)
-    return spread
-
-
-def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
-    """`out[p] = Σ_d parts[p - d, tap d]`: the axis becomes `edge` - 1 longer."""
-    pads = [(0, 0)] * (parts.ndim - 1)
-    shifted = [
-        jnp.pad(lax.index_in_dim(parts, d, taps, keepdims=False), [*pads[:axis], (d, edge - 1 - d), *pads[axis + 1 :]])
-        for d in range(edge)
-    ]
-    return sum(shifted[1:], start=shifted[0])
+    for axis in reversed(range(last)):  # out[p] = Σ_d spread[p - d, tap d]: the axis becomes `edge` - 1 longer
+        pads = [[(0, 0)] * axis + [(d, edge - 1 - d)] + [(0, 0)] * (spread.ndim - 2 - axis) for d in range(edge)]
+        first, *rest = (jnp.pad(lax.index_in_dim(spread, d, -2, keepdims=False), pad) for d, pad in enumerate(pads))
+        spread = sum(rest, start=first)
+    return spread, jnp.moveaxis(to_planes, 1, 0).reshape(kernel.shape)
 
 
 def _patches(x: Array, edge: int) -> Array:

@@ -18,9 +18,7 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Float64
-
-from gmmae.models.kernels.precision import FULL
+from jaxtyping import Array, Float
 
 Role = Literal["data", "kernel", "result"]
 """The matrix: D, E or R."""
@@ -36,7 +34,7 @@ _FACTORS: dict[Role, list[list[int]]] = {
 """The last stage: (factor, real or imaginary part)."""
 
 
-def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
+def every_axis(x: Array, kernel: Array, precision: lax.Precision) -> Array:
     """As `gmmae.models.kernels.convolution.convolve`, by spectra of all axes."""
     period = x.shape[:-2]
     product = jnp.matmul(
@@ -45,7 +43,7 @@ def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Arra
     return _adjoint("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision)
 
 
-def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
+def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision) -> Gradients:
     """Small products with a transposed factor take twice as long, so only g and the results are transposed."""
     period = x.shape[:-2]
     of_g = _forward("result", g.mT, period, precision)
@@ -58,7 +56,7 @@ def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Preci
     )
 
 
-def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
+def first_axis(x: Array, kernel: Array, precision: lax.Precision) -> Array:
     """As `gmmae.models.kernels.convolution.convolve`, by spectra of the first axis."""
     factor = _forward("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1], precision)
     # The larger factor is on the right, untransposed, and the smaller result is put in order.
@@ -68,7 +66,7 @@ def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Arra
     return jnp.moveaxis(out, 1, -1)
 
 
-def first_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
+def first_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision) -> Gradients:
     """That of x is taken along every axis, and dropped where x is data."""
     of_g = _forward("result", g.reshape(len(g), -1, g.shape[-1]), x.shape[:1], precision)
     product = jnp.matmul(_patches(x, kernel, precision), of_g, precision=precision)
@@ -85,15 +83,12 @@ def _patches(x: Array, kernel: Array, precision: lax.Precision) -> Float[Array, 
     moved = jnp.moveaxis(x, -1, 1)
     patches = _forward("data", moved.reshape(len(x), channels, -1), x.shape[:1], precision)
     patches = patches.reshape(len(patches), *moved.shape[1:])
-    for axis in reversed(range(1, x.ndim - 2)):
-        patches = _shifts(patches, axis - x.ndim + 1, kernel.shape[axis])
-    return patches.reshape(len(patches), -1, math.prod(_valid(x, kernel)[1:]) * samples)
-
-
-def _shifts(x: Array, axis: int, edge: int) -> Array:
-    """The taps are a new axis 1; taken axis by axis, patches are few copies of long pieces."""
-    size = x.shape[axis] - edge + 1
-    return jnp.stack([lax.slice_in_dim(x, tap, tap + size, axis=axis) for tap in range(edge)], axis=1)
+    _, *valid = _valid(x, kernel)
+    # The taps of each axis are a new axis 1; taken axis by axis, patches are few copies of long pieces.
+    for axis, size in reversed(list(enumerate(valid, -len(valid) - 1))):
+        taps = range(moved.shape[axis] - size + 1)
+        patches = jnp.stack([lax.slice_in_dim(patches, tap, tap + size, axis=axis) for tap in taps], axis=1)
+    return patches.reshape(len(patches), -1, math.prod(valid) * samples)
 
 
 def _forward(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision) -> Float[Array, "factors rows columns"]:
@@ -116,31 +111,28 @@ def _adjoint(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ..
 def _matrices(
     role: Role, period: tuple[int, ...], points: int, axis: int, dtype: str
 ) -> Float[np.ndarray, "copies rows columns"]:
-    """One copy for each frequency along the axes before, which XLA would otherwise move to the end and back."""
-    matrix = _matrix(role, period[axis], points, first=axis == 0, last=axis == len(period) - 1)
-    copies = math.prod([period[0] // 2 + 1, *period[1:]][:axis])
-    return np.ascontiguousarray(np.broadcast_to(matrix.astype(dtype), (copies, *matrix.shape)))
-
-
-def _matrix(role: Role, period: int, points: int, *, first: bool, last: bool) -> Float64[np.ndarray, "rows columns"]:
-    """Returns the transform along one axis of length `period`; all but the first points are zero.
+    """The transform along one axis; all but its first points are zero.
 
     Rows are (frequency, part), or (frequency, factor) along the last axis; columns are the points of the first axis, where the
     signal is real, and (part, point) along the others. R is the inverse's transpose. Along the first axis a frequency also
     stands for its conjugate, unless it is its own: then the signal's part is real, and one factor is enough.
+
+    There is one copy for each frequency along the axes before, which XLA would otherwise move to the end and back.
     """
-    frequencies = np.arange(period // 2 + 1 if first else period)
-    angle = 2 * np.pi * (np.outer(frequencies, np.arange(points)) % period) / period
+    first, length = axis == 0, period[axis]
+    frequencies = np.arange(length // 2 + 1 if first else length)
+    angle = 2 * np.pi * (np.outer(frequencies, np.arange(points)) % length) / length
     real, imag = np.cos(angle), -np.sin(angle)
     if not first:
         real, imag = np.concatenate([real, -imag], axis=1), np.concatenate([imag, real], axis=1)
     parts = np.stack([real, imag], axis=1)
-    single = (frequencies * 2 % period == 0) if first else np.zeros(period, bool)
+    single = first & (frequencies * 2 % length == 0)
     if role == "result":
-        parts *= (np.where(single | (not first), 1, 2) / period)[:, None, None]
-    if not last:
-        return parts.reshape(-1, parts.shape[-1])
-    factors = np.einsum("kp,fpc->fkc", _FACTORS[role], parts)
-    needed = np.ones(factors.shape[:2], bool)
-    needed[single, 1:] = False
-    return factors[needed]
+        parts *= (np.where(single | (not first), 1, 2) / length)[:, None, None]
+    needed = np.ones(parts.shape[:2], bool)
+    if axis == len(period) - 1:
+        parts = np.einsum("kp,fpc->fkc", _FACTORS[role], parts)
+        needed = ~single[:, None] | (np.arange(3) == 0)
+    matrix = parts[needed].astype(dtype)
+    copies = math.prod([period[0] // 2 + 1, *period[1:]][:axis])
+    return np.ascontiguousarray(np.broadcast_to(matrix, (copies, *matrix.shape)))

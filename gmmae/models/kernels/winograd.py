@@ -15,7 +15,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from gmmae.models.kernels.precision import FULL
 from gmmae.models.kernels.spectral import Gradients
 
 POINTS = {2: (1, -1), 4: (0.5**0.5, -(0.5**0.5), 2**0.5, -(2**0.5))}
@@ -34,7 +33,7 @@ def fits(x: Array, kernel: Array) -> bool:
     return all(edge == EDGE and size % 2 == 0 for edge, size in zip(kernel.shape[:-2], x.shape[:-2], strict=True))
 
 
-def tiles(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
+def tiles(x: Array, kernel: Array, precision: lax.Precision) -> Array:
     """As `gmmae.models.kernels.convolution.convolve`, where `fits`."""
     tile = _tile(x)
     data, of_kernel, result = _matrices(tile)
@@ -43,7 +42,7 @@ def tiles(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     return _adjoint(result, tile, products.reshape(*of_x.shape[:-1], -1))
 
 
-def tiles_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> Gradients:
+def tiles_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision) -> Gradients:
     """The gradients of `tiles`; XLA computes D x once for both passes."""
     tile = _tile(x)
     data, of_kernel, result = _matrices(tile)
@@ -95,10 +94,10 @@ def _adjoint(matrix: np.ndarray, step: int, x: Array) -> Array:
 
 
 def _combined(matrix: np.ndarray, pieces: Sequence[Array]) -> list[Array]:
-    rows = (
-        [weight * piece for weight, piece in zip(row, pieces, strict=True) if abs(weight) > ROUNDING] for row in matrix.tolist()
-    )
-    return [reduce(operator.add, terms) for terms in rows]
+    return [
+        reduce(operator.add, [weight * piece for weight, piece in zip(row, pieces, strict=True) if abs(weight) > ROUNDING])
+        for row in matrix.tolist()
+    ]
 
 
 def _factors(x: Array) -> Array:

@@ -10,6 +10,7 @@ from jax import lax
 
 from gmmae.models.kernels import winograd
 from gmmae.models.kernels.convolution import FORMS, Conv, convolve, form_of
+from gmmae.models.kernels.precision import FULL
 from tests.models.test_convolutions import assert_close
 
 CASES = [(n, size, kernel) for n in (1, 2, 3) for size, kernel in [(5, 3), (6, 2), (5, 5), (4, 1)]]
@@ -47,7 +48,8 @@ def test_every_form_and_its_gradients_equal_the_librarys(n, size, kernel, channe
     assert all(gradient.any() for gradient in gradients)
     for name, form in FORMS.items():
         if name != "tiles" or winograd.fits(x, weights):
-            assert_close((jax.jit(form.apply)(x, weights), *jax.jit(form.gradients)(x, weights, g)), expected)
+            apply, gradients = (jax.jit(partial(function, precision=FULL)) for function in form)
+            assert_close((apply(x, weights), *gradients(x, weights, g)), expected)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_tiles_round_float32_like_the_direct_form():
 
     def errors(form):
         exact, rounded = (
-            (form.apply(*arrays[:2]), *form.gradients(*arrays))
+            (form.apply(*arrays[:2], FULL), *form.gradients(*arrays, FULL))
             for arrays in (given, [array.astype(jnp.float32) for array in given])
         )
         return [float(jnp.abs(a - b).max() / jnp.abs(b).max()) for a, b in zip(rounded, exact, strict=True)]
