@@ -31,7 +31,7 @@ from gmmae.config.schema import Config
 from gmmae.data import grouped
 from gmmae.data.patches import Patches
 from gmmae.data.volumes import NativeNodule
-from gmmae.plotting.slices import Prediction, segmentations
+from gmmae.plotting.slices import segmentations
 from gmmae.training.trained import Trained, restore
 from gmmae.workloads import segmentation
 
@@ -248,7 +248,7 @@ def picture(rows: Sequence[dict[str, Any]], seen: dict[str, Seen], path: Path) -
             labels.append(f"{category} {row['unet_flips']:.2f}")
     images, of_labels, found = (np.stack(arrays) for arrays in zip(*chosen, strict=True))
     title = "Readers' masks, and a U-Net's"
-    return segmentations(images, of_labels == 1, of_labels == 2, [Prediction("found", found)], path, title, labels)
+    return segmentations(images, of_labels == 1, of_labels == 2, {"found": found}, path, title, labels)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -28,7 +28,8 @@ class MixtureAutoencoder(nn.Module):
 
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples *volume"]:
         """The density M of each volume at its own voxel centres."""
-        return density_of(self._terms(self._planes(volumes), volumes), per_sample_loss.centres(volumes)).reshape(volumes.shape)
+        terms = self._terms(self.heads(self.encoder(volumes)), volumes)
+        return density_of(terms, per_sample_loss.centres(volumes)).reshape(volumes.shape)
 
     def losses(self, volumes: Float[Array, "samples *volume"], point_loss: PointLoss) -> Float[Array, " samples"]:
         """The mean of `point_loss` over the voxels of each volume and its density."""
@@ -36,22 +37,15 @@ class MixtureAutoencoder(nn.Module):
         def plain(planes: Array, volumes: Array) -> Array:
             return per_sample_loss.of_polynomials(self._terms(planes, volumes), volumes, point_loss)
 
-        planes = self._planes(volumes)
+        planes = self.heads(self.encoder(volumes))
         if loss_kernel is None or not self.config.fused or planes.dtype != jnp.float32:
             return plain(planes, volumes)
         kernel = partial(loss_kernel.losses, point_loss=point_loss, ranges=self._ranges(volumes))
         return lax.platform_dependent(planes, volumes, cuda=kernel, default=plain)
 
-    def encode(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
-        """One latent vector for each volume."""
-        return self.encoder(volumes)
-
     def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:
         """The mixture that describes each volume; its leading axis is the samples."""
-        return from_logits(self._planes(volumes), self._ranges(volumes))
-
-    def _planes(self, volumes: Array) -> Array:
-        return self.heads(self.encoder(volumes))
+        return from_logits(self.heads(self.encoder(volumes)), self._ranges(volumes))
 
     def _terms(self, planes: Array, volumes: Array) -> Array:
         return jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), self._ranges(volumes)), axis=-1)

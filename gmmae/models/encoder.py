@@ -92,7 +92,7 @@ class Heads(nn.Module):
         def initial(_: Array) -> Array:
             if not self.is_initializing():  # Flax asks for the shape
                 return jnp.zeros((inputs, size), latent.dtype)
-            heads = [_Head(inputs, count, self.components, name=name)() for name, count in planes.items()]
+            heads = [_Head(inputs, count, self.components, name=name)() for name, count in planes.items() if count]
             return jnp.concatenate(heads, axis=1)
 
         kernel, bias = self.param("kernel", initial), self.param("bias", nn.initializers.zeros, (size,))
@@ -108,7 +108,5 @@ class _Head(nn.Module):
     components: int
 
     def __call__(self) -> Array:
-        if not self.planes:
-            return jnp.zeros((self.inputs, 0))
         kernel = _KERNEL_INIT(self.make_rng("params"), (self.inputs, self.components * self.planes))
         return kernel.reshape(self.inputs, self.components, self.planes).swapaxes(1, 2).reshape(self.inputs, -1)

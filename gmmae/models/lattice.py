@@ -72,15 +72,7 @@ class LatticeAutoencoder(nn.Module):
 
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Decoded:
         """One mixture, mask and mass for each volume."""
-        return self.decode(self.encode(volumes))
-
-    def encode(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
-        """One latent vector for each volume."""
-        return self.encoder(volumes)
-
-    def decode(self, latent: Float[Array, "samples latent"]) -> Decoded:
-        """One mixture, mask and mass for each latent vector."""
-        return self.decoder(latent)
+        return self.decoder(self.encoder(volumes))
 
 
 def lattice_autoencoder(config: ModelConfig, shape: tuple[int, ...]) -> LatticeAutoencoder:

@@ -7,8 +7,6 @@ from gmmae.config.rules import MAY_CHANGE_ON_RESUME, NonNegativeFloat, PositiveI
 
 Decoder = Literal["dense", "lattice"]
 Covariance = Literal["partial", "paper"]
-Rho = Literal["sigmoid", "tanh"]
-Padding = Literal["VALID", "SAME"]
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
 
 CORRELATION = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
@@ -20,12 +18,12 @@ class ModelConfig(Section, name="model"):
 
     filters: PositiveInts = (32, 32, 32)  # filters of each convolution
     kernels: tuple[int, ...] = (7, 5, 3)  # kernel edge of each convolution, in voxels
-    padding: Padding = "VALID"  # padding of the convolutions
+    padding: Literal["VALID", "SAME"] = "VALID"  # padding of the convolutions
     activation: Activation = "relu"  # after each convolution and the latent layer
     latent_dim: PositiveInt = 128  # length of the latent vector
     components: PositiveInt = 50  # normal distributions in the mixture (K)
     covariance: Covariance = "partial"  # partial: always positive definite; paper: Eq. 6 to the letter, may give NaN
-    rho: Rho = "sigmoid"  # range of the correlations: sigmoid (0, 1), tanh (-1, 1)
+    rho: Literal["sigmoid", "tanh"] = "sigmoid"  # range of the correlations: sigmoid (0, 1), tanh (-1, 1)
     sigma_floor: NonNegativeFloat = 0.5  # smallest standard deviation, in voxels
     rho_limit: Annotated[float, CORRELATION] = 0.99  # largest absolute correlation
     decoder: Decoder = "dense"  # from latent vector to mixture: dense, the paper's layers; lattice, components by place

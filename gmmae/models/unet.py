@@ -78,8 +78,7 @@ class ActivatedNorm(nn.Module):
         """Applies the layer."""
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-        activated: Array = _activated_norm(x, scale, bias, self.groups)
-        return activated
+        return _activated_norm(x, scale, bias, self.groups)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))

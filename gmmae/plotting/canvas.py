@@ -1,7 +1,6 @@
 """Common parts of all figures: resolution, colours, number formats, axes, and files."""
 
 import math
-import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,8 +68,17 @@ def legend_above(axes: Axes, handles: Sequence[Artist]) -> None:
     while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > WIDTH - 0.7:
         columns -= 1
     columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # as many rows, evenly filled
-    style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.3, "columnspacing": 1.2, "handlelength": 1.8}
-    axes.legend(handles=list(handles), loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)
+    axes.legend(
+        handles=list(handles),
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        frameon=False,
+        fontsize=8,
+        borderaxespad=0.3,
+        columnspacing=1.2,
+        handlelength=1.8,
+    )
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> None:
@@ -86,7 +94,7 @@ def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> No
     axis.set_major_formatter(lambda value, _: plain(float(value), 6))
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
+def save(figure: Figure, path: str | Path) -> Path:
     """Writes an SVG if the path ends in .svg, otherwise a PNG; equal figures give equal bytes."""
     path = Path(path)
     kind = "svg" if path.suffix == ".svg" else "png"
@@ -98,6 +106,6 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def save_both(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
+def save_both(figure: Figure, stem: str | Path) -> tuple[Path, Path]:
     """Writes `stem`.png and `stem`.svg."""
-    return save(figure, f"{os.fspath(stem)}.png"), save(figure, f"{os.fspath(stem)}.svg")
+    return save(figure, f"{stem}.png"), save(figure, f"{stem}.svg")

@@ -67,8 +67,8 @@ def time_to_target(
         canvas.dress(axes, "devices", "" if column else y_label)
         handles = _plot(axes, series, -1, "ideal, $T_1/n$", everything if len(panels) > 1 else ())
         if not np.isfinite([t for one in series for t in one.median]).any():
-            middle = {"transform": axes.transAxes, "ha": "center", "fontsize": 9, "color": GREY}
-            axes.text(0.5, 0.5, "no median run reached the target", **middle)
+            text = "no median run reached the target"
+            axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
         if missed:
             strip.set(ylim=(len(missed) - 0.5, -0.5), yticks=[], facecolor="#f3f3f3")
             strip.tick_params(axis="x", which="both", length=0, labelbottom=False)
@@ -76,8 +76,8 @@ def time_to_target(
             strip.set_ylabel("" if column else "reached", fontsize=8, rotation=0, ha="right", va="center", labelpad=12)
         for one, (colour, marker) in zip(series, cycle(STYLES), strict=False):
             if one.label in missed:
-                row, left = missed.index(one.label), {"transform": strip.get_yaxis_transform(), "clip_on": False}
-                strip.plot([-0.015], [row], color=colour, marker=marker, ms=5, **left)
+                row, left = missed.index(one.label), strip.get_yaxis_transform()
+                strip.plot([-0.015], [row], color=colour, marker=marker, ms=5, transform=left, clip_on=False)
                 for n, reached, runs in zip(one.at, one.reached, one.runs, strict=True):
                     if reached < runs:
                         text = f"{'' if reached else '✕ '}{reached}/{runs}"
@@ -128,8 +128,7 @@ def _plot(axes: Axes, lines: Sequence[Measured], power: int, label: str, within:
     handles = []
     for i, (line, (colour, marker)) in enumerate(zip(lines, cycle(STYLES), strict=False)):
         x = np.array(line.at) * 2 ** (dodge * (i - (len(lines) - 1) / 2))
-        style = {"color": colour, "marker": marker, "ms": 5, "lw": 1.4, "label": line.label}
-        handles += axes.plot(x, line.median, zorder=3, **style)
+        handles += axes.plot(x, line.median, zorder=3, color=colour, marker=marker, ms=5, lw=1.4, label=line.label)
         for at, low, high in zip(x, line.low, line.high, strict=True):
             if math.isfinite(low) and not math.isnan(high):
                 top = min(high, axes.get_ylim()[1])

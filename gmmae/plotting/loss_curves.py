@@ -1,7 +1,6 @@
 """Figures of losses: of one run by epochs, and of several runs by time."""
 
 import itertools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +40,7 @@ def losses(
     train_loss: Epochs,
     val_loss: Epochs,
     learning_rate: Epochs,
-    path: str | os.PathLike[str],
+    path: str | Path,
     *,
     target: float | None = None,
     title: str = "",
@@ -74,8 +73,10 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
     axes = figure.subplots()
     canvas.dress(axes, x_label, "loss")
     colours = [colour for (colour, _), _ in zip(itertools.cycle(STYLES), curves, strict=False)]
-    labels = [curve.label + ("" if np.isfinite(curve[2:]).all() else " (not finite)") for curve in curves]
-    named = [Line2D([], [], color=colour, lw=2.5, label=label) for colour, label in zip(colours, labels, strict=True)]
+    named = [
+        Line2D([], [], color=colour, lw=2.5, label=curve.label + ("" if np.isfinite(curve[2:]).all() else " (not finite)"))
+        for colour, curve in zip(colours, curves, strict=True)
+    ]
     handles = _draw(axes, curves, [(colour, colour) for colour in colours], target)
     times = np.concatenate([curve.time_s for curve in curves])
     if (times > 0).all():
@@ -97,11 +98,23 @@ def _draw(axes: Axes, curves: Sequence[LossCurve], colours: Sequence[tuple[Any, 
         broken = np.flatnonzero(~np.isfinite(curve[2:]).all(0))[:1]
         for label, marker, places in (("target reached", "o", reached), ("last finite loss", "x", broken[broken > 0] - 1)):
             for at in places:
-                style = {"ls": "none", "ms": 6, "mfc": "white", "mec": "black", "mew": 1.5, "zorder": 4}
-                marks[label] = axes.plot(time_s[at], val_loss[at], marker=marker, label=label, **style)
+                marks[label] = axes.plot(
+                    time_s[at],
+                    val_loss[at],
+                    marker=marker,
+                    label=label,
+                    ls="none",
+                    ms=6,
+                    mfc="white",
+                    mec="black",
+                    mew=1.5,
+                    zorder=4,
+                )
     key = colours[0] if len(curves) == 1 else (GREY, GREY)
-    handles = [Line2D([], [], color=key[1], lw=1.5, label="validation")]
-    handles.append(Line2D([], [], color=key[0], lw=0.9, ls=":", label="training"))
+    handles = [
+        Line2D([], [], color=key[1], lw=1.5, label="validation"),
+        Line2D([], [], color=key[0], lw=0.9, ls=":", label="training"),
+    ]
     drawn = np.concatenate([loss for curve in curves for loss in curve[2:]])
     drawn = drawn[np.isfinite(drawn)]
     if not len(drawn):

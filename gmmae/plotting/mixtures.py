@@ -1,10 +1,8 @@
 """Nodules beside their mixtures at several epochs of training (Fig. 1 of the paper)."""
 
-import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
@@ -24,32 +22,18 @@ SURFACE = LinearSegmentedColormap.from_list("surface", ["#1b2333", "#4f6d8c", "#
 CELL, INSET, OVERLAP, GAP, MARGIN, HEADING, TITLE_LINE, FOOTING = 1.6, 0.56, 0.1, 0.14, 0.12, 0.46, 0.22, 0.78
 
 
-class Snapshot(NamedTuple):
-    """A model's reconstructions of the nodules at one epoch, for n axes and K components.
-
-    Attributes:
-      epoch: number of trained epochs.
-      val_loss: may be NaN.
-      density: M (Eq. 5) at the voxel centres of [-1, 1]^n, array axes z, y, x (the last n of them).
-      weights: α of each component.
-      means: μ on [-1, 1], world axes x, y, z (the first n of them).
-    """
-
-    epoch: int
-    val_loss: float
-    density: Float32[np.ndarray, "nodules ..."]
-    weights: Float32[np.ndarray, "nodules components"]
-    means: Float32[np.ndarray, "nodules components n"]
-
-
 def reconstructions(
     inputs: Float32[np.ndarray, "nodules ..."],
-    snapshots: Sequence[Snapshot],
-    path: str | os.PathLike[str],
+    snapshots: Sequence[tuple[int, float, Mapping[str, np.ndarray]]],
+    path: str | Path,
     *,
     title: str = "",
 ) -> Path:
     """Draws (a) nodules in rows, and (b) their reconstructions at several epochs, from densities over [-1, 1]^n.
+
+    A snapshot is a number of trained epochs, the validation loss, which may be NaN, and arrays of the nodules for n axes and K
+    components: `density`, M (Eq. 5) at the voxel centres of [-1, 1]^n, with array axes z, y, x (the last n of them); `weights`,
+    α, nodules × K; `means`, μ on [-1, 1], nodules × K × n, world axes x, y, z (the first n of them).
 
     For three axes a cell shows a shaded surface at the row's `surfaces.iso_level`, with insets of the central slice of the
     input on the left and of the density on the right. For fewer axes it shows the image, or the signal as a strip, and the
@@ -67,27 +51,38 @@ def reconstructions(
 
     for row, nodule in enumerate(inputs):
         bottom = top - cell_height - row * (cell_height + GAP)
-        for left, snapshot in zip(lefts, [None, *snapshots], strict=True):
-            density = snapshot.density[row] if snapshot else None
+        for left, arrays in zip(lefts, [None, *(arrays for *_, arrays in snapshots)], strict=True):
+            density = arrays["density"][row] if arrays else None
             if ndim == 3:
                 _volume(figure, (left, bottom), nodule, density, labelled=row == rows - 1)
                 continue
             axes = _axes(figure, (left, bottom, CELL, CELL))
             _image(axes, nodule if density is None else density, nodule)
-            if snapshot and np.isfinite(snapshot.means[row]).all() and np.isfinite(snapshot.weights[row]).all():
-                x, y = np.pad(snapshot.means[row], ((0, 0), (0, 2 - ndim))).T  # a signal has its middle at 0
-                axes.scatter(x, y, s=400 * snapshot.weights[row], color=ORANGE, alpha=0.8, linewidths=0)
+            if arrays and np.isfinite(arrays["means"][row]).all() and np.isfinite(arrays["weights"][row]).all():
+                x, y = np.pad(arrays["means"][row], ((0, 0), (0, 2 - ndim))).T  # a signal has its middle at 0
+                axes.scatter(x, y, s=400 * arrays["weights"][row], color=ORANGE, alpha=0.8, linewidths=0)
 
     inches = {"transform": figure.dpi_scale_trans, "ha": "center"}
-    headings = [("", "input")] + [(f"epoch = {s.epoch}", f"loss = {power_of_ten(s.val_loss)}") for s in snapshots]
+    headings = [("", "input")] + [(f"epoch = {epoch}", f"loss = {power_of_ten(loss)}") for epoch, loss, _ in snapshots]
     for left, lines in zip(lefts, headings, strict=True):
         for line, above in zip(lines, (0.28, 0.1), strict=True):
             figure.text(left + CELL / 2, top + above, line, fontsize=9, **inches)
     figure.text(width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11, **inches)
 
     start, end = lefts[1], lefts[-1] + CELL
-    style = {"arrowstyle": "-|>", "mutation_scale": 10, "color": GREY, "lw": 1, "shrinkA": 0, "shrinkB": 0}
-    figure.add_artist(FancyArrowPatch((start, 0.52), (end, 0.52), transform=figure.dpi_scale_trans, **style))
+    figure.add_artist(
+        FancyArrowPatch(
+            (start, 0.52),
+            (end, 0.52),
+            transform=figure.dpi_scale_trans,
+            arrowstyle="-|>",
+            mutation_scale=10,
+            color=GREY,
+            lw=1,
+            shrinkA=0,
+            shrinkB=0,
+        )
+    )
     box = {"facecolor": "white", "edgecolor": "none", "pad": 3}
     figure.text((start + end) / 2, 0.52, "training", va="center", fontsize=9, color=GREY, bbox=box, **inches)
     for x, label in ((lefts[0] + CELL / 2, "(a)"), ((start + end) / 2, "(b)")):
@@ -118,8 +113,8 @@ def _volume(
     for volume, label, offset in insets:
         _image(_axes(figure, (left + offset, bottom, INSET, INSET), "#999999"), volume[len(volume) // 2], nodule)
         if labelled:
-            x, style = left + offset + INSET / 2, {"ha": "center", "va": "top", "fontsize": 7, "color": GREY}
-            figure.text(x, bottom - 0.04, label, transform=figure.dpi_scale_trans, **style)
+            x, inches = left + offset + INSET / 2, figure.dpi_scale_trans
+            figure.text(x, bottom - 0.04, label, transform=inches, ha="center", va="top", fontsize=7, color=GREY)
 
 
 def _image(axes: Axes, image: np.ndarray, scale: np.ndarray) -> None:
@@ -128,8 +123,15 @@ def _image(axes: Axes, image: np.ndarray, scale: np.ndarray) -> None:
         image = np.tile(image, (-(-len(image) // 4), 1))
     height, width = image.shape
     if np.isfinite(image).all():
-        style = {"cmap": "gray", "interpolation": "nearest", "aspect": height / width}
-        axes.imshow(image, vmin=scale.min(), vmax=scale.max(), extent=(-1, 1, 1, -1), **style)
+        axes.imshow(
+            image,
+            cmap="gray",
+            vmin=scale.min(),
+            vmax=scale.max(),
+            interpolation="nearest",
+            extent=(-1, 1, 1, -1),
+            aspect=height / width,
+        )
     else:
         _say_nan(axes)
 

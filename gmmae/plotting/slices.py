@@ -1,7 +1,6 @@
 """Pictures of the data: nodules, their slices, predicted masks, and scans before and after insertions."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +27,7 @@ INCHES = 1.55
 
 
 def contact_sheet(
-    path: str | os.PathLike[str],
+    path: str | Path,
     values: Volumes,
     filled: Float[np.ndarray, " samples"],
     window: tuple[float, float],
@@ -52,8 +51,8 @@ def contact_sheet(
         top, left = i // columns * (height + 2) + 1, i % columns * (width + 2) + 1
         sheet[top : top + height, left : left + width] = image
         if share > 0:
-            style = {"fill": False, "color": ORANGE, "linewidth": 0.4 + 2 * float(share)}
-            axes.add_patch(Rectangle((left - 1, top - 1), width + 1, height + 1, **style))
+            corner, thick = (left - 1, top - 1), 0.4 + 2 * share
+            axes.add_patch(Rectangle(corner, width + 1, height + 1, fill=False, color=ORANGE, linewidth=thick))
     _show(axes, sheet, window).set_interpolation("nearest")
     axes.set_axis_off()
     count = f"{len(shown)} of {len(values)}" if len(shown) < len(values) else len(values)
@@ -65,7 +64,7 @@ def contact_sheet(
 
 
 def nodule_slices(
-    path: str | os.PathLike[str],
+    path: str | Path,
     values: Real[np.ndarray, "*volume"],
     mask: Shaped[np.ndarray, "*volume"] | None,
     window: tuple[float, float],
@@ -95,7 +94,7 @@ def nodule_slices(
 
 
 def described_volumes(
-    path: str | os.PathLike[str],
+    path: str | Path,
     volumes: Volumes,
     reconstructions: Volumes,
     names: Sequence[str],
@@ -106,8 +105,14 @@ def described_volumes(
     cell, below, above = 1.04, 0.2, 0.16  # inches
     height = len(volumes) * (cell + below + above)
     figure = Figure(figsize=(1.1 * columns, height))
-    margins = {"left": 0.01, "right": 0.99, "bottom": below / height, "top": 1 - above / height}
-    figure.subplots_adjust(**margins, wspace=0.06, hspace=(below + above) / cell)
+    figure.subplots_adjust(
+        left=0.01,
+        right=0.99,
+        bottom=below / height,
+        top=1 - above / height,
+        wspace=0.06,
+        hspace=(below + above) / cell,
+    )
     grid = figure.subplots(len(volumes), columns, squeeze=False, subplot_kw={"xticks": [], "yticks": []})
     for row, name, pair in zip(grid, names, zip(volumes, reconstructions, strict=True), strict=True):
         row[0].set_title(name, fontsize=6, loc="left", pad=3)
@@ -118,24 +123,20 @@ def described_volumes(
     return canvas.save(figure, path)
 
 
-class Prediction(NamedTuple):
-    """Predicted probabilities of masks, and the heading of their column."""
-
-    heading: str
-    probabilities: Float[np.ndarray, "samples y x"]
-
-
 def segmentations(
     images: Float[np.ndarray, "samples y x"],
     masks: Bool[np.ndarray, "samples y x"],
     outside: Bool[np.ndarray, "samples y x"],
-    predictions: Sequence[Prediction],
-    path: str | os.PathLike[str],
+    predictions: Mapping[str, Float[np.ndarray, "samples y x"]],
+    path: str | Path,
     title: str = "",
     labels: Sequence[str] = (),
 ) -> Path:
-    """Draws rows of the image (-1 to 1), the true mask (orange), and predictions (blue) with the true outline."""
-    headings = ["image", "truth", *(prediction.heading for prediction in predictions)]
+    """Draws rows of the image (-1 to 1), the true mask (orange), and predictions (blue) with the true outline.
+
+    `predictions` are probabilities by the heading of their column.
+    """
+    headings = ["image", "truth", *predictions]
     rows, columns = len(images), len(headings)
     figure = Figure(figsize=(1.15 * columns + 0.1, 1.15 * rows + 0.65), dpi=canvas.DPI, layout="constrained")
     if title:
@@ -146,7 +147,7 @@ def segmentations(
     for axes, label in zip(grid[:, 0], labels, strict=False):
         axes.set_ylabel(label, fontsize=7)
     for row, image in enumerate(np.where(outside, -1, images)):
-        found = [(prediction.probabilities[row] > 0.5) & ~outside[row] for prediction in predictions]
+        found = [(probabilities[row] > 0.5) & ~outside[row] for probabilities in predictions.values()]
         outlines = [{}, {ORANGE: masks[row]}, *({ORANGE: masks[row], SKY: mask} for mask in found)]
         for axes, shown in zip(grid[row], outlines, strict=True):
             _show(axes, image, (-1.0, 1.0), shown)
@@ -164,11 +165,11 @@ class InsertionView(NamedTuple):
     spacing_mm: Float[np.ndarray, "3"]
 
 
-def draw_insertions(path: str | os.PathLike[str], views: Sequence[InsertionView]) -> Path:
+def draw_insertions(path: str | Path, views: Sequence[InsertionView]) -> Path:
     """Rows of axial, coronal and sagittal slices, each before and after, and with the nodule's outline."""
     figure = Figure(figsize=(9 * INCHES + 0.1, len(views) * (INCHES + 0.22) + 0.25))
-    margins = {"left": 0.005, "right": 0.995, "bottom": 0.005, "top": 1 - 0.4 / figure.get_figheight()}
-    figure.subplots_adjust(**margins, wspace=0.03, hspace=0.16)
+    top = 1 - 0.4 / figure.get_figheight()
+    figure.subplots_adjust(left=0.005, right=0.995, bottom=0.005, top=top, wspace=0.03, hspace=0.16)
     grid = figure.subplots(len(views), 9, squeeze=False)
     for row, view in zip(grid, views, strict=True):
         row[0].set_title(view.title, fontsize=7, loc="left", pad=3)
@@ -179,7 +180,7 @@ def draw_insertions(path: str | os.PathLike[str], views: Sequence[InsertionView]
             up, right = np.delete(view.spacing_mm, axis)
             picture = _show(axes, image, WINDOW_HU, {ORANGE: label} if column == 2 else {}, axial=axis == 0)
             picture.set_interpolation("bilinear")
-            axes.set_aspect(float(up / right))
+            axes.set_aspect(up / right)
             axes.set_axis_off()
     for axis, plane in enumerate(PLANES):
         caption = f"{plane}: before, after, outline"
@@ -197,13 +198,13 @@ def _show(
     axes: Axes,
     image: Real[np.ndarray, "up right"],
     window: tuple[float, float],
-    outlines: Mapping[str, Shaped[np.ndarray, "up right"]] | None = None,
+    outlines: Mapping[str, Shaped[np.ndarray, "up right"]] = {},
     axial: bool = True,
     extent: tuple[float, float, float, float] | None = None,
 ) -> AxesImage:
     """The first row of an axial image is on top."""
     origin = "upper" if axial else "lower"
-    for colour, mask in (outlines or {}).items():
+    for colour, mask in outlines.items():
         if mask.any() and not mask.all():
             axes.contour(mask, [0.5], colors=colour, linewidths=0.9, origin=origin if extent else None, extent=extent)
     return axes.imshow(image, cmap="gray", vmin=window[0], vmax=window[1], origin=origin, extent=extent)

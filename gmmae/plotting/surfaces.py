@@ -62,7 +62,7 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
     for axis, size in enumerate(volume.shape):
         splines = np.asarray(ndimage.zoom(np.eye(size, dtype=np.float32), (factor, 1), mode="reflect", grid_mode=True))
         fine = np.moveaxis(np.tensordot(splines, fine, (1, axis)), 0, axis)
-    empty = min(0.0, float(fine.min()))
+    empty = min(0.0, fine.min())
     per_unit = max(fine.shape) / 2  # samples per world unit
     fine = np.pad(fine, PAD, constant_values=empty)
 

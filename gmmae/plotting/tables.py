@@ -73,21 +73,19 @@ def seconds(value: int | float) -> str:
     >>> seconds(12345.6), seconds(9.996), seconds(0.01234), seconds(math.inf)
     ('12300', '10.0', '0.0123', 'not reached')
     """
-    return "not reached" if value == math.inf else _significant(value, 3)
+    if value == math.inf:
+        return "not reached"
+    if not math.isfinite(value):
+        return _no_number(value)
+    scientific = f"{value:.2e}"
+    exponent = int(scientific.partition("e")[2])
+    if not -4 <= exponent < 6:
+        return scientific
+    return f"{float(scientific):.{max(0, 2 - exponent)}f}"
 
 
 ratio = percent
 """Formats a ratio of times, likewise with two decimals."""
-
-
-def _significant(value: int | float, digits: int) -> str:
-    if not math.isfinite(value):
-        return _no_number(value)
-    scientific = f"{value:.{digits - 1}e}"
-    exponent = int(scientific.partition("e")[2])
-    if not -4 <= exponent < 6:
-        return scientific
-    return f"{float(scientific):.{max(0, digits - 1 - exponent)}f}"
 
 
 def _no_number(value: int | float) -> str:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 def symmetry(volume: Float[Array, "*volume"], key: Array) -> Float[Array, "*volume"]:
     """One of the symmetries, all equally likely; only axes with equal edges change places."""
     permute, flip = jax.random.split(key)
-    turns = (volume.transpose(order) for order in itertools.permutations(range(volume.ndim)))
+    turns = map(volume.transpose, itertools.permutations(range(volume.ndim)))
     permutations = [turn for turn in turns if turn.shape == volume.shape]
     turned = jnp.stack(permutations)[jax.random.randint(permute, (), 0, len(permutations))]
     for axis, flipped in enumerate(jax.random.bernoulli(flip, shape=(volume.ndim,))):

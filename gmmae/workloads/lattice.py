@@ -3,8 +3,7 @@
 Its samples are {"density", "mask", "log_mass"}. `describe` and `encode` also take densities alone.
 """
 
-from collections.abc import Callable
-from typing import Any
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import masses, to_density
 from gmmae.models.kernels import axis_aligned
 from gmmae.models.kernels.axis_aligned import density_on_grid
-from gmmae.models.lattice import Decoded, lattice_autoencoder, mask_losses
+from gmmae.models.lattice import lattice_autoencoder, mask_losses
 from gmmae.models.losses import LOSSES, dice
 from gmmae.models.mixture import Mixture, grid
 from gmmae.models.mixture import density as mixture_density
@@ -35,8 +34,10 @@ def samples_of(loaded: sources.SplitNodules, data: DataConfig) -> Splits:
     samples = {"density": to_density(values, data.window), "mask": masks, "log_mass": log_mass}
     bare = np.flatnonzero(~loaded.nodules.masked)
     if 0 < len(bare) < len(values):
-        found = f"{len(bare)} of {len(values)} nodules have no mask, or an empty one, such as {places[bare[0]]}"
-        write_error(f"warning: {found}: give them one\n")
+        write_error(
+            f"warning: {len(bare)} of {len(values)} nodules have no mask, or an empty one, such as {places[bare[0]]}: "
+            "give them one\n"
+        )
     return splits_of(loaded, samples, f"{data.source} volumes", may_be_undefined=("dice",) * bool(len(bare)))
 
 
@@ -56,46 +57,42 @@ def density_at(
     `stretch` has the lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
     """
     points = grid(shape, len(shape)) * stretch[::-1].astype(np.float32)
-    mixtures = zip(*map(jnp.asarray, (weights, means, covariances)), strict=True)
-    return np.stack([np.asarray(mixture_density(Mixture.of(*mixture), points)).reshape(shape) for mixture in mixtures])
+    mixtures = itertools.starmap(Mixture.of, zip(weights, means, covariances, strict=True))
+    return np.stack([np.asarray(mixture_density(mixture, points)).reshape(shape) for mixture in mixtures])
 
 
 def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
     """The workload of a configuration whose `model.decoder` is "lattice"."""
     module, point_loss = lattice_autoencoder(model, data.sample_shape), LOSSES[loss]
-    apply: Callable[..., Any] = module.apply  # its results have the types of the methods
 
     def init(key: Array) -> Params:
         return module.init(key, jnp.zeros((1, *data.sample_shape)))
-
-    def density_losses(decoded: Decoded, density: Array) -> Float[Array, " samples"]:
-        return axis_aligned.losses(decoded.mixture, density, point_loss)
 
     def losses(params: Params, samples: Samples, keys: Array | None) -> Array:
         samples = jax.tree.map(jnp.asarray, samples)
         density, mask = samples["density"], samples["mask"]
         if data.augment and keys is not None:
             density, mask = symmetries(density, keys), symmetries(mask, keys)
-        decoded: Decoded = apply(params, density)
+        decoded = module.bind(params)(density)
+        density_losses = axis_aligned.losses(decoded.mixture, density, point_loss)
         mass_losses = jnp.square(decoded.log_mass - samples["log_mass"])
-        weighted_mask_losses = model.mask_weight * mask_losses(decoded.mask, mask)
-        return density_losses(decoded, density) + weighted_mask_losses + model.mass_weight * mass_losses
+        return density_losses + model.mask_weight * mask_losses(decoded.mask, mask) + model.mass_weight * mass_losses
 
     def metrics(params: Params, samples: Samples) -> PerSample:
         samples = jax.tree.map(jnp.asarray, samples)
-        decoded: Decoded = apply(params, samples["density"])
+        decoded = module.bind(params)(samples["density"])
         truth = samples["mask"] > 0
         return {
-            "density": density_losses(decoded, samples["density"]),
+            "density": axis_aligned.losses(decoded.mixture, samples["density"], point_loss),
             "dice": jnp.where(truth.any(tuple(range(1, truth.ndim))), dice(decoded.mask, truth), jnp.nan),
             "log_mass": jnp.abs(decoded.log_mass - samples["log_mass"]),
         }
 
     def encode(params: Params, samples: Samples) -> Array:
-        return apply(params, jnp.asarray(_density(samples)), method=module.encode)
+        return module.bind(params).encoder(jnp.asarray(_density(samples)))
 
     def decode(params: Params, latent: Array) -> PerSample:
-        decoded: Decoded = apply(params, jnp.asarray(latent), method=module.decode)
+        decoded = module.bind(params).decoder(jnp.asarray(latent))
         mixture = decoded.mixture.mixture
         return {
             "density": density_on_grid(decoded.mixture, data.sample_shape),

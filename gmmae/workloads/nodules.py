@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,6 @@ from gmmae.data import sources
 from gmmae.data.volumes import central_section, to_density
 from gmmae.models.autoencoder import autoencoder
 from gmmae.models.losses import LOSSES
-from gmmae.models.mixture import Mixture
 from gmmae.workloads import lattice
 from gmmae.workloads.augment import symmetries
 from gmmae.workloads.interface import Events, Params, PerSample, Samples, Snapshot, Splits, Workload
@@ -29,7 +27,6 @@ def build(config: Config) -> Workload:
     if config.model.decoder == "lattice":
         return lattice.workload(config.model, config.data, config.loss)
     module, loss = autoencoder(config.model, config.data.ndim), LOSSES[config.loss]
-    apply: Callable[..., Any] = module.apply  # its results have the types of the methods
 
     def init(key: Array) -> Params:
         return module.init(key, jnp.zeros((1, *config.data.sample_shape), jnp.float32))
@@ -37,20 +34,21 @@ def build(config: Config) -> Workload:
     def losses(params: Params, volumes: Array, keys: Array | None) -> Array:
         if config.data.augment and keys is not None:
             volumes = symmetries(volumes, keys)
-        return apply(params, volumes, loss, method=module.losses)
+        return module.bind(params).losses(volumes, loss)
 
     def describe(params: Params, volumes: Array) -> PerSample:
-        mixture: Mixture = apply(params, volumes, method=module.mixture)
+        bound = module.bind(params)
+        mixture = bound.mixture(volumes)
         return {
             "inputs": volumes,
-            "density": apply(params, volumes),
-            "weights": jnp.exp(mixture.log_weights),
+            "density": bound(volumes),
+            "weights": mixture.weights,
             "means": mixture.means,
             "covariances": mixture.covariances,
         }
 
     def encode(params: Params, volumes: Array) -> Array:
-        return apply(params, volumes, method=module.encode)
+        return module.bind(params).encoder(volumes)
 
     def load() -> Splits:
         loaded = sources.load(config.data)
@@ -71,9 +69,8 @@ def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = 
     """Draws nodules, and their mixtures after some epochs."""
     from gmmae.plotting import mixtures
 
-    names = mixtures.Snapshot._fields[2:]
-    shown = [mixtures.Snapshot(one.epoch, one.val_loss, *(one.arrays[name] for name in names)) for one in snapshots]
-    return mixtures.reconstructions(snapshots[-1].arrays["inputs"], shown, folder / f"reconstructions.{ending}", title=title)
+    path = folder / f"reconstructions.{ending}"
+    return mixtures.reconstructions(snapshots[-1].arrays["inputs"], snapshots, path, title=title)
 
 
 def events(arrays: Mapping[str, np.ndarray]) -> Events:

@@ -131,14 +131,12 @@ def _from_name(name: str) -> ModuleType:
 @cache
 def file_hash(name: str) -> str:
     """Of a workload's file as this process has imported it, if it is not gmmae's."""
-    module = None if name in BUILT_IN else load(name)
-    if module is None or not module.__file__:
+    if name in BUILT_IN or not (module := load(name)).__file__:
         return ""
     if SOURCE_HASH in module.__dict__:
         return module.__dict__[SOURCE_HASH]
     file = Path(module.__file__)
-    files = sorted(file.parent.rglob("*.py")) if "." in name else _own_files(file)
-    return _digest_of(files)
+    return _digest_of(sorted(file.parent.rglob("*.py")) if "." in name else _own_files(file))
 
 
 def _digest_of(files: list[Path]) -> str:
@@ -151,8 +149,7 @@ def _digest(content: bytes) -> str:
 
 def configuration(name: str = Config.workload, **values: object) -> Config:
     """A configuration of a workload, with these values or the defaults."""
-    path = Path(name)
-    if is_file(name) and path.is_file():
+    if is_file(name) and Path(name).is_file():
         own = load(name).__dict__[OWN_FILES]
         if file_hash(name) != _digest_of(own):  # as between trainings of a notebook
             load.cache_clear()
@@ -160,7 +157,7 @@ def configuration(name: str = Config.workload, **values: object) -> Config:
             beside = {file.relative_to(own[0].parent).parts[0].removesuffix(".py") for file in own[1:]}
             for key in [key for key in sys.modules if key.partition(".")[0] in beside]:
                 del sys.modules[key]
-    settings_type = BUILT_IN[name] if name in BUILT_IN else load(name).Config
+    settings_type = BUILT_IN.get(name) or load(name).Config
     return Config(**{"workload": name, "settings": settings_type(), **values})
 
 

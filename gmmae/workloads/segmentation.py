@@ -150,11 +150,9 @@ def _patches_of(patches: Patches, volumes: np.ndarray) -> np.ndarray:
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
     """Draws images, masks, and the masks that the network predicts after some epochs."""
-    from gmmae.plotting.slices import Prediction, segmentations
+    from gmmae.plotting.slices import segmentations
 
-    predicted = [
-        Prediction(f"epoch {snapshot.epoch}", central_section(snapshot.arrays["probabilities"], 2)) for snapshot in snapshots
-    ]
+    predicted = {f"epoch {snapshot.epoch}": central_section(snapshot.arrays["probabilities"], 2) for snapshot in snapshots}
     last = snapshots[-1].arrays
     images, labels = central_section(last["images"], 2), central_section(last["labels"], 2)
     return segmentations(images, labels == 1, labels == 2, predicted, folder / f"segmentations.{ending}", title=title)

@@ -24,9 +24,6 @@ from gmmae.workloads.interface import Samples, Source, WorkloadError
 SPREAD_SAMPLES = 10
 """By which a source is recognised."""
 
-INTEGERS = {"i": (-(2**31), 2**31 - 1), "u": (0, 2**32 - 1)}
-"""Of 32 bits, with and without a sign."""
-
 LARGE = 0.25
 """Arrays above this share of the bytes of the largest one identify a sample: tokens beside their mask, and no labels of an
 image."""
@@ -129,9 +126,9 @@ def require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> N
     if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):  # JAX reads what lies below the mask
         raise SourceError(f"{name} must be numbers or arrays of them; got a masked array: give its filled() values")
     for leaf in [np.asarray(leaf) for leaf in leaves] or [np.array(None)]:
-        low, high = INTEGERS.get(leaf.dtype.kind, (0, 0))
-        wide = high and leaf.size and leaf.dtype.itemsize > int_bytes
-        if leaf.dtype.kind in "OSUMm" or (wide and not low <= leaf.min() <= leaf.max() <= high):
+        kind = leaf.dtype.kind
+        wide = kind in "iu" and leaf.size and leaf.dtype.itemsize > int_bytes
+        if kind in "OSUMm" or (wide and not np.array_equal(leaf, leaf.astype(f"{kind}4"))):
             what = f"{leaf.min()} to {leaf.max()}" if wide else leaf.dtype if leaves else "nothing"
             raise SourceError(f"{name} must be numbers or arrays of them, integers of at most 32 bits; got {what}")
 

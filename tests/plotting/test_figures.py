@@ -8,7 +8,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from gmmae.plotting import canvas, mixtures, surfaces
-from gmmae.plotting.mixtures import Snapshot
 
 HALF = surfaces.HALF_WIDTH
 
@@ -100,7 +99,7 @@ def test_iso_level_separates_two_classes():
 def snapshot(density, epoch=3, val_loss=4.7e-3, mean: float | list[float] = 0.0):
     """A snapshot with one component per nodule."""
     means = np.broadcast_to(np.array(mean, np.float32), (len(density), 1, density.ndim - 1))
-    return Snapshot(epoch, val_loss, density, np.ones((len(density), 1), np.float32), means)
+    return epoch, val_loss, {"density": density, "weights": np.ones((len(density), 1), np.float32), "means": means}
 
 
 @pytest.mark.parametrize("shape", [(4, 6, 8), (4, 8), (8,)])

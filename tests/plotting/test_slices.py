@@ -3,7 +3,6 @@ import pytest
 
 from gmmae.plotting.slices import (
     InsertionView,
-    Prediction,
     contact_sheet,
     described_volumes,
     draw_insertions,
@@ -76,7 +75,7 @@ def test_each_volume_has_its_mixture_beside_it_in_each_plane(drawn, shape, plane
 def test_predictions_are_outlined_over_the_truth_and_not_outside_the_volume(drawn):
     masks, outside = np.zeros((2, 1, 8, 8), bool)
     masks[0, 2:4, 2:4], outside[0, :, 6:] = True, True
-    predictions = [Prediction("found", masks * 1.0), Prediction("none", outside * 1.0)]
+    predictions = {"found": masks * 1.0, "none": outside * 1.0}
     segmentations(np.zeros((1, 8, 8)), masks, outside, predictions, "unused")
     assert [axes.get_title() for axes in drawn[0].axes] == ["image", "truth", "found", "none"]
     assert [len(axes.collections) for axes in drawn[0].axes] == [0, 1, 2, 1]
