@@ -40,11 +40,23 @@ def write(generated: Generated, training: Nodules, out: Path, run: str, seed: in
         for folder, values in volumes.items():
             writing.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
-        made = (groups[i], categories[i], f"{nodules.diameter_mm[i]:.6f}", run, seed)
-        rows.append([file, *made, generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors])
-    with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([COLUMNS, *rows])
+        rows.append(
+            [
+                file,
+                groups[i],
+                categories[i],
+                f"{nodules.diameter_mm[i]:.6f}",
+                run,
+                seed,
+                generated.nearest[i],
+                f"{generated.distance[i]:.6f}",
+                generated.turn[i],
+                *donors,
+            ]
+        )
     used = np.isin(training.table["name"], [*generated.shape_donors.ravel(), *generated.texture_donors.ravel()])
     columns = {"name": training.table["name"], **own_columns(training.table, ("name",))}
-    with (out / DONORS).open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([columns, *zip(*(column[used] for column in columns.values()), strict=True)])
+    known = [columns, *zip(*(column[used] for column in columns.values()), strict=True)]
+    for name, table in (("nodules.csv", [COLUMNS, *rows]), (DONORS, known)):
+        with (out / name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(table)

@@ -9,7 +9,6 @@ from jaxtyping import Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
 from gmmae.data.extraction.annotations import is_blank
-from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules, from_density, make_table, masses, to_density, windowed
 from gmmae.generation import prior as priors
 from gmmae.generation.distance import signed_distance
@@ -134,16 +133,20 @@ class Generator(NamedTuple):
                 for name in ("texture", "outline")
             )
             values = to_hu(from_density(density, drawn["mass"], (0.0, 1.0)) + texture, self.window)
-        turn = rng.integers(len(list(symmetries(values))), size=count)
+        turn = rng.integers(len(symmetries(values)), size=count)
         values, outline = (
-            np.stack([list(symmetries(volume[None]))[k][0] for volume, k in zip(volumes, turn, strict=True)])
+            np.stack([symmetries(volume[None])[k][0] for volume, k in zip(volumes, turn, strict=True)])
             for volumes in (values, outline)
         )
         known, first = self.training.table, drawn["shape_donors"][:, 0]
         # Siblings stay on one side of a split.
-        columns = {name: known[name][first] for name in ("group", "category")}
-        columns |= {name: drawn[name] for name in ("edge_mm", "diameter_mm")}
-        table = make_table([f"generated-{seed}-{i:05d}" for i in range(count)], **columns)
+        table = make_table(
+            [f"generated-{seed}-{i:05d}" for i in range(count)],
+            group=known["group"][first],
+            category=known["category"][first],
+            edge_mm=drawn["edge_mm"],
+            diameter_mm=drawn["diameter_mm"],
+        )
         return Generated(
             Nodules(values, None if self.training.masks is None else (outline > 0).astype(np.uint8), table),
             known["name"][drawn["nearest"]],
@@ -165,13 +168,10 @@ class Generator(NamedTuple):
         outline = np.stack([signed_distance(mask) for mask in decoded["mask"] > 0.5])
         outline += MASK_STRENGTH * blend_residual_blocks(self.mask_residuals, patches, weights)
         # Decoded masks have nearly one size, so they get their donor's.
-        flat, voxels, each = (
-            np.sort(-outline.reshape(len(donors), -1), axis=1),
-            self.mask_voxels[donors],
-            np.arange(len(donors)),
-        )
+        flat, voxels = np.sort(-outline.reshape(len(donors), -1), axis=1), self.mask_voxels[donors]
         place = np.clip(voxels, 1, flat.shape[1] - 1)
-        outline += (flat[each, place - 1] + flat[each, place]).reshape(-1, *[1] * len(shape)) / 2
+        beside = np.take_along_axis(flat, np.stack([place - 1, place], axis=1), axis=1)
+        outline += beside.mean(1).reshape(-1, *[1] * len(shape))
         smooth = from_density(decoded["density"], mass, (0.0, 1.0))
         shares = smooth + options.texture * blend_residual_blocks(self.residuals, patches, weights)
         levels, inside = self.grey_levels[donors], deepest_voxels(outline, voxels)
@@ -198,9 +198,7 @@ class Generator(NamedTuple):
 
 def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
     """Fits a generator; distances of `held_out`, real nodules of other patients, give the threshold for copies."""
-    data = getattr(model.config.settings, "data", None)
-    assert isinstance(data, DataConfig)
-    window = data.window
+    window = model.config.settings.data.window
     if not np.isfinite(training.diameter_mm).all():
         raise InputError("every training nodule must have a diameter; got some without: fill the CSV's column diameter_mm")
     latent = model.encode(to_density(training.values, window))
@@ -256,14 +254,14 @@ def candidates(training: Nodules, options: Options) -> Int[np.ndarray, " allowed
     words, asked = training.column("malignancy"), options.malignancy
     try:
         cells = [] if asked is None or words is None else ["nan" if is_blank(word) else word for word in words.tolist()]
-        scores = np.array(cells, float) if cells else None
+        scores = np.array(cells, float)
     except ValueError as error:
         raise InputError(f"--malignancy needs numbers in the training CSV's column malignancy; {error}") from error
     columns = {"--diameter-mm": (options.diameter_mm, training.diameter_mm), "--malignancy": (asked, scores)}
     for option, (limits, values) in columns.items():
         if limits is None:
             continue
-        if values is None or np.isnan(values).all():
+        if np.isnan(values).all():  # or there is no such column
             raise InputError(
                 f"{option} needs training nodules whose data say so; got none that do: leave {option} out, or train on a "
                 "folder of cubes with this column"

@@ -66,7 +66,7 @@ def as_nodule(nodules: Nodules, index: int) -> Nodule:
     solid, wall = border & ~inside & (values > SOLID_HU), None
     if solid.sum() >= MIN_ATTACHED_SHARE * border.sum():
         direction = (np.argwhere(solid) - (np.array(values.shape) - 1) / 2).mean(0)
-        wall = direction / max(float(np.linalg.norm(direction)), 1e-9)
+        wall = direction / max(np.linalg.norm(direction), 1e-9)
     pad = int(np.ceil((BAND_MM[1] + 2.0) / voxel_mm))
     # Beyond the cube's faces domes close the nodule.
     distance_mm = np.maximum(-signed_distance(inside, voxel_mm), -0.5 * voxel_mm * max(inside.shape))
@@ -83,7 +83,7 @@ def band_mm(frame: sitk.Image) -> float:
 
 def resample(
     nodule: Nodule, turn: Turn, centre_mm: Vector, frame: sitk.Image, region: tuple[slice, ...]
-) -> tuple[Volume, Volume]:
+) -> Float[np.ndarray, "2 z y x"]:
     """A nodule's HU and surface distances on a region of a scan's voxels, its turned cube centred on a world point.
 
     A voxel is the mean of samples over its pixel and slice, as far apart as the cube's voxels, which have a scanner's point
@@ -96,5 +96,4 @@ def resample(
         away = (to_world(frame, indices + (np.array(part) + 0.5) / counts - 0.5) - centre_mm)[..., ::-1] @ turn
         points = np.moveaxis(away / nodule.voxel_mm + middle, -1, 0)
         sums += [ndimage.map_coordinates(volume, points, order=1, mode="nearest") for volume in (nodule.hu, nodule.distance_mm)]
-    hu, distance_mm = sums / np.prod(counts)
-    return hu, distance_mm
+    return sums / np.prod(counts)

@@ -49,7 +49,7 @@ def measure(voxels: Voxels, lungs: Lungs) -> Noise:
         return Noise(0.0, REACHES[0])
     neighbours = np.clip([residual[..., :-1][pairs], residual[..., 1:][pairs]], -2.5 * deviation, 2.5 * deviation)
     _, kept, correlations = _simulated()
-    reach = float(np.interp(np.corrcoef(neighbours)[0, 1], correlations, REACHES))
+    reach = np.interp(np.corrcoef(neighbours)[0, 1], correlations, REACHES)
     return Noise(deviation / float(np.interp(reach, REACHES, kept)), reach)
 
 
@@ -57,7 +57,7 @@ def measure_inside(hu: Volume, distance_mm: Volume, reach_pixels: float) -> floa
     """The noise's standard deviation (HU) in a nodule, without its edge if it is large; None for too few voxels."""
     for inner in (distance_mm < -EDGE_MM, distance_mm < 0):
         if inner.sum() >= MIN_VOXELS:
-            return _robust_deviation(_residual(hu)[inner]) / float(np.interp(reach_pixels, REACHES, _simulated()[1]))
+            return _robust_deviation(_residual(hu)[inner]) / np.interp(reach_pixels, REACHES, _simulated()[1])
     return None
 
 

@@ -70,11 +70,11 @@ def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap
     """
     lungs = target.lungs
     inside_mm = (np.argwhere(nodule.distance_mm < 0) - (np.array(nodule.hu.shape) - 1) / 2) * nodule.voxel_mm
-    radius = float(np.linalg.norm(inside_mm, axis=1).max())
+    radius = np.linalg.norm(inside_mm, axis=1).max()
     if nodule.wall is None:
         candidates, depth_mm = lungs.depth_mm >= radius, None if gap_mm is None else nodule.diameter_mm / 2 + gap_mm
     else:
-        candidates, depth_mm = lungs.depth_mm > 0, float((inside_mm @ nodule.wall).max()) - OVERLAP_MM
+        candidates, depth_mm = lungs.depth_mm > 0, (inside_mm @ nodule.wall).max() - OVERLAP_MM
     if depth_mm is not None and (near := candidates & (np.abs(lungs.depth_mm - depth_mm) < 2 * ERROR_MM)).any():
         candidates = near
     blocks = np.argwhere(candidates)
@@ -99,16 +99,16 @@ def _place(
         kind = "attached"
         ends = to_index(frame, centre + np.stack([-np.eye(3), np.eye(3)]) * STEP_MM)
         outward = -np.diff(lungs.depth_at(ends), axis=0)[0, ::-1] / (2 * STEP_MM)  # mm per mm, along z, y, x
-        slope = float(np.linalg.norm(outward))
+        slope = np.linalg.norm(outward)
         outward /= max(slope, MIN_SLOPE)
         fits = TURNS @ nodule.wall @ outward
         if slope < MIN_SLOPE or fits.max() < MIN_FIT:
             return "are equally far from two walls, or have a wall at another angle to the slices"
         turn = TURNS[rng.choice(np.flatnonzero(fits > fits.max() - 1e-6))]
         inside_mm = inside_mm @ turn.T
-        reach = float((inside_mm @ outward).max()) - OVERLAP_MM
-        centre = centre + outward[::-1] * (float(lungs.depth_at(index)) - reach)
-    if any(float(np.linalg.norm(centre - other)) < radius + width + MIN_GAP_MM for other, width in occupied):
+        reach = (inside_mm @ outward).max() - OVERLAP_MM
+        centre = centre + outward[::-1] * (lungs.depth_at(index) - reach)
+    if any(np.linalg.norm(centre - other) < radius + width + MIN_GAP_MM for other, width in occupied):
         return "are too near to another nodule"
     edges = np.array(list(product((-1, 1), repeat=3))) * (np.abs(inside_mm).max(0) + band_mm(frame) + nodule.voxel_mm)
     corners = to_index(frame, centre + edges[:, ::-1])

@@ -9,7 +9,7 @@ from gmmae.training.workdir import WorkDir
 
 def cells(generated: Nodules, *columns: str) -> list[str]:
     """The different words in some columns."""
-    known = (generated.column(name) for name in columns)
+    known = map(generated.column, columns)
     return sorted({cell for column in known if column is not None for cell in column.tolist()} - {""})
 
 

@@ -76,7 +76,7 @@ def features(
         mean, sd = hu.mean(), hu.std()
         points = np.stack(from_centre, axis=-1)[mask]
         smooth = ndimage.gaussian_filter(np.pad(mask, 3).astype(np.float32), 0.5)
-        area = np.sqrt(sum(slope**2 for slope in np.gradient(smooth))).sum(dtype=np.float64)
+        area = np.linalg.norm(np.gradient(smooth), axis=0).sum(dtype=np.float64)
         # A voxel's own second moment is 1/12, so a mask of one voxel is a cube.
         third, second, first = np.linalg.eigvalsh(np.cov(points.T, bias=True) + np.eye(3) / 12)
 
@@ -96,7 +96,7 @@ def features(
                 *(np.sqrt(second / first), np.sqrt(third / first)),
                 np.sqrt((first + second + third) / 0.6) / np.cbrt(3 * len(points) / (4 * np.pi)),
                 np.linalg.norm(points.mean(0)) * 2 / longest,
-                np.sqrt(sum(slope**2 for slope in np.gradient(hu))).mean(),
+                np.linalg.norm(np.gradient(hu), axis=0).mean(),
                 np.sqrt(np.mean(np.square(ndimage.laplace(hu)[1:-1, 1:-1, 1:-1]))),
                 *np.log10(energies + 1),
                 *(np.mean((i - j) ** 2), np.mean(1 / (1 + (i - j) ** 2))),

@@ -5,7 +5,6 @@ mass, so a brighter nodule is no copy. Size in mm does not count.
 """
 
 import itertools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -74,23 +73,24 @@ def copies(values: Volumes, others: Real[np.ndarray, "others *volume"], window: 
     """
     index = {volume.tobytes(): i for i, volume in enumerate(windowed(others, window).astype(np.float32))}
     views = symmetries(windowed(values, window).astype(np.float32))
-    keys = ((i, volume.tobytes()) for view in views for i, volume in enumerate(view))
-    return {i: index[key] for i, key in keys if key in index}
+    return {i: index[key] for view in views for i, volume in enumerate(view) if (key := volume.tobytes()) in index}
 
 
-def symmetries(values: Volumes) -> Iterator[Volumes]:
-    """Yields the volumes flipped along all sets of axes, and also transposed in the last two axes if these are equal.
+def symmetries(values: Volumes) -> list[Volumes]:
+    """The volumes flipped along all sets of axes, and also transposed in the last two axes if these are equal.
 
     These are the 16 of a cube's 48 symmetries that keep the first axis: slices are thicker and sharper than pixels.
 
-    >>> len(list(symmetries(np.zeros((1, 4, 4, 4))))), len(list(symmetries(np.zeros((1, 4, 4, 5)))))
+    >>> len(symmetries(np.zeros((1, 4, 4, 4)))), len(symmetries(np.zeros((1, 4, 4, 5))))
     (16, 8)
     """
-    axes = range(1, values.ndim)
     transposed = [values, values.swapaxes(-1, -2)] if values.ndim > 2 and values.shape[-1] == values.shape[-2] else [values]
-    for view in transposed:
-        for flipped in itertools.chain.from_iterable(itertools.combinations(axes, n) for n in range(values.ndim)):
-            yield np.flip(view, flipped)
+    return [
+        np.flip(view, flipped)
+        for view in transposed
+        for n in range(values.ndim)
+        for flipped in itertools.combinations(range(1, values.ndim), n)
+    ]
 
 
 def measure(

@@ -65,7 +65,7 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
             shown = np.argsort(distance, kind="stable")[np.linspace(0, len(distance) - 1, PAIRS).round().astype(int)]
             _, made, training = judgement.given
             assert training is not None
-            turned = [list(symmetries(made.values[[i]]))[turn[i]] for i in shown]
+            turned = [symmetries(made.values[[i]])[turn[i]] for i in shown]
             volumes, titles = np.concatenate([*turned, training.values[index[shown]]]), [f"{distance[i]:.3f}" for i in shown]
             slices = volumes[:, volumes.shape[1] // 2]
             drawing = figures.sheet(slices, judgement.window, ("generated", "training"), titles)
@@ -76,9 +76,10 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
             text += ["## Nearest training nodules", figure("Neighbours", drawing, caption)]
         text += ["## Key", f"Generated: {key}."]
         document.write("Judgement of generated nodules", "\n\n".join(text), place / MARKDOWN, place / HTML)
-        parts = {name: getattr(judgement, name) for name in ("generated", "real_vs_real", "novelty")}
         plain = {"masks": judgement.masks, "window": judgement.window, "unit": unit}
-        plain |= {name: part._asdict() for name, part in parts.items() if part}
+        for name in ("generated", "real_vs_real", "novelty"):
+            if part := getattr(judgement, name):
+                plain[name] = part._asdict()
         write_text(place / JSON, json.dumps(plain, indent=1) + "\n")
     return [folder / name for name in (HTML, MARKDOWN, JSON)]
 
