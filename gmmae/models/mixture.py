@@ -132,13 +132,18 @@ def from_logits(logits: Float[Array, "*b planes k"], ranges: Ranges = DEFAULT_RA
 
 
 def coefficients_from_logits(planes: Sequence[Float[Array, "*b k"]], ranges: Ranges) -> list[Float[Array, "*b k"]]:
-    """`coefficients_of(from_logits)` in operations on single numbers, for training.
-
-    With the inverse I of Σ's Cholesky factor and y = Iμ the exponent is
-    `log α + log det I - ½ |y|² - (n/2) log 2π + (Iᵀy)·x - ½ |Ix|²`. A component whose α is -inf has no weight.
-    """
+    """`coefficients_of(from_logits)` for training; a component whose α is -inf has no weight."""
     log_weights, means, sigma, partial = _activated(planes, ranges)
-    n, inverse = len(means), _factor_inverse(sigma, partial)
+    return _coefficients(log_weights, means, _factor_inverse(sigma, partial))
+
+
+def _coefficients(log_weights: Array, means: Sequence[Array], inverse: Sequence[Sequence[Array]]) -> list[Array]:
+    """The coefficients in the order of `monomials`, in operations on single numbers.
+
+    With the inverse I of Σ's Cholesky factor, as rows up to the diagonal, and y = Iμ the exponent is
+    `log α + log det I - ½ |y|² - (n/2) log 2π + (Iᵀy)·x - ½ |Ix|²`.
+    """
+    n = len(means)
     white = [_sum([entry * mean for entry, mean in zip(row, means, strict=False)]) for row in inverse]  # y
     log_det = jnp.log(reduce(operator.mul, [row[-1] for row in inverse]))
     constant = log_weights + log_det - 0.5 * _sum([y * y for y in white]) - 0.5 * n * LOG_2PI
@@ -196,33 +201,12 @@ def monomials_at(points: Float[Array, "points n"]) -> Float[Array, "monomials po
 
 
 def coefficients_of(mixture: Mixture) -> Float[Array, "*b k monomials"]:
-    """The coefficients of `log α + log N(x; μ, Σ)` in the order of `monomials`.
-
-    With the precision P = Σ⁻¹ the exponent is `c + (Pμ)·x - ½ xᵀPx`, `c = log α - ½ μᵀPμ - log det L - (n/2) log 2π`.
-    """
-    ndim = mixture.means.shape[-1]
-    inverse = _tril_inverse(mixture.scale_tril)
-    precision = jnp.matmul(inverse.mT, inverse, precision=FULL)
-    linear = jnp.einsum("...ij,...j->...i", precision, mixture.means, precision=FULL)
-    log_det = jnp.log(jnp.diagonal(mixture.scale_tril, axis1=-2, axis2=-1)).sum(-1)
-    constant = mixture.log_weights - 0.5 * (linear * mixture.means).sum(-1) - log_det - 0.5 * ndim * LOG_2PI
-    pairs = itertools.combinations_with_replacement(range(ndim), 2)
-    quadratic = [-(0.5 if i == j else 1.0) * precision[..., i, j] for i, j in pairs]
-    return jnp.concatenate([constant[..., None], linear, jnp.stack(quadratic, axis=-1)], axis=-1)
-
-
-def _tril_inverse(factor: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
-    """By forward substitution, without a call of LAPACK."""
-    ndim = factor.shape[-1]
-    inverse: list[list[Array]] = []
-    for i in range(ndim):
-        row = []
-        for j in range(ndim):
-            unit = jnp.full(factor.shape[:-2], float(i == j), factor.dtype)
-            known = sum((factor[..., i, m] * inverse[m][j] for m in range(j, i)), start=jnp.zeros_like(unit))
-            row.append((unit - known) / factor[..., i, i])
-        inverse.append(row)
-    return jnp.stack([jnp.stack(row, axis=-1) for row in inverse], axis=-2)
+    """The coefficients of `log α + log N(x; μ, Σ)` in the order of `monomials`."""
+    factor, inverse = mixture.scale_tril, []
+    for i in range(factor.shape[-1]):  # forward substitution, without a call of LAPACK
+        known = [_sum([factor[..., i, m] * inverse[m][j] for m in range(j, i)]) for j in range(i)]
+        inverse.append([*(-entry / factor[..., i, i] for entry in known), 1 / factor[..., i, i]])
+    return jnp.stack(_coefficients(mixture.log_weights, jnp.unstack(mixture.means, axis=-1), inverse), axis=-1)
 
 
 def _polynomials(
