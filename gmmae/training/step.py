@@ -140,10 +140,10 @@ def train_step(
       The new state and the mean loss over the step's real samples of all devices, before the update.
     """
 
-    def loss(params: Params, batch: Batch, weights: Array) -> Float[Array, ""]:
+    def weighted_loss(params: Params, batch: Batch, weights: Array) -> Float[Array, ""]:
         return weighted_sum(algorithm.losses(params, batch.samples, batch.keys), weights)
 
-    loss_and_gradient = partial(jax.value_and_grad(loss), state.params)
+    loss_and_gradient = partial(jax.value_and_grad(weighted_loss), state.params)
     if algorithm.exact:
         loss, gradient = exact_mean(loss_and_gradient, batch, weights, shard_range)
     else:
