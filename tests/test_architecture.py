@@ -81,9 +81,13 @@ def identifiers(name):
     """Names, attributes and keywords in the code; comments and docstrings may say what they like."""
     for node in ast.walk(TREES[name]):
         match node:
-            case ast.Name(id=word) | ast.Attribute(attr=word) | ast.keyword(arg=word):
-                yield word
-            case ast.alias(name=word) | ast.FunctionDef(name=word):
+            case (
+                ast.Name(id=word)
+                | ast.Attribute(attr=word)
+                | ast.keyword(arg=word)
+                | ast.alias(name=word)
+                | ast.FunctionDef(name=word)
+            ):
                 yield word
 
 

@@ -60,10 +60,13 @@ def _training():
     return set().union(*(listed(arguments.TrainArguments(run=registry.configuration(name))) for name in registry.BUILT_IN))
 
 
-@contextlib.contextmanager
-def parsing_only():
-    """Whatever parses a command line here raises `Parsed` where it is right."""
-    parse, parse_known = tyro.cli, argparse.ArgumentParser.parse_known_args
+def check(words: Sequence[str]):
+    """Parses a command line of the documents, which is not run: what parses it raises `Parsed` where it is right.
+
+    Raises:
+      Wrong: it is refused, or nobody knows its program.
+    """
+    said, parse, parse_known = io.StringIO(), tyro.cli, argparse.ArgumentParser.parse_known_args
 
     def cli_parses(kind, *, prog, **more):
         found = parse(kind, prog=prog, **more)
@@ -81,23 +84,14 @@ def parsing_only():
         arguments.parse_train(parse_known(self, args, namespace)[1], "train.py")  # whatever is left is meant for it
         raise Parsed
 
-    with (
-        mock.patch.object(tyro, "cli", cli_parses),
-        mock.patch.multiple(argparse.ArgumentParser, parse_args=argparse_parses, parse_known_args=argparse_parses_known),
-        mock.patch.dict(os.environ),
-    ):
-        yield
-
-
-def check(words: Sequence[str]):
-    """Parses a command line of the documents, which is not run.
-
-    Raises:
-      Wrong: it is refused, or nobody knows its program.
-    """
-    said = io.StringIO()
     try:
-        with parsing_only(), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with (
+            mock.patch.object(tyro, "cli", cli_parses),
+            mock.patch.multiple(argparse.ArgumentParser, parse_args=argparse_parses, parse_known_args=argparse_parses_known),
+            mock.patch.dict(os.environ),
+            contextlib.redirect_stderr(said),
+            contextlib.redirect_stdout(said),
+        ):
             _started(words)
     except Parsed:
         return

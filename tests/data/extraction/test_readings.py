@@ -17,6 +17,7 @@ from gmmae.data.extraction.prepare import PARTS, SUMMARY, load, prepare
 from gmmae.data.volumes import DataError, TransientError
 from tests.data.extraction import failing
 from tests.interrupting import moments
+from tests.launched import python
 from tests.waiting import wait_until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -157,7 +158,7 @@ def test_a_script_without_a_main_guard_loads_data_without_jax_and_from_the_cache
         "print(len(nodules.values), *sorted({'SimpleITK', 'jax', 'pebble'} & {*sys.modules}))\n"
     )
     for said in ("2 SimpleITK pebble\n", "2\n"):
-        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
+        done = python(script, env=ENVIRONMENT, cwd=tmp_path)
         assert done.stdout == said, done.stderr
 
 
