@@ -90,7 +90,8 @@ class _Chunks:
         filled, of_epoch = self.filled(steps), self.places(epoch)
         slots = of_epoch.indices[:, filled], of_epoch.weights[:, filled], rows
         if self._setup.config.parallel.deterministic:  # every device has the slots of all shards
-            slots = jax.tree.map(lambda array: np.stack([array.swapaxes(0, 1)] * devices.count), slots)
+            slots = jax.tree.map(lambda array: array.swapaxes(0, 1), slots)
+            slots = jax.tree.map(lambda array: np.broadcast_to(array, (devices.count, *array.shape)), slots)
         elif self._local_steps:
             slots = jax.tree.map(lambda array: array.reshape(devices.count, -1, *array.shape[1:]), slots)
         indices, weights, rows = devices.shard(slots)
