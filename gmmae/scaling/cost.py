@@ -230,6 +230,7 @@ def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.nda
     >>> [of.round(6).tolist() for of in seconds_range(times, np.array([0.5, 1.5, 4.0]))]
     [[2.5, 3.5, 6.0], [3.0, 3.5, 8.0]]
     """
+    samples = np.asarray(samples, float)
     first, last = times.batches[0], times.batches[-1]
     inside = np.interp(samples, times.batches, times.seconds)
     if np.all((first <= samples) & (samples <= last)):

@@ -48,7 +48,7 @@ def test_medians_are_lines_with_intervals_beside_an_ideal_line():
         x = np.array(COUNTS) * 2**shift  # side by side
         np.testing.assert_allclose(points(line), np.stack([x, one.median]))
         bars = np.stack([x, one.low, np.minimum(one.high, axes.get_ylim()[1])], axis=1)
-        pairs = [points(line) for line in axes.lines if line.get_color() == colour and len(line.get_xdata()) == 2]
+        pairs = [points(line) for line in axes.lines if line.get_color() == colour and points(line).size == 4]
         vertical = [(start, low, high) for (start, end), (low, high) in pairs if start == end]
         np.testing.assert_allclose(vertical, bars[np.isfinite(one.low)])
     [caret] = [line for line in axes.lines if line.get_marker() == 6]
