@@ -35,7 +35,7 @@ class Patches(NamedTuple):
     corners: Int32[np.ndarray, "patches 3"]
 
     def take(self, index: np.ndarray) -> "Patches":
-        """Returns some of them."""
+        """Some of them."""
         return Patches(*(array[index] for array in self))
 
 

@@ -1,8 +1,7 @@
 """CT series in a folder of DICOM files.
 
 pydicom reads the headers, and GDCM, a part of SimpleITK, the voxels where they are needed: it applies RescaleSlope and
-RescaleIntercept, and knows compressed slices. A missing slice ends a stack, so no voxel is ever made up. World coordinates are
-x, y, z in mm, LPS; arrays are z, y, x.
+RescaleIntercept, and knows compressed slices. A missing slice ends a stack, so no voxel is ever made up.
 """
 
 import itertools
@@ -143,7 +142,7 @@ def stacks(slices: list[Slice]) -> tuple[list[Stack], list[str]]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns errors of the disk into InputError, which is never taken for a fault of the file."""
+    """Turns errors of the disk into InputError: they are no fault of the file."""
     try:
         yield
     except OSError as error:
@@ -166,7 +165,7 @@ def _pixels(item: Slice) -> Real[np.ndarray, "y x"]:
 
 
 def read_region(stack: Stack, low: Int[np.ndarray, "3"], high: Int[np.ndarray, "3"]) -> sitk.Image:
-    """Reads the voxels of a stack between two indices z, y, x, the second one excluded, in HU as int16.
+    """Reads a stack between two indices z, y, x, the second one excluded, in HU as int16.
 
     Raises:
       DataError: voxels cannot be read, or cannot be HU.

@@ -1,8 +1,8 @@
 """The work of one worker process: it cuts all nodules of one scan. Neither this module nor its imports import jax.
 
-World coordinates are x, y, z in mm, LPS; arrays are z, y, x. A cube is aligned with the world's axes, for any direction matrix
-of the scan. Along an axis of S voxels, voxel i lies at `centre + (i - (S - 1) / 2) · edge / S` of the longest axis, so voxels
-are cubic, also where the edges differ.
+A cube is aligned with the world's axes, for any direction matrix of the scan. Along an axis of S voxels, voxel i lies at
+`centre + (i - (S - 1) / 2) · edge / S` of the longest axis, so voxels are cubic, also where the edges differ. Axes and
+coordinates are those of `gmmae.data.extraction.scan`.
 """
 
 from collections.abc import Iterator

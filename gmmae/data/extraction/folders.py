@@ -99,7 +99,7 @@ def _plan_folder(config: DataConfig, column: str, find: Callable[[str], Path | N
 
 def source_of(root: Path, csv: str = "auto", default: Source = "cubes") -> Source:
     """The source that reads a file or a folder, where it can be told; `csv` as in `data.csv`."""
-    names = array_names(root) if is_zipfile(root) else ()
+    names = array_names(root) if root.suffix == ".npz" and is_zipfile(root) else ()
     if MEDMNIST_ARRAY in names:
         return "medmnist"
     other = csv != ANNOTATIONS and (root / (NODULES if csv == "auto" else csv)).is_file()

@@ -63,7 +63,7 @@ def say_on_stderr(line: str) -> None:
 
 
 def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
-    """Loads the nodules of a configuration from the cache, extracts missing ones, and reports skipped faults.
+    """Loads the nodules from the cache, extracts missing ones, and reports skipped faults.
 
     Raises:
       DataError: no nodule is usable, or there is a fault and `data.on_error` is "refuse".
@@ -91,7 +91,7 @@ def load_prepared(prepared: Prepared) -> Nodules:
 
 
 def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False, plan: Plan | None = None) -> Prepared:
-    """Returns the cache entry of these data, and makes it first where the cache lacks it; errors are those of `load`.
+    """The cache entry of these data, made where the cache lacks it; errors are those of `load`.
 
     `refresh` makes it and its parts again. A plan replaces the tasks of `data.root`.
     """

@@ -1,8 +1,7 @@
 """Reads all scans of a plan by worker processes, and repeats readings that fail for transient reasons.
 
 A killed process, a time-out, or an error of the disk or the network says nothing about the scan. So it is read again, alone,
-because other scans may have taken the memory. A scan that fails every time ends the extraction, because the cache entry would
-lack its nodules.
+because other scans may have taken the memory. A scan that fails every time ends the extraction: its nodules would be missing.
 """
 
 import ctypes
@@ -40,7 +39,7 @@ MAX_FAILURES_IN_A_ROW = 8
 
 
 def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) -> list[Reading]:
-    """Reads all scans of a plan; `kept` names the file of each scan's result, so that none is read twice.
+    """Reads all scans of a plan; `kept` names the file of each scan's result.
 
     Raises:
       DataError: a scan is broken and `data.on_error` is "refuse".

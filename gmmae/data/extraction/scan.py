@@ -225,7 +225,7 @@ def mask_region(mask: Scan, *ends: Index) -> Bool[np.ndarray, "z y x"]:
 
 
 def read_mask(source: Path | Shaped[np.ndarray, "..."], scan: Scan, centre_mm: Point | None = None) -> Scan:
-    """Reads the mask of a nodule from a file, or from an array on the grid of its scan.
+    """Reads a nodule's mask from a file, or from an array on the grid of its scan.
 
     Raises:
       DataError: it cannot be used, does not overlap the scan, or does not hold the nodule's centre.

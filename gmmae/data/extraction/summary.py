@@ -129,7 +129,7 @@ def lines(summary: dict[str, Any], window: tuple[float, float]) -> list[str]:
 
 
 def cautions(summary: dict[str, Any], window: tuple[float, float]) -> list[str]:
-    """The lines on grouping, columns and spacings, and on values and diameters that seem to be in another unit.
+    """Lines on grouping, columns and spacings, and on values and diameters that seem to be in another unit.
 
     Nodules are hardly below 0 HU where the scan has an offset of 1,024.
     """

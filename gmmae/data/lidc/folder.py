@@ -36,7 +36,7 @@ def cut_folder(
       root: folder with DICOM and XML files at any depth.
       out: gets `images/`, `masks/`, `nodules.csv` and `left_out.csv`.
       annotations: CSV shaped like LUNA16's; None: centres and diameters are those of the masks.
-      min_readers: fewest readers who outlined a nodule.
+      min_readers: fewest readers of a nodule.
       agreement: share of them who must have a voxel of the mask inside; 0 means any.
       margin_mm: around the box of the mask.
       say: takes lines on the progress; those on what was found and left out are returned.

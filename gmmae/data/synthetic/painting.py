@@ -1,7 +1,7 @@
 """Renders phantoms as CT shows them: nodules, vessels and chest wall in lung tissue, in any field of view.
 
-Partial volume comes from the signed distance to each surface, over the width of the scanner's point-spread function there. All
-vectors are in array order, z, y, x, in mm from the nodule's centre.
+Partial volume comes from the signed distance to each surface, over the width of the scanner's point-spread function there.
+Vectors are as in `gmmae.data.synthetic.phantom`.
 """
 
 import math

@@ -103,7 +103,7 @@ def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Pha
 
 
 def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[Volume, list[tuple[Phantom, Vector]]]:
-    """One chest scan with `count` nodules: HU, and each nodule with its centre, z, y, x in mm from that of the first voxel.
+    """A chest scan with `count` nodules: HU, and each nodule with its centre, z, y, x in mm from that of the first voxel.
 
     Raises:
       DataError: the nodules do not fit.
