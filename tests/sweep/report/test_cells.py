@@ -30,7 +30,6 @@ def test_projected_cells_worked_by_hand(projected):
     assert strong.runs[0].history is projected.cells["strong", 1].runs[0].history  # of the path that they share
     assert strong.runs[0].elapsed_s[2] == near(3 * 21.8)
     assert strong.times == near({0: 218.0, 1: 218.0, 2: 218.0})
-    assert strong.time_s == near((218, 218, 218))
     assert strong.efficiency == near((100 * 100 / (2 * 218), math.nan, math.nan))  # one path a seed does not vary
     assert (strong.compared, strong.batch, strong.learning_rate) == (0, "32", 0.00105)
     assert weak.efficiency == near((100 * 100 / (2 * 520),) * 3)
