@@ -85,10 +85,10 @@ class CurvesArguments(Options):
     # runs; the same batch twice is another seed.
     curves: tuple[Path, ...] = ()
     batches: Batches = ()  # batch of each curve, in their order; default: that of the logs
-    step_column: Text | None = None  # column of the step, or of the epoch; none: found by its usual names
+    step_column: Text | None = None  # column of the step, or of the epoch; none: its usual names
     loss_column: Text | None = None  # column or scalar of the validation loss, or of another metric; none: found by its name
-    batch_column: Text | None = None  # column or scalar of the global batch; none: found by its usual names
-    learning_rate_column: Text | None = None  # column or scalar of the learning rate; none: found by its usual names
+    batch_column: Text | None = None  # column or scalar of the global batch; none: its usual names
+    learning_rate_column: Text | None = None  # column or scalar of the learning rate; none: its usual names
     different_rates: bool = False  # plan batch and learning rate together, where each batch was trained at a rate of its own
     target: float | None = None  # value to reach; none: the hardest one that all curves pass by a margin
     mode: Mode = "min"  # whether lower (min) or higher (max) values are better
@@ -109,7 +109,7 @@ class CurvesArguments(Options):
 class EvaluateArguments(Options):
     """Compute loss and metrics of a run's best parameters on each sample of its own data, or of other data."""
 
-    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    run: Run = MISSING  # the work directory of a run that you trust: it names Python that is executed
     split: Split | Literal["auto"] = "auto"  # auto: validation, but all if the data are not the run's own
     # The CSV to write, one row for each sample. The default is evaluation.csv in RUN for the run's own validation samples.
     # Other samples, data or settings have a file of their own in RUN. The last printed line names it. Only an earlier
@@ -121,7 +121,7 @@ class EvaluateArguments(Options):
 class DescribeArguments(Options):
     """Describe each volume as a mixture, with a trained run. Volumes are cut like the run's data, or as the options say."""
 
-    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    run: Run = MISSING  # the work directory of a run that you trust: it names Python that is executed
     # volumes with a nodule in the middle; or a folder with a nodules.csv; or one shaped like LUNA16, of which each nodule is
     # described; or an .npz of volumes. Without any, the data of RUN, or those of --data.source and --data.root.
     files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE")] = ()
@@ -137,7 +137,7 @@ class ClassifyArguments(Options):
     stand beside it.
     """
 
-    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    run: Run = MISSING  # the work directory of a run that you trust: it names Python that is executed
     # further runs that differ from it in their seed only; results are means over all runs
     runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")] = ()
     label_column: Text | None = None  # column of the CSV with the labels; none: the categories
@@ -155,7 +155,7 @@ class PredictArguments(Options):
     No label is needed. Where there are labels, those of nodules and patients that the run was not trained on are a test.
     """
 
-    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    run: Run = MISSING  # the work directory of a run that you trust: it names Python that is executed
     folder: Folder = MISSING  # the nodules: a folder with a CSV, one shaped like LUNA16, or an .npz of volumes
     label_column: Text | None = None  # column of the CSV with the labels, if there are any; none: as classified
     out: Path | None = None  # folder to write, and earlier results are replaced; none: predicted_FOLDER in RUN
@@ -165,7 +165,7 @@ class PredictArguments(Options):
 class ExportArguments(Options):
     """Write a run's best parameters and functions to one file that JAX loads without gmmae."""
 
-    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    run: Run = MISSING  # the work directory of a run that you trust: it names Python that is executed
     out: Path = MISSING  # the file to write, a ZIP archive; new, or an earlier export, which is replaced
 
 

@@ -77,7 +77,7 @@ def slices(
       size: pixels of a crop along each axis.
       jitter: largest offset of a crop.
       neighbours: slices above, and below, that are further channels; the outermost one is repeated.
-      empty: whether to include slices whose patch has no nodule.
+      empty: whether to include patches without a nodule.
       seed: of the offsets.
     """
     edge, parts = size + 2 * jitter, []

@@ -38,9 +38,8 @@ def requested(samples: int, validation: int | float) -> int:
 def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int, whole: bool = True) -> Split:
     """Divides samples into training and validation without dividing a group.
 
-    The number of validation samples is the requested one, or fraction of all, where whole groups can give it, otherwise the
-    nearest possible one. Each category has its share of all samples, as nearly as groups allow. `whole` makes a group that is
-    larger than each side an error.
+    Validation has the requested number or fraction of samples, or the nearest that whole groups can give. Each category has its
+    share of all samples, as nearly as groups allow. `whole` makes a group that is larger than each side an error.
     """
     samples = len(groups)
     if len(categories) != samples:

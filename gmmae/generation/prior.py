@@ -1,9 +1,8 @@
 """A prior over latent vectors, masses and diameters, by category.
 
-A class of 43 to 50 nodules is too small to train a normalising flow or a diffusion model, so the prior is a smoothed bootstrap
-(Silverman, Density Estimation, 1986, section 6.4.1): it adds noise to a training point and shrinks the result, which keeps the
-variance. A sample around one training point is nearly a copy, so each band of principal components, in order of variance, comes
-from another training point, a neighbour in the bands before.
+The 43 to 50 nodules of a class are too few for a normalising flow or a diffusion model, so the prior is a smoothed bootstrap
+(Silverman, Density Estimation, 1986, section 6.4.1): noise on a training point, shrunk to keep the variance. That is nearly a
+copy, so each band of principal components, in order of variance, comes from another point, a neighbour in the bands before.
 """
 
 from collections.abc import Sequence
@@ -23,8 +22,7 @@ NEIGHBOURS = 5
 class Prior(NamedTuple):
     """Training points in principal components of unit variance, without their categories' means.
 
-    The few of a rare category, and those without one, lie about the mean of all. About their own they would all be near the
-    middle, and so everybody's neighbours.
+    Those of a rare category, or of none, lie about the mean of all: about their own they would be everybody's neighbours.
     """
 
     components: PCA  # of the covariance within the categories

@@ -4,8 +4,8 @@ The density is fast: `log α_k + log N(x; μ_k, Σ_k)` is a quadratic polynomial
 z, x², xy, …), and for all points and components one matrix product, then one exponential and one sum.
 
 The density is finite: a component is stored by the Cholesky factor of its covariance, and `Ranges` keep standard deviations
-above a floor and correlations below a limit. They also bound the polynomial's rounding, whose terms are of x and μ, not of
-their difference: a relative error of up to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))`, at x = μ too.
+above a floor and correlations below a limit. They also bound the rounding, as terms are of x and μ, not of their difference: a
+relative error of up to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))`, at x = μ too.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Test-time optimisation of a mixture for its volume, from the network's mixture.
 
-The network finds mixtures by one rule for all volumes (amortised). A few steps of Adam remove much of the resulting error, by
-the logarithms of the weights, before a softmax, the means, the logarithms of the standard deviations σ, kept above a floor, and
+The network finds mixtures by one rule for all volumes (amortised). A few steps of Adam remove much of the error, by the
+logarithms of the weights, before a softmax, the means, the logarithms of the standard deviations σ, kept above a floor, and
 with correlations the rows of the Cholesky factor in units of their diagonal.
 """
 

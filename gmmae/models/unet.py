@@ -1,8 +1,7 @@
 """A U-Net (Ronneberger et al., arXiv:1505.04597) for images and volumes, like nnU-Net's, and the loss of its masks.
 
-Kernels and strides of 2 on the way down and up do not overlap, so each is one matrix product over blocks, fast on every device.
-Normalisation is by sample (instance or group): with batch normalisation a sample's loss would depend on the division of the
-batch, and strong scaling would not be sequential.
+Kernels and strides of 2 on the way down and up do not overlap, so each is one matrix product over blocks.
+Normalisation is by sample (instance or group), because strong scaling would not be sequential with that of a batch.
 """
 
 import math

@@ -2,8 +2,8 @@
 
 Process 0 has JAX's coordination service, a store of keys with barriers. A process that is silent for
 `distributed.heartbeat_timeout_s` is lost, and JAX aborts all others (SIGABRT), also inside XLA. One that ends in an error first
-writes its message and its code to the store, and all others end with that code, by `os._exit`, because JAX's own end waits for
-processes that may be gone.
+writes message and code to the store, and all others end with that code, by `os._exit`: JAX's own end waits for processes that
+may be gone.
 """
 
 import faulthandler

@@ -40,10 +40,8 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
     """Fixes the threads for `parallel.deterministic`, and divides a CPU into one device for each core where that is free.
 
     XLA divides long sums of a matrix product among a CPU's threads, so the bits depend on their number, and that on cores,
-    binding and devices.
-
-    XLA uses a second core badly within one operation, and well as a second device. So a run `alone` takes one device for each
-    core, unless batch or learning rate follow the devices, or a number is configured.
+    binding and devices. It uses a second core well as a second device only, so a run `alone` takes one for each, unless batch
+    or learning rate follow the devices, or a number is configured.
     """
     parallel = config.parallel
     if parallel.deterministic:

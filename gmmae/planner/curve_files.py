@@ -1,9 +1,9 @@
 """Loss curves of runs that any program made, from the logs that it writes.
 
-Programs differ in the form of a log, which `_table` and `_events` bring to rows of named values, and in the names of its
-columns, which `NAMES` and `_losses` know. docs/curves.md has a table of them.
+`_table` and `_events` bring each form of a log to rows of named values; `NAMES` and `_losses` know the names of columns.
+docs/curves.md has a table of them.
 
-Event files are read with tensorboardX's message types, because the reader of `tensorboard` needs grpc and a web server.
+Event files are read with tensorboardX's message types: `tensorboard` needs grpc and a web server.
 """
 
 import csv
@@ -184,7 +184,7 @@ def _metric(name: str) -> str:
 def _losses(path: Path, names: Sequence[str]) -> list[str]:
     """The column of the validation loss, or else of another one: that of the fewest words, and not of single steps.
 
-    Events that Keras calls `epoch_loss` are at epochs, and those that count steps have another name.
+    Keras' `epoch_loss` is at epochs; what counts steps has another name.
     """
     words = {name: re.findall("[a-z0-9]+", _metric(name).casefold()) for name in names}
     ranks = {
@@ -265,9 +265,9 @@ def _rate(log: Log, rates: Sequence[float]) -> tuple[float | None, bool]:
 
 
 def _step_s(log: Log) -> float | None:
-    """The lower quartile over pairs of successive rows with a time, because a validation lies between some.
+    """The lower quartile over pairs of successive rows with a time, the least of several kinds of rows.
 
-    Of several kinds of rows it is the least, because one lies between any two of validations.
+    A validation lies between some pairs, and between all of validations.
     """
     names, kinds = (log.columns.step, log.columns.clock), defaultdict(list)
     for line, row in log.rows:
@@ -300,10 +300,7 @@ def _named(rows: Sequence[dict[str, Any]]) -> tuple[list[str], Rows]:
 
 
 def _table(path: Path) -> tuple[list[str], Rows]:
-    """The columns and rows of a CSV file, of a `trainer_state.json` of Hugging Face, or of a log of nnU-Net.
-
-    A row whose loss is empty has none, as where training and validation share a file.
-    """
+    """A row whose loss is empty has none, as where training and validation share a file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("{"):
@@ -344,10 +341,9 @@ def _table(path: Path) -> tuple[list[str], Rows]:
 def _trainer_state(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of a Hugging Face trainer, after one with its batch.
 
-    Its `train_batch_size` is of one process and without accumulated gradients. Only the throughput at the end of the training
-    says how many of these are in a step. An epoch's last step may be smaller or left out, so several numbers fit an epoch of
-    few steps, and the batch is unknown. Nothing says whether devices or one after the other computed several parts, so the time
-    of a step is then unknown.
+    Its `train_batch_size` is of one process and without accumulated gradients; how many of these are in a step only the
+    throughput at the end says. An epoch's last step may be smaller or left out, so several numbers fit an epoch of few steps,
+    and the batch is unknown. So is the time of a step of several parts, which devices or one after the other computed.
     """
     rows, batch, parts, seconds = state["log_history"], state.get("train_batch_size"), 0, 0.0
     place, end = next(((i, row) for i, row in enumerate(rows) if "train_samples_per_second" in row), (0, {}))
@@ -384,8 +380,7 @@ def _events(files: Sequence[Path]) -> list[dict[str, Any]]:
 def _scalars(file: Path) -> Iterator[tuple[str, int, float, float]]:
     """Yields tag, step, value and time of the scalars of an event file, which TensorFlow 2 writes as tensors.
 
-    A record is its length in 8 bytes, the checksum of that in 4, an `Event`, and 4 bytes of checksum. A killed process leaves a
-    part of one at the end.
+    A record is its length in 8 bytes, 4 of that one's checksum, an `Event`, and 4 of checksum. The last may be cut short.
     """
     from google.protobuf.message import DecodeError
 

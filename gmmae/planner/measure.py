@@ -168,7 +168,7 @@ def measure(
 def _without_validations(blocks: StepTimes, seen: Mapping[int, float], samples: int, asked: int | None) -> Mapping[int, float]:
     """Seconds of a step, by batch with the base first, without the validations that the plan adds where none are `asked` for.
 
-    Each ends a call, which takes what a step in the base run takes longer than in a block.
+    Each ends a call, which is why steps take longer than in a block.
     """
     if asked:
         return seen

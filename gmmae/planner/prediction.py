@@ -35,8 +35,7 @@ FAILED_TRIAL = 0.56
 
 BEYOND = 0.3
 """Standard deviation of the logarithm of the steps for each doubling beyond the batches of several curves, over how far that
-logarithm falls with a doubling between them. Where steps fall by a third or more, curves at a base batch and four times that
-miss the steps of other seeds at 16 times by 0.24 in the median."""
+logarithm falls with a doubling between them; from the zoo."""
 
 NUM_CANDIDATES = 100
 
@@ -59,8 +58,8 @@ def planned_strategies() -> list[str]:
 class Measured(NamedTuple):
     """The measurements of a workload on one device."""
 
-    samples: int  # training samples
-    validation: int  # validation samples
+    samples: int  # for training
+    validation: int  # likewise
     optim: OptimConfig  # base batch, base rate, and the strategies' other settings
     max_epochs: int  # after which a run has missed the target
     steps: Mapping[int, float]  # to the target at the base rate, by batch
@@ -93,15 +92,15 @@ class Prediction(NamedTuple):
     """
 
     scaling: str  # the strategy
-    devices: int  # number of devices
+    devices: int  # their number
     batch: int  # global batch
-    learning_rate: float  # peak learning rate
-    steps: float  # median steps to the target
+    learning_rate: float  # at its peak
+    steps: float  # median to the target
     steps_low: float  # lower bound of the 80 % interval
-    steps_high: float  # upper bound of the 80 % interval
-    seconds: float  # median seconds to the target
+    steps_high: float  # upper bound
+    seconds: float  # median to the target
     seconds_low: float  # lower bound of the 80 % interval
-    seconds_high: float  # upper bound of the 80 % interval
+    seconds_high: float  # upper bound
     probability_of_failure: float  # share of runs that miss the target
     warmup: bool  # whether a warmup leads up to the learning rate
     failed_trial: bool  # whether a trial of it has failed, or of one with a smaller batch and learning rate

@@ -1,14 +1,13 @@
 """Steps to a target at other batches and learning rates, relative to a base run, from two short runs beside it.
 
 The first run has twice the base batch, the second four times the batch and the learning rate, as the linear rule on four
-devices. Both stop at the loss that the base run has after three quarters of its steps, or where their samples are spent.
-Steps at equal loss give the weak ratio w, the logarithm of the first run's steps over the base run's, and the exponent γ, the
-change of that logarithm for each e-fold of the learning rate (−1 is ideal). For a batch of k and a learning rate of m times
-the base, with x = log2 k and y = ln m,
+devices. Steps at equal loss give the weak ratio w, the logarithm of the first run's steps over the base run's, and the exponent
+γ, the change of that logarithm for each e-fold of the learning rate (−1 is ideal). For a batch of k and a learning rate of m
+times the base, with x = log2 k and y = ln m,
 
     log S(k, m) / S(1, 1) = s(x) (a0 + a1 w + a2 w²) + y (b0 + b1 γ + (b2 + b3 γ) (y / ln 4 − 1) + (b4 + b5 γ) (x / 2 − 1)).
 
-The shape s(x) = (1 − ρ^x) / (1 − ρ) is 1 at twice the batch and bounded for large ones, because steps do not fall without end.
+The shape s(x) = (1 − ρ^x) / (1 − ρ) is 1 at twice the batch and bounded for large ones.
 
 The deviation of the logarithm over seeds is exp(d0 + d1 max(x, 0) + d2 max(-x, 0) + d3 ln f + d4 ln S), where S are the base
 run's steps and the remaining fall f is the share of the loss's whole fall that is left after half of them. The chance of a
@@ -53,8 +52,8 @@ FAILURE_AT_BASE_LEARNING_RATE = 0.01
 """The probability that a run at the base rate misses the target."""
 
 RATIO_DEVIATION = 0.05
-"""Standard deviation of the log ratio of the steps of two runs with one seed, for the base batch and for each doubling of it:
-80 % intervals hold 80 % of the zoo's ratios at 2 to 16 times the batch, with each workload left out."""
+"""Standard deviation of the log ratio of the steps of two runs with one seed, for the base batch and each doubling of it. 80 %
+intervals then hold 80 % of the zoo's ratios at 2 to 16 times the batch, each workload left out."""
 
 SEED_NOISE = 0.1
 """Of the logarithm of steps by one or some seeds. Between 0.05 and 0.2 the zoo does not tell."""

@@ -61,7 +61,7 @@ def dress(axes: Axes, x_label: str, y_label: str) -> None:
 
 
 def legend_above(axes: Axes, handles: Sequence[Artist]) -> None:
-    """Adds a legend above the data, in as many columns as fit; one of the figure would cover its title."""
+    """Adds a legend above the data, in as many columns as fit."""
     lengths = [len(str(handle.get_label())) for handle in handles]
     columns = min(4, len(handles))
     # In inches: a handle with its gaps, and letters of 8 points.

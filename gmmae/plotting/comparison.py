@@ -27,10 +27,9 @@ class Measured(NamedTuple):
       label: of the line.
       at: increasing numbers of devices, or of samples per device.
       median: NaN and infinity are not drawn.
-      low: end of the interval about the median, such as a quartile; NaN for none.
-      high: likewise; it may be infinite.
-      reached: number of runs that reached the target.
-      runs: number of these runs.
+      low, high: the ends of the interval about the median; NaN for none, and `high` may be infinite.
+      reached: number of runs at the target.
+      runs: number of all.
     """
 
     label: str

@@ -35,11 +35,8 @@ def reconstructions(
     components: `density`, M (Eq. 5) at the voxel centres of [-1, 1]^n, with array axes z, y, x (the last n of them); `weights`,
     α, nodules × K; `means`, μ on [-1, 1], nodules × K × n, world axes x, y, z (the first n of them).
 
-    For three axes a cell shows a shaded surface at the row's `surfaces.iso_level`, with insets of the central slice of the
-    input on the left and of the density on the right. For fewer axes it shows the image, or the signal as a strip, and the
-    components' means, in the row's grey scale.
-
-    Source: Fig. 1 of the paper.
+    Three axes are a shaded surface at the row's `surfaces.iso_level`, with central slices of the input (left) and the density.
+    Fewer are the image, or the signal as a strip, with the components' means, in the row's grey scale.
     """
     ndim, rows, columns = inputs.ndim - 1, len(inputs), len(snapshots)
     cell_height = CELL + (INSET - OVERLAP if ndim == 3 else 0)

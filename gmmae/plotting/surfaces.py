@@ -1,8 +1,7 @@
 """Shaded pictures of iso-surfaces, by parallel rays through a volume.
 
-The camera looks at the domain [-1, 1]^3 from the front (from negative y), rotated by `AZIMUTH` and raised by `ELEVATION`; z
-points up. Volumes have array axes z, y, x, and the camera has world coordinates x, y, z. Voxels are cubes, and the longest edge
-spans [-1, 1].
+The camera looks from the front (negative y), rotated by `AZIMUTH` and raised by `ELEVATION`; z points up. Arrays are z, y, x,
+and the world is x, y, z. Voxels are cubes, and the longest edge spans [-1, 1].
 """
 
 import itertools
@@ -38,8 +37,7 @@ def camera() -> Float64[np.ndarray, "3 3"]:
 def iso_level(volume: Float[np.ndarray, "..."]) -> float:
     """The level that best separates a volume into two classes, such as air and tissue.
 
-    It maximises the variance between the classes, `w₀ w₁ (m₀ - m₁)²` (Otsu, IEEE Trans. SMC 9, 1979), and is half-way between
-    the two values that it divides.
+    It maximises `w₀ w₁ (m₀ - m₁)²` (Otsu, IEEE Trans. SMC 9, 1979), and is half-way between the two values that it divides.
     """
     values = np.sort(volume, axis=None).astype(float)
     below, sums = np.arange(1, len(values)), np.cumsum(values)
@@ -52,9 +50,8 @@ def iso_level(volume: Float[np.ndarray, "..."]) -> float:
 def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256) -> Float32[np.ndarray, "pixels pixels"]:
     """Brightness, 0 to 1, of the surface `volume = level` under parallel projection; NaN where no surface is seen.
 
-    A ray stops where the volume first rises above the level. Brightness is a constant, plus Lambert's cosine between lamp and
-    normal (the volume's gradient there), times a depth cue. Row 0 is on top. The level is at least 0, because outside the
-    domain the volume counts as 0.
+    A ray stops where the volume first rises above the level. Brightness is a constant plus Lambert's cosine between lamp and
+    gradient, times a depth cue. Row 0 is on top. The level is at least 0, as the volume is outside the domain.
     """
     # Cubic splines on a finer grid of the same domain. A matrix for each axis takes a tenth of the time of
     # `ndimage.zoom`.

@@ -214,7 +214,7 @@ def affine(times: StepTimes) -> tuple[float, float]:
     >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))]
     [2.0, 1.0]
     """
-    from scipy.optimize import nnls  # it takes as long to import as a report to write
+    from scipy.optimize import nnls  # a slow import
 
     batches, seconds = np.array(times.batches, float), np.array(times.seconds)
     (a, b), _ = nnls(np.stack([1 / seconds, batches / seconds], axis=1), np.ones(len(batches)))
@@ -234,7 +234,7 @@ def seconds_range(times: StepTimes, samples: float | np.ndarray) -> tuple[np.nda
     first, last = times.batches[0], times.batches[-1]
     inside = np.interp(samples, times.batches, times.seconds)
     if np.all((first <= samples) & (samples <= last)):
-        return inside, inside  # without SciPy
+        return inside, inside
     a, b = affine(times)
     least = np.where(samples < first, np.minimum(inside, a + b * samples), inside + b * np.maximum(0.0, samples - last))
     return least, np.maximum(least, inside * np.maximum(1.0, samples / last))

@@ -185,7 +185,7 @@ def _measure(
     reference_batches: Collection[int],
     signals: Signals,
 ) -> list[Path]:
-    """Times the steps of `training` and the passes of `validation` that are missing. Returns the logs of what failed."""
+    """Times the steps and the passes that are missing. Returns the logs of what failed."""
     timing, requests, failed = config.timing, dict[int, dict[str, list[int]]](), []
     known = [record.record for record in records if record.record is not None]
     if config.mode == "throughput":

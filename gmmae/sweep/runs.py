@@ -107,7 +107,7 @@ class SweepDir:
 
     @contextmanager
     def turn(self, name: str) -> Iterator[None]:
-        """Holds the lock of a run, as the worker that computes it, or raises a `BusyError`."""
+        """Holds the lock of a run, or raises a `BusyError`."""
         with ExitStack() as held:
             with storage(self.root):
                 self.run(name).root.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ class SweepDir:
         return None
 
     def attempts_of(self, pid: int) -> list[tuple[str, Attempt]]:
-        """The runs at which a process of this machine is, or was when it died: one or none."""
+        """The run that a process of this machine computes, or did when it died, if any."""
         found = ((path.parent.name, self.read_attempt(path.parent.name)) for path in self.runs.glob("*/attempt.json"))
         return [(name, of) for name, of in found if of and (of.pid, of.boot) == (pid, locks.this_boot())]
 

@@ -31,7 +31,7 @@ class Timings(NamedTuple):
     devices: int  # number of devices
     device_kind: str  # their name
     oversubscribed: bool  # whether several of them share the cores of one CPU
-    parameters: int  # number of parameters of the model
+    parameters: int  # of the model
     train: list[Timing]  # training steps by batch
     validation: list[Timing]  # validation passes by number of samples
     failed: dict[str, str]  # reason by measurement

@@ -1,8 +1,7 @@
 """The program of a sweep's workers: it computes the runs of a sweep that nobody has begun, one after the other.
 
 The lock of a run is the queue: several workers, on several hosts that share the folder, divide the runs among themselves. Each
-keeps its data and compiled programs from run to run. A crash ends this process, and whoever started it starts another, see
-`gmmae.sweep.workers`.
+keeps its data and compiled programs from run to run. A crash ends this process, and another is started.
 
     python -m gmmae.sweep.worker runs ROOT NAMES.txt            # the runs that a file names, a line each
     python -m gmmae.sweep.worker run ROOT NAME                  # one run, by several processes that work together
@@ -75,10 +74,7 @@ def compute(root: Path, names: Sequence[str], train: Train) -> int:
 
 
 def _compute(config: SweepConfig, folder: SweepDir, name: str, train: Train, alone: bool) -> int | None:
-    """Returns the exit code with which this process is to end, or None where it goes on.
-
-    `alone` says whether no other run has taken memory in this process.
-    """
+    """The exit code with which this process ends; None: it goes on. `alone`: no other run has taken memory in it."""
     key, log, attempt = RunKey.named(name), folder.log(name), folder.attempt(name)
     assert key is not None
     with storage(folder.root):

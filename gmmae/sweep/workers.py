@@ -35,7 +35,7 @@ LINE_LENGTH = 300
 
 
 class Signals(Interrupts):
-    """Handles the second signal too, unlike the base class: otherwise this process would die before its workers."""
+    """Handles the second signal too: otherwise this process would die before its workers."""
 
     count = 0
 
@@ -103,7 +103,7 @@ def keep(
 ) -> None:
     """Keeps workers running until all runs have an end, also those that others compute, or a signal comes.
 
-    A worker that dies is replaced by another, which tries the run again or leaves it out, see `SweepDir.begin`.
+    A worker that dies is replaced, and the run tried again or left out (`SweepDir.begin`).
 
     Raises:
       InputError: workers die before they begin a run.

@@ -30,7 +30,7 @@ class Rule(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-def words_of(kind: Any) -> str:  # noqa: ANN401 an annotation has no type of its own
+def words_of(kind: Any) -> str:  # noqa: ANN401
     """Words that go on after "must be".
 
     >>> words_of(Path | None), words_of(tuple[int, ...]), words_of(Literal["a", "b"])
@@ -50,7 +50,7 @@ def words_of(kind: Any) -> str:  # noqa: ANN401 an annotation has no type of its
     return NAMES.get(kind, getattr(kind, "__name__", "one of the values that it allows"))
 
 
-def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, C901 a branch for each kind of type
+def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, C901
     """A value as its annotation has it: a list or an array as a tuple, text as a path, a whole number as a float.
 
     The text "none" is None where that is allowed, `True` is no number, and text has no NUL, which no path can have. Numbers

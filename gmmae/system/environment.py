@@ -22,7 +22,7 @@ CACHE_MIN_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 def update_jax() -> None:
     """Tells a JAX that is imported already, as by a user's workload, what stands in the environment now.
 
-    XLA reads it for the first array; after that, the devices are those that there are.
+    XLA reads it for the first array, and never again.
     """
     if flags := os.environ.get("XLA_FLAGS"):  # XLA aborts the process that reads bad ones
         parse = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]

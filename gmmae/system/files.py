@@ -1,7 +1,7 @@
 """Files and folders that are written whole, or not at all: beside their place, and then renamed.
 
 A folder NAME is written as `.NAME.partial`. A former NAME is `.NAME.former` for a moment, and put back if the process is killed
-in it. `.NAME.lock` lets one process write at a time, so the next one can remove what a killed one has left.
+in it. `.NAME.lock` lets one process write at a time; the next one removes what a killed one has left.
 """
 
 import csv

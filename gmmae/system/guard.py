@@ -39,7 +39,7 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
                     raise
                 return report(known)
     except StorageError as error:
-        os._exit(report(error))  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
+        os._exit(report(error))  # at its own end, TensorBoard's file would try the failing disk again, and say so
     finally:
         sys.unraisablehook = hook
 

@@ -5,10 +5,9 @@ Two means, because neither is enough alone:
 - `flock` is exact among the processes of one kernel, which frees it however its holder ends, and of all hosts where the file
 system locks for all. But under NFS with `nolock`, or Lustre with `localflock`, every host gets its own, and without a lock
 service it fails (ENOLCK, ENOTSUP). NFS wants the file opened for writing.
-- An owner file names the holder. It is created exclusively, which is atomic on NFS too, and touched every `BEAT_S` seconds. A
-process that has the `flock` and finds an owner of its own kernel knows that it is dead. Otherwise it looks for `SILENCE_S`
-seconds, and takes the lock over if the file stays as it is; without looking, after `STALE_S`. No clock is compared with another
-host's.
+- An owner file names the holder. It is created exclusively, which is atomic on NFS too, and touched every `BEAT_S` seconds. Who
+has the `flock` and finds an owner of its own kernel knows that it is dead. Otherwise the lock is taken over if the file stays
+as it is for `SILENCE_S` seconds; without looking, after `STALE_S`. No clock is compared with another host's.
 
 Not covered where hosts do not see each other's `flock`: a holder that is suspended for `SILENCE_S` while another host asks, and
 two hosts that take over from one dead holder within milliseconds.

@@ -1,7 +1,7 @@
 """NVIDIA's GPUs as the driver lists them: the extra that JAX needs for them, and one GPU for each program.
 
-`make` runs this before anything is installed, so it uses the standard library only. `python gmmae/system/nvidia.py test` prints
-the extras to install, "test" and the one for the GPU, and says where a GPU cannot be used.
+`make` runs this before anything is installed, by the standard library only. `python gmmae/system/nvidia.py test` prints the
+extras "test" and the one for the GPU, and says where a GPU cannot be used.
 """
 
 import itertools

@@ -29,7 +29,7 @@ class Outlasting:
         """Flushes, if there is a reader."""
         self._silent_once_gone(self._stream.flush)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 of whatever type the stream has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._stream, name)
 
     def _silent_once_gone(self, call: Callable[..., object], *arguments: str) -> None:

@@ -88,7 +88,7 @@ def words(hashes: Sequence[str], origins: Sequence[Any] | None) -> list[str]:
     ]
 
 
-def _text(name: Any) -> str:  # noqa: ANN401 a name of any kind
+def _text(name: Any) -> str:  # noqa: ANN401
     """A column of whole numbers may be one of floats, as pandas gives it beside a blank."""
     name = name.decode() if isinstance(name, bytes) else name
     return str(int(name)) if getattr(name, "is_integer", bool)() else str(name)

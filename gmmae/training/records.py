@@ -74,16 +74,16 @@ class Record:
     devices: int  # the number that the strategy reckons with
     processes: int  # that trained together
     device_kind: str  # name of the devices
-    oversubscribed: bool  # several devices of one CPU, which also one could use all of: the times are no measure of scaling
+    oversubscribed: bool  # several devices of one CPU share its cores: the times are no measure of scaling
     global_batch: int  # samples of a step, on all devices together
     device_batch: int  # samples of a step on one device
     padding: int  # empty slots of all devices in a full step
     steps_per_epoch: int  # training steps of an epoch
     learning_rate: float  # after any warmup, before any decay
-    parameters: int  # number of parameters of the model
-    train_samples: int  # number of training samples
-    validation_samples: int  # number of validation samples
-    target: float | None  # value of the metric to reach; None: no target
+    parameters: int  # of the model
+    train_samples: int  # their number
+    validation_samples: int  # their number
+    target: float | None  # value of the metric to reach
     batch_size: int  # global batch of one device
     wanted_batch: int  # that the strategy asks for: more than `global_batch` where that is clipped to the training set
     monitor: str = LOSS  # the metric of the target and of the best epoch
@@ -95,10 +95,10 @@ class Record:
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
     stop_reason: str | None = None  # None while the run goes on
     epochs: int = 0  # finished epochs
-    final_train_loss: float | None = None  # training loss of the last epoch
-    final_val_loss: float | None = None  # validation loss after the last epoch
-    best_val_loss: float | None = None  # validation loss after the best epoch
-    best_epoch: int | None = None  # by the metric; `best_val_loss` is the loss after it
+    final_train_loss: float | None = None  # of the last epoch
+    final_val_loss: float | None = None  # after the last epoch
+    best_val_loss: float | None = None  # after the best epoch
+    best_epoch: int | None = None  # by the metric
     best_metrics: dict[str, float] = field(default_factory=dict)  # the workload's own after that epoch
     final_metrics: dict[str, float] = field(default_factory=dict)  # the workload's own after the last epoch
     target_epoch: int | None = None  # with the first validation at the target; before `epochs` where that was raised since
@@ -108,7 +108,7 @@ class Record:
     data: dict[str, str] = field(default_factory=dict)  # hashes of data and workload; numbers of hashed and of seen samples
     clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
     versions: dict[str, str] = field(default_factory=dict)  # of Python and the libraries
-    git_commit: str | None = None  # commit of the code; None outside of a clone
+    git_commit: str | None = None  # of the code; None outside of a clone
     machine: str = ""  # the accelerator, or the processor and the cores that the first process may use
     schema_version: int = 1  # version of this format
 

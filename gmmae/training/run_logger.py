@@ -44,8 +44,7 @@ class TensorBoard:
     between two processes of a run.
 
     Args:
-      parameters: the run's hyperparameters, for the HParams tab, which sorts them by name and shows the first five: those with
-        capitals.
+      parameters: for the HParams tab, which sorts them by name and shows the first five: those with capitals.
       start: the epoch to resume from. Later events are purged, whether they count epochs or steps, so all rows must be written
         again; those that are still there are left out.
       metric: of the target; a workload's own has columns in the HParams tab.

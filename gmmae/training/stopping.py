@@ -68,9 +68,9 @@ class StopMonitor:
         """The reason to stop after the last epoch, or None to go on, as always inside an epoch.
 
         A target reached inside the last epoch, or earlier where it was changed since, goes before NaN or infinity in a loss,
-        and that before any other rule. `collapsed` is a validation loss that stays the same, to the last digit, for
-        `collapse_epochs` further epochs: the constant ceiling of the paper's Fig. 3. `stalled` is any other plateau: the best
-        of the last `patience_epochs` epochs does not improve on the best before by the share `min_relative_improvement`.
+        and that before any other rule. `collapsed` is a validation loss of the same digits for `collapse_epochs` further
+        epochs: the constant ceiling of the paper's Fig. 3. `stalled` is any other plateau: the best of the last
+        `patience_epochs` does not improve on the best before by the share `min_relative_improvement`.
         """
         stop, done, last = self._stop, len(self.epochs), self.rows[-1] if self.rows else None
         if last is None or last.train_loss is None:

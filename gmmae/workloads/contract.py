@@ -111,7 +111,7 @@ def require_independence(
     name: str,
     key: Hashable,
 ) -> None:
-    """Refuses a workload whose values of a sample depend on the samples beside it, on their order, their number or on `load`.
+    """Refuses a workload whose values of a sample depend on other samples, their order or number, or on `load`.
 
     The jitted `programs` are `(params, samples, keys) -> {name: one value a sample}`: the run's, and that of a workload whose
     `load` is not called, as in `gmmae.load`. All that the values follow from is in `name` and `key`.

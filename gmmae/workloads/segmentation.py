@@ -1,7 +1,7 @@
 """The workload of the follow-up study: a U-Net that segments a lung nodule in axial slices or in small volumes.
 
-Its input is cropped from a wider patch, in training at a random offset and at validation at a fixed one, so the position tells
-little about the nodule. Voxels outside of the volume count neither in the loss nor in the Dice.
+Its input is cropped from a wider patch, at a random offset in training and a fixed one at validation, so the position tells
+little. Voxels outside of the volume count neither in the loss nor in the Dice.
 """
 
 from collections.abc import Callable, Mapping, Sequence

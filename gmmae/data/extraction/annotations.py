@@ -233,7 +233,7 @@ def _recognised(path: Path, header: Sequence[str], config: DataConfig, required:
 
 
 def _related(cells: dict[str, str], config: DataConfig, file_column: str) -> Item:
-    """What a row says of patient, scan and category, also where the rest of it cannot be used."""
+    """Patient, scan and category, also where the rest of a row cannot be used."""
 
     def first(*columns: str) -> str:
         return next((cells[column] for column in columns if patient_key(cells.get(column, ""))), "")

@@ -1,7 +1,7 @@
 """The files of MedMNIST v2 with three dimensions, such as `nodulemnist3d.npz`, in 28³ or 64³ voxels.
 
 A file has `train_images`, `val_images` and `test_images` `[N, z, y, x]` of bytes, and for each the labels `[N, 1]`. The
-division is MedMNIST's own. Classes have names if the name of the file tells which data set it is.
+division is MedMNIST's own. Classes have names if that of the file tells the data set.
 
 Source: Yang et al., Scientific Data 10:41, 2023. Names and checksums are those of `medmnist/info.py`, version 3.0.2.
 """

@@ -2,12 +2,11 @@
 
 The cache has an entry for each set of files and options, named by a hash of both:
 
-- `KEY/nodules.npz` has the cubes. `KEY/summary.json` is written after it, with its hash. An entry whose hash does not fit is
+- `KEY/nodules.npz` has the cubes. `KEY/summary.json` is written after it, with its hash; where that does not fit, the entry is
   made again. Files are replaced whole, so what a reader has begun to read stays as it was.
-- `KEY.lock` lets one process at a time make an entry. The others wait.
-- `.parts/` has the cubes of each scan of an unfinished extraction, named by a hash of what they depend on, so another CSV or a
-  fixed scan costs only the scans that it changes.
-- An extraction removes what a process that was killed has left a month before.
+- `KEY.lock` lets one process at a time make an entry.
+- `.parts/` has the cubes of each scan of an unfinished extraction, named by a hash of what they depend on. What is left of a
+  killed process is removed after a month.
 """
 
 import hashlib

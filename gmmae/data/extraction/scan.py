@@ -196,9 +196,9 @@ def region(scan: Scan, hu: bool, *ends: Index) -> Volume:
 def origin(scan: Scan) -> str:
     """A hash of a volume's voxels, the same for each format, type of numbers, compression and header.
 
-    It is that of flipped and turned copies too, as augmentation writes them, unless the volume is so large that slices are left
-    out. The largest values of its planes decide which way it is hashed, and their sums where these are equal, as in clipped
-    volumes: of bits, because rounding would follow the order.
+    It is that of flipped and turned copies too, unless the volume is so large that slices are left out. The largest values of
+    its planes decide which way it is hashed, and their sums where these are equal, as in clipped volumes: of bits, because
+    rounding would follow the order.
     """
     values = scan.voxels[:: -(-scan.voxels.size // ORIGIN_VOXELS)].astype(np.float64) + 0.0  # there is one zero
     planes = [

@@ -1,8 +1,8 @@
 """Nodules on which several readers agree, from their outlines.
 
-LIDC-IDRI's convention: an outline lies just outside of what it surrounds, so its pixels are no part of the nodule, or of the
-hole. Outlines of different readers belong to one nodule if their nearest voxels are at most a slice apart. Pairs are joined in
-the order of their overlap, and no nodule gets two outlines of one reader. Scores are the readers' medians.
+An outline lies just outside of what it surrounds, so its pixels are no part of the nodule, or of the hole. Outlines of two
+readers belong to one nodule if their nearest voxels are at most a slice apart. Pairs are joined in the order of their overlap,
+and no nodule gets two outlines of one reader. Scores are the readers' medians.
 
 Source: LIDC-IDRI, Armato et al. 2011, doi 10.1118/1.3528204.
 """

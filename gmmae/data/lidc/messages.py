@@ -3,8 +3,6 @@
 A `LidcReadMessage` names a CT series, and has a `readingSession` for each reader. A session has an `unblindedReadNodule` for
 each nodule: its outline on each slice as `roi`, and, from 3 mm on, its `characteristics`. Namespaces and capitals differ
 between files, and are ignored.
-
-Source: LIDC-IDRI, Armato et al. 2011, doi 10.1118/1.3528204.
 """
 
 import math

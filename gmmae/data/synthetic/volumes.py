@@ -55,8 +55,8 @@ def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tup
 def native_nodules(samples: int, edge: int, seed: int) -> tuple[NativeNodule, ...]:
     """Volumes around random nodules on the grids of their scans, of `edge` pixels, and tight along z.
 
-    Volume i depends on `seed` and i only. The annotated centre has a reader's error. A nodule between two slices is rendered
-    again, with a slice through its middle.
+    Volume i depends on `seed` and i only. Its centre has a reader's error. A nodule between slices is rendered again, with one
+    through its middle.
     """
     nodules = []
     for index in range(samples):

@@ -86,8 +86,8 @@ def resample(
 ) -> Float[np.ndarray, "2 z y x"]:
     """A nodule's HU and surface distances on a region of a scan's voxels, its turned cube centred on a world point.
 
-    A voxel is the mean of samples over its pixel and slice, as far apart as the cube's voxels, which have a scanner's point
-    spread already, so only the scan's further blur is added.
+    A voxel is the mean of samples over its pixel and slice, as far apart as the cube's voxels: these have a scanner's point
+    spread, so only further blur is added.
     """
     indices, middle = np.moveaxis(np.mgrid[region], 0, -1), (np.array(nodule.hu.shape) - 1) / 2
     counts = np.clip(np.rint(spacing_mm(frame) / nodule.voxel_mm), 1, MAX_SAMPLES).astype(int)

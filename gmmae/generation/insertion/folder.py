@@ -42,15 +42,15 @@ class InsertionRecord(NamedTuple):
     Attributes:
       nodule, patient, category: name, group (the patient where one is named) and category of the nodule.
       seriesuid: the scan.
-      label: the nodule's label in the scan's mask.
-      coordX, coordY, coordZ: centroid of the nodule's voxels in world mm, by the names of LUNA16's columns.
+      label: in the scan's mask.
+      coordX, coordY, coordZ: centroid of the nodule's voxels in world mm.
       diameter_mm: annotated diameter.
       box_mm: box around the voxels along the world's axes: centre and width along x, y, z.
-      voxels: number of the voxels.
-      spacing_mm: the scan's spacing along x, y, z.
-      seed: seed of the insertion.
+      voxels: their number.
+      spacing_mm: of the scan, along x, y, z.
+      seed: of the insertion.
       turn: symmetry of the cube.
-      pleura_mm: distance from the nodule's surface to the pleura.
+      pleura_mm: from the nodule's surface to the pleura.
       displaced_hu: median of the displaced tissue.
       shift_hu: change of the nodule's mean by blending.
       noise_hu: standard deviation of the added noise.

@@ -51,11 +51,11 @@ def insert(
 
     Args:
       nodules: cubes in HU along the world's axes, with masks, edges and diameters.
-      scans: folder of the scans, which stays unchanged.
+      scans: their folder, which stays unchanged.
       out: empty or new; it appears when the insertion is complete.
       seed: of places, symmetries and noise.
       say: takes lines for the user.
-      per_scan: least and greatest number in a scan.
+      per_scan: least and greatest number.
     """
     headers, table, faults = read_scans(scans)
     if nodules.masks is None:

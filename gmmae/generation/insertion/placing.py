@@ -92,7 +92,7 @@ def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap
 def _place(
     rng: np.random.Generator, nodule: Nodule, inside_mm: Points, radius: float, target: Target, index: Vector
 ) -> Placement | str:
-    """Places a nodule at a voxel's index, or at the nearest wall; returns the reason if it does not fit."""
+    """At a voxel's index, or at the nearest wall."""
     _, (voxels, frame, *_), lungs, _, occupied = target
     turn, centre, kind = TURNS[0], to_world(frame, index), "free"
     if nodule.wall is not None:

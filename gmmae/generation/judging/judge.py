@@ -1,7 +1,7 @@
 """Comparison of generated with real nodules: fidelity, coverage and novelty, each beside the value of real nodules.
 
 Copies of the training set have perfect fidelity, so novelty stands beside it. Both columns compare equally many nodules with
-the same real ones, because most values depend on the number.
+the same real ones: most values depend on the number.
 """
 
 from typing import NamedTuple

@@ -35,13 +35,13 @@ class Sample(NamedTuple):
 class Comparison(NamedTuple):
     """A comparison of two sets."""
 
-    samples: int  # number of nodules in each set
+    samples: int  # in each set
     patients: tuple[int, int]  # in the first and in the second set; a nodule without a patient counts as one
     c2st: Estimate  # AUC of a classifier, 0.5 for one population
     c2st_rest: Estimate  # the same without the features that `gmmae generate` copies from a real nodule
     coverage: Estimate  # near 1 for one population
-    ks_share: float  # share of features whose Kolmogorov-Smirnov test has p of at least 0.05
-    ks_share_corrected: float  # the same with p adjusted for the false discovery rate (Benjamini and Hochberg 1995)
+    ks_share: float  # of features whose Kolmogorov-Smirnov test has p of at least 0.05
+    ks_share_corrected: float  # p adjusted for the false discovery rate (Benjamini and Hochberg 1995)
     ks: dict[str, tuple[float, float]]  # largest distance of the distributions of each feature, and p
 
 
@@ -64,10 +64,9 @@ def compare(real: Sample, other: Sample, seed: int = 0) -> Comparison:
 def c2st(real: Sample, other: Sample, seed: int = 0) -> Estimate:
     """The AUC of a logistic regression that separates the sets, on held-out samples; 0.5 is perfect.
 
-    It is the mean over the folds of several divisions, because scores of different classifiers are not comparable. The interval
-    resamples groups with fixed classifiers, so it is narrower than that of new populations: .035 instead of .050 as a standard
-    deviation, for 30 pairs of 120. A sample made from a nodule, such as its flipped copy, must have that nodule's group;
-    divided between training and test, the two would lower the AUC.
+    It is the mean over the folds of several divisions, as scores of different classifiers are not comparable. The interval
+    resamples groups with fixed classifiers: for 30 pairs of 120 a standard deviation of .035, where new populations have .050.
+    A sample made from a nodule, such as its flipped copy, must have its group, or the two would lower the AUC.
 
     Source: Lopez-Paz and Oquab 2017.
     """
@@ -131,7 +130,7 @@ def coverage(real: Sample, other: Sample, seed: int = 0) -> Estimate:
 
     A ball's radius is the distance to the fifth nearest real sample, and coverage the share of balls with a sample of the other
     set, about `1 - 2^-k` = 0.97 for one population. The interval resamples the real samples with fixed balls. The real set
-    standardises both, so that outliers in the other do not change the scale.
+    standardises both: outliers in the other do not change the scale.
     """
     centre, sd = real.features.mean(0), real.features.std(0)
     centres, points = ((sample.features - centre) / np.where(sd > 1e-9, sd, 1) for sample in (real, other))

@@ -1,14 +1,12 @@
 """Convolutions without stride, in the form that is fast on the device at hand.
 
-XLA computes 3-D convolutions slowly on a CPU, and their gradients more so, above all inside a loop such as the scan of an
-epoch. On NVIDIA GPUs cuDNN has no good kernels for few channels: in three dimensions an H100 reaches a tenth of its rate. So on
-both a convolution is made of matrix products, whose gradients need no scatter or transposed convolution; the forms agree to
-rounding.
+In three dimensions XLA is slow on a CPU, above all inside a loop, and cuDNN reaches a tenth of an H100's rate for few channels.
+So on both a convolution is made of matrix products; the forms agree to rounding.
 
 The direct form lays patches side by side along every axis but the first; one product gives the contributions of all kernel
 planes along the first axis, and shifted sums add these.
 
-The axes of the volume come first, then the samples, so that on a CPU all forms work on contiguous memory.
+The axes of the volume come first, then the samples: contiguous memory on a CPU.
 """
 
 import itertools

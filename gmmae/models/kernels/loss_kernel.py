@@ -3,7 +3,7 @@
 The exponents are samples × components × points: 26 MB for 32 of the paper's volumes, to be written and read forward and
 backward. Here one program takes a share of a sample's points and keeps its numbers in registers.
 
-The kernel is written in Pallas and compiled by Triton. `interpret` runs the same program on a CPU, slowly, for tests.
+It is Pallas, compiled by Triton. `interpret` runs it on a CPU, slowly, for tests.
 """
 
 import math

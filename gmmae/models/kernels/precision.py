@@ -1,7 +1,7 @@
 """Products of float32 numbers at full precision or in TF32, which a GPU's matrix units compute several times as fast.
 
-TF32 (NVIDIA A100 and later) rounds the operands to 10 bits after the point, multiplies them exactly and adds in float32. A CPU
-computes at full precision.
+TF32 (NVIDIA A100 and later) rounds the operands to 10 bits after the point, multiplies exactly and adds in float32. A CPU has
+full precision.
 """
 
 from functools import partial

@@ -8,7 +8,7 @@ The gradients are the transposed products: `Dᵀ ((R g) ⊙ (E k))` of x and `E�
 `every_axis` takes a tenth of the operations of the sum over the kernel's taps. For one channel most would be transforms of
 the result, so `first_axis` transforms one axis and adds the taps along the others.
 
-Arrays are `*volume samples channels`, so that a transform along any axis multiplies a matrix from the left and moves nothing.
+Arrays are `*volume samples channels`, so no transform moves anything.
 """
 
 import math

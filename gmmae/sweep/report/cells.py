@@ -1,8 +1,8 @@
 """The results of a sweep, finished or not: its runs, and what they come to on each number of devices.
 
-A run counts when its optimisation ended by itself; a crashed process is no miss. A run that was stopped by the sweep's time
-limit is censored: where times are measured it is slower than the limit, so its time is infinite. In virtual mode the limit is
-one of the simulation, so a cell with such a run has no times, because the seeds that are left are the fast ones.
+A run counts when its optimisation ended by itself; a crashed process is no miss. A run that the sweep's time limit stopped is
+censored: where times are measured it is slower than the limit, so its time is infinite. In virtual mode, where the limit is one
+of the simulation, a cell with such a run has no times: the other seeds are the fast ones.
 """
 
 import itertools
@@ -152,7 +152,7 @@ def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[R
 def _source(
     config: SweepConfig, records: Sequence[Record], timings: Sequence[Timings], cluster: Cluster | None
 ) -> tuple[Source, list[list[float]]]:
-    """Returns the source, and the seconds of an epoch in each stage of each run, NaN where none are projected."""
+    """Also gives the seconds of an epoch in each stage of each run, NaN where none are projected."""
     unknown = [[math.nan] * len(record.stages) for record in records]
     if config.mode != "virtual":
         shared = any(record.oversubscribed for record in (*records, *timings))
@@ -168,7 +168,7 @@ def _source(
 
 
 def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: Record) -> list[float]:
-    """Returns the projected seconds of an epoch in each stage of a run, or refuses a batch outside the measured range.
+    """Of each stage; refuses a batch outside the measured range.
 
     epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
     """
@@ -242,9 +242,9 @@ def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]
 
 
 def _efficiency(first: Mapping[int, float], nth: Mapping[int, float], devices: int, shared: bool) -> Estimate:
-    """Returns 100 · median(T1) / (n · median(Tn)) over common seeds, and the interval of the seeds' own efficiencies.
+    """100 · median(T1) / (n · median(Tn)) over common seeds, and the interval of the seeds' own efficiencies.
 
-    Where both are the same runs, as those of strong scaling in virtual mode, seeds do not vary: there is no interval.
+    There is none where both are the same runs, as those of strong scaling in virtual mode: seeds do not vary.
     """
     t1, tn = (statistics.estimate([times[seed] for seed in first if seed in nth]).value for times in (first, nth))
     if not (math.isfinite(t1) and math.isfinite(tn)):

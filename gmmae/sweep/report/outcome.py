@@ -83,7 +83,7 @@ def comparison(by_cluster: Sequence[Results], path: Path, name: str) -> str:
 
 
 def _plans(data: Mapping[str, Any]) -> tuple[str, float, dict[str, tuple[Place, bool, dict[tuple[str, int, str], Planned]]]]:
-    """Returns metric and target; then by cluster the choice, whether the user scaled times, and the cells."""
+    """Metric and target; by cluster the choice, whether the user scaled times, and the cells."""
     plans = {}
     for cluster, forecast in data["clusters"].items():
         cells = {}

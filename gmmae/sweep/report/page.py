@@ -30,10 +30,10 @@ SIGNIFICANCE_LEVEL = 0.05
 
 
 def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Path | None = None) -> list[Path]:
-    """Writes the report under `report` in the sweep's folder, and TensorBoard logs of its runs under `tb`.
+    """Writes `report` in the sweep's folder, and TensorBoard logs under `tb`; the plan is by default one in the folder.
 
-    The page is about the first cluster that virtual runs can be projected to. The plan is by default one in the sweep's folder.
-    Returns the HTML page, the Markdown page, and the TensorBoard folder if any run has a history.
+    The page is about the first cluster that virtual runs can be projected to. Returns the HTML page, the Markdown page, and the
+    TensorBoard folder if any run has a history.
     """
     if plan is not None and config.mode == "throughput":
         raise InputError(f"--plan needs a sweep that trains to a target; got {root}, which has step times only: leave it out")

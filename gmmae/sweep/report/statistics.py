@@ -2,9 +2,8 @@
 
 A run that missed the target has an infinite time, which counts in every median and every interval.
 
-The interval of a median is exact: it goes from the k-th smallest to the k-th largest value, and holds the true median with a
-probability of 95 % at least. The range of m runs, which is the interval of up to 8, holds it with 1 - 2 · 2^-m, so fewer than
-6 runs cannot give 95 %.
+The interval of a median is exact: from the k-th smallest to the k-th largest value, with a probability of 95 % at least. The
+range of m runs, which is the interval of up to 8, has 1 - 2 · 2^-m, so fewer than 6 runs cannot give 95 %.
 """
 
 import math
