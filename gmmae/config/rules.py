@@ -115,7 +115,11 @@ class Section:
     def __init_subclass__(cls, name: str = "") -> None:
         cls.section = f"{name}." if name else cls.section
 
+    @classmethod
+    def key(cls, name: str) -> str:
+        """A field's name in messages."""
+        return cls.section + name
+
     def __post_init__(self) -> None:
         for item in fields_of(type(self)):
-            value = checked_value(self.section + item.name, getattr(self, item.name), item.type)
-            object.__setattr__(self, item.name, value)
+            object.__setattr__(self, item.name, checked_value(self.key(item.name), getattr(self, item.name), item.type))

@@ -23,8 +23,8 @@ def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
     NIfTI.
     """
     try:
-        sitk.WriteImage(image, path, useCompression=compressed)
-        read_back = sitk.ReadImage(path)
+        sitk.WriteImage(image, str(path), useCompression=compressed)
+        read_back = sitk.ReadImage(str(path))
     except RuntimeError as error:
         raise OSError(errno.EIO, error_line(error), str(path)) from error
     written, read = (sitk.GetArrayViewFromImage(one).ravel() for one in (image, read_back))

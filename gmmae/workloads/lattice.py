@@ -3,8 +3,6 @@
 Its samples are {"density", "mask", "log_mass"}. `describe` and `encode` also take densities alone.
 """
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,8 +55,8 @@ def density_at(
     `stretch` has the lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
     """
     points = grid(shape, len(shape)) * stretch[::-1].astype(np.float32)
-    mixtures = itertools.starmap(Mixture.of, zip(weights, means, covariances, strict=True))
-    return np.stack([np.asarray(mixture_density(mixture, points)).reshape(shape) for mixture in mixtures])
+    mixtures = zip(*map(jnp.asarray, (weights, means, covariances)), strict=True)
+    return np.stack([np.asarray(mixture_density(Mixture.of(*mixture), points)).reshape(shape) for mixture in mixtures])
 
 
 def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:

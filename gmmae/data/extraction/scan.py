@@ -82,7 +82,7 @@ def as_stored(path: Path) -> Scan:
     """Reads a volume file as `read`, its axes as they are stored."""
     stored = read_stored(path)
     header = sitk.ImageFileReader()
-    header.SetFileName(path)
+    header.SetFileName(str(path))
     try:
         header.ReadImageInformation()
     except RuntimeError as error:
