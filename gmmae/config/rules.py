@@ -117,7 +117,7 @@ class Section:
 
     @classmethod
     def key(cls, name: str) -> str:
-        """A field's name in messages."""
+        """A field's name."""
         return cls.section + name
 
     def __post_init__(self) -> None:
