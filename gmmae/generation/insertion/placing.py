@@ -70,11 +70,11 @@ def find_placement(rng: np.random.Generator, nodule: Nodule, target: Target, gap
     """
     lungs = target.lungs
     inside_mm = (np.argwhere(nodule.distance_mm < 0) - (np.array(nodule.hu.shape) - 1) / 2) * nodule.voxel_mm
-    radius = np.linalg.norm(inside_mm, axis=1).max()
+    radius = float(np.linalg.norm(inside_mm, axis=1).max())
     if nodule.wall is None:
         candidates, depth_mm = lungs.depth_mm >= radius, None if gap_mm is None else nodule.diameter_mm / 2 + gap_mm
     else:
-        candidates, depth_mm = lungs.depth_mm > 0, (inside_mm @ nodule.wall).max() - OVERLAP_MM
+        candidates, depth_mm = lungs.depth_mm > 0, float((inside_mm @ nodule.wall).max()) - OVERLAP_MM
     if depth_mm is not None and (near := candidates & (np.abs(lungs.depth_mm - depth_mm) < 2 * ERROR_MM)).any():
         candidates = near
     blocks = np.argwhere(candidates)
