@@ -267,7 +267,7 @@ def _rate(log: Log, rates: Sequence[float]) -> tuple[float | None, bool]:
 def _step_s(log: Log) -> float | None:
     """The lower quartile over pairs of successive rows with a time, the least of several kinds of rows.
 
-    A validation lies between some pairs, and between all of validations.
+    Some pairs have a validation between them.
     """
     names, kinds = (log.columns.step, log.columns.clock), defaultdict(list)
     for line, row in log.rows:
@@ -343,7 +343,7 @@ def _trainer_state(state: dict[str, Any]) -> list[dict[str, Any]]:
 
     Its `train_batch_size` is of one process and without accumulated gradients; how many of these are in a step only the
     throughput at the end says. An epoch's last step may be smaller or left out, so several numbers fit an epoch of few steps,
-    and the batch is unknown. So is the time of a step of several parts, which devices or one after the other computed.
+    and the batch is unknown. So is the time of a step of several parts: devices may have computed them, or one after the other.
     """
     rows, batch, parts, seconds = state["log_history"], state.get("train_batch_size"), 0, 0.0
     place, end = next(((i, row) for i, row in enumerate(rows) if "train_samples_per_second" in row), (0, {}))
@@ -380,7 +380,7 @@ def _events(files: Sequence[Path]) -> list[dict[str, Any]]:
 def _scalars(file: Path) -> Iterator[tuple[str, int, float, float]]:
     """Yields tag, step, value and time of the scalars of an event file, which TensorFlow 2 writes as tensors.
 
-    A record is its length in 8 bytes, 4 of that one's checksum, an `Event`, and 4 of checksum. The last may be cut short.
+    A record is its length in 8 bytes, that one's checksum in 4, an `Event`, and its checksum in 4. The last may be cut short.
     """
     from google.protobuf.message import DecodeError
 

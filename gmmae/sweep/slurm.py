@@ -28,7 +28,7 @@ VISIBLE_S = 15.0
 """After which what a job has written is visible on the shared file system."""
 
 MAX_TASKS = 1000
-"""By Slurm's default. Each computes one run after the other, so fewer do as well."""
+"""The most jobs of an array, by Slurm's default. Each computes many runs, so fewer do."""
 
 GRACE_S = 120
 """How long before its time limit a job is told to end. Slurm may be a minute early or late."""
