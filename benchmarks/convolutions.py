@@ -15,7 +15,7 @@ import numpy as np
 from flax import linen as nn
 
 from gmmae.config.schema import changed
-from gmmae.training import compilation, programs
+from gmmae.training import preparation, programs
 from gmmae.training.parallel import AXIS
 from gmmae.training.step import Algorithm, Batch, train_step
 from gmmae.workloads import registry
@@ -46,8 +46,8 @@ def build(config: Config) -> Workload:
 
 def measure(config: Config) -> dict[str, float]:
     """Returns the least milliseconds of a step in each form."""
-    setup = compilation.prepare(registry.configuration(__file__, settings=config))
-    start = compilation.initial_state(setup)
+    setup = preparation.prepare(registry.configuration(__file__, settings=config))
+    start = preparation.initial_state(setup)
     state = setup.devices.replicate(start)
     step = partial(train_step, algorithm=Algorithm(setup.workload.losses, setup.optimizer))
     alone = jax.vmap(step, None, None, axis_name=AXIS, axis_size=1)  # the mean over devices names their axis

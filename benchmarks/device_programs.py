@@ -27,7 +27,7 @@ from gmmae.cli.arguments import parse_train
 from gmmae.config.schema import Config, changed
 from gmmae.plotting.tables import table
 from gmmae.system.errors import InputError
-from gmmae.training import compilation, programs
+from gmmae.training import preparation, programs
 from gmmae.training.parallel import Devices
 
 TARGETS = Path(__file__).parent / "targets"
@@ -165,11 +165,11 @@ def compiled(config: Config, devices: Devices, notes: Path | None = None) -> Ite
     """Yields the compiled epoch and validation of a run.
 
     Raises:
-      InputError: as `compilation.prepare`.
+      InputError: as `preparation.prepare`.
     """
-    setup = compilation.prepare(config, devices)
-    with compilation.precision_context(config):
-        state = devices.replicate(compilation.blank_state(config, setup.workload))
+    setup = preparation.prepare(config, devices)
+    with preparation.precision_context(config):
+        state = devices.replicate(preparation.blank_state(config, setup.workload))
         epoch, *_ = programs.compile_training(setup, state)
         yield "epoch", read(epoch, setup.train_plan.steps, notes)
         program, _ = programs.compile_validation(setup, state.params)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from gmmae.config.schema import Config, changed
-from gmmae.training import compilation, programs
+from gmmae.training import preparation, programs
 
 
 def of_batches(config: Config, batch: int, steps: int) -> Config:
@@ -17,8 +17,8 @@ def of_batches(config: Config, batch: int, steps: int) -> Config:
 
 def compiled_epoch(config: Config) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
     """Returns the program and its arguments, with the initial state first. It donates no buffers, so it can run again."""
-    setup = compilation.prepare(config)
-    with compilation.precision_context(config):
-        state = setup.devices.replicate(compilation.initial_state(setup))
+    setup = preparation.prepare(config)
+    with preparation.precision_context(config):
+        state = setup.devices.replicate(preparation.initial_state(setup))
         compiled, arguments, chunks = programs.compile_training(setup, state, donate=False)
         return compiled, (state, *arguments(1, chunks.of_epoch[0]))

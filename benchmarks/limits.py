@@ -28,7 +28,7 @@ from gmmae.config.schema import Config
 from gmmae.config.toml import find
 from gmmae.plotting.tables import table
 from gmmae.system.provenance import versions
-from gmmae.training import compilation
+from gmmae.training import preparation
 from gmmae.workloads.configuration import read_config
 
 PAPER_EPOCHS = 65_536
@@ -68,7 +68,7 @@ def steps(config: Config, batch: int, best: dict[str, float]) -> dict[str, Any]:
     launches = launched(compiled.as_text() or "")
     floor = {
         "flops": sum(flops.of_step(config).values()) / best["flops"],
-        "bytes": least_bytes(config, compilation.parameter_count(state.params)) / best["bytes"],
+        "bytes": least_bytes(config, preparation.parameter_count(state.params)) / best["bytes"],
         "launches": launches / best["launches"],
     }
     return {"batch": batch, "seconds": measured, "launches": launches, "floor": floor}

@@ -141,7 +141,7 @@ def configured(args: argparse.Namespace, more: Sequence[str], fold: int) -> Conf
 def train(config: Config, workdir: Path) -> Trained:
     """Returns a run with the parameters after its last epoch, trained only if it is not finished."""
     from gmmae.training import checkpoint
-    from gmmae.training.compilation import blank_state
+    from gmmae.training.preparation import blank_state
     from gmmae.training.workdir import WorkDir
 
     gmmae.train(config, workdir, quiet=True)

@@ -15,7 +15,7 @@ import numpy as np
 from gmmae.config.schema import CheckpointConfig, Config, LogConfig, OptimConfig, ParallelConfig, StopConfig, changed
 from gmmae.data.settings import DataConfig
 from gmmae.models.settings import ModelConfig
-from gmmae.training import checkpoint, compilation, loop
+from gmmae.training import checkpoint, loop, preparation
 from gmmae.training.parallel import AXIS
 from gmmae.training.records import Epoch, Record, epoch_ends, read_history
 from gmmae.training.terminal import Plain
@@ -127,7 +127,7 @@ def losses(rows: list[Epoch]) -> list[tuple[int, Any, float]]:
 
 def fingerprint(config: Config, workdir: Path) -> str:
     """SHA-256 of all that must not depend on devices: the last checkpoint's arrays, and every loss of the history."""
-    like = compilation.initial_state(compilation.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices=1))))
+    like = preparation.initial_state(preparation.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices=1))))
     saved = checkpoint.restore(checkpoint.opened(workdir / "checkpoints"), like, print)
     assert saved is not None
     ends = epoch_ends(read_history(workdir / "history.csv"))

@@ -10,7 +10,7 @@ from benchmarks.limits import least_bytes
 from benchmarks.spread import Spread, distance, exponent, ratios, spread
 from gmmae.data.settings import DataConfig
 from gmmae.models.settings import ModelConfig
-from gmmae.training import compilation
+from gmmae.training import preparation
 from gmmae.workloads.settings import NodulesConfig
 from tests.gpu_programs.checks import JAX_0_10, JAX_0_12
 from tests.markdown import rows_of
@@ -46,7 +46,7 @@ def test_operations_of_a_step():
     assert counts["dense"] == 3 * 2 * 7 * (192 * 2 + 2 * 10)
     assert counts["density and loss"] == 7 * 125 * (2 * 2 * 10 + 3)
     assert counts["optimiser"] == 14 * (3 * 8 + 3 + 192 * 2 + 2 + 2 * 10 + 10)
-    parameters = compilation.parameter_count(compilation.initial_state(compilation.prepare(TINY)).params)
+    parameters = preparation.parameter_count(preparation.initial_state(preparation.prepare(TINY)).params)
     assert counts["optimiser"] == flops.ADAM * parameters
     # A second convolution needs its input's gradient too: 8³ → 6³ → 5³.
     counts = flops.of_step(small(model__filters=(3, 5), model__kernels=(3, 2)))

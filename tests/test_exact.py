@@ -11,7 +11,7 @@ import pytest
 
 from gmmae.system.environment import THREADS
 from gmmae.system.errors import InputError
-from gmmae.training import compilation, programs
+from gmmae.training import preparation, programs
 from gmmae.training.records import to_json
 from gmmae.workloads import registry
 from tests.small import CHEAP, EXACT, RATES, fingerprint, finish, small
@@ -110,9 +110,9 @@ def test_a_run_that_changes_its_devices_has_the_bits_of_one_that_does_not(tmp_pa
 
 def after_an_epoch(**changes):
     """The parameters' and the optimiser's arrays."""
-    setup = compilation.prepare(small(**changes))
-    with compilation.precision_context(setup.config):
-        state = setup.devices.replicate(compilation.initial_state(setup))
+    setup = preparation.prepare(small(**changes))
+    with preparation.precision_context(setup.config):
+        state = setup.devices.replicate(preparation.initial_state(setup))
         return jax.tree.leaves(jax.device_get(programs.training(setup, state)(state, 1)[0]))
 
 
@@ -151,13 +151,13 @@ def test_other_shards_have_other_bits(tmp_path, monkeypatch):
 )
 def test_what_cannot_be_exact_is_refused(changes, message):
     with pytest.raises(InputError, match=message):
-        compilation.prepare(small(**EXACT | changes))
+        preparation.prepare(small(**EXACT | changes))
 
 
 def test_too_few_threads_are_refused(monkeypatch):
     monkeypatch.setenv(THREADS, "2")
     with pytest.raises(InputError, match=r"needs PJRT_NPROC = parallel.deterministic_shards = 8 "):
-        compilation.prepare(small(**EXACT))
+        preparation.prepare(small(**EXACT))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gmmae.scaling.batches import epoch_order
-from gmmae.training import compilation
+from gmmae.training import preparation
 from gmmae.workloads import registry
 from tests.commands import rows
 from tests.launched import ROOT, python
@@ -48,7 +48,7 @@ def one_file(folder: Path, precision: str, devices: tuple[int, ...]):
     orders = [epoch_order(0, epoch, SAMPLES) for epoch in range(1, EPOCHS + 1)]
     np.savez(folder / "cubes.npz", train=data.train, validation=data.validation, orders=orders)
     # gmmae's first parameters by the names of the one file, which has the channels of a volume last
-    tree = compilation.initial_state(compilation.prepare(of)).params["params"]
+    tree = preparation.initial_state(preparation.prepare(of)).params["params"]
     arrays = {f"Conv_{i}/{name}": tree["encoder"][f"Conv_{i}"][name] for i in (0, 1) for name in ("kernel", "bias")}
     latent, heads, channels = tree["encoder"]["Dense_0"], tree["heads"], of.settings.model.filters[-1]
     size = latent["kernel"].shape[1]

@@ -21,7 +21,7 @@ from gmmae.config.toml import find
 from gmmae.scaling.batches import epoch_order, plan_batches
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import versions
-from gmmae.training import compilation, programs
+from gmmae.training import preparation, programs
 from gmmae.workloads.configuration import read_config
 from gmmae.workloads.interface import Params
 
@@ -49,8 +49,8 @@ def problem_of(**source: Any) -> Problem:
     config = configuration(**source)
     optim = config.optim
     shape = autoencoder(config)
-    setup = compilation.prepare(config)
-    params = compilation.initial_state(setup).params
+    setup = preparation.prepare(config)
+    params = preparation.initial_state(setup).params
     return Problem(
         model=shape._asdict(),
         batch=optim.batch_size,
@@ -99,8 +99,8 @@ class GmmaeBackend:
     """A `backends.Peer` of gmmae."""
 
     def __init__(self, config: Config):
-        self.setup = compilation.prepare(config)
-        self.start = compilation.initial_state(self.setup)
+        self.setup = preparation.prepare(config)
+        self.start = preparation.initial_state(self.setup)
         self.trains: dict[int, Any] = {}
         self.evaluates: Callable[[Any], dict[str, float]] | None = None
         losses = self.setup.workload.losses
@@ -117,7 +117,7 @@ class GmmaeBackend:
             self.state = self.setup.devices.replicate(self.start)
 
     def _arithmetic(self) -> contextlib.AbstractContextManager[None]:
-        return compilation.precision_context(self.setup.config)
+        return preparation.precision_context(self.setup.config)
 
     def train(self, samples: int, epoch: int) -> None:
         """Trains an epoch over the first `samples` volumes."""
@@ -148,7 +148,7 @@ class GmmaeBackend:
     def gradient_of(self, params: Params, index: np.ndarray) -> Arrays:
         """Returns the gradient of the mean loss of some training samples."""
         with self._arithmetic():
-            samples = compilation.cast(self.setup.config, self.setup.data.train)
+            samples = preparation.cast(self.setup.config, self.setup.data.train)
             chosen = jax.tree.map(lambda array: array[index], samples)
             return flat(self.gradient_program(params, chosen))
 

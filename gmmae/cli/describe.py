@@ -19,7 +19,7 @@ from gmmae.data.volumes import from_density, masses, own_columns, to_density
 from gmmae.plotting.slices import described_volumes
 from gmmae.system.errors import InputError
 from gmmae.system.files import claim_output, csv_text, print_result, whole_folder, write_text
-from gmmae.training import compilation
+from gmmae.training import preparation
 from gmmae.training.trained import Trained, restore, run_config
 from gmmae.workloads.configuration import on_its_data, without_own_csv
 
@@ -86,7 +86,7 @@ def command(options: DescribeArguments, config: Config) -> None:
 
 def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: Path) -> str:
     table, names = cubes.table, _file_names(cubes.table["name"].tolist())
-    batch = compilation.EVAL_DEVICE_BATCH
+    batch = preparation.EVAL_DEVICE_BATCH
     max_count = batch * max(1, MAX_VOXELS // (batch * math.prod(cubes.sections.shape[1:])))
     shown = np.linspace(0, len(names) - 1, min(MAX_SHOWN, len(names))).round()
     pictured, parts = [], []

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gmmae.config.schema import LOSS, Config, flatten
-from gmmae.training.compilation import RunCache, workload_key
+from gmmae.training.preparation import RunCache, workload_key
 from gmmae.training.records import Record
 from gmmae.training.stopping import StopMonitor
 from gmmae.training.workdir import WorkDir

@@ -22,7 +22,7 @@ from gmmae.export import loader
 from gmmae.system.errors import InputError
 from gmmae.system.files import output_file
 from gmmae.system.provenance import versions
-from gmmae.training import compilation, fingerprint
+from gmmae.training import fingerprint, preparation
 from gmmae.training.checkpoint import named
 from gmmae.training.records import to_json
 from gmmae.training.trained import restore, run_config
@@ -42,9 +42,9 @@ def export(config: Config, run: Path, out: Path) -> None:
     functions = {"losses": lambda params, samples: workload.losses(params, samples, None), "metrics": workload.metrics}
     if workload.describe is not None:
         functions["describe"] = workload.describe
-    with compilation.precision_context(config):
+    with preparation.precision_context(config):
         data = workload.load()
-        samples = compilation.cast(config, spread(data.validation, 1))
+        samples = preparation.cast(config, spread(data.validation, 1))
         programs = {
             name: program
             for name, function in functions.items()

@@ -24,7 +24,7 @@ from gmmae.generation.texture import (
     with_grey_levels,
 )
 from gmmae.system.errors import InputError
-from gmmae.training.compilation import EVAL_DEVICE_BATCH
+from gmmae.training.preparation import EVAL_DEVICE_BATCH
 from gmmae.training.trained import Trained
 from gmmae.workloads.lattice import density_at
 

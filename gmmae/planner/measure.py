@@ -32,8 +32,8 @@ from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.guard import as_input_error
-from gmmae.training import compilation, loop, programs
-from gmmae.training.compilation import RunCache
+from gmmae.training import loop, preparation, programs
+from gmmae.training.preparation import RunCache
 from gmmae.training.stopping import StopMonitor, until_stop
 from gmmae.training.terminal import Plain
 from gmmae.training.workdir import WorkDir, begins_with
@@ -183,7 +183,7 @@ class _Work:
     def __init__(self, config: Config, root: Path, display: Callable[[], Plain]):
         self.config, self.root, self.display, self.say = config, root, display, display().say
         self._cache = RunCache()
-        setup = compilation.prepare(config, cache=self._cache)
+        setup = preparation.prepare(config, cache=self._cache)
         self.samples, self.validation = setup.train_plan.samples, setup.eval_plan.samples
         self.device_kind, self.memory_bytes = setup.devices.kind, setup.devices.memory_bytes
         shared = {
@@ -264,7 +264,7 @@ class _Work:
                 self.say("measuring step times")
             began = time.perf_counter()
             config = changed(self.config, seed=0)  # a seed takes a compilation, and no time
-            setup = compilation.prepare(config, cache=self._cache)
+            setup = preparation.prepare(config, cache=self._cache)
             found = throughput.measure(setup, *missing, timing)
             train, passes = sorted(train + found.train), sorted(passes + found.validation)
             kept = found._replace(train=train, validation=passes, failed=failed | found.failed)
@@ -318,14 +318,14 @@ class _Work:
             parallel__simulate_devices=None if best else cell.devices,
             optim__batch_size=cell.batch if best else self.config.optim.batch_size,
         )
-        warmup = strategies.resolve(config.scaling, config.optim, cell.devices, self.samples).stages[0].warmup_epochs
+        warmup = strategies.resolve(config.scaling, config.optim, cell.devices, self.samples).stages[0].scaling_warmup_epochs
         epochs = trial_epochs(len(base.epochs), cell.batch / base.record.global_batch, warmup)
         words = f"{cell.scaling} with batch {cell.batch} and learning rate {cell.learning_rate:.3g}"
         memory = ""
         if self.memory_bytes < math.inf:
             share = math.ceil(cell.batch / cell.devices)
             sized = changed(self.config, optim__batch_size=share)
-            needed = programs.needed_bytes(compilation.prepare(sized, cache=self._cache))
+            needed = programs.needed_bytes(preparation.prepare(sized, cache=self._cache))
             memory = f"; {share} samples on a device need {needed / 1e9:.2g} of {self.memory_bytes / 1e9:.2g} GB"
             if needed > self.memory_bytes:
                 self.trials.append(f"{words} does not fit{memory}")

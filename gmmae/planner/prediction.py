@@ -213,12 +213,12 @@ def warmed_up_epochs(epochs: float, speedup: float, warmup_epochs: int) -> float
 
 def draw_run(measured: Measured, path: Stage) -> RunDraws:
     """Draws whole epochs, of which more than `max_epochs` miss the target."""
-    an_epoch, warmup = float(measured.epoch_steps(path.batch)), path.warmup_epochs > 0
+    an_epoch, warmup = float(measured.epoch_steps(path.batch)), path.scaling_warmup_epochs > 0
     factor = path.learning_rate / measured.optim.learning_rate
     unscaled, scaled = (median_steps(measured, path.batch, rate) for rate in (1.0, factor))
     rng = np.random.default_rng([path.batch, int(1000 * factor)])
     scatter = np.exp(deviation(measured, path.batch, factor) * rng.normal(size=DRAWS))
-    epochs = np.ceil(warmed_up_epochs(unscaled / an_epoch, unscaled / scaled, path.warmup_epochs) * scatter)
+    epochs = np.ceil(warmed_up_epochs(unscaled / an_epoch, unscaled / scaled, path.scaling_warmup_epochs) * scatter)
     failed_trial = (path.batch, path.learning_rate, warmup) in measured.failed_trials or any(
         path.batch >= batch and path.learning_rate >= rate > measured.optim.learning_rate and warmup <= warm
         for batch, rate, warm in measured.failed_trials
@@ -283,7 +283,7 @@ def forecast(
             seconds_low=low,
             seconds_high=high,
             probability_of_failure=run.failure,
-            warmup=path.warmup_epochs > 0,
+            warmup=path.scaling_warmup_epochs > 0,
             failed_trial=run.failed_trial,
             expected_s=float((1 - run.failure) * times.mean() + failed_s + run.failure * follows_s),
             speedup=alone_s / middle,

@@ -29,7 +29,7 @@ class Stage(NamedTuple):
     first_epoch: int
     batch: int
     learning_rate: float
-    warmup_epochs: int
+    scaling_warmup_epochs: int
     optim: OptimConfig
     replicas: int = 1
 
@@ -210,8 +210,8 @@ def learning_rate_text(stage: Stage) -> str:
     """
     optim, rate = stage.optim, stage.learning_rate
     text = f"{rate:g}" + (f" = {rate / optim.learning_rate:.4g} η" if rate != optim.learning_rate else "")
-    if stage.warmup_epochs:
-        text = f"{optim.learning_rate:g} → {text} in {stage.warmup_epochs} epochs"
+    if stage.scaling_warmup_epochs:
+        text = f"{optim.learning_rate:g} → {text} in {stage.scaling_warmup_epochs} epochs"
     if optim.decay_epochs:
         text += f", × {optim.decay_factor:g} after epochs {', '.join(map(str, optim.decay_epochs))}"
     if optim.warmup_epochs:

@@ -15,8 +15,8 @@ from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.step_times import TRAINING, VALIDATION, Timing, Timings, settings
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, versions
-from gmmae.training import compilation, programs
-from gmmae.training.compilation import RunCache, TrainSetup
+from gmmae.training import preparation, programs
+from gmmae.training.preparation import RunCache, TrainSetup
 from gmmae.training.step import TrainState
 from gmmae.workloads.sources import CheckedSource, Fetcher
 
@@ -26,8 +26,8 @@ def measure(setup: TrainSetup, batches: Sequence[int], validation: Sequence[int]
     config = setup.config
     failed: dict[str, str] = {}
     blocks: dict[tuple[str, int], tuple[Callable[[], float], list[float]]] = {}
-    with compilation.precision_context(config), Fetcher(config.parallel.fetch_threads) as fetcher:
-        state = compilation.initial_state(setup)
+    with preparation.precision_context(config), Fetcher(config.parallel.fetch_threads) as fetcher:
+        state = preparation.initial_state(setup)
         for what, counts, make in ((TRAINING, batches, _train_block), (VALIDATION, validation, _validation_block)):
             for count in counts:
                 try:
@@ -46,7 +46,7 @@ def measure(setup: TrainSetup, batches: Sequence[int], validation: Sequence[int]
         devices=n,
         device_kind=setup.devices.kind,
         oversubscribed=setup.devices.oversubscribed,
-        parameters=compilation.parameter_count(state.params),
+        parameters=preparation.parameter_count(state.params),
         train=rows[TRAINING],
         validation=rows[VALIDATION],
         failed=failed,
@@ -90,7 +90,7 @@ def _validation_block(
     setup: TrainSetup, start: TrainState, count: int, _: TimingConfig, fetcher: Fetcher
 ) -> Callable[[], float]:
     sharers = setup.eval_plan.devices
-    sized = setup._replace(eval_plan=BatchPlan(count, min(count, compilation.EVAL_DEVICE_BATCH * sharers), sharers))
+    sized = setup._replace(eval_plan=BatchPlan(count, min(count, preparation.EVAL_DEVICE_BATCH * sharers), sharers))
     params = setup.devices.replicate(start.params)
     evaluate = programs.validation(sized, params, fetcher)
 

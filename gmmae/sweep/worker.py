@@ -149,8 +149,8 @@ def trainer() -> Train:
     def train(config: Config, root: Path) -> Record:
         with join_processes(config) as group:
             with no_collection_of_imports():
-                from gmmae.training.compilation import prepare
                 from gmmae.training.loop import run
+                from gmmae.training.preparation import prepare
 
             if not cache:
                 setup = prepare(config)
@@ -172,7 +172,7 @@ def measure_times(root: Path, devices: int, request: str) -> int:
     with join_processes(run := run_config(measured, RunKey("weak", devices, config.seeds[0]))) as group:
         from gmmae.sweep.step_times import write
         from gmmae.sweep.throughput import measure
-        from gmmae.training.compilation import prepare
+        from gmmae.training.preparation import prepare
 
         setup = prepare(run)
         folder.require_same(run, setup.fingerprint)

@@ -21,7 +21,7 @@ from gmmae.system.environment import cores
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, machine, versions
 from gmmae.training.checkpoint import OtherModelError, trained
-from gmmae.training.compilation import TrainSetup, blank_state, cast, parameter_count
+from gmmae.training.preparation import TrainSetup, blank_state, cast, parameter_count
 from gmmae.training.records import Record
 from gmmae.training.step import TrainState
 from gmmae.training.workdir import WorkDir

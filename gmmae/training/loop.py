@@ -19,7 +19,7 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
-from gmmae.training import checkpoint, compilation, fingerprint, programs
+from gmmae.training import checkpoint, fingerprint, preparation, programs
 from gmmae.training.beginning import (
     first_parameters,
     new_record,
@@ -29,7 +29,7 @@ from gmmae.training.beginning import (
     run_summary,
 )
 from gmmae.training.checkpoint import Checkpoint, CheckpointManager
-from gmmae.training.compilation import RunCache, TrainSetup
+from gmmae.training.preparation import RunCache, TrainSetup
 from gmmae.training.records import Epoch, Progress, Record, from_plain, plain
 from gmmae.training.run_logger import RunLogger, TensorBoard, training_s
 from gmmae.training.step import TrainState
@@ -64,7 +64,7 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
                 fingerprint.warn_of_file(config, earlier.data, root)
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
-        setup = compilation.prepare(config, cache=cache)
+        setup = preparation.prepare(config, cache=cache)
         group.assert_equal(setup.fingerprint.digests)
         manager = None
         if group.primary:
@@ -75,7 +75,7 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
             with os_errors_as_input_errors(root):
                 manager = held.enter_context(checkpoint.opened(workdir.checkpoints, config.checkpoint.keep))
         held.callback(display.close)
-        held.enter_context(compilation.precision_context(config))
+        held.enter_context(preparation.precision_context(config))
         fetcher = held.enter_context(Fetcher(config.parallel.fetch_threads))
         interrupts = held.enter_context(Interrupts())
         return Run(setup, workdir, manager, display, group, earlier, fetcher).train(interrupts)
@@ -95,7 +95,7 @@ class Run:
         fetcher: Fetcher,
     ):
         self.setup, self.workdir, self.manager, self.display, self.group = setup, workdir, manager, display, group
-        start, config = compilation.initial_state(setup), setup.config
+        start, config = preparation.initial_state(setup), setup.config
         self.record = new_record(setup, start)
         if earlier:
             require_same_optimization(earlier, self.record)
@@ -126,7 +126,7 @@ class Run:
             # Compiles the schedule even if the cache has the programs.
             programs.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
             # A stage that is over or never reached needs no program.
-            stages = compilation.stages(setup)
+            stages = preparation.stages(setup)
             self.stages = [
                 (staged, programs.training(staged, self.state, fetcher), programs.epoch_parts(staged))
                 for staged, after in zip(stages, [*stages[1:], None], strict=True)

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int32, PyTree
 
 from gmmae.models.convolutions import fast_convolutions
 from gmmae.scaling.batches import BatchPlan, ShardedIndices, epoch_order, shard_samples
-from gmmae.training.compilation import TrainSetup, blank_state, cast, outer_optimizer, precision_context, workload_key
+from gmmae.training.preparation import TrainSetup, blank_state, cast, outer_optimizer, precision_context, workload_key
 from gmmae.training.step import Algorithm, EpochValues, Slots, TrainState, train_steps, validate_steps
 from gmmae.workloads import registry
 from gmmae.workloads.contract import UNDEFINED, losses, summable_values

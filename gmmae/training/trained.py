@@ -20,7 +20,7 @@ from gmmae.config.toml import updated
 from gmmae.multihost.distributed import join_processes
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
-from gmmae.training import compilation, fingerprint, loop, terminal
+from gmmae.training import fingerprint, loop, preparation, terminal
 from gmmae.training.checkpoint import filled, trained
 from gmmae.training.parallel import choose
 from gmmae.training.records import Record, epoch_ends
@@ -111,9 +111,9 @@ class Trained(NamedTuple):
         """Values on the host and seconds of each batch, by one program, as in the run's validation."""
         samples = sources.checked(samples, "the samples", self.config.int_bytes)
         total, values = sources.count(samples), []
-        batch = min(total, compilation.EVAL_DEVICE_BATCH)
-        with compilation.precision_context(self.config), Fetcher(self.config.parallel.fetch_threads) as fetcher:
-            params, like = jax.device_put(self.params), compilation.cast(self.config, sources.one_sample(samples))
+        batch = min(total, preparation.EVAL_DEVICE_BATCH)
+        with preparation.precision_context(self.config), Fetcher(self.config.parallel.fetch_threads) as fetcher:
+            params, like = jax.device_put(self.params), preparation.cast(self.config, sources.one_sample(samples))
             shapes = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch, *leaf.shape)), like)
             try:
                 program = jax.jit(function).lower(params, shapes)
@@ -142,10 +142,10 @@ class Trained(NamedTuple):
         total = sources.count(samples)
         parts = np.arange(math.ceil(total / batch) * batch).reshape(-1, batch)
         if not isinstance(samples, CheckedSource):
-            samples = compilation.cast(self.config, samples)
+            samples = preparation.cast(self.config, samples)
             yield from (sources.take_on_host(samples, np.minimum(part, total - 1)) for part in parts)
             return
-        read = partial(fetcher.begin, samples, compilation.cast(self.config, samples.first))
+        read = partial(fetcher.begin, samples, preparation.cast(self.config, samples.first))
         begun = map(read, np.where(parts < total, parts, sources.NO_SAMPLE))
         waits = [next(begun)]
         for _ in parts:
@@ -186,8 +186,8 @@ def restore(config: Config, workdir: Path) -> Trained:
     record = folder.read_record()
     assert record is not None
     fingerprint.warn_of_file(config, record.data, workdir)
-    workload = compilation.workload_on(choose(None), config)
-    like = compilation.blank_state(config, workload)
+    workload = preparation.workload_on(choose(None), config)
+    like = preparation.blank_state(config, workload)
     if workdir.is_file():
         fault = f"{workdir} must hold the parameters of its workload; got others: export the run again"
         with zipfile.ZipFile(workdir) as archive, archive.open("params.npz") as part, np.load(part) as arrays:

@@ -11,7 +11,7 @@ from gmmae.cli.describe import COMPONENT_COLUMNS, NODULE_COLUMNS
 from gmmae.data.extraction import prepare
 from gmmae.data.given import cut
 from gmmae.data.settings import DataConfig
-from gmmae.training import compilation
+from gmmae.training import preparation
 from gmmae.training.trained import Trained
 from tests.commands import last_refusal, lines_of, rows
 from tests.small import finish, small
@@ -187,7 +187,7 @@ def middle(path):
 def test_arrays_in_one_file_are_described_some_at_a_time_with_the_same_result(describe, tmp_path, monkeypatch):
     values = np.stack([sitk.GetArrayFromImage(bright(MIDDLE + np.array([i / 2, 0, 0])))[2:10, 11:19, 8:16] for i in range(5)])
     np.savez(tmp_path / "many.npz", volumes=values, names=np.array(["a/b.nii.gz", "a b", "é" * 150 + ".nii", "d", ".nii.gz"]))
-    monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 2)
+    monkeypatch.setattr(preparation, "EVAL_DEVICE_BATCH", 2)
     at_once, refine = [], Trained.refine
     monkeypatch.setattr(
         Trained, "refine", lambda self, samples, steps: at_once.append(len(samples)) or refine(self, samples, steps)

@@ -16,7 +16,7 @@ from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.data import grouped
 from gmmae.system.errors import InputError
-from gmmae.training import checkpoint, compilation
+from gmmae.training import checkpoint, preparation
 from gmmae.training.checkpoint import Checkpoint
 from gmmae.training.records import Progress
 from gmmae.workloads import registry
@@ -300,7 +300,7 @@ def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_p
 
 def test_parameters_that_are_not_finite_are_no_model(mixture_run, tmp_path, capsys):
     folder = shutil.copytree(mixture_run.folder, tmp_path / "run")
-    state = compilation.initial_state(compilation.prepare(small()))
+    state = preparation.initial_state(preparation.prepare(small()))
     broken = jax.tree.map(lambda leaf: np.full_like(leaf, np.inf), state.params)
     with checkpoint.opened(folder / "checkpoints", keep=1) as manager:
         checkpoint.save(manager, Checkpoint(state, broken, Progress(3, mixture_run.record.best_epoch, {}, 3, "0")))
@@ -343,7 +343,7 @@ def test_samples_in_small_batches_have_the_same_losses(mixture_run, monkeypatch)
     model = gmmae.load(mixture_run.folder)
     samples = model.workload.load().validation
     expected = model.losses(samples)
-    monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 4)  # the last batch is padded
+    monkeypatch.setattr(preparation, "EVAL_DEVICE_BATCH", 4)  # the last batch is padded
     np.testing.assert_allclose(model.losses(samples), expected, rtol=1e-4)  # forms of a convolution depend on the batch
 
 
@@ -351,7 +351,7 @@ def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_ru
     model = gmmae.load(mixture_run[0])
     model = model._replace(workload=model.workload._replace(describe=lambda params, samples: {"filters": np.ones((3, 2))}))
     assert model.describe(model.workload.load().validation)["filters"].shape == (3, 2)
-    monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 4)
+    monkeypatch.setattr(preparation, "EVAL_DEVICE_BATCH", 4)
     with pytest.raises(InputError, match=r"one entry a sample to be used on more than 4 samples; got the shape \(3, 2\) for 4"):
         model.describe(model.workload.load().validation)
 

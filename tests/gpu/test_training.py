@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.training import compilation, programs
+from gmmae.training import preparation, programs
 from gmmae.training.parallel import Devices
 from tests.small import finish, small
 
@@ -16,9 +16,9 @@ SMOOTH = {"model__activation": "silu"}
 
 def course(config, devices, epochs=2):
     """Each step's loss, the validation's behind them, and the parameters at the end."""
-    setup, found = compilation.prepare(config, Devices(devices)), []
-    with compilation.precision_context(config):
-        state = setup.devices.replicate(compilation.initial_state(setup))
+    setup, found = preparation.prepare(config, Devices(devices)), []
+    with preparation.precision_context(config):
+        state = setup.devices.replicate(preparation.initial_state(setup))
         train, validate = programs.training(setup, state), programs.validation(setup, state.params)
         for epoch in range(1, 1 + epochs):
             state, steps = train(state, epoch)

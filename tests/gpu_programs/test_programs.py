@@ -9,7 +9,7 @@ from benchmarks.device_programs import compiled, in_mode, read, topology
 from gmmae.config.schema import changed
 from gmmae.config.toml import find
 from gmmae.models import autoencoder
-from gmmae.training import compilation, programs
+from gmmae.training import preparation, programs
 from gmmae.training.step import pmean
 from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import BOUNDS, GROWN, NORMS, PLAIN, Asked, faults, validation_faults
@@ -46,25 +46,25 @@ def test_the_last_stage_of_a_growing_batch_meets_once_a_step_and_keeps_to_its_me
     """The first stage has the batch of 32 of the tests above."""
     devices, batch = topology("h100", 8, 1), 256
     growing = changed(PAPER, scaling="growing", optim__batch_doubling_epochs=(1, 2, 3), data__samples=batch * STEPS + 128)
-    setup = compilation.stages(compilation.prepare(growing, devices))[-1]
+    setup = preparation.stages(preparation.prepare(growing, devices))[-1]
     assert (setup.train_plan.batch, setup.train_plan.steps) == (batch, STEPS)
-    with compilation.precision_context(growing):
-        program = programs.compile_training(setup, devices.replicate(compilation.blank_state(growing, setup.workload)))[0]
+    with preparation.precision_context(growing):
+        program = programs.compile_training(setup, devices.replicate(preparation.blank_state(growing, setup.workload)))[0]
     assert faults(read(program, STEPS), Asked("float32", 8, PARAMETERS, GROWN)) == []
 
 
 def test_the_memory_of_a_step_is_known_for_gpus_that_are_not_there():
     """Half of the batch on a device needs less than the whole, and more than half: the data are on each."""
-    whole, half = (programs.needed_bytes(compilation.prepare(PAPER, topology("h100", n, 1))) for n in (1, 2))
+    whole, half = (programs.needed_bytes(preparation.prepare(PAPER, topology("h100", n, 1))) for n in (1, 2))
     assert 0.5 < half / whole < 1
 
 
 def epoch_of_small(target):
     """The text of the compiled epoch of the smallest run."""
     config, devices = small(data__augment=False), topology(target, 1, 1)
-    setup = compilation.prepare(config, devices)
-    with compilation.precision_context(config):
-        state = devices.replicate(compilation.blank_state(config, setup.workload))
+    setup = preparation.prepare(config, devices)
+    with preparation.precision_context(config):
+        state = devices.replicate(preparation.blank_state(config, setup.workload))
         return programs.compile_training(setup, state)[0].as_text() or ""
 
 

@@ -47,7 +47,7 @@ class Laboratory:
 
     def __enter__(self):
         patch = self._patch = pytest.MonkeyPatch()
-        patch.setattr(measure, "compilation", SimpleNamespace(prepare=self.prepare))
+        patch.setattr(measure, "preparation", SimpleNamespace(prepare=self.prepare))
         patch.setattr(measure, "loop", SimpleNamespace(run=self.run))
         patch.setattr(measure.throughput, "measure", self.step_times)
         patch.setattr(measure.programs, "needed_bytes", lambda setup: 1e9 * setup.train_plan.batch)

@@ -53,7 +53,7 @@ def test_every_arms_batch_and_rate_against_numbers_worked_by_hand(name, devices,
     last = found.stages[-1]
     assert (found.wanted_batch, last.batch) == (1024 if devices == 32 else batch, batch)
     assert last.learning_rate == pytest.approx(peak, rel=1e-5)
-    assert last.warmup_epochs == (5 if first != peak else 0)
+    assert last.scaling_warmup_epochs == (5 if first != peak else 0)
     assert np.asarray(learning_rate(last, 18)(0)).item() == pytest.approx(first, rel=1e-5)
 
 

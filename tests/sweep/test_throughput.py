@@ -10,7 +10,7 @@ from gmmae.sweep import throughput
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.step_times import Timing, read, write
 from gmmae.sweep.throughput import measure
-from gmmae.training import compilation, programs
+from gmmae.training import preparation, programs
 from tests.small import small
 
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=3)
@@ -19,12 +19,12 @@ CONFIG = small(parallel__devices=2, data__shape=9)
 
 def test_every_batch_has_a_row_with_ordered_quartiles_and_one_below_the_devices_fails(tmp_path):
     """30 samples are more than the 22 of training. The file holds all of it."""
-    timings = measure(compilation.prepare(CONFIG), [1, 30], [3], TIMING)
+    timings = measure(preparation.prepare(CONFIG), [1, 30], [3], TIMING)
     for found, expected in ((timings.train, (30, 15)), (timings.validation, (3, 2))):
         assert [(row.samples, row.device_batch) for row in found] == [expected]
         assert all(0 < row.low_s <= row.median_s <= row.high_s for row in found)
     assert timings.failed == {"training of 1": "a batch must have at least one sample for each of 2 devices; got 1"}
-    state = compilation.initial_state(compilation.prepare(CONFIG))
+    state = preparation.initial_state(preparation.prepare(CONFIG))
     assert (timings.devices, timings.device_kind, timings.oversubscribed) == (2, "cpu", True)
     assert timings.parameters == sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert timings.versions["jax"] == jax.__version__
@@ -50,7 +50,7 @@ def test_no_compilation_is_timed_and_seconds_are_those_of_a_step(monkeypatch):
     monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=clock))
     jax.monitoring.register_event_duration_secs_listener(count)
     try:
-        found = measure(compilation.prepare(small(data__shape=9)), [8], [6], TIMING)
+        found = measure(preparation.prepare(small(data__shape=9)), [8], [6], TIMING)
     finally:
         jax.monitoring.unregister_event_duration_listener(count)
     assert found.train == [Timing(8, 8, 0.5, 0.5, 0.5)]
@@ -88,7 +88,7 @@ def test_whole_blocks_before_the_first_timed_one_cover_the_warmup_steps(monkeypa
     program = Trained()
     monkeypatch.setattr(programs, "training", program)
     timing = dataclasses.replace(TIMING, warmup_steps=warmup_steps)
-    measure(compilation.prepare(small(stop__validate_every_steps=1, precision="float64")), [8], [], timing)
+    measure(preparation.prepare(small(stop__validate_every_steps=1, precision="float64")), [8], [], timing)
     assert program.calls == [8] * (blocks + 3)
     assert program.steps == {(2, None)}  # one dispatch does a block
     assert program.dtypes == {np.dtype("float64")}  # the run's precision
@@ -97,7 +97,7 @@ def test_whole_blocks_before_the_first_timed_one_cover_the_warmup_steps(monkeypa
 def test_batches_are_timed_in_turns_and_one_that_does_not_fit_does_not_stop_the_others(monkeypatch):
     program = Trained(too_large=(16,))
     monkeypatch.setattr(programs, "training", program)
-    found = measure(compilation.prepare(small()), [4, 16, 8], [], TIMING)
+    found = measure(preparation.prepare(small()), [4, 16, 8], [], TIMING)
     assert program.calls == [4, 8] + [4, 8] * 3
     assert [row.samples for row in found.train] == [4, 8]
     assert list(found.failed) == ["training of 16"]
@@ -111,5 +111,5 @@ def test_quartiles_over_blocks(monkeypatch):
     monkeypatch.setattr(programs, "training", Trained())
     ends = itertools.chain([0, 0], *([0, seconds] for seconds in (8, 2, 10, 4, 6)))
     monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: next(ends)))
-    found = measure(compilation.prepare(small()), [8], [], dataclasses.replace(TIMING, blocks=5))
+    found = measure(preparation.prepare(small()), [8], [], dataclasses.replace(TIMING, blocks=5))
     assert found.train == [Timing(samples=8, device_batch=8, median_s=3.0, low_s=2.0, high_s=4.0)]

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from gmmae.system.errors import InputError
-from gmmae.training import beginning, compilation
+from gmmae.training import beginning, preparation
 from gmmae.training.beginning import new_record, run_summary
 from tests.small import finish, small
 
 
 def summary(config):
-    setup = compilation.prepare(config)
-    record = new_record(setup, compilation.initial_state(setup))
+    setup = preparation.prepare(config)
+    record = new_record(setup, preparation.initial_state(setup))
     return setup, record, run_summary(setup, record, Path("run"), 0)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gmmae.system.errors import InputError
-from gmmae.training import checkpoint, compilation
+from gmmae.training import checkpoint, preparation
 from gmmae.training.checkpoint import Checkpoint, CheckpointError, OtherModelError
 from gmmae.training.records import Progress
 from tests.faults.damages import DAMAGES, rewrite
@@ -18,7 +18,7 @@ from tests.small import small
 
 @pytest.fixture(scope="module")
 def state():
-    return compilation.initial_state(compilation.prepare(small()))
+    return preparation.initial_state(preparation.prepare(small()))
 
 
 def after(epoch, state):
@@ -139,7 +139,7 @@ def test_another_precision_is_that_of_what_was_saved(tmp_path, state):
 
 def test_another_model_is_refused_and_nothing_is_moved(tmp_path, state):
     saved(tmp_path, state, 1, 2)
-    narrow = compilation.initial_state(compilation.prepare(small(model__latent_dim=5)))
+    narrow = preparation.initial_state(preparation.prepare(small(model__latent_dim=5)))
     for other in (narrow, state._replace(params={"params": {"others": np.zeros(3)}})):
         with pytest.raises(OtherModelError, match="must hold the model of this configuration; its arrays have other shapes"):
             restored(tmp_path, other)

@@ -5,7 +5,7 @@ import pytest
 
 from gmmae.scaling.batches import epoch_order
 from gmmae.system.errors import InputError
-from gmmae.training import compilation
+from gmmae.training import preparation
 from tests.commands import run_gmmae
 from tests.small import CHEAP, EXACT, finish, losses, small
 
@@ -81,7 +81,7 @@ def test_the_record_and_the_start_table_say_what_is_averaged(whole):
 
 
 def test_devices_that_nobody_chose_divide_those_that_are_simulated():
-    assert compilation.prepare(small(**LOCAL, parallel__devices="all", parallel__simulate_devices=3)).devices.count == 1
+    assert preparation.prepare(small(**LOCAL, parallel__devices="all", parallel__simulate_devices=3)).devices.count == 1
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_devices_that_nobody_chose_divide_those_that_are_simulated():
 )
 def test_what_has_no_rounds_is_refused(changes, message):
     with pytest.raises(InputError, match=message):
-        compilation.prepare(small(**LOCAL | VIRTUAL | changes))
+        preparation.prepare(small(**LOCAL | VIRTUAL | changes))

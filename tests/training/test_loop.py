@@ -12,7 +12,7 @@ import pytest
 
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
-from gmmae.training import compilation, loop, programs
+from gmmae.training import loop, preparation, programs
 from gmmae.training.figures import draw
 from gmmae.training.records import read_history, to_json
 from gmmae.training.trained import load
@@ -233,8 +233,8 @@ def test_a_plateau_goes_on_where_its_rule_has_been_changed(tmp_path, rule, reaso
 
 
 def test_an_epochs_order_is_drawn_while_the_one_before_is_computed(monkeypatch):
-    setup = compilation.prepare(small())
-    state, drawn, draw = setup.devices.replicate(compilation.initial_state(setup)), [], programs.epoch_order
+    setup = preparation.prepare(small())
+    state, drawn, draw = setup.devices.replicate(preparation.initial_state(setup)), [], programs.epoch_order
     monkeypatch.setattr(programs, "epoch_order", lambda seed, epoch, of: drawn.append(epoch) or draw(seed, epoch, of))
     train = programs.training(setup, state)
     for epoch in (1, 2, 5):

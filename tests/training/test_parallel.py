@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gmmae.system.errors import InputError
-from gmmae.training import compilation, programs
+from gmmae.training import preparation, programs
 from gmmae.training.parallel import choose
 from gmmae.training.step import LARGE, pmean
 from tests.small import small
@@ -18,9 +18,9 @@ from tests.small import small
 def trained(devices, batch):
     """The losses of steps, of validations and the parameters after three epochs."""
     config = small(precision="float64", data__augment=True, parallel__devices=devices, optim__batch_size=batch)
-    setup = compilation.prepare(config)
-    with compilation.precision_context(config):
-        start = state = setup.devices.replicate(compilation.initial_state(setup))
+    setup = preparation.prepare(config)
+    with preparation.precision_context(config):
+        start = state = setup.devices.replicate(preparation.initial_state(setup))
         train, validate = programs.training(setup, state), programs.validation(setup, state.params)
         train_losses, val_losses = [], []
         for epoch in (1, 2, 3):

@@ -1,8 +1,8 @@
 """Runs of one process share data and programs, and are those of fresh processes to the bit."""
 
 from gmmae.training import loop
-from gmmae.training.compilation import RunCache
 from gmmae.training.parallel import Devices
+from gmmae.training.preparation import RunCache
 from tests.small import Recorder, losses, small
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gmmae.system.errors import StorageError
-from gmmae.training import compilation
+from gmmae.training import preparation
 from gmmae.training.trained import load
 from tests.small import fail, finish, interrupt, small
 from tests.volume_sources import from_source
@@ -48,5 +48,5 @@ def test_a_trained_model_evaluates_a_source_as_arrays(tmp_path, volumes):
     finish(volumes(config), tmp_path / "run")
     model = load(tmp_path / "run")
     of_source = model.evaluate(model.workload.load().validation)
-    of_arrays = model.evaluate(np.asarray(compilation.prepare(config).data.validation))
+    of_arrays = model.evaluate(np.asarray(preparation.prepare(config).data.validation))
     jax.tree.map(np.testing.assert_array_equal, of_source, of_arrays)

@@ -6,7 +6,7 @@ import pytest
 from gmmae.cli.verdict import verdict
 from gmmae.config.schema import StopConfig
 from gmmae.system import stop_reasons
-from gmmae.training.compilation import RunCache
+from gmmae.training.preparation import RunCache
 from gmmae.training.records import Epoch
 from gmmae.training.run_logger import write_history
 from gmmae.training.stopping import StopMonitor

@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.training import compilation, programs
-from gmmae.training.compilation import RunCache
+from gmmae.training import preparation, programs
+from gmmae.training.preparation import RunCache
 from tests.small import small
 
 
 def with_metric(threshold, devices, above=jnp.nan):
     """A setup whose metric is a volume's largest density, undefined (or what else is given) above the threshold."""
-    setup = compilation.prepare(small(parallel__devices=devices))
+    setup = preparation.prepare(small(parallel__devices=devices))
 
     def metrics(params, samples):
         largest = jnp.asarray(samples).max((1, 2, 3))
@@ -24,13 +24,13 @@ def with_metric(threshold, devices, above=jnp.nan):
 
 
 def evaluated(setup):
-    params = setup.devices.replicate(compilation.initial_state(setup).params)
+    params = setup.devices.replicate(preparation.initial_state(setup).params)
     return programs.validation(setup, params)(params)
 
 
 @pytest.mark.parametrize("devices", [1, 3, 4])
 def test_the_mean_is_over_the_samples_that_define_it(devices):
-    each = np.sort(np.asarray(compilation.prepare(small()).data.validation).max((1, 2, 3)))
+    each = np.sort(np.asarray(preparation.prepare(small()).data.validation).max((1, 2, 3)))
     found = evaluated(with_metric(each[3], devices))
     assert set(found) == {"loss", "largest", "doubled"}
     assert found["largest"] == pytest.approx(each[:4].mean(), rel=1e-6)

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from gmmae.config.schema import changed
-from gmmae.training import compilation
+from gmmae.training import preparation
 from gmmae.training.records import read_history
 from gmmae.workloads import contract, registry
 from tests.commands import last_refusal, refusal, rows, run_gmmae
@@ -206,9 +206,9 @@ def test_an_option_of_a_plain_dataclass_keeps_its_annotation(train, capsys):
 @pytest.mark.parametrize("config", [SMALL, changed(SMALL, **SMALL_LATTICE), SMALL_SEGMENTATION])
 def test_our_own_workloads_keep_it(config):
     """They are not checked at each start."""
-    setup = compilation.prepare(config)
+    setup = preparation.prepare(config)
     program, data = jax.jit(partial(contract.values, setup.workload)), (setup.data.train, setup.data.validation)
-    params = compilation.initial_state(setup).params
+    params = preparation.initial_state(setup).params
     contract.require_independence([program, program], params, data, lambda samples: samples, config.workload, None)
 
 

@@ -7,7 +7,7 @@ import pytest
 from gmmae.config.rules import ConfigError
 from gmmae.config.schema import changed
 from gmmae.data.patches import OUTSIDE
-from gmmae.training import compilation
+from gmmae.training import preparation
 from gmmae.workloads import registry, segmentation, settings
 from gmmae.workloads.interface import Snapshot
 from tests.bad_values import require_refused
@@ -32,7 +32,7 @@ def data(workload):
 @pytest.mark.parametrize(("micro_batch_size", "size", "parts"), [(None, 16, 1), (None, 64, 2), (None, 48, 2), (1, 64, 8)])
 def test_a_cpu_trains_on_a_few_samples_at_once_unless_told_otherwise(micro_batch_size, size, parts):
     config = small(data__shape=size, optim__batch_size=8, parallel__micro_batch_size=micro_batch_size)
-    assert compilation.prepare(config).train_plan.micro_batches == parts
+    assert preparation.prepare(config).train_plan.micro_batches == parts
 
 
 def test_samples_are_patches_of_slices_divided_by_nodule(data):
