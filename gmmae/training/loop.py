@@ -125,12 +125,12 @@ class Run:
         with self.clock.section("compile_s"):
             # Compiles the schedule even if the cache has the programs.
             programs.epoch_learning_rates(setup.schedule, 1, setup.train_plan.steps)
-            # A stage that is over or never reached needs no program.
-            stages = preparation.stages(setup)
-            self.stages = [
-                (staged, programs.training(staged, self.state, fetcher), programs.epoch_parts(staged))
-                for staged, after in zip(stages, [*stages[1:], None], strict=True)
-                if staged.stage.first_epoch <= most and (after is None or after.stage.first_epoch > done + 1)
+            # Setup, program and parts of each stage that is still run.
+            setups = preparation.setups_by_stage(setup)
+            self.programs = [
+                (of_stage, programs.training(of_stage, self.state, fetcher), programs.epoch_parts(of_stage))
+                for of_stage, after in zip(setups, [*setups[1:], None], strict=True)
+                if of_stage.stage.first_epoch <= most and (after is None or after.stage.first_epoch > done + 1)
             ]
             self.validate = programs.validation(setup, self.state.params, fetcher)
             self.describe = programs.description(setup, self.state.params)
@@ -204,9 +204,9 @@ class Run:
 
     def _train_epoch(self) -> None:
         epoch, before = len(self.history) + 1, self.history[-1].steps if self.history else 0
-        if len(self.stages) > 1 and self.stages[1][0].stage.first_epoch == epoch:
-            self.stages.pop(0)
-        setup, train, parts = self.stages[0]
+        if len(self.programs) > 1 and self.programs[1][0].stage.first_epoch == epoch:
+            self.programs.pop(0)
+        setup, train, parts = self.programs[0]
         plan, steps, losses = setup.train_plan, setup.train_plan.steps, []
         if epoch > 1 and epoch == setup.stage.first_epoch:
             self.display.say(f"the global batch is {plan.batch} from epoch {epoch} on")

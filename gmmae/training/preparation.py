@@ -152,8 +152,8 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     )
 
 
-def stages(setup: TrainSetup) -> list[TrainSetup]:
-    """The setups of a run's stages."""
+def setups_by_stage(setup: TrainSetup) -> list[TrainSetup]:
+    """A setup for each stage."""
     plan, of_run = setup.strategy_plan, (setup.config, setup.devices, setup.workload)
     return [setup._replace(**_of_stage(stage, plan._replace(batch=stage.batch), *of_run)) for stage in setup.strategy.stages]
 

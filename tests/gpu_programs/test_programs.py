@@ -46,7 +46,7 @@ def test_the_last_stage_of_a_growing_batch_meets_once_a_step_and_keeps_to_its_me
     """The first stage has the batch of 32 of the tests above."""
     devices, batch = topology("h100", 8, 1), 256
     growing = changed(PAPER, scaling="growing", optim__batch_doubling_epochs=(1, 2, 3), data__samples=batch * STEPS + 128)
-    setup = preparation.stages(preparation.prepare(growing, devices))[-1]
+    setup = preparation.setups_by_stage(preparation.prepare(growing, devices))[-1]
     assert (setup.train_plan.batch, setup.train_plan.steps) == (batch, STEPS)
     with preparation.precision_context(growing):
         program = programs.compile_training(setup, devices.replicate(preparation.blank_state(growing, setup.workload)))[0]

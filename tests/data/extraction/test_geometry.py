@@ -10,6 +10,7 @@ from gmmae.data.extraction.extract import cut, extract
 from gmmae.data.extraction.scan import read
 from gmmae.data.extraction.tasks import Reading
 from gmmae.data.settings import AIR_HU
+from gmmae.data.volumes import DataError
 
 POINT = (12.3, -45.6, 78.9)
 CUBE = (16, 16, 16)
@@ -72,21 +73,22 @@ def test_a_header_written_by_hand_with_flipped_axes(tmp_path):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.tuples(*[st.floats(-25, 25)] * 3),
+    st.tuples(*[st.integers(-30, 1030)] * 3),
     st.floats(2, 60),
     st.sampled_from(sorted(DIRECTIONS)),
     st.sampled_from([AIR_HU, None]),
 )
-def test_anywhere_at_the_border_the_filling_is_right(blob_scan, tmp_path_factory, shift, edge, direction, outside_value):
+def test_anywhere_in_a_scan_the_filling_is_right(blob_scan, tmp_path_factory, thousandths, edge, direction, outside_value):
     # Random voxels, so that every misplaced one shows.
     scan = blob_scan(POINT, DIRECTIONS[direction], SPACING, RANDOM.shape)._replace(voxels=RANDOM)
-    point = np.array(POINT) + shift
-    inside = np.linalg.inv(scan.matrix) @ (point - scan.origin)
-    limits = np.array(scan.voxels.shape[::-1]) - 0.5
-    if (inside < -0.49).any() or (inside > limits - 0.01).any():
+    shares = np.array(thousandths) / 1000 + 0.0005
+    point = scan.origin + scan.matrix @ (shares * RANDOM.shape[::-1] - 0.5)
+    arguments = read(scan.write(tmp_path_factory.getbasetemp() / "scan.mha")), tuple(point), edge, CUBE, outside_value, True
+    if shares.min() < 0 or shares.max() > 1:
+        with pytest.raises(DataError, match="outside"):
+            cut(*arguments)
         return
-    volume = read(scan.write(tmp_path_factory.getbasetemp() / "scan.mha"))
-    hu, filled = cut(volume, tuple(point), edge, CUBE, outside_value, True)
+    hu, filled = cut(*arguments)
     values, outside = expected(scan, point, edge)
     assert filled == pytest.approx(outside.mean(), abs=1e-12)
     if outside_value is not None:
