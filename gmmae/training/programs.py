@@ -156,8 +156,11 @@ def training(
     whole = range(setup.train_plan.steps)
 
     def train(state: TrainState, epoch: int, steps: range = whole) -> tuple[TrainState, np.ndarray]:
-        step_losses, of_steps = [], [chunk for chunk in chunks.of_epoch if chunk.start in steps]
-        for chunk in of_steps:
+        step_losses, of_steps = [], []
+        for chunk in chunks.of_epoch:
+            if chunk.start not in steps:
+                continue
+            of_steps.append(chunk)
             of_chunk = arguments(epoch, chunk)
             # One program at a time: many that wait may dead-lock on several CPU devices.
             state, of_step = compiled(jax.block_until_ready(state), *of_chunk)
@@ -219,7 +222,9 @@ def validation(setup: TrainSetup, params: Params, fetcher: Fetcher | None = None
             of_chunk = held[steps] if held else chunks.arguments(number, steps)
             jax.block_until_ready(results)  # one program at a time, as in training
             results.append(compiled(params, *of_chunk))
-        means = {name: plan.mean(_joined([result[name] for result in results], of_steps)) for name in results[0]}
+        means = {}
+        for name in results[0]:
+            means[name] = plan.mean(_joined([result[name] for result in results], of_steps))
         for name in setup.data.may_be_undefined:  # its mean is over the samples that define it
             defined = plan.samples - round(means.pop(name + UNDEFINED) * plan.samples)
             means[name] *= plan.samples / defined if defined else math.nan

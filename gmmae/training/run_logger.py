@@ -4,7 +4,9 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -80,42 +82,39 @@ class TensorBoard:
         self._next_flush = 0.0
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}
         columns = [*self._result_tags, *SCALARS, *(f"metric/{metric}" for _ in own)]  # the first five are shown
-        for summary in self._make.hparams(plain, dict.fromkeys(columns, 0.0)):
-            self._add(summary, 0)
+        self._write(0, {}, *self._make.hparams(plain, dict.fromkeys(columns, 0.0)))
 
     def row(self, row: Epoch) -> None:
         """Writes a row's scalars, on disk about a second later; from the first row inside an epoch on also `steps/NAME`."""
         self._now = self._start + self._clock(row) if self._clock else None
         self._by_step |= row.train_loss is None
         if self._by_step and row.steps >= self._first:
-            for name, value in row.validation.items():
-                self._scalar(f"steps/{name}", value, row.steps)
+            self._write(row.steps, {f"steps/{name}": value for name, value in row.validation.items()})
         if row.train_loss is not None and row.epoch >= self._first:
-            for tag, name in self._epoch_tags.items():
-                if (value := getattr(row, name)) is not None:
-                    self._scalar(tag, value, row.epoch)
+            scalars = dict(zip(self._epoch_tags, attrgetter(*self._epoch_tags.values())(row), strict=True))
             for name, value in row.metrics.items():
-                self._scalar(f"metric/{name}", value, row.epoch)
+                scalars[f"metric/{name}"] = value
+            self._write(row.epoch, scalars)
         if time.monotonic() >= self._next_flush:  # it takes longer than a short epoch
-            self.flush()
+            self._file.flush()
             self._next_flush = time.monotonic() + FLUSH_S
 
     def events(self, epoch: int, events: Events) -> None:
         """Writes the workload's events, without histograms of values that are not finite."""
-        for tag, value in events.scalars.items():
-            self._scalar(tag, value, epoch)
-        for tag, values in events.histograms.items():
-            if values.size and np.isfinite(values).all():
-                self._add(self._make.histogram(tag, values, 30), epoch)  # as many bins as TensorBoard shows
-        for tag, image in events.images.items():
-            self._add(self._make.image(tag, image, dataformats="HW" if image.ndim == 2 else "HWC"), epoch)
+        histograms = [
+            self._make.histogram(tag, values, 30)  # as many bins as TensorBoard shows
+            for tag, values in events.histograms.items()
+            if values.size and np.isfinite(values).all()
+        ]
+        images = [
+            self._make.image(tag, image, dataformats="HW" if image.ndim == 2 else "HWC") for tag, image in events.images.items()
+        ]
+        self._write(epoch, events.scalars, *histograms, *images)
         self.flush()
 
     def result(self, record: Record) -> None:
         """Writes the outcome of a run, for the columns of the HParams tab."""
-        for tag, name in self._result_tags.items():
-            if (value := getattr(record, name)) is not None:
-                self._scalar(tag, value, record.epochs)
+        self._write(record.epochs, {tag: getattr(record, name) for tag, name in self._result_tags.items()})
 
     def flush(self) -> None:
         """Brings all events to the disk."""
@@ -125,12 +124,14 @@ class TensorBoard:
         """Closes the event file."""
         self._file.close()
 
-    def _scalar(self, tag: str, value: float, step: int) -> None:
-        self._add(self._make.scalar(tag, value), step)
-
-    def _add(self, summary: object, step: int) -> None:
-        now = time.time() if self._now is None else self._now
-        self._file.write_event(self._event(summary=summary, step=step, wall_time=now))
+    def _write(self, step: int, scalars: Mapping[str, float | None], *summaries: Any) -> None:
+        event = self._event(step=step, wall_time=time.time() if self._now is None else self._now)
+        for tag, value in scalars.items():
+            if value is not None:
+                event.summary.MergeFrom(self._make.scalar(tag, value))
+        for summary in summaries:
+            event.summary.MergeFrom(summary)
+        self._file.write_event(event)
 
 
 def write_history(path: Path, rows: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
