@@ -15,11 +15,14 @@ from gmmae.system.errors import InputError
 
 
 class BatchPlan(NamedTuple):
-    """Samples divided into steps of `batch`, at most all, on devices that work on `micro_batch` at once; 0: on their share."""
+    """Samples divided into steps of `batch`, at most all, and a step among `sharers`, which take `micro_batch` at once; 0: all.
+
+    These are devices, real or simulated, shards of the exact reduction, or replicas of local steps.
+    """
 
     samples: int
     batch: int
-    devices: int
+    sharers: int
     micro_batch: int = 0
 
     @property
@@ -29,19 +32,19 @@ class BatchPlan(NamedTuple):
 
     @property
     def micro_batches(self) -> int:
-        """Equal parts of a device's share of a step."""
-        share = math.ceil(self.batch / self.devices)
+        """Equal parts of a share."""
+        share = math.ceil(self.batch / self.sharers)
         return math.ceil(share / (self.micro_batch or share))
 
     @property
     def device_batch(self) -> int:
-        """Slots of a device in a step, of all its micro-batches together."""
-        return math.ceil(self.batch / (self.devices * self.micro_batches)) * self.micro_batches
+        """Slots of a sharer in a step."""
+        return math.ceil(self.batch / (self.sharers * self.micro_batches)) * self.micro_batches
 
     @property
     def padding(self) -> int:
-        """Empty slots of all devices in a full step."""
-        return self.device_batch * self.devices - self.batch
+        """Empty slots of a full step."""
+        return self.device_batch * self.sharers - self.batch
 
     @property
     def counts(self) -> Int32[np.ndarray, " steps"]:
@@ -56,14 +59,14 @@ class BatchPlan(NamedTuple):
 
 
 class ShardedIndices(NamedTuple):
-    """The samples of an epoch by device, step and slot, as positions in the data set, and their weights.
+    """The samples of an epoch by sharer, step and slot, as positions in the data set, and their weights.
 
-    A real sample of a step of `count` samples has the weight `devices / count`. Padding has 0, and repeats the first sample of
+    A real sample of a step of `count` samples has the weight `sharers / count`. Padding has 0, and repeats the first sample of
     its step, so its loss is defined.
     """
 
-    indices: Int32[np.ndarray, "devices steps device_batch"]
-    weights: Float[np.ndarray, "devices steps device_batch"]
+    indices: Int32[np.ndarray, "sharers steps device_batch"]
+    weights: Float[np.ndarray, "sharers steps device_batch"]
 
 
 def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int = 0) -> BatchPlan:
@@ -93,11 +96,11 @@ def epoch_order(seed: int, epoch: int, samples: int) -> Int32[np.ndarray, " samp
 
 
 def shard_samples(order: Int32[np.ndarray, " samples"], plan: BatchPlan, dtype: str = "float32") -> ShardedIndices:
-    """Divides the samples, in their order, into steps, and each step into consecutive samples for the devices."""
-    counts, by_device = plan.counts[:, None], (-1, plan.devices, plan.device_batch)
+    """Divides the samples, in their order, into steps, and each step into consecutive samples for the sharers."""
+    counts, by_sharer = plan.counts[:, None], (-1, plan.sharers, plan.device_batch)
     firsts = plan.batch * np.arange(plan.steps)[:, None]
-    slots = np.arange(plan.devices * plan.device_batch)
+    slots = np.arange(plan.sharers * plan.device_batch)
     real = slots < counts
     indices = order[firsts + slots * real].astype(np.int32)
-    weights = (real * plan.devices / counts).astype(dtype)
-    return ShardedIndices(indices.reshape(by_device).swapaxes(0, 1).copy(), weights.reshape(by_device).swapaxes(0, 1).copy())
+    weights = (real * plan.sharers / counts).astype(dtype)
+    return ShardedIndices(indices.reshape(by_sharer).swapaxes(0, 1).copy(), weights.reshape(by_sharer).swapaxes(0, 1).copy())

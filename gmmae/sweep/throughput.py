@@ -89,7 +89,7 @@ def _train_block(
 def _validation_block(
     setup: TrainSetup, start: TrainState, count: int, _: TimingConfig, fetcher: Fetcher
 ) -> Callable[[], float]:
-    sharers = setup.eval_plan.devices
+    sharers = setup.eval_plan.sharers
     sized = setup._replace(eval_plan=BatchPlan(count, min(count, preparation.EVAL_DEVICE_BATCH * sharers), sharers))
     params = setup.devices.replicate(start.params)
     evaluate = programs.validation(sized, params, fetcher)

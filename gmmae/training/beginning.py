@@ -40,7 +40,7 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         run_id=run_id(config, setup.fingerprint.digests),
         scaling=config.scaling,
         seed=config.seed,
-        devices=plan.devices,
+        devices=plan.sharers,
         virtual=config.parallel.simulate_devices is not None,
         processes=jax.process_count(),
         device_kind=devices.kind,
@@ -145,12 +145,12 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     }
     if unused := nvidia.unused(setup.devices.platform, os.environ):
         facts["GPU"] = unused
-    sharing = f"{plan.devices} × {plan.device_batch} a device{_padding_text(plan) or ', no padding'}"
+    sharing = f"{plan.sharers} × {plan.device_batch} a device{_padding_text(plan) or ', no padding'}"
     later = [str(stage.first_epoch - 1) for stage in setup.strategy.stages[1:]]
     growth = f"after epoch{'s' * (len(later) > 1)} {', '.join(later)}; at first" if later else "="
     facts["global batch"] = f"{setup.strategy.batch_text()} {growth} {sharing}"
     if config.parallel.deterministic:
-        shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
+        shards = f"{setup.train_plan.sharers} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
         facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"
     elif every := setup.stage.local_steps:
         numbers = f"{record.reduced_numbers:,} numbers of parameters and optimiser"

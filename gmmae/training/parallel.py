@@ -118,7 +118,7 @@ class Devices:
                 return jax.make_array_from_process_local_data(sharding, array, (self.count, *array.shape[1:]))
             return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
-        # Meant, unlike what the loop's guard looks for; device_put would compare arrays of all processes over the network.
+        # Meant; device_put would compare arrays of all processes over the network.
         with jax.transfer_guard("allow"):
             return jax.tree.map(place, tree)
 

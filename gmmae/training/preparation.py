@@ -162,7 +162,7 @@ def _of_stage(
     stage: strategies.Stage, strategy_plan: BatchPlan, config: Config, devices: Devices, workload: Workload
 ) -> dict[str, Any]:
     if config.parallel.deterministic:
-        train_plan = strategy_plan._replace(devices=config.parallel.deterministic_shards)
+        train_plan = strategy_plan._replace(sharers=config.parallel.deterministic_shards)
     else:
         micro_batch, sharers = config.parallel.micro_batch_size or 0, max(stage.replicas, devices.count)
         if not micro_batch and devices.platform == "cpu":

@@ -45,7 +45,7 @@ class _Chunks:
         self._length, self.from_source = len(parts[0]), isinstance(source, CheckedSource)
         self._local_steps = setup.stage.local_steps if split == "train" else 0
         if self.from_source:
-            like, slots = cast(setup.config, source.first), plan.devices * plan.device_batch // devices.count
+            like, slots = cast(setup.config, source.first), plan.sharers * plan.device_batch // devices.count
             step_bytes = len(devices.own) * slots * sum(leaf.nbytes for leaf in jax.tree.leaves(like))
             # Each of two sources has three chunks in memory: one is computed, one complete or copied to the devices, one read.
             most = int(1e6 * setup.config.parallel.prefetch_mb / (2 * 3 * step_bytes))
@@ -69,7 +69,7 @@ class _Chunks:
         self.of_epoch = [
             range(first, min(first + self._length, part.stop)) for part in parts for first in part[:: self._length]
         ]
-        shards = plan.devices // devices.count
+        shards = plan.sharers // devices.count
         self._shard_ranges = devices.shard(np.array([(i * shards, shards) for i in range(devices.count)], np.int32))
 
     def filled(self, steps: range) -> Int32[np.ndarray, " length"]:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -124,7 +123,7 @@ class TensorBoard:
         """Closes the event file."""
         self._file.close()
 
-    def _write(self, step: int, scalars: Mapping[str, float | None], *summaries: Any) -> None:
+    def _write(self, step: int, scalars: Mapping[str, float | None], *summaries: object) -> None:
         event = self._event(step=step, wall_time=time.time() if self._now is None else self._now)
         for tag, value in scalars.items():
             if value is not None:

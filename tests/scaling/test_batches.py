@@ -27,7 +27,7 @@ def test_each_sample_is_real_once_and_the_mean_over_devices_is_that_over_real_sa
     """Eq. 2, for every step, the partial one too, and whatever the number of devices."""
     order = epoch_order(seed, epoch, the_plan.samples)
     dealt = shard_samples(order, the_plan)
-    assert dealt.indices.shape == dealt.weights.shape == (the_plan.devices, the_plan.steps, the_plan.device_batch)
+    assert dealt.indices.shape == dealt.weights.shape == (the_plan.sharers, the_plan.steps, the_plan.device_batch)
     steps = real(dealt, the_plan)
     np.testing.assert_array_equal(np.concatenate(steps), order)
     assert [len(step) for step in steps] == the_plan.counts.tolist()
@@ -38,7 +38,7 @@ def test_each_sample_is_real_once_and_the_mean_over_devices_is_that_over_real_sa
     np.testing.assert_allclose(sums.mean(0), [values[step].mean() for step in steps], rtol=0, atol=3e-7)
     for step, members in enumerate(steps):  # padding repeats a real sample of its step
         assert set(dealt.indices[:, step].ravel()) == set(members)
-        assert (dealt.weights[:, step] == 0).sum() == the_plan.devices * the_plan.device_batch - len(members)
+        assert (dealt.weights[:, step] == 0).sum() == the_plan.sharers * the_plan.device_batch - len(members)
 
 
 def test_the_order_changes_with_the_seed_and_the_epoch_and_with_nothing_else():
