@@ -74,12 +74,14 @@ def as_configured(optim: OptimConfig, k: float) -> OptimConfig:
 def by_sde(optim: OptimConfig, k: float) -> OptimConfig:
     """Adam's constants for k times the base batch by the SDE rule.
 
-    AdamW decays the weights by learning rate × `weight_decay` in a step. The √k on both keeps the decay by a sample; the rule's
+    AdamW decays weights by learning rate × `weight_decay` a step. √k on both keeps the decay by a sample; the rule's
     source has none.
 
     >>> found = by_sde(OptimConfig(), 4)
     >>> round(found.beta1, 12), round(found.beta2, 12), found.epsilon
     (0.6, 0.996, 5e-09)
+    >>> by_sde(OptimConfig(name="adamw", weight_decay=0.01), 4).weight_decay
+    0.02
     """
     if optim.name not in ("adam", "adamw"):
         rule = "linear" if optim.name in ("sgd", "momentum", "nesterov") else "sqrt"
