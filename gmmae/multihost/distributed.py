@@ -92,6 +92,7 @@ class _Several(Group):
         self._client, self._me, self._processes, self._asked = client, process_id, processes, asked
         self.primary = process_id == 0
         self._calls, self._began, self._longest_s = 0, math.nan, 0.0
+        self._stderr = sys.stderr
         self._ending = threading.Lock()
         self._hears = threading.Thread(target=self._end_with_others, name="ends of others", daemon=True)
         self._hears.start()
@@ -148,7 +149,7 @@ class _Several(Group):
         with suppress(Exception):  # a process that is not here in time is lost, and JAX ends the others
             self._client.wait_at_barrier("end", round(1000 * self._asked.heartbeat_timeout_s))
         if self.primary:
-            time.sleep(1)  # the service is here, and JAX would abort a process that has not heard yet
+            time.sleep(1)  # JAX would abort a process that has not heard yet
         os._exit(code)
 
     def _end_with_others(self) -> None:
@@ -160,6 +161,7 @@ class _Several(Group):
             return
         process, reason, code = end
         self._ending.acquire()  # for good: the other thread of the two waits until the process is gone
+        sys.stderr = self._stderr  # muted where that reads a checkpoint
         write_error(f"error: process {process} has ended: {reason}\n")
         self._end(code)
 
@@ -182,7 +184,7 @@ def join_processes(config: Config) -> Iterator[Group]:
         group = _meet(place, config.distributed)
         try:
             if not group.primary:
-                silence(1)  # standard output, where Gloo announces its connections from C++
+                silence(1)  # where Gloo announces its connections from C++
             together = {key: value for key, value in flatten(config) if key.startswith(TOGETHER)}
             together.pop("parallel.fetch_threads")
             same = {key: json.dumps(value) for key, value in (identity_fields(config) | together).items()}
