@@ -1,14 +1,14 @@
-"""Other people's convolutions at full speed on a CPU, without a change of their model: `fast_convolutions`.
+"""Other people's convolutions at full speed on a CPU: `fast_convolutions`.
 
 XLA:CPU has a fast routine for convolutions with samples first and features last. A pass (`ConvCanonicalization`) brings
 convolutions into this form, but not in the body of a loop, so a step is many times slower inside a `scan` than alone
-(jax-ml/jax #12868), above all its gradients, which JAX writes in other forms. In three dimensions the routine is slow in any
-form, and `gmmae.models.kernels.convolution` is not.
+(jax-ml/jax #12868). In three dimensions the routine is slow in any form, and `gmmae.models.kernels.convolution` is not.
 """
 
 import itertools
+import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,6 +27,9 @@ T = TypeVar("T")
 MOST_TAPS = 3
 """Along an axis; what more of them meet is too much memory side by side."""
 
+MOST_PARTS = 128
+"""Taps or groups by themselves; more compile too long."""
+
 
 def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
     """The same function up to rounding, with convolutions that are fast on a CPU, also in loops.
@@ -37,8 +40,9 @@ def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
         step = fast_convolutions(step)      # calls jax.grad(loss)
         state, losses = jax.lax.scan(step, state, batches)
 
-    - In three dimensions a convolution becomes products of matrices (`convolve`), with gradients of their own, also with
-      strides, dilation and kernels of unequal edges, but not with groups or in half precision.
+    - In three dimensions a convolution becomes products of matrices (`convolve`), also with strides, dilation and kernels of
+      unequal edges, but not in half precision.
+    - Each group is a convolution of its own; kernels for single channels become sums over taps.
     - Every other convolution gets its operands in the order of XLA's fast routine.
     - Bodies of `scan`, `while_loop`, `cond`, `jit` and `checkpoint` are rewritten too, branches of `platform_dependent` not.
       A function with its own rule for derivatives keeps it.
@@ -98,13 +102,13 @@ def _fast_convolution(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
     if eqn.primitive is not lax.conv_general_dilated_p:
         return None
     avals: list[Any] = [variable.aval for variable in (*eqn.invars, *eqn.outvars)]
-    lhs, rhs, out = avals
-    ungrouped = eqn.params["feature_group_count"] == eqn.params["batch_group_count"] == 1
+    (lhs, rhs, out), params = avals, eqn.params
+    groups = max(params["feature_group_count"], params["batch_group_count"])
     one_type = lhs.dtype == rhs.dtype == out.dtype and lhs.dtype in (jnp.float32, jnp.float64)
-    if lhs.ndim == 5 and ungrouped and one_type and lhs.size and rhs.size and out.size:
-        return replaced(eqn, partial(_own, out.shape, eqn.params))
-    canonical = eqn.params["dimension_numbers"] == _fast_numbers(lhs.ndim)
-    return eqn if canonical else replaced(eqn, partial(_canonical, eqn.params))
+    if lhs.ndim == 5 and groups == 1 and one_type and lhs.size and rhs.size and out.size:
+        return replaced(eqn, partial(_own, out.shape, params))
+    as_it_is = groups == 1 and params["dimension_numbers"] == _fast_numbers(lhs.ndim)
+    return eqn if as_it_is else replaced(eqn, partial(_canonical, one_type, params))
 
 
 def _fast_numbers(ndim: int) -> lax.ConvDimensionNumbers:
@@ -114,14 +118,41 @@ def _fast_numbers(ndim: int) -> lax.ConvDimensionNumbers:
     return lax.ConvDimensionNumbers(data, (ndim - 1, ndim - 2, *range(ndim - 2)), data)
 
 
-def _canonical(params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
-    names = params["dimension_numbers"]
+def _canonical(one_type: bool, params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
+    names, strides, dilation, spread = map(params.get, ("dimension_numbers", "window_strides", "rhs_dilation", "lhs_dilation"))
     (samples, channels, *volume), (outputs, inputs, *edges) = names.lhs_spec, names.rhs_spec
-    params = params | {"dimension_numbers": _fast_numbers(lhs.ndim)}
-    operands = lhs.transpose(samples, *volume, channels), rhs.transpose(*edges, inputs, outputs)
-    out: Array = lax.conv_general_dilated_p.bind(*operands, **params)
+    x, kernel = lhs.transpose(samples, *volume, channels), rhs.transpose(*edges, inputs, outputs)
+    params = params | {"dimension_numbers": _fast_numbers(x.ndim)}
+    *edges, inputs, outputs = kernel.shape
+    groups, taps = max(params["feature_group_count"], params["batch_group_count"]), math.prod(edges)
+    by_parts = one_type and params["batch_group_count"] == 1 < groups
+    if by_parts and inputs == 1 and taps <= MOST_PARTS:
+        x = jnp.repeat(_surrounded(jnp.moveaxis(x, 0, -2), params), outputs // groups, -1)
+        weights = kernel.reshape(-1, outputs)
+        out = sum(map(operator.mul, _met(x, edges, strides, dilation), weights))
+        out = jnp.moveaxis(out, -2, 0)
+    elif by_parts and groups <= MOST_PARTS:
+        alone = fast_convolutions(partial(lax.conv_general_dilated_p.bind, **params | {"feature_group_count": 1}))
+        out = jnp.concatenate(list(map(alone, jnp.split(x, groups, -1), jnp.split(kernel, groups, -1))), -1)
+    elif groups * max(strides) == 1 < max(spread) and taps > math.prod(x.shape[1:-1]):
+        # The kernel's gradient of a transposed convolution. A dilated volume under a large kernel is slow, the reverse is not.
+        sizes = zip(params["padding"], x.shape[1:], spread, edges, dilation, strict=False)
+        padding = tuple((high + (gap := (n - 1) * s - (k - 1) * d), low + gap) for (low, high), n, s, k, d in sizes)
+        params |= {"padding": padding, "lhs_dilation": dilation, "rhs_dilation": spread}
+        out = lax.conv_general_dilated_p.bind(jnp.moveaxis(kernel, -1, 0), jnp.moveaxis(x, 0, -1), **params)
+        out = jnp.flip(out, range(1, x.ndim - 1)).swapaxes(0, -1)
+    else:
+        out = lax.conv_general_dilated_p.bind(x, kernel, **params)
     samples, channels, *volume = names.out_spec
     return jnp.moveaxis(out, range(out.ndim), (samples, *volume, channels))
+
+
+def _met(x: Array, edges: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> Iterator[Array]:
+    """What each tap meets, along the first axes."""
+    ends = [max(n - (k - 1) * d, 0) for n, k, d in zip(x.shape, edges, dilation, strict=False)]
+    for tap in itertools.product(*map(range, edges)):
+        first = list(map(operator.mul, tap, dilation))
+        yield x[tuple(map(slice, first, map(operator.add, first, ends), strides))]
 
 
 def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
@@ -135,7 +166,7 @@ def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -
         low, size = [low for low, _ in params["padding"]], [shape[axis] for axis in volume]
         out = _spread(x, kernel, dilation, low, size, precision)
     else:
-        x = _padded(x, [(low, high, d - 1) for (low, high), d in zip(params["padding"], dilation, strict=True)])
+        x = _surrounded(x, params)
         few = max(kernel.shape[:3]) <= MOST_TAPS and any(map(operator.mod, kernel.shape, strides))
         out: Array = (_strided if few else _by_blocks)(x, kernel, strides, precision)
     return jnp.moveaxis(out, range(out.ndim), (*volume, samples, channels))
@@ -150,10 +181,8 @@ def _by_blocks(x: Array, kernel: Array, strides: Sequence[int], precision: lax.P
 
 def _by_taps(x: Array, kernel: Array, strides: Sequence[int], precision: lax.Precision) -> Array:
     """What each tap meets side by side: a kernel of 3³ at a stride of 2 fills 27 of the 64 taps of its blocks."""
-    last = [n - k + 1 for n, k in zip(x.shape[:3], kernel.shape, strict=False)]
-    taps = itertools.product(*map(range, kernel.shape[:3]))
-    parts = [x[tuple(map(slice, tap, map(operator.add, tap, last), strides))] for tap in taps]
-    return jnp.tensordot(jnp.concatenate(parts, -1), kernel.reshape(-1, kernel.shape[-1]), 1, precision=precision)
+    parts = jnp.concatenate(list(_met(x, kernel.shape[:3], strides, (1, 1, 1))), -1)
+    return jnp.tensordot(parts, kernel.reshape(-1, kernel.shape[-1]), 1, precision=precision)
 
 
 def _by_taps_forward(x: Array, kernel: Array, *how: Any) -> tuple[Array, Any]:  # noqa: ANN401 as JAX calls it
@@ -195,3 +224,7 @@ def _blocks(x: Array, count: Sequence[int], strides: Sequence[int]) -> Array:
 
 def _padded(x: Array, config: Sequence[tuple[int, int, int]]) -> Array:
     return lax.pad(x, jnp.zeros((), x.dtype), [*config, (0, 0, 0), (0, 0, 0)])
+
+
+def _surrounded(x: Array, params: dict[str, Any]) -> Array:
+    return _padded(x, [(low, high, d - 1) for (low, high), d in zip(params["padding"], params["lhs_dilation"], strict=True)])

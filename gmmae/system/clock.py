@@ -18,10 +18,7 @@ WAKE_UPS_PER_S = 20
 
 
 class RunningSeconds:
-    """The seconds in which this process runs, without those in which it is stopped (SIGSTOP, `scontrol suspend`, a freezer).
-
-    A thread ticks. It misses ticks also while another thread holds the interpreter.
-    """
+    """The seconds in which this process runs, without those in which it is stopped (SIGSTOP, `scontrol suspend`, a freezer)."""
 
     def __init__(self) -> None:
         self._paused_s, self._last = 0.0, time.perf_counter()

@@ -29,8 +29,7 @@ DETERMINISTIC: dict[str, str | bool] = {
 """XLA's options for the same bits from every compilation and run.
 
 With the first option alone, XLA of JAX 0.12 makes each product a Triton kernel, then allows no Triton, and cannot ask cuBLAS
-for a replacement without a GPU; the last option makes products calls of cuBLAS from the beginning. Older versions of JAX keep
-their Triton kernels, whose parameters XLA then fixes.
+for a replacement without a GPU; the last option makes products calls of cuBLAS from the beginning.
 
 On a CPU, the disabled pass adds a long sum in blocks where it recognises its zero as a constant, in the program of one device
 elsewhere than in that of two: the last bits of the U-Net's losses differed.

@@ -41,8 +41,7 @@ def training_s(row: Epoch) -> float:
 class TensorBoard:
     """Events of one run under a folder.
 
-    Events carry the run's own clock, so TensorBoard's axis "Relative" shows seconds of training, without compiling and pauses
-    between two processes of a run.
+    Events carry the run's own clock, so TensorBoard's axis "Relative" shows seconds of training, without compiling and pauses.
 
     Args:
       parameters: for the HParams tab, which sorts them by name and shows the first five: those with capitals.
