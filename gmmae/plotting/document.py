@@ -85,7 +85,7 @@ _PAGE = """\
 
 _STYLE = """
 :root { color-scheme: light dark; }
-body { font: 1rem/1.55 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+body { font: 1rem/1.55 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1, h2 { line-height: 1.25; margin: 2em 0 0.5em; }
 h1 { margin-top: 0; font-size: 1.6rem; }
 h2 { font-size: 1.25rem; }
@@ -105,7 +105,7 @@ p:has(+ .scroll) { margin: 2rem 0 0.5em; }
     linear-gradient(to left, #888a, transparent) right / 0.8rem 100% no-repeat;
 }
 table { border-collapse: collapse; border-block: 1.5px solid; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
-th, td { padding: 0.3em 0.7em; text-align: left; vertical-align: top; border-bottom: 1px solid #8886; }
+th, td { padding: 0.3em 0.5em; text-align: left; vertical-align: top; border-bottom: 1px solid #8886; }
 td:first-child { white-space: nowrap; }
 td:last-child:not([style]) { min-width: 11rem; }
 td[style] { white-space: nowrap; } /* numbers, which Markdown aligns to the right */
