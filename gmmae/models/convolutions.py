@@ -119,7 +119,8 @@ def _fast_numbers(ndim: int) -> lax.ConvDimensionNumbers:
 
 
 def _canonical(one_type: bool, params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
-    names, strides, dilation, spread = map(params.get, ("dimension_numbers", "window_strides", "rhs_dilation", "lhs_dilation"))
+    names, strides = params["dimension_numbers"], params["window_strides"]
+    dilation, spread = params["rhs_dilation"], params["lhs_dilation"]
     (samples, channels, *volume), (outputs, inputs, *edges) = names.lhs_spec, names.rhs_spec
     x, kernel = lhs.transpose(samples, *volume, channels), rhs.transpose(*edges, inputs, outputs)
     params = params | {"dimension_numbers": _fast_numbers(x.ndim)}
