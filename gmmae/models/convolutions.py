@@ -42,7 +42,7 @@ def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
 
     - In three dimensions a convolution becomes products of matrices (`convolve`), also with strides, dilation and kernels of
       unequal edges, but not in half precision.
-    - Each group is a convolution of its own; kernels for single channels become sums over taps.
+    - Each group is a convolution of its own; kernels for single channels become sums over taps, likewise.
     - Every other convolution gets its operands in the order of XLA's fast routine.
     - Bodies of `scan`, `while_loop`, `cond`, `jit` and `checkpoint` are rewritten too, branches of `platform_dependent` not.
       A function with its own rule for derivatives keeps it.

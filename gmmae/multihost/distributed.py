@@ -161,7 +161,7 @@ class _Several(Group):
             return
         process, reason, code = end
         self._ending.acquire()  # for good: the other thread of the two waits until the process is gone
-        sys.stderr = self._stderr  # muted where that reads a checkpoint
+        sys.stderr = self._stderr  # the other mutes it to read a checkpoint
         write_error(f"error: process {process} has ended: {reason}\n")
         self._end(code)
 
@@ -184,7 +184,7 @@ def join_processes(config: Config) -> Iterator[Group]:
         group = _meet(place, config.distributed)
         try:
             if not group.primary:
-                silence(1)  # where Gloo announces its connections from C++
+                silence(1)  # standard output, where Gloo speaks from C++
             together = {key: value for key, value in flatten(config) if key.startswith(TOGETHER)}
             together.pop("parallel.fetch_threads")
             same = {key: json.dumps(value) for key, value in (identity_fields(config) | together).items()}
