@@ -3,30 +3,24 @@
 import gc
 import itertools
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from gmmae.system import compilation_cache
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.system.environment sets it for exact reductions of eight shards
-# Programs that several tests compile alike, in subprocesses too, are kept for the session, and never in the user's folder.
-# Workers of pytest-xdist have the folder of the process that started them, and all sessions of `.ci/run` share one.
-os.environ.setdefault("GMMAE_TEST_COMPILED", f"{tempfile.gettempdir()}/gmmae_compiled_{os.getpid()}")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["GMMAE_TEST_COMPILED"]
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+# Programs that several tests compile alike, in subprocesses too, are kept, also for the next session, and never in the user's
+# folder.
+os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+compilation_cache.keep(f"{Path(__file__).parents[1]}/.pytest_cache/compiled")
 # Most of the time of most tests is compiling. Tests of bits, and of programs as such, use the fixture `optimised`.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 
-import jax
-import pytest
-
-
-def pytest_unconfigure():
-    """Deletes the programs; processes of pytest-xdist have another number."""
-    shutil.rmtree(f"{tempfile.gettempdir()}/gmmae_compiled_{os.getpid()}", ignore_errors=True)
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)

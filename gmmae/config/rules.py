@@ -9,14 +9,14 @@
 >>> Sampling(rate=0.0)
 Traceback (most recent call last):
     ...
-gmmae.config.rules.ConfigError: sampling.rate must be a number, positive; got 0.0
+gmmae.config.rules.ConfigError: sampling.rate must be positive; got 0.0
 """
 
 import dataclasses
 from functools import cache
 from typing import Annotated, Any, ClassVar, get_type_hints
 
-from gmmae.system.annotations import MISFITS, Rule, fitted, words_of
+from gmmae.system.annotations import MISFITS, Rule, fitted, words_for
 from gmmae.system.errors import InputError
 
 
@@ -35,7 +35,7 @@ def checked_value(key: str, value: object, kind: object) -> Any:  # noqa: ANN401
     try:
         return fitted(value, kind)
     except MISFITS:
-        return require(False, key, words_of(kind), value)
+        return require(False, key, words_for(value, kind), value)
 
 
 def at_least(least: int) -> Rule:

@@ -188,7 +188,7 @@ def cut_from(origin: str, series: str) -> tuple[str, ...]:
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:
-    """Joins two sets of nodules. Where the first set is divided, the second is for training."""
+    """Joins two sets of nodules."""
     if first.values.dtype != second.values.dtype:
         raise DataError(
             f"nodules that are joined must be in one unit, int16 in HU or float32; got {first.values.dtype} and "
@@ -196,8 +196,6 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
         )
     if shared := set(first.names) & set(second.names):
         raise DataError(f"nodules that are joined must have names of their own; {min(shared)} is in both: rename it")
-    if first.table["split"].any():
-        second = second.with_columns(split=["train"] * len(second.values))
     masks = None
     if first.masks is not None or second.masks is not None:
         masks = np.concatenate([np.zeros_like(part.values) if part.masks is None else part.masks for part in (first, second)])

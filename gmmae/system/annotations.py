@@ -24,7 +24,7 @@ MISFITS = (TypeError, ValueError, OverflowError)
 
 
 class Rule(NamedTuple):
-    """Words that go on after "must be" and a type, and their test."""
+    """Words that go on after "must be", and their test."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -48,6 +48,16 @@ def words_of(kind: Any) -> str:  # noqa: ANN401
         each = " or ".join(dict.fromkeys(words_of(part) for part in parts[origin is dict :] if part is not ...))
         return f"{'a table' if origin is dict else 'a list'} of {number}values, each {each}"
     return NAMES.get(kind, getattr(kind, "__name__", "one of the values that it allows"))
+
+
+def words_for(value: Any, kind: Any) -> str:  # noqa: ANN401
+    """The same for a misfit: the rules alone where the type is right."""
+    if get_origin(kind) is Annotated:
+        plain, *marks = get_args(kind)
+        with suppress(*MISFITS):
+            fitted(value, plain)
+            return ", ".join(mark.words for mark in marks if isinstance(mark, Rule))
+    return words_of(kind)
 
 
 def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, C901

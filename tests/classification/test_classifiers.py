@@ -42,7 +42,6 @@ def test_intervals_resample_patients():
 )
 def test_the_verdict_says_where_the_diameter_alone_is_ahead(diameter, ahead):
     aucs = {"latent": (0.7, 0.6, 0.8), "diameter": diameter, "all three and diameter": (0.99, 0.9, 1.0)}
-    results = [
-        Result(kind, 1, LINEAR, Estimate(*auc), 0.0, Estimate(), 0.0, [], np.zeros((20, 2))) for kind, auc in aucs.items()
-    ]
-    assert ("the diameter alone is ahead" in verdict(results, np.arange(20).astype(str), "patient")) == ahead
+    results = [Result(kind, 1, LINEAR, Estimate(*auc), 0.0, Estimate(), 0.0, [], np.zeros(0)) for kind, auc in aucs.items()]
+    assert ("the diameter alone is ahead" in verdict(results, np.arange(20), "patient")) == ahead
+    assert "no features" in verdict(results, np.arange(9), "patient")

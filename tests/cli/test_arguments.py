@@ -198,7 +198,7 @@ def test_a_file_that_is_no_text_or_a_folder_and_an_error_in_a_base_are_named(tom
         ("--parallel.devices=none", "parallel.devices must be a whole number.*all; got 'none'"),
         ("--data.window a b", r"data.window must be a list of 2.*got \['a', 'b'\]"),
         ("--workdir=", "--workdir must be a path, or none; got ''"),
-        ("--workload=", "workload must be text, not empty; got ''"),
+        ("--workload=", "workload must be not empty; got ''"),
         ("--config=", "--config must be a TOML file or one of .*; got ''"),
         ("--config nowhere", "--config must be a TOML file or one of .*quickstart.*'nowhere'"),
         ("--data.cache off", "data.cache must be.* a path with a / in it; got 'off'"),

@@ -27,7 +27,8 @@ from tests.small import small
 
 
 @pytest.fixture
-def evaluate(capsys):
+def evaluate(capsys, monkeypatch):
+    monkeypatch.setattr("gmmae.cli.evaluate.MAX_REFINED_VALUES", 2**12)  # enough for six samples: it is slow to compile
     return partial(lines_of, capsys, "evaluate")
 
 

@@ -36,7 +36,7 @@ def linked(folder, place, text):
 
 def words_of(root, tmp_path):
     """The options that name a folder of cubes, which this process reads."""
-    words = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache")
+    words = ("--data.source", "cubes", "--data.root", root, "--data.crop", "12mm", "--data.cache", tmp_path / "cache")
     return *words, "--data.workers", 1, "--data.scan-time-limit-s", "none"
 
 
@@ -63,6 +63,7 @@ def test_it_is_read_at_the_first_call_and_its_columns_are_in_every_output(folder
         assert all({name: row[name] for name in HEADER} == known[row["nodule_id"]] for row in output)
     assert {row["nodule_id"] for row in evaluated} == {row["nodule_id"] for row in described} == set(known)
     assert all(row["label"] == row["diagnosis"] for row in predicted)
+    assert "diameter" not in {row["features"] for row in predicted}  # which cubes of one width show already
     assert len({row["group"] for row in evaluated}) == 16
     (tmp_path / "smaller.csv").write_text(text.replace(",9.", ",8."))
     lines_of(capsys, "evaluate", run, "--data.csv", tmp_path / "smaller.csv", "--out", tmp_path / "smaller")

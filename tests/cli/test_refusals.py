@@ -20,7 +20,7 @@ TABLE = {
     "data cut": "data prepare, data inspect, data lidc, data synth; got 'data cut'",
     "data prepare": "data.source must be one of luna16, cubes",
     "data prepare --data.source luna16": "data.root must be the folder of the .mhd scans",
-    "data synth scans --nodules 3 2": "--nodules must be a list of 2 values, each a whole number, two counts, ",
+    "data synth scans --nodules 3 2": "--nodules must be two counts, ",
     "sweep --config SWEEP --dry-run --devices 9": "must be at most the samples in a step of the strategy strong, 8; got (9,)",
     "sweep --config SWEEP --clusters k81": "--clusters must be a TOML file or one of a100, ",
     "sweep --config SWEEP --workdir /proc/sweep": "workdir must be a folder that can be written; got /proc/sweep",

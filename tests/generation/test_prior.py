@@ -24,7 +24,7 @@ def test_samples_have_the_mean_and_the_spread_of_their_category(monkeypatch, ban
     spread = np.concatenate([part - part.mean(0) for part in (training[faint], training[~faint])]).std(0)
     for of in (faint, ~faint):
         donors = np.random.default_rng(1).choice(np.flatnonzero(of), 20000)
-        _, found, _ = drawn(monkeypatch, (training, faint), bands, donors, 0.7)
+        _, found, _ = drawn(monkeypatch, (training, faint), bands, donors, 1.5)
         # The 20,000 samples come from 75 or 225 donors, whose own mean and spread are known to 0.1 of a standard deviation.
         assert np.abs(found.mean(0) - training[of].mean(0)).max() < 0.25 * spread.max()
         np.testing.assert_allclose(found.std(0), spread, rtol=0.3)
