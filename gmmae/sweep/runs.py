@@ -6,6 +6,7 @@ and serves every point with the same path, also of a later grid.
 
 import json
 import os
+import socket
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -64,9 +65,10 @@ class Attempt(NamedTuple):
     pid: int
     boot: str  # of the machine
     checkpoint: int  # epoch of the newest one at its start; 0: none
-    deaths: int  # of earlier attempts since then
+    deaths: int  # of earlier attempts from that checkpoint
     how: str = ""  # how the last of them ended
     timed_out: bool = False  # it was told to end at its time limit
+    host: str = ""
 
 
 class BusyError(Exception):
@@ -218,20 +220,20 @@ class SweepDir:
         return found
 
     def begin(self, name: str) -> bool:
-        """Notes that this process begins a run, or returns False and notes that the run is left out.
+        """Notes that this process begins a run, or that the run is left out, and returns False.
 
-        Its process was killed at its time limit, or has died `MAX_DEATHS` times without a newer checkpoint in between, while
-        the machine was up.
+        That is where it was killed at its time limit, or has died `MAX_DEATHS` times without a newer checkpoint in between.
+        Deaths count while the machine is up; on another host, if a process saw them.
         """
         checkpoints = self.run(name).checkpoints
         newest = max((int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()), default=0)
-        now = Attempt(os.getpid(), locks.this_boot(), newest, 0)
+        now = Attempt(os.getpid(), locks.this_boot(), newest, 0, host=socket.gethostname())
         until, failure = time.monotonic() + NOTE_S, None
         while (before := self.read_attempt(name)) and before.boot == now.boot and not before.how and time.monotonic() < until:
             time.sleep(NOTE_S / 20)
         if before and before.timed_out:
             failure = Failure(TIMED_OUT, before.how or "it did not end at its time limit")
-        elif before and before.boot == now.boot:
+        elif before and (before.boot == now.boot or (before.how and before.host != now.host)):
             now = now._replace(deaths=before.deaths + 1 if before.checkpoint == newest else 1)
             if now.deaths >= MAX_DEATHS:
                 failure = Failure(CRASHED, before.how or "its process ended twice")

@@ -85,9 +85,10 @@ def compute(
     with suppress(OSError, ValueError):
         _wait(json.loads(jobs.read_text(encoding="utf-8")), left, signals)
     while not signals.reason and (names := left()):
-        state = [(name, folder.read_attempt(name)) for name in names]
+        attempts = [folder.read_attempt(name) for name in names]
+        state = names, [attempt and (attempt.checkpoint, attempt.deaths) for attempt in attempts]
         if state == before:
-            say(f"jobs have ended without a run; what they have printed is in {folder.jobs} and {folder.workers_log}")
+            say(f"jobs have ended without getting on; what they have printed is in {folder.jobs} and {folder.workers_log}")
             return
         before, ids = state, list[str]()
         by_devices: dict[int, list[str]] = {}

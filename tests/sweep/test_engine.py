@@ -147,7 +147,7 @@ def test_failed_runs_are_left_alone_without_retry_which_computes_exactly_these_f
     assert all(record.record.epochs == 4 for record in records.values() if record.outcome == "max_epochs")
 
 
-def test_an_arm_has_no_run_on_more_devices_than_its_batch_has_samples(fake):
+def test_a_strategy_has_no_run_on_more_devices_than_its_batch_has_samples(fake):
     config = grid(scaling=("strong", "weak"), devices=(1, 40))
     code, watch = fake.sweep(config)
     assert code == 0
@@ -193,12 +193,13 @@ def test_a_run_that_is_killed_is_tried_again_from_its_checkpoint_and_said_so(fak
         ({"deaths": 1}, False),
         ({"deaths": 0}, True),
         ({"deaths": 1, "boot": "an earlier one"}, True),
+        ({"deaths": 1, "boot": "another host's", "host": "another"}, False),
         ({"deaths": 1, "checkpoint": -1}, True),
         ({"deaths": 0, "timed_out": True}, False),
     ],
 )
 def test_a_run_is_left_out_after_two_deaths_without_a_checkpoint_while_the_machine_was_up(fake, before, tried):
-    attempt = Attempt(1, locks.this_boot(), 0, 0, "how it was")._replace(**before)
+    attempt = Attempt(1, locks.this_boot(), 0, 0, "how it was", host=socket.gethostname())._replace(**before)
     fake.folder.write(fake.folder.attempt("weak-n1-seed0"), attempt)
     fake.sweep(grid(devices=(1,)))
     assert fake.records()["weak-n1-seed0"].message == ("" if tried else "how it was")

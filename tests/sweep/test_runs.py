@@ -1,9 +1,12 @@
 import dataclasses
+import itertools
 
 import pytest
 
+from gmmae.sweep import slurm
 from gmmae.sweep.grid import RunKey, SweepConfig
-from gmmae.sweep.runs import Failure, RunRecord, SweepDir, on_devices
+from gmmae.sweep.runs import Attempt, Failure, RunRecord, SweepDir, on_devices
+from gmmae.sweep.workers import Signals
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record
 from tests.commands import one_line
@@ -40,3 +43,18 @@ def test_a_shared_path_is_divided_by_the_runs_devices():
     """32 = 5 × 7 - 3."""
     shown = on_devices(RECORD, RunKey("strong", 5, 0), GRID.run.optim)
     assert shown == dataclasses.replace(RECORD, devices=5, device_batch=7, padding=3)
+
+
+def test_jobs_that_die_unseen_on_one_node_after_another_are_not_submitted_for_ever(tmp_path, monkeypatch):
+    folder, nodes, said = SweepDir(tmp_path), itertools.count(), list[str]()
+
+    def submit(*_, **__):
+        folder.write(folder.attempt("weak-n1-seed0"), Attempt(1, f"node {next(nodes)}", 0, 0))
+        return []
+
+    monkeypatch.setattr(slurm, "submit", submit)
+    for path in (folder.runs, folder.jobs):
+        path.mkdir()
+    slurm.compute(SweepConfig(), folder, lambda: ["weak-n1-seed0"], said.append, Signals())
+    assert "jobs have ended without getting on" in said[0]
+    assert next(nodes) == 2
