@@ -109,7 +109,7 @@ def _pmean_as_one(local: PyTree) -> PyTree:
 
 
 def _pmean_on_cpu(local: PyTree) -> PyTree:
-    """Takes large arrays alone: XLA joins arrays by loops that are all as long as the longest, and read beyond the others."""
+    """Takes large arrays alone: XLA joins arrays by loops as long as the longest."""
     leaves, tree = jax.tree.flatten(local)
     means = _pmean_as_one({i: leaf for i, leaf in enumerate(leaves) if leaf.size <= LARGE})
     return tree.unflatten(means[i] if i in means else lax.pmean(leaf, AXIS) for i, leaf in enumerate(leaves))
@@ -237,6 +237,7 @@ def validate_steps(
 def _scanned(
     step: Callable[[X, PyTree], X], carry: X, of_steps: PyTree, count: Int[Array, ""] | int, first: Int[Array, ""] | int = 0
 ) -> X:
+    """XLA knows the number of turns only where `count` is an int."""
     if isinstance(count, int):
         return lax.scan(lambda carry, of_step: (step(carry, of_step), None), carry, of_steps)[0]
 

@@ -18,8 +18,7 @@ from gmmae.training import fingerprint
 from gmmae.training.records import Epoch, Progress, Record, first_rows, from_plain, parse_history, read_history
 from gmmae.workloads import registry
 
-OTHER_HISTORY = "go on with the version that began the run, put the file back as it was, or give another workdir"
-"""The advice where a history cannot be read."""
+OTHER_HISTORY = "go on with the version that began the run, or give another workdir"
 
 
 class WorkDir:
@@ -50,7 +49,9 @@ class WorkDir:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{self.history} must be a history of this version; got {error}: {OTHER_HISTORY}") from error
+            raise InputError(
+                f"{self.history} must be a history of this version; got {error}: put the file back as it was, {OTHER_HISTORY}"
+            ) from error
 
     def read_rows_of(self, progress: Progress) -> list[Epoch]:
         """Reads the rows after which a checkpoint was saved, with which the history must begin."""

@@ -30,12 +30,6 @@ def test_a_table_in_markdown_and_for_a_terminal():
     ]
 
 
-@pytest.mark.parametrize("write", [tables.table, tables.text_table])
-def test_a_row_of_the_wrong_length_is_an_error(write):
-    with pytest.raises(ValueError, match="argument"):
-        write(("scaling", "GPUs"), [("weak", "4"), ("strong",)])
-
-
 @pytest.mark.parametrize("cells", [("1", "strong"), ("– none", "1"), ("0.5: no difference", "0.5")])
 def test_columns_with_words_are_aligned_to_the_left(cells):
     assert "---:" not in tables.table("a", [(cell,) for cell in cells])

@@ -48,7 +48,7 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("name", "devices", "batch", "first", "peak"), BY_HAND)
-def test_every_arms_batch_and_rate_against_numbers_worked_by_hand(name, devices, batch, first, peak):
+def test_every_strategys_batch_and_rate_against_numbers_worked_by_hand(name, devices, batch, first, peak):
     found = resolve(name, OPTIM, devices, 574)
     last = found.stages[-1]
     assert (found.wanted_batch, last.batch) == (1024 if devices == 32 else batch, batch)
@@ -57,14 +57,14 @@ def test_every_arms_batch_and_rate_against_numbers_worked_by_hand(name, devices,
     assert np.asarray(learning_rate(last, 18)(0)).item() == pytest.approx(first, rel=1e-5)
 
 
-def test_every_arm_is_worked_by_hand():
+def test_every_strategy_is_worked_by_hand():
     assert {name for name, *_ in BY_HAND} == set(STRATEGIES)
     page = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
     assert [name for name in STRATEGIES if f"`{name}`" not in page.partition("## The strategies")[2]] == []
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_arm_is_the_base_on_one_device_with_its_decay(name):
+def test_every_strategy_is_the_base_on_one_device_with_its_decay(name):
     assert resolve(name, OPTIM, 1, LARGE) == Resolved(32, (Stage(1, 32, 0.001, 0, OPTIM),))
 
 

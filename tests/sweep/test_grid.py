@@ -96,7 +96,7 @@ def test_toml_read_back_is_equal(tmp_path):
     assert read_sweep(tmp_path / "sweep.toml") == config
 
 
-def test_runs_are_ordered_by_seed_then_devices_then_arm():
+def test_runs_are_ordered_by_seed_then_devices_then_strategy():
     config = SweepConfig(scaling=("weak", "strong"), devices=(4, 1), seeds=(7, 0))
     assert [key.name for key in run_keys(config)] == [
         "weak-n1-seed7", "strong-n1-seed7", "weak-n4-seed7", "strong-n4-seed7",
@@ -132,7 +132,7 @@ def test_ten_thousand_runs_are_divided_into_paths_at_once():
 
 
 @pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", "all", 4), ("measured", 4, None)])
-def test_a_runs_run_has_its_arm_seed_and_devices_and_all_else_from_the_sweep(mode, devices, virtual):
+def test_a_runs_run_has_its_strategy_seed_and_devices_and_all_else_from_the_sweep(mode, devices, virtual):
     base = changed(Config(), optim__batch_size=8, parallel__micro_batch_size=4)
     own = {"scaling": "linear", "seed": 3, "parallel__devices": devices, "parallel__simulate_devices": virtual}
     own |= {"checkpoint__min_interval_s": MIN_CHECKPOINT_INTERVAL_S, "checkpoint__at_end": False}

@@ -18,7 +18,7 @@ def summary(config):
     return setup, record, run_summary(setup, record, Path("run"), 0)
 
 
-def test_the_linear_arm_on_32_devices_with_574_samples_has_their_batch_and_the_rate_of_that():
+def test_the_linear_rule_on_32_devices_with_574_samples_has_their_batch_and_the_rate_of_that():
     setup, record, facts = summary(
         small(scaling="linear", parallel__simulate_devices=32, optim__batch_size=32, data__samples=580)
     )

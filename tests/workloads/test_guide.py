@@ -66,7 +66,7 @@ def test_the_source_of_memory_mapped_files_learns_its_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_with_its_report_and_an_arm_of_the_files_own(tmp_path):
+def test_a_sweep_with_its_report_and_a_strategy_of_the_files_own(tmp_path):
     own, config = tmp_path / "own.py", tmp_path / "images.toml"
     own.write_text(EXAMPLE + CUBE_ROOT)
     config.write_text(SWEEP.format(own))
