@@ -132,8 +132,8 @@ def command(options: CurvesArguments) -> None:
     changes = next((words for run in runs if (words := differences(runs[0], run))), "")
     doubts = [
         f"step times must be in seconds, and taken while the run trained; got {seconds:.3g} at batch {batch}"
-        + (f", {seconds / logged[batch]:.3g} times the log's step" if batch in logged else "")
-        for batch, seconds in (zip(*times, strict=True) if times and options.step_times else ())
+        + (f", {seconds / logged[batch]:.3g} times the log's step" if seconds != logged.get(batch, seconds) else "")
+        for batch, seconds in (zip(*times, strict=True) if times else ())
         if seconds > MAX_LOG_RATIO * logged.get(batch, math.inf) or not USUAL_STEP_S[0] < seconds < USUAL_STEP_S[1]
     ]
     doubts += [

@@ -24,7 +24,7 @@ def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, v
         print(text_table(columns, rows), *left_out(config), sep="\n")
         return 0
     display = SweepDisplay(standard_output(), verbose)
-    references = {cluster.reference_batch for cluster in clusters}
+    references = {cluster.reference_batch for cluster in clusters if cluster.reference_step_s}
     code = engine.sweep(config, workdir, display, samples=samples, data=known, retry=retry, reference_batches=references)
     if not engine.interrupted(code):
         paths = page.write(config, workdir, clusters)

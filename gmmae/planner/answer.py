@@ -88,7 +88,7 @@ def times_of(plan: Plan, forecast: Forecast) -> str:
     """
     name = forecast.cluster.name
     measured_on = f"steps measured on {plan.device_kind} in {plan.precision}" if plan.device_kind else "the given step times"
-    if forecast.compute_scale != 1:
+    if forecast.scale_given or forecast.compute_scale != 1:
         factor_from = "--scale-compute" if forecast.scale_given else "reference_step_s in the cluster's file"
         return f"{name}, times scaled by {factor_text(forecast.compute_scale)} from {measured_on} ({factor_from})"
     if plan.device_kind is None:

@@ -104,6 +104,7 @@ def measure(
         validation=work.validation,
         optim=config.optim,
         max_epochs=stop.max_epochs,
+        validate_every_steps=stop.validate_every_steps,
         steps={batch: steps},
         ratios=ratios,
         train=as_in_runs(blocks, _without_validations(blocks, seen, work.samples, stop.validate_every_steps)),

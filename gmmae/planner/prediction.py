@@ -70,6 +70,7 @@ class Measured(NamedTuple):
     failed_trials: tuple[tuple[int, float, bool], ...] = ()  # `Prediction.attempt` of each
     whole_epochs: bool = True  # whether a run ends with an epoch; otherwise an epoch is a step here
     tested_batches: tuple[float, float] = (1, math.inf)  # beyond which no batch but the base batch is proposed
+    validate_every_steps: int | None = None
 
     def epoch_steps(self, batch: float | np.ndarray) -> np.ndarray:
         """The steps of an epoch at a global batch."""
@@ -150,8 +151,10 @@ class DeviceGroup(NamedTuple):
         m = self.measured
         steps_s = cost.seconds_range(m.train, np.ceil(batch / self.devices)) if m.train else (math.nan, math.nan)
         passes_s = cost.seconds_range(m.passes, math.ceil(m.validation / self.devices)) if m.passes else (0.0, 0.0)
+        steps = m.epoch_steps(batch)
+        validations = np.ceil(steps / m.validate_every_steps) if m.validate_every_steps else 1
         least, most = (
-            m.epoch_steps(batch) * (self.scale * step_s + self.reduce_s) + self.scale * pass_s
+            steps * (self.scale * step_s + self.reduce_s) + validations * self.scale * pass_s
             for step_s, pass_s in zip(steps_s, passes_s, strict=True)
         )
         return least, most
@@ -255,7 +258,7 @@ def forecast(
     def stage(name: str, n: int) -> Stage:
         return strategies.resolve(name, optim, n, measured.samples).stages[0]
 
-    base, batches = stage("strong", 1), {n: stage(BEST_BATCH, n).batch for n in devices if listed}
+    base, batches = stage("strong", 1), {n: batch for n in devices if listed and (batch := stage(BEST_BATCH, n).batch) >= n}
     draw = cache(lambda path: draw_run(measured, path))
     strong = {n: _times(machine, draw(base), base) for n, machine in machines.items() if n <= base.batch}
     alone_s, quantiles = float(np.median(strong[1])), ((1 - INTERVAL_LEVEL) / 2, 0.5, (1 + INTERVAL_LEVEL) / 2)
@@ -294,6 +297,8 @@ def forecast(
     if measured.train:
         least, most = measured.tested_batches
         sound = [cell for cell in sound if least <= cell.batch <= most or cell.scaling == "strong"] or sound
+        if not sound:
+            raise InputError("a strategy must pass its trial; got none on these devices: give fewer or other --devices")
         near_s = MAX_TIME_RATIO * min(cell.expected_s for cell in sound)
         best = min((cell for cell in sound if cell.expected_s <= near_s), key=lambda cell: (cell.devices, cell.expected_s))
     return Forecast(cluster, cells, best, batches, listed, machines[1].scale, compute_scale is not None)
@@ -327,9 +332,10 @@ def time_ratio(measured: Measured, forecast: Forecast, one: Prediction, strong: 
 def best_batch(measured: Measured, group: DeviceGroup) -> int:
     """The batch, a multiple of the devices, with the least expected time at the base rate; all samples if those are fewer."""
     least, most = measured.tested_batches
-    most = min(measured.samples, most) // group.devices
-    if not most:
-        return measured.samples
+    most = min(measured.samples, most)
+    if most < group.devices:
+        return int(most)
+    most //= group.devices
     least = min(math.ceil(least / group.devices), most)
     candidates = group.devices * np.unique(np.geomspace(least, most, NUM_CANDIDATES).round().astype(int))
     steps_an_epoch = measured.epoch_steps(candidates)

@@ -7,6 +7,7 @@ and serves every point with the same path, also of a later grid.
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -192,7 +193,7 @@ class SweepDir:
                 if record := WorkDir(path.parent).read_record():
                     samples = record.train_samples
                     break
-        found = {name: self.records(config, name, keys) for name, keys in self.groups(config, samples or 0).items()}
+        found = {name: self.records(config, name, keys) for name, keys in self.groups(config, samples or sys.maxsize).items()}
         by_key = {record.key: record for records in found.values() for record in records}
         return [by_key[key] for key in run_keys(config) if key in by_key]
 

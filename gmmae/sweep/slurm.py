@@ -28,7 +28,7 @@ VISIBLE_S = 15.0
 """After which what a job has written is visible on the shared file system."""
 
 MAX_TASKS = 1000
-"""The most jobs of an array, by Slurm's default. Each computes many runs, so fewer do."""
+"""The most jobs of an array, by Slurm's default."""
 
 GRACE_S = 120
 """How long before its time limit a job is told to end. Slurm may be a minute early or late."""
@@ -49,7 +49,8 @@ class Job:
             code = self.worker.wait()
             if code == EXIT_CODES[SIGTERM]:
                 time.sleep(60)  # cancelled, and soon killed; or preempted: a job that has returned is not queued again
-            if code != REPLACE and (code in EXIT_CODES.values() or not workers.note_end(folder, self.worker.pid, code)):
+            ended = code in EXIT_CODES.values() or not workers.note_end(folder, self.worker.pid, code)
+            if code != REPLACE and (ended or arguments[0] == "run"):  # its others have ended
                 return code
 
     def checkpoint(self, *arguments: str) -> "DelayedSubmission":
@@ -63,7 +64,7 @@ class Job:
 
 
 def at_once(slurm: SlurmConfig, runs: int) -> int:
-    """How many of some runs may be computed at the same time."""
+    """How many of some runs are computed at once."""
     return min(runs, MAX_TASKS, runs if slurm.array_parallelism == "all" else slurm.array_parallelism)
 
 
@@ -99,7 +100,7 @@ def compute(
             write_text(folder.queue(devices), "\n".join(same))
             tasks = [("runs", str(folder.queue(devices).absolute()))] * at_once(config.slurm, len(same))
             if config.slurm.nodes(devices) > 1:  # the processes of a job join once in their lives
-                tasks = [("run", name) for name in same]
+                tasks = [("run", name) for name in same[:MAX_TASKS]]
             ids += submit(config, folder, tasks, devices, exclusive=config.mode != "virtual")
             write_text(jobs, json.dumps(ids))
         _wait(ids, left, signals)
@@ -148,7 +149,7 @@ def submit(config: SweepConfig, folder: SweepDir, tasks: Sequence[tuple[str, ...
         executor.update_parameters(
             **{key: value for key, value in options.items() if value and key not in additional},
             job_name="gmmae",
-            array_parallelism=len(tasks),
+            array_parallelism=at_once(slurm, len(tasks)),
             signal_delay_s=GRACE_S,
             setup=[f"export {variables}", *slurm.setup],
             # One process uses all of the job's cores on a node. Since Slurm 22.05 srun does not inherit the number.

@@ -305,9 +305,11 @@ def test_learning_rates_of_logs_must_be_one_or_are_planned_with_the_batch(write,
     write(logs[1], 32, rate=0.32)
     line = refused(capsys, *logs, *LOGS[write][1])
     assert "curves must have one learning rate, because it changes the steps; got 0.0" in line
-    out, found = plan(*logs, *LOGS[write][1], "--different-rates")
+    out, found = plan(*logs, *LOGS[write][1], "--different-rates", "--devices", 8, 64)
     assert "Warning: each batch has its own learning rate" in out
-    assert {cell["learning_rate"] for cell in found["clusters"].popitem()[1]["cells"]} == {None}
+    cells = found["clusters"].popitem()[1]["cells"]
+    assert {cell["learning_rate"] for cell in cells} == {None}
+    assert all(cell["batch"] <= 32 for cell in cells if cell["scaling"] == "best-batch")
     assert ("a schedule over epochs is over at fewer steps" in out) == (write is hugging_face)
 
 

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from gmmae.config.schema import Config
 from gmmae.data.grouped import Estimate
 from gmmae.scaling import cost
 from gmmae.scaling.cost import Cluster
@@ -143,7 +144,7 @@ def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[R
                     for epoch in (*(row.epoch for row in history), record.epochs)
                 )
             if about.outcome != stop_reasons.TARGET_REACHED and source.kind != "unknown":
-                time_s = math.inf
+                time_s = math.nan if _censored(config, about.outcome) else math.inf
             runs.append(Run(about.key, about.outcome, about.path, record, history, elapsed_s, time_s))
         everything.append(Results(config, folder, runs, failed, timings, source, _cells(config, runs, failed)))
     return sorted(everything, key=lambda found: found.source.kind == "unknown")
@@ -160,27 +161,28 @@ def _source(
     reason = "no cluster is given" if cluster is None else "step times have not been measured yet"
     if cluster is not None and timings:
         try:
-            stages = [_epoch_seconds(cluster, timings[0], config.run.precision, record) for record in records]
+            stages = [_epoch_seconds(cluster, timings[0], config.run, record) for record in records]
             return Source("projected", *_projection(cluster, timings[0], config.run.precision)), stages
         except InputError as error:
             reason = f"{cluster.name}: {error}"
     return Source("unknown", note=f"Times cannot be projected ({reason}). The report shows epochs only."), unknown
 
 
-def _epoch_seconds(cluster: Cluster, timings: Timings, precision: str, record: Record) -> list[float]:
+def _epoch_seconds(cluster: Cluster, timings: Timings, config: Config, record: Record) -> list[float]:
     """Of each stage; refuses a batch outside the measured range.
 
-    epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
+    epoch = steps · (scaled compute + all-reduce) + scaled validations of ⌈V / n⌉ samples
     """
+    spacing = config.stop.validate_every_steps
     train, passes = map(step_times.table, (timings.train, timings.validation))
     try:
         passes_s = passes.at(math.ceil(record.validation_samples / record.devices))
     except InputError as error:
         raise InputError(f"validation: {error}") from error
-    reduced_bytes = (record.reduced_numbers or record.parameters) * (8 if precision == "float64" else 4)
+    reduced_bytes = (record.reduced_numbers or record.parameters) * (8 if config.precision == "float64" else 4)
     scale, reduce_s = cost.scale(cluster, train), cost.all_reduce_s(cluster, record.devices, reduced_bytes)
     return [
-        scale * (plan.steps * train.at(plan.device_batch) + passes_s)
+        scale * (plan.steps * train.at(plan.device_batch) + math.ceil(plan.steps / (spacing or plan.steps)) * passes_s)
         + math.ceil(plan.steps / (record.local_steps or 1)) * reduce_s
         for plan in stage_plans(record)
     ]
@@ -209,12 +211,13 @@ def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]
         place = run.key[:2]
         members[place].append(run)
         times[place][run.key.seed] = run.time_s
-        epochs[place].append(run.record.epochs if run.reached else math.inf)
+        missed = math.nan if _censored(config, run.outcome) else math.inf
+        epochs[place].append(run.record.epochs if run.reached else missed)
     for record in failed:
         if record.outcome == TIMED_OUT:
-            place, censored = record.key[:2], math.nan if config.mode == "virtual" else math.inf
-            times[place][record.key.seed] = censored
-            epochs[place].append(censored)
+            place, missed = record.key[:2], math.nan if _censored(config, TIMED_OUT) else math.inf
+            times[place][record.key.seed] = missed
+            epochs[place].append(missed)
     cells = {}
     for place in itertools.product(config.scaling, sorted(config.devices)):
         if place not in epochs:
@@ -239,6 +242,10 @@ def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]
         )
     corrected = statistics.holm([cell.p for cell in cells.values()])
     return {place: cell._replace(p_holm=p) for (place, cell), p in zip(cells.items(), corrected, strict=True)}
+
+
+def _censored(config: SweepConfig, outcome: str) -> bool:
+    return config.mode == "virtual" and outcome in (TIMED_OUT, stop_reasons.TIME_LIMIT)
 
 
 def _efficiency(first: Mapping[int, float], nth: Mapping[int, float], devices: int, shared: bool) -> Estimate:

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from gmmae.config.schema import changed
 from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import cells, figures
 from gmmae.system.errors import InputError
@@ -116,6 +117,17 @@ def test_other_devices_speed_up_all_computation_and_float64_doubles_the_gradient
     # 32 samples in 0.25 s rather than 0.5 s: half of 4.8 and of 1 of an epoch's seconds, and none of its 16 of all-reduce.
     assert seconds(GRID, replace(FLAT, reference_step_s=0.25)) == near(10 * (16 + 2.9))
     assert seconds(replace(GRID, run=replace(GRID.run, precision="float64")), FLAT) == near(10 * (32 + 5.8))
+    # Four validations in an epoch of 16 steps.
+    assert seconds(replace(GRID, run=changed(GRID.run, stop__validate_every_steps=4)), FLAT) == near(10 * (16 + 4.8 + 4))
+
+
+@pytest.mark.parametrize("mode", ["virtual", "measured"])
+def test_a_time_limit_of_the_simulation_is_no_miss(tmp_path, mode):
+    config, key = replace(GRID, mode=mode), RunKey("weak", 1, 0)
+    sweeps.add(config, tmp_path, key, "time_limit", 3)
+    add_times(tmp_path)
+    cell = read(config, tmp_path).cells[key[:2]]
+    assert math.isnan(cell.time_s.value) == math.isnan(cell.epochs.value) == (mode == "virtual")
 
 
 def test_a_missing_history_is_empty_and_a_broken_one_is_named(tmp_path):
