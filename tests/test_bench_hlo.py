@@ -1,13 +1,11 @@
 """The readers of XLA's programs and of its lists of commands, on texts written for the test in XLA's words."""
 
-import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from benchmarks import hlo, hlo_costs, thunks
-from benchmarks.device_programs import RATES, TARGETS
 
 TEXT = (Path(__file__).parent / "step.hlo").read_text()
 PROGRAM = hlo.parse(TEXT)
@@ -45,20 +43,6 @@ def test_operations_and_precision_of_products():
     assert hlo_costs.products(PROGRAM, FOUND["turned"]) == []
     assert hlo_costs.moved(PROGRAM, FOUND["samples"]) == 2 * (2 * 4 * 4) + 4  # read, written, and the index; not all 1600 bytes
     assert hlo_costs.met(PROGRAM, FOUND["start"]) == ("all-reduce", 8 * 4)
-
-
-NVLINKS = {"a100": ["12"], "h100": ["18"], "h200": ["18"], "t4": []}
-"""The links of a GPU by NVIDIA's data sheets. A T4 has PCI Express only."""
-
-
-def test_the_described_gpus_have_their_nvlinks():
-    """Otherwise XLA compiles another all-reduce for them than for those that are there."""
-    found = {
-        path.stem: re.findall(r"\n  device_interconnect_info { active_links: (\d+) }\n", path.read_text())
-        for path in TARGETS.glob("*.txtpb")
-    }
-    assert found == NVLINKS
-    assert found.keys() == RATES.keys()
 
 
 OUTSIDE = """\

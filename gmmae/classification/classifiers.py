@@ -71,7 +71,7 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
                         fitted.set_params(**best)
                         if method is BOOSTING:
                             fitted.set_params(random_state=seed)
-                        # One thread is enough for so few samples. Several took ten times as long beside other work.
+                        # Several threads took ten times as long beside other work.
                         with threadpool_limits(1):
                             fitted.fit(inputs[train], truth[train])
                             if len(judged):

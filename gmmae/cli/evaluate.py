@@ -96,7 +96,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
         columns = {"name": data.names[part] if data.names else range(len(kinds)), "split": kinds}
         columns |= {"group": data.groups[part]} if data.groups else {}
         losses = simple(samples)
-        refined = {"refined_30": model.refine(samples, 30)["loss"]} if about and few else {}
+        refined = {"refined_30": model.refine(samples, 30)["loss"]} if about and few and model.workload.refine else {}
         found, more = {**model.evaluate(samples), **losses, **refined}, (data.columns or {}).get(part, {})
         metrics = list(found)
         fingerprint.warn_of_change(found[LOSS].mean(), None if changes or part != "validation" else model.record.best_val_loss)
@@ -114,7 +114,7 @@ def command(options: EvaluateArguments, config: Config) -> None:
         if losses:
             print(scale({name: [row[name] for row in of_kind] for name in (LOSS, *losses)}))
     if about:
-        print(f"{about}; refined_30 is the loss after `gmmae describe --refine 30`")
+        print(about + "; refined_30 is the loss after `gmmae describe --refine 30`" * ("refined_30" in metrics))
     _write(options, rows, split, settings, changes, other)
 
 

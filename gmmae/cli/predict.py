@@ -65,7 +65,8 @@ def command(options: PredictArguments, config: Config) -> None:
     fitted = (kinds == "train") | [not names.isdisjoint(patients) for names in sources.patients(nodules, data)]
     fitted |= np.isin(columns["group"], columns["group"][fitted])  # the folder may give a known volume's patient another name
     kinds = np.where(fitted, "fitted", kinds)
-    column = options.label_column or rule.column
+    # MedMNIST's labels are no column.
+    column = None if (named := options.label_column or rule.column) == "category" and data.source == "medmnist" else named
     absent = not options.label_column and column is not None and nodules.column(column) is None
     labels = np.full(len(kinds), "") if absent else samples.labels_of(nodules, rule._replace(column=column))
     judged = np.flatnonzero(np.isin(labels, classes) & ~fitted)

@@ -188,7 +188,8 @@ def join_processes(config: Config) -> Iterator[Group]:
             together = {key: value for key, value in flatten(config) if key.startswith(TOGETHER)}
             together.pop("parallel.fetch_threads")
             same = {key: json.dumps(value) for key, value in (identity_fields(config) | together).items()}
-            group.assert_equal(same | versions() | {"the sources of gmmae": source_hash()})
+            begins = {"init_from is given": str(config.init_from is not None)}
+            group.assert_equal(same | begins | versions() | {"the sources of gmmae": source_hash()})
             yield group
             group.leave()
         except BaseException as error:

@@ -29,7 +29,7 @@ def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | N
     """
     launched: dict[str, Any] = {"local_devices": ()}
     if config.auto:
-        launched |= _slurm(environment) or _open_mpi(environment)
+        launched |= _open_mpi(environment) or _slurm(environment)  # mpirun in a job has both
     known: dict[str, Any] = {
         key: launched.get(key) if (value := getattr(config, key)) == "auto" else value for key in Place._fields
     }

@@ -17,7 +17,7 @@ All processes of a run end with one code where they can.
 Commands other than `train`, `sweep` and `plan` have no checkpoint. A command whose reader has gone (`| head`), or whose output
 is closed, goes on in silence, to the same code.
 
-The launchers in `launch/` and the tasks of a sweep use this:
+The launchers in `launch/` use this:
 
     python -m gmmae.system.exit_codes run PROCESSES CODE...    # exits with the run's code
     python -m gmmae.system.exit_codes again RESTARTS CODE...   # exits with 0 if a run with these ends is to be started again

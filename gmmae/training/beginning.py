@@ -15,7 +15,7 @@ from gmmae.multihost.distributed import Group
 from gmmae.multihost.environment import default_devices
 from gmmae.scaling.batches import BatchPlan
 from gmmae.scaling.identity import run_id
-from gmmae.scaling.strategies import learning_rate_text, optimizer_text
+from gmmae.scaling.strategies import learning_rate_text, optimizer_text, require_known
 from gmmae.system import nvidia
 from gmmae.system.environment import cores
 from gmmae.system.errors import InputError
@@ -80,7 +80,7 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     # It may have another optimiser.
     its = {key: value for key, value in saved.items() if key in ("precision", "scaling") or key.startswith("optim.")}
     try:
-        like = blank_state(updated(setup.config, its), setup.workload)
+        like = blank_state(require_known(updated(setup.config, its)), setup.workload)
         checkpoint = trained(folder.checkpoints, like, record, "init_from")
     except OtherModelError as error:
         settings = {key: value for key, value in flatten(setup.config.settings) if key in SHAPES or not key.startswith("data.")}

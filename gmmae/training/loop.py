@@ -69,9 +69,11 @@ def run(config: Config, root: Path, display: Plain, group: Group = ALONE, cache:
         manager = None
         if group.primary:
             now = setup.fingerprint
-            setup = setup._replace(
-                fingerprint=fingerprint.checked(root, now) if workdir.begun else fingerprint.descended(config, now)
-            )
+            if workdir.begun:
+                now = fingerprint.checked(root, now)
+            if not any(workdir.checkpoints.glob("*")):  # else `init_from` is not read
+                now = fingerprint.descended(config, now)
+            setup = setup._replace(fingerprint=now)
             with os_errors_as_input_errors(root):
                 manager = held.enter_context(checkpoint.opened(workdir.checkpoints, config.checkpoint.keep))
         held.callback(display.close)

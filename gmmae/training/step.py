@@ -237,7 +237,7 @@ def validate_steps(
 def _scanned(
     step: Callable[[X, PyTree], X], carry: X, of_steps: PyTree, count: Int[Array, ""] | int, first: Int[Array, ""] | int = 0
 ) -> X:
-    """XLA knows the number of turns only where `count` is an int."""
+    """XLA knows the number of turns where `count` is an int."""
     if isinstance(count, int):
         return lax.scan(lambda carry, of_step: (step(carry, of_step), None), carry, of_steps)[0]
 

@@ -39,7 +39,7 @@ def is_source(samples: object) -> TypeGuard[Source]:
     """Whether these samples are no pytree of arrays."""
     has_items = all(hasattr(type(samples), name) for name in ("__len__", "__getitem__"))
     one = jax.tree.structure(samples) == jax.tree.structure(0)
-    return has_items and one and not hasattr(samples, "shape") and not isinstance(samples, str | bytes)
+    return has_items and one and not hasattr(samples, "__array__") and not isinstance(samples, str | bytes)
 
 
 class CheckedSource:

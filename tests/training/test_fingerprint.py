@@ -148,6 +148,12 @@ def test_what_a_run_before_was_trained_on_is_no_validation_unless_allowed(traine
     assert "seen validation samples" not in train(on_file(path, init_from=str(first)), tmp_path / "same").data
     with pytest.raises(InputError, match=f"got {seen} of 6"):  # the same nodules, and none is equal
         train(changed(config, data__window=(-900.0, 400.0)), tmp_path / "fourth")
+    # A run that was killed before its first checkpoint begins again.
+    train(changed(config, init_from=None), killed := tmp_path / "killed")
+    shutil.rmtree(killed / "checkpoints")
+    (killed / "record.json").unlink()
+    with pytest.raises(InputError, match=f"got {seen} of 6"):
+        train(config, killed)
 
 
 def test_arrays_that_nothing_reads_are_named(tmp_path, capsys):
