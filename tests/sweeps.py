@@ -41,7 +41,7 @@ def run_record(config: SweepConfig, key: RunKey, outcome: str, epochs: int, loss
         "parameters": PARAMETERS,
         "train_samples": TRAIN,
         "validation_samples": VALIDATION,
-        "target": TARGET,
+        "target": config.run.stop.target,
         "virtual": config.mode == "virtual",
         "stop_reason": outcome,
         "epochs": epochs,
@@ -127,7 +127,7 @@ FLAT = Cluster("Flat", "a device", 8, 0.0, 4.0 * PARAMETERS, 0.0, 4.0 * PARAMETE
 
 STEPS = {8: 0.2, 16: 0.3, 32: 0.5}
 PASSES = {64: 0.5, 128: 1.0, 256: 2.0}
-GRID = SweepConfig(run=changed(SweepConfig().run, stop__target=TARGET), devices=(1, 2, 4), seeds=(0, 1, 2))
+GRID = SweepConfig(run=changed(SweepConfig().run, stop__target=TARGET, stop__max_epochs=1), devices=(1, 2, 4), seeds=(0, 1, 2))
 
 
 def small(root: Path, config: SweepConfig = GRID) -> SweepConfig:

@@ -185,7 +185,7 @@ class SweepDir:
         return record.stop_reason, "", record
 
     def read_all(self, config: SweepConfig, samples: int | None = None) -> list[RunRecord]:
-        """The outcomes of the runs of the grid that have ended, in its order. `samples` are by default those of any run."""
+        """The outcomes of the grid's runs that have ended by its rules, in order. `samples` are by default those of any run."""
         if config.mode == "throughput":
             return []
         for path in self.runs.glob("*/record.json") if samples is None else ():
@@ -193,8 +193,11 @@ class SweepDir:
                 if record := WorkDir(path.parent).read_record():
                     samples = record.train_samples
                     break
-        found = {name: self.records(config, name, keys) for name, keys in self.groups(config, samples or sys.maxsize).items()}
-        by_key = {record.key: record for records in found.values() for record in records}
+        by_key: dict[RunKey, RunRecord] = {}
+        for name, keys in self.groups(config, samples or sys.maxsize).items():
+            records = self.records(config, name, keys)
+            if self.ended(name, config.run.stop):
+                by_key |= {record.key: record for record in records}
         return [by_key[key] for key in run_keys(config) if key in by_key]
 
     def records(self, config: SweepConfig, name: str, keys: Sequence[RunKey]) -> list[RunRecord]:

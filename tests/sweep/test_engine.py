@@ -301,7 +301,9 @@ def test_a_raised_limit_goes_on_from_checkpoints_that_were_kept_and_begins_again
     fake.sweep(config)
     trace = fake.folder.run("weak-n2-seed0").root / "trace"
     trace.touch()
-    code, watch = fake.sweep(dataclasses.replace(config, run=LONGER))
+    config = dataclasses.replace(config, run=LONGER)
+    assert not fake.records(config)
+    code, watch = fake.sweep(config)
     assert code == 0
     assert trace.exists() == kept
     assert any("weak-n2-seed0 starts again" in line for line in watch.lines) != kept
