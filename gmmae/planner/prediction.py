@@ -330,7 +330,7 @@ def time_ratio(measured: Measured, forecast: Forecast, one: Prediction, strong: 
 
 
 def best_batch(measured: Measured, group: DeviceGroup) -> int:
-    """The batch, a multiple of the devices, with the least expected time at the base rate; all samples if those are fewer."""
+    """The batch, a multiple of the devices, with the least expected time at the base rate; the largest where that is less."""
     least, most = measured.tested_batches
     most = min(measured.samples, most)
     if most < group.devices:

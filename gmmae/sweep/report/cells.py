@@ -144,7 +144,7 @@ def read(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[R
                     for epoch in (*(row.epoch for row in history), record.epochs)
                 )
             if about.outcome != stop_reasons.TARGET_REACHED and source.kind != "unknown":
-                time_s = math.nan if _censored(config, about.outcome) else math.inf
+                time_s = _missed(config, about.outcome)
             runs.append(Run(about.key, about.outcome, about.path, record, history, elapsed_s, time_s))
         everything.append(Results(config, folder, runs, failed, timings, source, _cells(config, runs, failed)))
     return sorted(everything, key=lambda found: found.source.kind == "unknown")
@@ -211,11 +211,10 @@ def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]
         place = run.key[:2]
         members[place].append(run)
         times[place][run.key.seed] = run.time_s
-        missed = math.nan if _censored(config, run.outcome) else math.inf
-        epochs[place].append(run.record.epochs if run.reached else missed)
+        epochs[place].append(run.record.epochs if run.reached else _missed(config, run.outcome))
     for record in failed:
         if record.outcome == TIMED_OUT:
-            place, missed = record.key[:2], math.nan if _censored(config, TIMED_OUT) else math.inf
+            place, missed = record.key[:2], _missed(config, record.outcome)
             times[place][record.key.seed] = missed
             epochs[place].append(missed)
     cells = {}
@@ -244,8 +243,8 @@ def _cells(config: SweepConfig, runs: Sequence[Run], failed: Sequence[RunRecord]
     return {place: cell._replace(p_holm=p) for (place, cell), p in zip(cells.items(), corrected, strict=True)}
 
 
-def _censored(config: SweepConfig, outcome: str) -> bool:
-    return config.mode == "virtual" and outcome in (TIMED_OUT, stop_reasons.TIME_LIMIT)
+def _missed(config: SweepConfig, outcome: str) -> float:
+    return math.nan if config.mode == "virtual" and outcome in (TIMED_OUT, stop_reasons.TIME_LIMIT) else math.inf
 
 
 def _efficiency(first: Mapping[int, float], nth: Mapping[int, float], devices: int, shared: bool) -> Estimate:
