@@ -165,7 +165,10 @@ def claim_output(out: Path, mark: str | bytes | None = "", option: str = "--out"
     None is for a work directory, which is entered.
     """
     place = Path(os.path.realpath(out))
-    with writing(option, out, "place"):
+    is_file = isinstance(mark, bytes)
+    with writing(option, out, "file" if is_file else "place"):
+        if is_file:
+            os.stat(f"{place.parent}/")  # which nothing makes
         if _besides(place)[-1].exists():
             with _alone(place, option):
                 pass

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
+from gmmae.classification import classifiers
 from gmmae.cli.arguments import parse_train
 from gmmae.training.records import Record
 from tests.small import SMALL_LATTICE, finish, small
@@ -16,6 +17,16 @@ class TrainedRun(NamedTuple):
 
     folder: Path
     record: Record
+
+
+@pytest.fixture(scope="package", autouse=True)
+def few_settings():
+    """Classifiers have fewer settings to choose from, which takes a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for _, settings in classifiers.METHODS.values():
+            for name, values in settings.items():
+                patch.setitem(settings, name, values[::4])
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ def sets(tmp_path):
     real = folder(tmp_path / "real", REAL, patient=REAL.groups)
     generated = folder(tmp_path / "generated", MADE, **record)
     train = folder(tmp_path / "train", balls(2, 60, "trained"))
-    words = "--data.shape 8 --data.crop whole --data.workers 1 --data.validation 26 --data.cache"
+    words = "--data.shape 8 --data.crop whole --data.workers 1 --data.scan-time-limit-s none --data.validation 26 --data.cache"
     return real, generated, train, (*words.split(), tmp_path / "cache", "--out", tmp_path / "out")
 
 

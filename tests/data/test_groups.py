@@ -47,6 +47,7 @@ def test_a_row_that_cannot_be_used_still_says_whose_scan_it_is(luna_folder, wron
 
 
 def cubes(root, **options):
+    options |= {"workers": 1, "scan_time_limit_s": None}
     return DataConfig(source="cubes", root=str(root), cache=str(root.parent / "cache"), **options)
 
 
