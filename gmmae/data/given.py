@@ -53,8 +53,10 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     nodules = load_prepared(prepared)
     edges_mm = nodules.edge_mm.tolist()
     notes, large = fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), []
-    for file, edge_mm in zip(() if whole else files, edges_mm, strict=not whole):
-        scan = read(file) if file.name.endswith(SUFFIXES) else None
+    folder = place if place.is_dir() else place.parent
+    paths = tuple(str(folder / file) for file in nodules.table["path"].tolist())
+    for file, edge_mm in zip(paths, () if whole else edges_mm, strict=not whole):
+        scan = read(Path(file)) if file.endswith(SUFFIXES) else None
         sides_mm = np.multiply(scan.size, scan.spacing_mm).tolist() if scan else [0]
         if min(sides_mm) > LARGE_VOLUME * edge_mm:
             large.append(f"{file} of {' × '.join(f'{side:.0f}' for side in sides_mm)} mm (cube: {edge_mm:.0f} mm)")
@@ -66,6 +68,4 @@ def cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     places_mm = zip(nodules.centre_mm.tolist(), edges_mm, strict=True)
     shape = nodules.values.shape[1:]
     centres = [writing.section_mm(shape, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
-    folder = place if place.is_dir() else place.parent
-    paths = tuple(str(folder / file) for file in nodules.table["path"].tolist())
     return Cubes(nodules.table, paths, centres, central_section(nodules.values, config.ndim), notes)

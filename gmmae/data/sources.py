@@ -40,8 +40,9 @@ def load(config: DataConfig) -> SplitNodules:
     if not config.augment_with:
         return SplitNodules(nodules, divided)
     more = undivided(of_more := of_folder(config, config.augment_with))
-    held_out, names = nodules.take(divided.validation), patients(nodules, config)
-    kin = _kin(held_out, [names[i] for i in divided.validation], held_out.column("inserted"))
+    index = np.append(divided.validation, SplitNodules(nodules, divided).test)
+    held_out, names = nodules.take(index), patients(nodules, config)
+    kin = _kin(held_out, [names[i] for i in index], held_out.column("inserted"))
     known = {key for keys in kin for key in keys}
     others = _kin(more, patients(more, of_more), more.table["name"])
     shared = [name for name, keys in zip(more.names, others, strict=True) if known & keys]

@@ -109,11 +109,12 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
 
 def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: int, seed: int) -> Split:
     """One fold of a cross-validation in which every sample is validated once: a `split` of what earlier folds left."""
-    samples = left = held_out = np.arange(len(groups))
-    for earlier in range(min(number + 1, folds - 1)):
-        share = round(len(left) / (folds - earlier))
+    samples = left = np.arange(len(groups))
+    parts = []
+    for later in range(folds, 1, -1):
+        share = round(len(left) / later)
         rest, taken = split(*(np.array(column)[left].tolist() for column in (groups, categories)), share, seed, whole=False)
-        held_out, left = left[taken], left[rest]
-    if number == folds - 1:  # the last one is what all others leave
-        held_out = left
+        parts.append(left[taken])
+        left = left[rest]
+    held_out = [*parts, left][number]  # the last one is what all others leave
     return Split(np.setdiff1d(samples, held_out), held_out)

@@ -37,7 +37,7 @@ TAKEN_AWAY = (errno.ENOENT, errno.EACCES, errno.EPERM)
 def write_text(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     with whole_file(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")  # for names of files in other encodings
 
 
 def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> str:

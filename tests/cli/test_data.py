@@ -75,7 +75,7 @@ def test_data_in_their_own_unit_are_shown_in_it(capsys, options, tmp_path, shape
         ("inspect sec", "x.png", "a number below 3, .*'sec', which is in 2 names: second, second_too"),
         ("prepare", "file", "--out must be a folder that is new or empty"),
         ("prepare", ".", "which holds something else"),
-        ("inspect 0", "file/x.png", "--out must be a place that can be written"),
+        ("inspect 0", "file/x.png", "--out must be a file that can be written"),
         ("inspect 0", "all.npz", "which holds something else"),
     ],
 )

@@ -114,6 +114,7 @@ def test_columns_that_seem_to_be_places_and_are_not_read_are_named(tmp_path, cap
         (("P0", "P1", "", ""), "subject", ("", "S1", "S1", "S2"), ("P0", "P1", "P1", "S2")),  # each fills the other's gaps
         (("P0", "P1", "P2", "P3"), "subject", ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),  # a number for each image
         (("P0", "P1", "", "P3"), "seriesuid", ("S0", "S1", "S1", "S2"), ("P0", "P1", "P1", "P3")),  # cubes of one series
+        (("P0", "P1", "P2", "P3"), "seriesuid", ("NA", "S1", "S2", "NA"), ("P0", "P1", "P2", "P3")),
     ],
 )
 def test_columns_of_patients_and_series_are_read_together(tmp_path, patients, column, others, groups):

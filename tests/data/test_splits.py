@@ -101,3 +101,5 @@ def test_folds_hold_every_sample_once_and_divide_no_group():
         assert not {groups[i] for i in train} & {groups[i] for i in validation}
         assert 8 <= len(validation) <= 12
     assert fold(groups, categories, 5, 2, seed=1).validation[:4].tolist() == [3, 4, 5, 21]
+    with pytest.raises(DataError):  # whose later folds have no groups
+        fold(["a", "b", *"c" * 10], [""] * 12, 3, 0, seed=0)

@@ -95,7 +95,10 @@ CASES = [
     *centres(cubes, CSV),
     *cubes(reads(), {"diameter +5.1e0": cell("diameter_mm", "+5.1e0")}),
     *cubes(reads(cell("coordX", "9.610")), {"a centre on the volume's face": cell("coordX", "9.61")}),
-    *cubes(reads(NO_CENTRES), {"empty coordinates": both(*(cell(f"coord{axis}", "", None) for axis in "XYZ"))}),
+    *cubes(
+        reads(NO_CENTRES),
+        {f"coordinates {word}": both(*(cell(f"coord{axis}", word, None) for axis in "XYZ")) for word in ("", "NA")},
+    ),
     *cubes(
         either(CSV, like=replaced("part-solid", "fläche")),
         {"Latin-1": text(lambda old: old.replace("part-solid", "fläche").encode("latin-1"))},

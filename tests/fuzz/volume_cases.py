@@ -275,6 +275,10 @@ LOST_FORMATS = {
 CASES += [
     *formats(reads(), {ending: _as(ending) for ending in (*ENDINGS, "mhd")}),
     *formats(reads(), {f"{ending}, compressed": _as(ending, compressed=True) for ending in ("mha", "nrrd", "mhd")}),
+    *formats(
+        reads(),
+        {"folders": both(*(moved(path, path.replace("n2", "n2/n2")) for path in (IMAGE, MASK)), cell("file", "n2/n2.nii.gz"))},
+    ),
     *formats(left_out(GONE, "n2."), LOST_FORMATS),
     *formats(
         PERHAPS._replace(names=("n2.nii",)), {"compressed, but named nii": _as("nii", stored("images/n2.nii", gzip.compress))}

@@ -36,7 +36,7 @@ MIN_CASE_ROWS = 10
 
 def says_case_or_control(values: Sequence[str]) -> bool:
     """Whether a column `case` has no more than two values in many rows, so that it names no patients."""
-    return len(values) >= MIN_CASE_ROWS and len({*values} - {""}) <= 2
+    return len(values) >= MIN_CASE_ROWS and len({*map(patient_key, values)} - {""}) <= 2
 
 
 class Fault(NamedTuple):
@@ -153,7 +153,7 @@ def table_of(
     def column(name: str) -> list[str]:
         return [cells[used[name]] for cells in lines] if name in used else []
 
-    if any(column(COORDINATES[0])):  # a row without it would be cut from the middle of its scan
+    if not all(map(is_blank, column(COORDINATES[0]))):  # a row without it would be cut from the middle of its scan
         required = tuple(dict.fromkeys((*required, COORDINATES[0])))
     for name in OTHERWISE_PATIENTS if GROUP in used else _without_patients(column):
         used.pop(name, None)
@@ -168,9 +168,9 @@ def table_of(
                     "or name?"
                 )
             named = tuple(cells[column] for column in header if column)
-            known = {name: cells[column] for name, column in used.items()}
+            known = {name: "" if is_blank(cells[column]) else cells[column] for name, column in used.items()}
             dropped.append(_related(known, config, file_column)._replace(place=place, number=number, cells=named))
-            if empty := [used[name] for name in required if is_blank(known[name])]:
+            if empty := [used[name] for name in required if not known[name]]:
                 raise DataError(f"{', '.join(empty)} must not be empty")
             row = _item(known, dropped[-1], config, file_column)
         except DataError as error:
@@ -240,7 +240,7 @@ def _related(cells: dict[str, str], config: DataConfig, file_column: str) -> Ite
 
     return Item(
         group=first(GROUP) if GROUP in cells else first(*PATIENTS, *OTHERWISE_PATIENTS, *SCANS),
-        category="" if is_blank(category := cells.get("category", "")) else category,
+        category=cells.get("category", ""),
         patient=patient_key(
             first(*PATIENTS, *OTHERWISE_PATIENTS) or first(GROUP) * (letters(config.group_column) not in SCANS)
         ),
@@ -257,8 +257,7 @@ def _item(cells: dict[str, str], related: Item, config: DataConfig, file_column:
             raise DataError(f"{column} must be a name inside data.root; got {name!r}")
         if any(len(os.fsencode(part)) > MAX_NAME_BYTES for part in parts):
             raise DataError(f"{column} must be a name of at most {MAX_NAME_BYTES} bytes; got {name}")
-    known = {} if is_blank(cells.get("diameter_mm", "")) else cells
-    (diameter,), spacing = _numbers(known, ("diameter_mm",), 1) or (None,), _numbers(cells, SPACINGS, config.min_ndim)
+    (diameter,), spacing = _numbers(cells, ("diameter_mm",), 1) or (None,), _numbers(cells, SPACINGS, config.min_ndim)
     if diameter is not None and diameter <= 0:
         raise DataError(f"diameter_mm must be positive; got {diameter:g}")
     require_spacing(spacing or (), ", ".join(SPACINGS))

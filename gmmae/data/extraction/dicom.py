@@ -147,8 +147,8 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"FOLDER must be readable; {path} is not ({error.strerror or error}): see to the disk or its permissions, and give "
-            "the same command again"
+            f"FOLDER must be readable; {error.filename or path} is not ({error.strerror or error}): see to the disk or its "
+            "permissions, and give the same command again"
         ) from error
 
 

@@ -1,8 +1,9 @@
 """The scans and volumes that a folder or one `.npz` lists, as tasks.
 
 docs/data.md has their forms. Besides, a folder of cubes may have a `mask` in its CSV, by default the one in `masks/` with the
-volume's name, and for arrays `spacingX, spacingY, spacingZ` in mm, by default 1. The text of an `.npz` may be bytes in UTF-8,
-and its numbers may be text. An array of data.shape, without a spacing, stays as it is.
+volume's path, or with its name if no other volume has it, and for arrays `spacingX, spacingY, spacingZ` in mm, by default 1.
+The text of an `.npz` may be bytes in UTF-8, and its numbers may be text. An array of data.shape, without a spacing, stays as it
+is.
 """
 
 import os
@@ -73,6 +74,7 @@ def _plan_folder(config: DataConfig, column: str, find: Callable[[str], Path | N
     root, csv, tasks = config.folder, find_csv(config), list[Task]()
     table, scans = read_table(csv, config, column), column == "seriesuid"
     faults, dropped = [*table.faults, *faults], [*table.dropped]
+    names = Counter(Path(file).name for file in {row.file for row in table.rows})
     for name, group in groupby(sorted(table.rows, key=lambda row: row.file), lambda row: row.file):
         rows, path, items = list(group), find(name), list[Item]()
         if path is None or not (scans or name.endswith(ENDINGS)):
@@ -83,7 +85,10 @@ def _plan_folder(config: DataConfig, column: str, find: Callable[[str], Path | N
             dropped += rows
             continue
         for i, row in enumerate(rows):
-            mask = root / (row.mask or Path("masks", Path(name).name))
+            usual = root / "masks" / name.removeprefix("images/")
+            if names[usual.name] == 1 and not os.path.lexists(usual):
+                usual = root / "masks" / usual.name
+            mask = root / row.mask if row.mask else usual
             if (row.mask or os.path.lexists(mask)) and not mask.is_file():
                 text = f"there is no such mask; {csv.name} line {row.number} names it"
                 faults.append(Fault("nodule", relative(root, mask), text, 1))

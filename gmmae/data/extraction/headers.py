@@ -142,6 +142,8 @@ def _read_nrrd(path: Path) -> Stored:
         units = set(re.findall(r'"([^"]*)"', fields.get(name, ""))) - {"", "mm"}
         if units:
             raise DataError(f"{name} in the header must be mm; got {', '.join(sorted(units))}: save the volume in mm")
+    if {"spacings", "space directions"}.isdisjoint(fields):
+        raise DataError("the header must give spacings or space directions in mm; got neither, which ITK takes for 1 mm")
     if (spacings := fields.get("spacings", "")) and not _numbers(spacings):
         raise DataError(f"spacings in the header must be finite numbers; got {spacings}")
     if not {"data file", "datafile"}.isdisjoint(fields):

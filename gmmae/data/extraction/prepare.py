@@ -11,7 +11,6 @@ The cache has an entry for each set of files and options, named by a hash of bot
 
 import hashlib
 import json
-import os
 import re
 import sys
 import time
@@ -119,11 +118,8 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
             (cache / PARTS).mkdir(parents=True, exist_ok=True)
             lock = cache / f"{entry.name}.lock"
             with locks.held(lock, lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
-                # Without a summary there is no entry, so an interrupted call goes on without the option.
-                for path in (entry / SUMMARY, *(cache / PARTS).iterdir()) if refresh else ():
-                    path.unlink(missing_ok=True)
-                summary = from_cache = _whole(entry)
-                summary = summary or _make(entry, config, plan, options, root, say)
+                summary = from_cache = None if refresh else _whole(entry)
+                summary = summary or _make(entry, config, plan, options, root, say, refresh)
     if config.on_error == "refuse":
         raise_first([Fault(**fault) for fault in summary["faults"]], plan.remedy)
     return Prepared(entry, summary, from_cache is not None)
@@ -142,7 +138,9 @@ def _key(inputs: object, root: Path) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], root: Path, say: Say) -> dict[str, Any]:
+def _make(
+    entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], root: Path, say: Say, refresh: bool
+) -> dict[str, Any]:
     """The caller holds the entry's lock."""
     # It imports SimpleITK and pebble, for half a second.
     from gmmae.data.extraction import readings as extraction
@@ -152,6 +150,9 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
     for task in plan.tasks:
         items = [item._replace(name="", place="", number=0) for item in task.items]
         kept[task] = parts / f"{_key([VERSION, options, items, task.stamps], root)}.npz"
+    # Without a summary there is no entry, so an interrupted call goes on without the option.
+    for path in (entry / SUMMARY, *kept.values()) if refresh else ():
+        path.unlink(missing_ok=True)
     readings = extraction.read(config, plan, kept, say)
     # Workers finish in any order.
     cubes = sorted((cube for reading in readings for cube in reading.cubes), key=lambda cube: cube.item.name)
@@ -185,7 +186,6 @@ def _make(entry: Path, config: DataConfig, plan: Plan, options: dict[str, Any], 
         "repeated": sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures),
         "seconds": {"total_s": time.perf_counter() - start},
         "arrays_sha256": sha256(entry / ARRAYS),
-        "determining": {"version": VERSION, **options, "root": os.path.realpath(config.folder)},
     }
     text = json.dumps(summary, indent=1)
     write_text(entry / SUMMARY, f"{text}\n")

@@ -80,6 +80,10 @@ def read(path: Path, key: str = "volume") -> Scan:
 
 def as_stored(path: Path) -> Scan:
     """Reads a volume file as `read`, its axes as they are stored."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise DataError("a path must be text in UTF-8, which ITK reads: rename the file or folder") from error
     stored = read_stored(path)
     header = sitk.ImageFileReader()
     header.SetFileName(str(path))

@@ -1,6 +1,7 @@
 """Cuts the nodules of a folder of LIDC-IDRI into a folder for the source `cubes`."""
 
 import math
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -100,7 +101,13 @@ def _listing(left_out: LeftOut, what: str, where: str) -> Iterator[None]:
 
 def _series(root: Path, found: Counter[str], left_out: LeftOut, say: Say) -> dict[tuple[str, str], tuple[list[Slice], Message]]:
     """By patient and UID, so the order of paths does not matter."""
-    files = sorted(filter(Path.is_file, root.rglob("*")))
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    with reading(root):
+        walk = os.walk(root, onerror=refuse, followlinks=True)
+        files = sorted(path for top, _, names in walk for path in map(Path(top).joinpath, names) if path.is_file())
     messages = defaultdict[str, list[Message]](list)
     for path in files:
         if path.suffix.lower() == ".xml":

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.data.extraction.prepare import ARRAYS, SUMMARY, load, load_prepared, prepare
+from gmmae.data.extraction.prepare import ARRAYS, PARTS, SUMMARY, load, load_prepared, prepare
 from gmmae.data.settings import DataConfig
 from gmmae.system.errors import InputError
 from tests.interrupting import Killed, killed, moments, tree
@@ -58,9 +58,11 @@ def test_a_damaged_entry_is_made_again_and_a_sound_one_only_where_it_is_refreshe
     (folder / SUMMARY).unlink()
     assert not prepare(config).from_cache
     (folder / "contact_sheet.png").touch()
+    of_others = folder.with_name(PARTS) / "others.npz"
+    of_others.touch()
     assert prepare(config).from_cache
     assert not prepare(config, refresh=True).from_cache
-    assert not (folder / "contact_sheet.png").exists()
+    assert [path.exists() for path in (folder / "contact_sheet.png", of_others)] == [False, True]
 
 
 def test_what_is_read_while_it_is_refreshed_is_whole(tmp_path):
