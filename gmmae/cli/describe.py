@@ -13,6 +13,7 @@ from gmmae.cli.options import DescribeArguments
 from gmmae.config.schema import Config
 from gmmae.data import writing
 from gmmae.data.extraction.annotations import COORDINATES, SPACINGS
+from gmmae.data.extraction.tasks import ENDINGS
 from gmmae.data.given import Cubes, cut
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import from_density, masses, own_columns, to_density
@@ -37,7 +38,7 @@ MAX_SHOWN = 6
 MAX_TITLE_NAME = 13
 """Characters of a name in the picture."""
 
-ENDING = re.compile(r"\.(nii\.gz|nii|mhd|mha|nrrd|npy|npz)(?=_\d+$|$)")
+ENDING = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})(?=_\d+$|$)")
 
 COMPONENT_COLUMNS = {
     "name": "name of the volume in the folder",

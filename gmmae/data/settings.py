@@ -36,6 +36,7 @@ def _sound_edge(value: str) -> bool:
     return edge is not None and float(edge["number"] or 1) > 0
 
 
+Source = Literal["synthetic", "luna16", "cubes", "medmnist"]
 OnError = Literal["skip", "refuse"]
 
 Crop = Annotated[str, Rule("a positive number followed by x or mm (1.25x, 20mm), or whole", _sound_edge)]
@@ -56,7 +57,7 @@ Window = Annotated[tuple[float, float], Rule("two increasing numbers", lambda wi
 class DataConfig(Section, name="data"):
     """The section `data`: the source of the volumes, their cut and their split."""
 
-    source: Literal["synthetic", "luna16", "cubes", "medmnist"] = "synthetic"  # where the nodules come from
+    source: Source = "synthetic"  # where the nodules come from
     root: Place = None  # luna16, cubes: the folder of the scans or volumes; cubes, medmnist: or one .npz file
     csv: Csv = "auto"  # luna16, cubes: the CSV in root; auto: annotations.csv (luna16), nodules.csv (cubes), or the only one
     ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for arrays [y, x], or volumes' central slices; 1 for [x], or central lines

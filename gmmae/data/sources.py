@@ -11,8 +11,7 @@ from jaxtyping import Int64
 
 from gmmae.data.extraction import prepare
 from gmmae.data.extraction.annotations import OTHERWISE_PATIENTS, PATIENTS, SERIES, find_csv, patient_key, says_case_or_control
-from gmmae.data.extraction.folders import Source
-from gmmae.data.settings import COLUMNS, DataConfig
+from gmmae.data.settings import COLUMNS, DataConfig, Source
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.data.volumes import DataError, Nodules, central_section, cut_from, joined, letters

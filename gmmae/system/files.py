@@ -54,10 +54,10 @@ def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> st
 
 
 @contextmanager
-def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
+def whole_file(path: Path) -> Iterator[Path]:
     """A file that takes the place of `path` when the block ends. If the block raises, nothing has changed.
 
-    The last of several writers wins. A pipe or a device is written as it is. If `durable`, the bytes survive a power cut.
+    The last of several writers wins. A pipe or a device is written as it is.
     """
     path = _followed(path)
     if path.is_dir():
@@ -73,9 +73,6 @@ def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
     try:
         part.touch(exist_ok=False)
         yield part
-        if durable:
-            with part.open("rb") as file:
-                os.fsync(file)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

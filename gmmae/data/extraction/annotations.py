@@ -253,7 +253,7 @@ def _item(cells: dict[str, str], related: Item, config: DataConfig, file_column:
     for column in (file_column, "mask"):
         name = cells.get(column, "")
         parts = name.replace("\\", "/").split("/")
-        if ".." in parts or name.startswith(("/", "\\")) or ":" in name or "\0" in name:
+        if ".." in parts or name.startswith(("/", "\\")) or ":" in name:
             raise DataError(f"{column} must be a name inside data.root; got {name!r}")
         if any(len(os.fsencode(part)) > MAX_NAME_BYTES for part in parts):
             raise DataError(f"{column} must be a name of at most {MAX_NAME_BYTES} bytes; got {name}")

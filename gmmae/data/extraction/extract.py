@@ -118,9 +118,7 @@ def _cut(item: Item, scan: Scan, mask: Path | np.ndarray | None, config: DataCon
         for axis, count in enumerate(shape, 3 - len(shape)):
             length = values.shape[axis]
             faces = np.arange(count + 1)[:, None] * length / count
-            covered = np.clip(
-                np.minimum(faces[1:], np.arange(1, length + 1)) - np.maximum(faces[:-1], np.arange(length)), 0, None
-            )
+            covered = np.diff(np.clip(faces - np.arange(length), 0, 1), axis=0)
             values = np.moveaxis(np.tensordot(covered * count / length, values, (1, axis)), 0, axis)
         values = stored(values.reshape(shape), config.hu)
     else:

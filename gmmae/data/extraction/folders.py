@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
 from zipfile import is_zipfile
 
 import numpy as np
@@ -19,10 +18,9 @@ import numpy as np
 from gmmae.data.extraction.annotations import SPACINGS, Fault, Item, find_csv, read_table, table_of
 from gmmae.data.extraction.arrays import MEDMNIST_ARRAY, VOLUMES_ARRAY, array_header, array_names, member
 from gmmae.data.extraction.tasks import ENDINGS, Plan, Task, relative, task
-from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
+from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig, Source
 from gmmae.data.volumes import DataError
 
-Source = Literal["synthetic", "luna16", "cubes", "medmnist"]
 ARRAYS = {name: name for name in ("masks", "patient", "names", "diameter_mm", "spacing_mm")} | {
     "groups": "group",
     "categories": "category",

@@ -180,10 +180,9 @@ def _make(
     entry.mkdir(exist_ok=True)
     for sheet in entry.glob("*.png"):
         sheet.unlink()
-    with whole_file(entry / ARRAYS, durable=True) as part, part.open("wb") as file:
+    with whole_file(entry / ARRAYS) as part, part.open("wb") as file:
         np.savez(file, allow_pickle=False, **table)
     summary = summarise(plan, faults, table, config, groups) | {
-        "repeated": sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures),
         "seconds": {"total_s": time.perf_counter() - start},
         "arrays_sha256": sha256(entry / ARRAYS),
     }

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -53,7 +52,7 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
     workers = cores() if config.workers == "auto" else config.workers
     # Only another process can be killed.
     workers = 0 if workers == 1 and config.scan_time_limit_s is None else workers
-    failures, in_a_row, most = defaultdict[Task, list[str]](list), 0, max(MAX_FAILURES_IN_A_ROW, workers)
+    failures, in_a_row, most = dict[Task, str](), 0, max(MAX_FAILURES_IN_A_ROW, workers)
     for pause_s in (0.0, *PAUSES_S):
         if not left or in_a_row == most:
             break
@@ -63,7 +62,7 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
             for task, answer in progress(answers, len(left), "scans", say):
                 if isinstance(answer, str):
                     say(f"not read: {task.label}: {answer}")
-                    failures[task].append(answer)
+                    failures[task] = answer
                     failed.append(task)
                     in_a_row += 1
                     if in_a_row == most:
@@ -75,12 +74,12 @@ def read(config: DataConfig, plan: Plan, kept: Mapping[Task, Path], say: Say) ->
                 if len(answer.cubes) == len(task.items):  # what has a fault is read again
                     with whole_file(kept[task]) as part, part.open("wb") as file:
                         np.savez(file, allow_pickle=False, **cube_arrays(answer.cubes))
-                readings.append(answer._replace(failures=failures[task]))
+                readings.append(answer)
         left = failed
     if left:
         raise TransientError(
             f"every scan must be read, or be broken itself; {len(left)} failed for transient reasons, "
-            f"the first: {left[0].label}: {failures[left[0]][-1]}: run the same command again (without --refresh), "
+            f"the first: {left[0].label}: {failures[left[0]]}: run the same command again (without --refresh), "
             "which reads only what is missing; to do without a scan, take its rows out of the CSV"
         )
     return readings

@@ -67,11 +67,9 @@ def read(path: Path, key: str = "volume") -> Scan:
     if path.name.endswith(ARRAY_SUFFIXES):
         return of_array(open_array(path, key))
     stored = as_stored(path)
-    frame = sitk.DICOMOrient(stored.frame)
-    ours, theirs = (np.array(one.GetDirection()).reshape(3, 3) for one in (frame, stored.frame))
-    along = theirs.T @ ours  # ±1 where a stored axis is a turned one, else about 0
-    order = np.abs(along).argmax(0)
-    backwards = along.sum(0) < 0
+    turn = sitk.DICOMOrientImageFilter()  # to LPS
+    frame = turn.Execute(stored.frame)
+    order, backwards = np.array(turn.GetPermuteOrder()), np.array(turn.GetFlipAxes(), bool)
     voxels = np.flip(stored.voxels.transpose(2 - order[::-1]), tuple(np.flatnonzero(backwards[::-1]).tolist()))
     first = np.where(backwards, 1 - np.array(voxels.shape[::-1]), 0)
     frame.SetOrigin(frame.TransformIndexToPhysicalPoint(first.tolist()))

@@ -123,8 +123,6 @@ def lines(summary: dict[str, Any], window: tuple[float, float]) -> list[str]:
         used = ", ".join(name if name == column else f"{name} (as {column})" for name, column in columns.items())
         unused = ", ".join(summary["columns"]["unused"])
         text.append(f"columns that are used: {used}; that are only kept: {unused or 'none'}")
-    if repeated := summary["repeated"]:
-        text.append(f"readings that failed and were repeated: {len(repeated)}; the first: {repeated[0]}")
     return text + fault_lines(summary, "summary.json")
 
 

@@ -59,7 +59,6 @@ class Reading(NamedTuple):
     task: Task
     cubes: list[Cube]
     faults: Sequence[Fault] = ()
-    failures: Sequence[str] = ()  # reasons of earlier attempts
 
 
 class Plan(NamedTuple):
