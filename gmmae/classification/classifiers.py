@@ -60,13 +60,14 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
     methods = {LINEAR: METHODS[LINEAR]} if labelled.rounds[1:] else METHODS
     for kind in runs[0]:
         for name, (method, settings) in methods.items():
-            chosen, found, fits = [], [], []
+            chosen, found, kept = [], [], []
             for inputs in (run[kind] for run in runs):
-                answers, best = np.zeros((seeds, len(truth), len(labelled.classes))), {}
+                fits = seeds if method is BOOSTING else 1  # a logistic regression has no seed
+                answers, best = np.zeros((fits, len(truth), len(labelled.classes))), {}
                 fitted: Any = method
                 for train, judged, folds in labelled.rounds:
                     best = choose(method, settings, inputs, truth, folds)
-                    for seed in range(seeds):
+                    for seed in range(fits):
                         fitted = clone(method)
                         fitted.set_params(**best)
                         if method is BOOSTING:
@@ -77,19 +78,37 @@ def compare(labelled: Labelled, runs: Sequence[dict[str, np.ndarray]], seeds: in
                             if len(judged):
                                 answers[seed, judged] = fitted.predict_proba(inputs[judged])
                 chosen.append(best)
-                fits.append(fitted)
+                kept.append(fitted)
                 found.extend(answers[:, test])
-            result = scored(kind, name, np.array(found), truth[test], groups)
-            results.append(result._replace(features=runs[0][kind].shape[1], settings=chosen, fitted=fits[0]))
+            parts = [np.searchsorted(test, judged) for _, judged, _ in labelled.rounds if len(judged)]
+            result = scored(kind, name, np.array(found), truth[test], groups, parts)
+            results.append(result._replace(features=runs[0][kind].shape[1], settings=chosen, fitted=kept[0]))
         say(f"{kind}: AUC {', '.join(f'{result.auc.value:.3f} ({result.method})' for result in results[-len(methods) :])}")
     return results
 
 
-def scored(kind: str, name: str, found: np.ndarray, truth: Int[np.ndarray, " samples"], groups: grouped.Groups) -> Result:
-    """The scores of a classifier's fits, by the probabilities that each gives."""
+def scored(
+    kind: str,
+    name: str,
+    found: np.ndarray,
+    truth: Int[np.ndarray, " samples"],
+    groups: grouped.Groups,
+    parts: Sequence[np.ndarray],
+) -> Result:
+    """The scores of a classifier's fits, by the probabilities that each gives.
+
+    `parts` are judged by classifiers of their own, whose probabilities are not comparable: the AUC is the mean over those in
+    which a resample has two classes.
+    """
     weight, scores = grouped.weights(groups, seed=0), []
-    for score in (macro_auc, accuracy):
-        values = np.array([score(one, truth, weight) for one in found])
+
+    def mean_auc(one: Probabilities) -> np.ndarray:
+        aucs = np.array([macro_auc(one[part], truth[part], weight[:, part]) for part in parts])
+        known = (~np.isnan(aucs)).sum(0)
+        return np.nansum(aucs, 0) / np.where(known, known, np.nan)
+
+    for values in (map(mean_auc, found), (accuracy(one, truth, weight) for one in found)):
+        values = np.array([*values])
         scores.append((grouped.estimate(values.mean(0)), float(values[:, 0].std(ddof=1)) if len(found) > 1 else np.nan))
     (auc, auc_sd), (right, right_sd) = scores
     return Result(kind, 0, name, auc, auc_sd, right, right_sd, [], found.mean(0))

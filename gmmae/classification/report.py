@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import RocCurveDisplay
+from sklearn.metrics import RocCurveDisplay, roc_curve
 
 from gmmae.classification.classifiers import LINEAR, MIN_TO_BOOST, Result
 from gmmae.classification.samples import MIN_TEST_GROUPS, Labelled
@@ -56,7 +56,7 @@ def notes(labelled: Labelled, data: DataConfig, runs: Sequence[Path], seeds: int
         )
     if not labelled.rounds[1:] and fitted < MIN_TO_BOOST:
         lines.append(f"gradient boosting learns nothing from fewer than {MIN_TO_BOOST} samples, so look at logistic regression")
-    lines.append(f"means over {len(runs)} of the model's runs and {seeds} of the classifier's seeds; sd is between these")
+    lines.append(f"means over {len(runs)} of the model's runs and {seeds} seeds of gradient boosting; sd is between these")
     lines.append(f"95 % intervals resample the {groups} groups of the test set: patients, or volumes where none is named")
     if data.source != "medmnist":
         return lines
@@ -94,7 +94,8 @@ def draw(path: Path, results: Sequence[Result], truth: np.ndarray, classes: Sequ
     axes.set_prop_cycle(color=[colour for colour, _ in STYLES])
     for result in results:
         if result.method == LINEAR:
-            RocCurveDisplay.from_predictions(truth, result.probabilities[:, 1], ax=axes, name=result.kind)
+            fpr, tpr, _ = roc_curve(truth, result.probabilities[:, 1])
+            RocCurveDisplay(fpr=fpr, tpr=tpr, roc_auc=result.auc.value, name=result.kind).plot(ax=axes)
     axes.plot([0, 1], [0, 1], "k--", lw=0.9)
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), ncols=2, frameon=False, fontsize=8)
     canvas.dress(axes, "false positive rate", f"true positive rate, {classes[1]}")

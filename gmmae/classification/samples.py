@@ -77,7 +77,8 @@ def load(data: DataConfig, rule: LabelRule) -> Labelled:
         if counts.min() < least:
             raise InputError(
                 f"the {name} set must have {least} or more samples of each class; it has {counts.min()} of "
-                f"{str(classes[counts.argmin()])!r}, of {', '.join(classes)}: labels count as they are written"
+                f"{str(classes[counts.argmin()])!r}, one of {len(classes)} classes, such as {', '.join(classes[:3])}: labels "
+                "count as they are written"
             )
     fitted = parts["training"]
     pairs = [(fitted, parts.get("test", fitted[:0]))]

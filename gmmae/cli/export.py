@@ -1,5 +1,7 @@
 """`gmmae export`."""
 
+from shlex import quote
+
 from gmmae.cli.options import ExportArguments
 from gmmae.config.schema import Config
 from gmmae.export.model_file import LOADER, PLATFORMS, export
@@ -13,7 +15,7 @@ def command(options: ExportArguments, config: Config) -> None:
     export(config, options.run, out)
     lines = [
         f"{out}  {out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",
-        f"    unzip -p {out} load.py > load.py",
-        f"    python -c \"import load; print(load.Model('{out}').about)\"",
+        f"    unzip -p {quote(str(out))} load.py > load.py",
+        f"    python -c {quote(f'import load; print(load.Model({str(out)!r}).about)')}",
     ]
     print_result(out, lines)

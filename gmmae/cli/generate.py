@@ -37,6 +37,8 @@ def command(options: GenerateArguments) -> None:
     claim_output(options.out)
     generators.require_memory(options.count, data.sample_shape, size)
     if options.insert_into is not None:
+        if not data.hu:
+            raise InputError("--insert-into needs a model of nodules in HU; got another data.window: leave it out")
         read_scans(options.insert_into)
     trained = load(options.run)
     if trained.workload.decode is None:
@@ -44,6 +46,8 @@ def command(options: GenerateArguments) -> None:
     known = fingerprint.checked(options.run, fingerprint.load(trained.config))
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
+    if options.insert_into is not None and training.masks is None:
+        raise InputError("--insert-into needs a model of nodules with masks; got none: leave it out, or add masks/ to the data")
     generators.candidates(training, wanted)  # fail before fitting if none matches
     generator = generators.fit(trained, training, validation)
     made = generator.sample(options.count, options.seed, wanted)

@@ -46,7 +46,7 @@ def command(options: PredictArguments, config: Config) -> None:
     may_differ = {*DIVISION, "data.csv", "data.diameter_column"}
     if others := {key for key, value in identity_settings(own).items() if value != settings[key]} - may_differ:
         raise InputError(f"nodules must be cut as those of {run}; got {', '.join(others)} otherwise: leave these options out")
-    out = options.out or run / f"predicted_{options.folder.resolve().stem}"
+    out = options.out or run / f"predicted_{options.folder.resolve().name.removesuffix('.npz')}"
     claim_output(out, CSV)
     model = restore(config, run)
     if losses[0] != model.record.best_val_loss:
@@ -54,7 +54,7 @@ def command(options: PredictArguments, config: Config) -> None:
     nodules = sources.undivided(data)
     columns, rule = nodules.table, LabelRule(*label)
     inputs = samples.inputs(model, nodules, data, blocks, weights.pop("basis"))
-    linear, found, results = LogisticRegression(), {}, []
+    linear, found = LogisticRegression(), {}
     for kind, rows in weights.items():
         if kind in inputs:
             linear.coef_, linear.intercept_, linear.classes_ = rows[:, :-1], rows[:, -1], np.array(classes)
@@ -69,7 +69,7 @@ def command(options: PredictArguments, config: Config) -> None:
     column = None if (named := options.label_column or rule.column) == "category" and data.source == "medmnist" else named
     absent = not options.label_column and column is not None and nodules.column(column) is None
     labels = np.full(len(kinds), "") if absent else samples.labels_of(nodules, rule._replace(column=column))
-    judged = np.flatnonzero(np.isin(labels, classes) & ~fitted)
+    judged, results = np.flatnonzero(np.isin(labels, classes) & ~fitted), []
     truth, groups = np.searchsorted(classes, labels[judged]), columns["group"][judged]
     lines = [
         f"{options.folder}: {_counts(kinds)}; fitted: no test, as the run or its classifiers had the volume or such a patient",
@@ -83,7 +83,8 @@ def command(options: PredictArguments, config: Config) -> None:
         f"{' and '.join(classes)}, so written, and needs each",
     ]
     if len(set(truth)) == len(classes):
-        results = [scored(kind, LINEAR, values[None, judged], truth, groups) for kind, values in found.items()]
+        for kind, values in found.items():
+            results.append(scored(kind, LINEAR, values[None, judged], truth, groups, [np.arange(len(judged))]))
         lines += [tables.text_table(*report.table(results, {})), report.verdict(results, groups, nodules.by)]
     rows = {"name": columns["name"], "group": columns["group"], "split": kinds, "label": labels}
     for kind, values in found.items():

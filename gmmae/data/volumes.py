@@ -243,6 +243,6 @@ def to_density(values: Values, window: tuple[float, float], places: Sequence[str
 
 
 def from_density(density: Values, mass: Real[np.ndarray, " samples"], window: tuple[float, float]) -> Shares:
-    """The values of densities and masses, in the window's unit and clipped to it."""
+    """The values of densities and masses, in the window's unit; they may lie beyond it."""
     low, high = window
     return low + (high - low) * density.astype(np.float64) * np.expand_dims(mass, tuple(range(1, density.ndim)))

@@ -5,10 +5,11 @@ import os
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float32, Int, Int16, Shaped
+from jaxtyping import Float, Float32, Int, Real, Shaped
 from scipy import ndimage
 
 from gmmae.data.extraction.annotations import is_blank
+from gmmae.data.extraction.extract import stored
 from gmmae.data.volumes import Nodules, from_density, make_table, masses, to_density, windowed
 from gmmae.generation import prior as priors
 from gmmae.generation.distance import signed_distance
@@ -64,7 +65,7 @@ DEFAULTS = Options()
 class Generated(NamedTuple):
     """New nodules, with the record of each draw."""
 
-    nodules: Nodules  # in HU (int16), each in the group of its first donor
+    nodules: Nodules  # in the training set's unit, each in the group of its first donor
     nearest: Shaped[np.ndarray, " samples"]  # nearest training nodules, in any symmetry
     distance: Float[np.ndarray, " samples"]  # from these, by `judging.novelty.nearest`
     turn: Int[np.ndarray, " samples"]  # index in `judging.novelty.symmetries`; 0 is the identity
@@ -132,12 +133,14 @@ class Generator(NamedTuple):
                 np.stack([ndimage.affine_transform(v, scale, first, shape, order=1, mode="nearest") for v in drawn[name]])
                 for name in ("texture", "outline")
             )
-            values = to_hu(from_density(density, drawn["mass"], (0.0, 1.0)) + texture, self.window)
+            values = self._in_unit(from_density(density, drawn["mass"], (0.0, 1.0)) + texture)
         turn = rng.integers(len(symmetries(values)), size=count)
         values, outline = (
             np.stack([symmetries(volume[None])[k][0] for volume, k in zip(volumes, turn, strict=True)])
             for volumes in (values, outline)
         )
+        # A small mask may lie between the voxels of another size.
+        mask = (outline > 0) | (outline == outline.max((1, 2, 3), keepdims=True))
         known, first = self.training.table, drawn["shape_donors"][:, 0]
         # Siblings stay on one side of a split.
         table = make_table(
@@ -148,7 +151,7 @@ class Generator(NamedTuple):
             diameter_mm=drawn["diameter_mm"],
         )
         return Generated(
-            Nodules(values, None if self.training.masks is None else (outline > 0).astype(np.uint8), table),
+            Nodules(values, None if self.training.masks is None else mask.astype(np.uint8), table),
             known["name"][drawn["nearest"]],
             drawn["distance"],
             turn,
@@ -175,10 +178,11 @@ class Generator(NamedTuple):
         smooth = from_density(decoded["density"], mass, (0.0, 1.0))
         shares = smooth + options.texture * blend_residual_blocks(self.residuals, patches, weights)
         levels, inside = self.grey_levels[donors], deepest_voxels(outline, voxels)
+        outline = np.where(inside, np.maximum(outline, 1e-6), np.minimum(outline, 0))  # equally deep voxels are divided
         shares = with_grey_levels(shares, levels, inside)
         if options.texture > 0:
             shares = with_spectra(shares, self.spectra[donors], levels, inside)
-        values = to_hu(shares, self.window)
+        values = self._in_unit(shares)
         neighbours = nearest(values, self.training.values, self.window, symmetric=True)
         return {
             **decoded,
@@ -194,6 +198,10 @@ class Generator(NamedTuple):
             "shape_donors": shape_donors,
             "texture_donors": patches,
         }
+
+    def _in_unit(self, shares: Volumes) -> Real[np.ndarray, "samples *volume"]:
+        low, high = self.window
+        return stored(low + (high - low) * np.clip(shares, 0, 1), self.training.values.dtype == np.int16)
 
 
 def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
@@ -275,12 +283,6 @@ def candidates(training: Nodules, options: Options) -> Int[np.ndarray, " allowed
                 "widen it or the others"
             )
     return np.flatnonzero(fits)
-
-
-def to_hu(shares: Volumes, window: Range) -> Int16[np.ndarray, "samples *volume"]:
-    """Shares of the window in HU, clipped to it."""
-    low, high = window
-    return np.rint(low + (high - low) * np.clip(shares, 0, 1)).astype(np.int16)
 
 
 def decode(model: Trained, latent: Float[np.ndarray, "samples latent"]) -> dict[str, np.ndarray]:

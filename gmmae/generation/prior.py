@@ -51,6 +51,8 @@ def draw(
     components = np.empty((len(donors), prior.points.shape[1]))
     of_bands = []
     for start, end in zip(BANDS, (*BANDS[1:], prior.points.shape[1]), strict=True):
+        if start >= prior.points.shape[1]:
+            break  # so few have nothing to give
         if start:
             donors = random_neighbours(prior.points[:, :start], components[:, :start], NEIGHBOURS, 1, rng)[:, 0]
         of_bands.append(donors)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from gmmae.classification.classifiers import BOOSTING, LINEAR, MIN_TO_BOOST, Result, accuracy, compare, macro_auc
+from gmmae.classification.classifiers import BOOSTING, LINEAR, MIN_TO_BOOST, Result, accuracy, compare, macro_auc, scored
 from gmmae.classification.report import verdict
 from gmmae.classification.samples import Labelled
 from gmmae.data.grouped import Estimate
@@ -25,6 +25,12 @@ def test_scores_are_those_of_scikit_learn(classes):
     expected = roc_auc_score(truth, found[:, 1] if classes == 2 else found, multi_class="ovr")
     assert macro_auc(found, truth, once) == pytest.approx(expected)
     assert accuracy(found, truth, once) == pytest.approx(accuracy_score(truth, found.argmax(1)))
+
+
+def test_probabilities_of_two_classifiers_are_not_compared():
+    found, parts = np.array([0.1, 0.2, 0.8, 0.9]), [np.array([0, 1]), np.array([2, 3])]
+    result = scored("", "", np.stack([1 - found, found], 1)[None], np.array([0, 1, 0, 1]), [*"abcd"], parts)
+    assert result.auc.value == 1
 
 
 def test_intervals_resample_patients():

@@ -87,7 +87,7 @@ class Written(NamedTuple):
 
 
 def write_tables(folder: Path, table: Table, scans: Mapping[str, Written]) -> None:
-    """Writes the annotations, the boxes and the record of the scans. All lines of the old table are kept."""
+    """Writes the annotations, the boxes and the record of the scans. All old lines on these are kept."""
     columns = dict.fromkeys((*table.columns, "category", "patient", "inserted"))
     lines: list[Mapping[str, object]] = []
     images: list[dict[str, object]] = []

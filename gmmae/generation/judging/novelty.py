@@ -35,7 +35,7 @@ class Novelty(NamedTuple):
 
     nn: Estimate  # ratio of the medians
     nn_symmetric: Estimate  # ratio of the medians over all symmetries, which finds flipped and rotated copies
-    copies: float  # share of nodules nearer to the training set than `copy_distance` in any symmetry; .01 for new patients
+    copies: float  # share of nodules nearer to the training set than `copy_distance` in any symmetry
     copy_distance: float  # the 1st percentile of the held-out nodules' distances
     nearest_distance: dict[str, float]  # of each generated nodule in any symmetry, also of those not compared
 

@@ -10,7 +10,7 @@ from gmmae.data.grouped import FEW_GROUPS
 from gmmae.generation.judging import figures
 from gmmae.generation.judging.features import CT_WINDOW, IS_COPIED, NAMES
 from gmmae.generation.judging.judge import Judgement
-from gmmae.generation.judging.novelty import symmetries
+from gmmae.generation.judging.novelty import COPY_PERCENTILE, symmetries
 from gmmae.plotting import canvas, document, tables
 from gmmae.plotting.tables import literal
 from gmmae.system.files import whole_folder, write_text
@@ -86,6 +86,7 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
 
 def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Columns and rows of the values: generated, real, and perfect ones."""
+    n = len(judgement.given[0].names)  # of these the limit of copies is a percentile; below it is the mean share of others
     both, novelty, number = (judgement.generated, judgement.real_vs_real), judgement.novelty, "{:.2f}".format
     rows = [
         ("C2ST, AUC", *(one.c2st.text(number) for one in both), "0.5"),
@@ -98,7 +99,7 @@ def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
         rows += [
             ("novelty NN", novelty.nn.text(number), "1", "1; copies: 0"),
             ("novelty NNsym", novelty.nn_symmetric.text(number), "1", "1; copies: 0"),
-            ("copies", f"{novelty.copies:.1%}", "1.0%", "1 %"),
+            ("copies", f"{novelty.copies:.1%}", "–", f"{(1 + COPY_PERCENTILE / 100 * (n - 1)) / (n + 1):.1%}"),
         ]
     return ("value", "generated", "real", "perfect"), rows
 

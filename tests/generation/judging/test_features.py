@@ -36,6 +36,7 @@ def test_a_ball():
     alike(found, 0.02, volume=4 / 3 * np.pi * 8**3 / 24**3)  # a ball of voxels is not quite round
     alike(found, 0.01, gyration=1)
     alike(found, 0.03, sphericity=1)
+    assert np.isfinite([*one(volume(ball(4, 1))).values()]).all()
 
 
 def test_a_box_beside_the_centre():
