@@ -132,8 +132,8 @@ def choose(
 def macro_auc(probabilities: Probabilities, truth: Int[np.ndarray, " samples"], weight: Weights) -> np.ndarray:
     """The AUC of two classes, or the mean AUC of each of more classes against the rest, as MedMNIST defines it."""
     n = probabilities.shape[1]
-    first = 1 if n == 2 else 0  # the area of the other of two classes is the same
-    return np.mean([grouped.auc(probabilities[:, i], truth == i, weight) for i in range(first, n)], axis=0)
+    # The area of the other of two classes is the same.
+    return np.mean([grouped.auc(probabilities[:, i], truth == i, weight) for i in range(n == 2, n)], axis=0)
 
 
 def accuracy(probabilities: Probabilities, truth: Int[np.ndarray, " samples"], weight: Weights) -> np.ndarray:

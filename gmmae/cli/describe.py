@@ -4,6 +4,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,7 @@ def command(options: DescribeArguments, config: Config) -> None:
     model = restore(config, options.run)
     with whole_folder(options.out, mark=NPZ) as place:
         summary = _describe(model, data, cubes, options.refine, place)
-    files = [f"{'':<12} {options.out / name}" for name in (NPZ, CSV, TABLE, FOLDER, PICTURE)]
+    files = (options.out / name for name in (NPZ, CSV, TABLE, FOLDER, PICTURE))
     print_result(options.out, [*cubes.notes, summary, *files])
 
 
@@ -118,7 +119,7 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     places = {"paths": cubes.paths, "centre_mm": cubes.centres_mm, "edge_mm": table["edge_mm"]}
     np.savez(out / NPZ, allow_pickle=False, names=names, **places, **found)
     axes = "xyz"[: found["means_mm"].shape[-1]]
-    pairs = [(i, j) for i in range(len(axes)) for j in range(i, len(axes))]
+    pairs = [*combinations_with_replacement(range(len(axes)), 2)]
     components = [
         {"name": name, "component": k, "weight": f"{weight:.6g}"}
         | {f"{axis}_mm": f"{found['means_mm'][n, k, i]:.6g}" for i, axis in enumerate(axes)}

@@ -15,8 +15,8 @@ def signed_distance(
     >>> signed_distance(np.array([False, True, True, False])).tolist()
     [-0.5, 0.5, 0.5, -0.5]
     """
-    sampling = np.broadcast_to(spacing, mask.ndim)
-    if mask.all() or not mask.any():
-        return np.full(mask.shape, 0.5 if mask.any() else -0.5) * np.max(sampling * mask.shape)
+    sampling, half = np.broadcast_to(spacing, mask.ndim), np.where(mask, 0.5, -0.5)
+    if np.ptp(half) == 0:
+        return half * np.max(sampling * mask.shape)
     inside, outside = (np.asarray(ndimage.distance_transform_edt(part, sampling)) for part in (mask, ~mask))
-    return inside - outside - np.where(mask, 0.5, -0.5) * sampling.min()
+    return inside - outside - half * sampling.min()

@@ -1,6 +1,5 @@
 """Generated nodules as a folder of cubes: volumes, masks, and a CSV with the record of each nodule."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from gmmae.data import writing
 from gmmae.data.volumes import Nodules, own_columns
 from gmmae.generation.generator import Generated
+from gmmae.system.files import csv_text, write_text
 
 DONORS = "donors.csv"
 COLUMNS = {
@@ -40,23 +40,11 @@ def write(generated: Generated, training: Nodules, out: Path, run: str, seed: in
         for folder, values in volumes.items():
             writing.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
-        rows.append(
-            [
-                file,
-                groups[i],
-                categories[i],
-                f"{nodules.diameter_mm[i]:.6f}",
-                run,
-                seed,
-                generated.nearest[i],
-                f"{generated.distance[i]:.6f}",
-                generated.turn[i],
-                *donors,
-            ]
-        )
+        size, apart = f"{nodules.diameter_mm[i]:.6f}", f"{generated.distance[i]:.6f}"
+        cells = (file, groups[i], categories[i], size, run, seed, generated.nearest[i], apart, generated.turn[i], *donors)
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
     used = np.isin(training.table["name"], [*generated.shape_donors.ravel(), *generated.texture_donors.ravel()])
     columns = {"name": training.table["name"], **own_columns(training.table, ("name",))}
-    known = [columns, *zip(*(column[used] for column in columns.values()), strict=True)]
-    for name, table in (("nodules.csv", [COLUMNS, *rows]), (DONORS, known)):
-        with (out / name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(table)
+    known = [{name: column[i] for name, column in columns.items()} for i in np.flatnonzero(used)]
+    write_text(out / "nodules.csv", csv_text(rows, COLUMNS))
+    write_text(out / DONORS, csv_text(known, columns))

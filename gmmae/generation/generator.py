@@ -136,8 +136,7 @@ class Generator(NamedTuple):
             values = self._in_unit(from_density(density, drawn["mass"], (0.0, 1.0)) + texture)
         turn = rng.integers(len(symmetries(values)), size=count)
         values, outline = (
-            np.stack([symmetries(volume[None])[k][0] for volume, k in zip(volumes, turn, strict=True)])
-            for volumes in (values, outline)
+            np.stack([turned[k][i] for i, k in enumerate(turn)]) for turned in map(symmetries, (values, outline))
         )
         # A small mask may lie between the voxels of another size.
         mask = (outline > 0) | (outline == outline.max((1, 2, 3), keepdims=True))

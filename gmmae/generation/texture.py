@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.stats import rankdata
 
 Volumes = Float[np.ndarray, "samples *volume"]
 Masks = Bool[np.ndarray, "samples *volume"]
@@ -52,7 +53,7 @@ def grey_levels(values: Volumes, masks: Masks) -> Levels:
 def deepest_voxels(outline: Volumes, voxels: Int[np.ndarray, " samples"]) -> Masks:
     """The `voxels` of each outline (signed distances, positive inside) that lie deepest."""
     flat = outline.reshape(len(outline), -1)
-    return (_ranks(flat) >= flat.shape[1] - voxels[:, None]).reshape(outline.shape)
+    return (rankdata(flat, "ordinal", axis=1) > flat.shape[1] - voxels[:, None]).reshape(outline.shape)
 
 
 def with_grey_levels(
@@ -67,8 +68,4 @@ def with_grey_levels(
     """
     flat = values.reshape(len(values), -1)
     above = inside.reshape(flat.shape) * (np.ptp(flat, axis=1, keepdims=True) + 1)
-    return np.take_along_axis(levels, _ranks(flat + above), axis=1).reshape(values.shape)
-
-
-def _ranks(flat: Float[np.ndarray, "samples voxels"]) -> Int[np.ndarray, "samples voxels"]:
-    return np.argsort(np.argsort(flat, axis=1, kind="stable"), axis=1)
+    return np.take_along_axis(levels, rankdata(flat + above, "ordinal", axis=1) - 1, axis=1).reshape(values.shape)

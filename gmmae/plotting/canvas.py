@@ -46,7 +46,7 @@ def plain(value: int | float, digits: int = 3) -> str:
 
 def blank(height: float, title: str) -> Figure:
     """Creates a figure of a height in inches."""
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     if title:
         figure.suptitle(textwrap.fill(title, round(12.5 * WIDTH)), fontsize=10)
     return figure

@@ -138,7 +138,7 @@ def segmentations(
     """
     headings = ["image", "truth", *predictions]
     rows, columns = len(images), len(headings)
-    figure = Figure(figsize=(1.15 * columns + 0.1, 1.15 * rows + 0.65), dpi=canvas.DPI, layout="constrained")
+    figure = Figure(figsize=(1.15 * columns + 0.1, 1.15 * rows + 0.65), layout="constrained")
     if title:
         figure.suptitle(title, fontsize=8)
     grid = figure.subplots(rows, columns, squeeze=False, subplot_kw={"xticks": [], "yticks": []})

@@ -71,7 +71,7 @@ def as_nodule(nodules: Nodules, index: int) -> Nodule:
     # Beyond the cube's faces domes close the nodule.
     distance_mm = np.maximum(-signed_distance(inside, voxel_mm), -0.5 * voxel_mm * max(inside.shape))
     extended = np.pad(distance_mm, pad, mode="edge")
-    beyond_mm = ndimage.distance_transform_edt(np.pad(np.zeros(inside.shape), pad, constant_values=1), [voxel_mm] * 3)
+    beyond_mm = ndimage.distance_transform_edt(np.pad(np.zeros(inside.shape), pad, constant_values=1), voxel_mm)
     extended += np.where(extended < 0, DOME_SLOPE, 1.0) * beyond_mm
     return Nodule(np.pad(values.astype(float), pad, mode="edge"), extended, voxel_mm, diameter_mm, wall)
 

@@ -36,9 +36,8 @@ class Lungs(NamedTuple):
 
     def depth_at(self, index: Points) -> Float[np.ndarray, "*points"]:
         """The distance to the pleura at voxel indices (z, y, x), in mm."""
-        blocks = (np.atleast_2d(index) + 0.5) / self.step - 0.5
-        depth = ndimage.map_coordinates(self.depth_mm, np.moveaxis(blocks, -1, 0), order=1, mode="nearest")
-        return np.reshape(depth, index.shape[:-1])
+        blocks = (index.reshape(-1, 3) + 0.5) / self.step - 0.5
+        return ndimage.map_coordinates(self.depth_mm, blocks.T, order=1, mode="nearest").reshape(index.shape[:-1])
 
 
 def find_lungs(voxels: Voxels, frame: sitk.Image) -> Lungs:

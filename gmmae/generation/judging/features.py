@@ -60,9 +60,9 @@ def features(
       and neighbours along all axes in both orders.
     """
     shape = values.shape[1:]
-    from_centre = np.meshgrid(*(np.arange(n) - (n - 1) / 2 for n in shape), indexing="ij")
+    from_centre = np.moveaxis(np.indices(shape), 0, -1) - (np.array(shape) - 1) / 2
     longest = max(shape)
-    shell = np.minimum(np.linalg.norm(from_centre, axis=0) * 8 / longest, 3).astype(int)
+    shell = np.minimum(np.linalg.norm(from_centre, axis=-1) * 8 / longest, 3).astype(int)
     taper = np.prod(np.meshgrid(*(np.hanning(n + 2)[1:-1] for n in shape), indexing="ij"), axis=0)
     cycles = np.linalg.norm(np.meshgrid(*map(np.fft.fftfreq, shape), indexing="ij"), axis=0)
     band = np.digitize(cycles, (1 / 6, 1 / 3)).ravel()
@@ -74,7 +74,7 @@ def features(
         # a constant volume
         mask = mask if mask.any() else np.ones_like(mask)
         mean, sd = hu.mean(), hu.std()
-        points = np.stack(from_centre, axis=-1)[mask]
+        points = from_centre[mask]
         smooth = ndimage.gaussian_filter(np.pad(mask, 3).astype(np.float32), 0.5)
         area = np.linalg.norm(np.gradient(smooth), axis=0).sum(dtype=np.float64)
         # A voxel's own second moment is 1/12, so a mask of one voxel is a cube.

@@ -65,7 +65,7 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
             shown = np.argsort(distance, kind="stable")[np.linspace(0, len(distance) - 1, PAIRS).round().astype(int)]
             _, made, training = judgement.given
             assert training is not None
-            turned = [symmetries(made.values[[i]])[turn[i]] for i in shown]
+            turned = [symmetries(made.values)[turn[i]][[i]] for i in shown]
             volumes, titles = np.concatenate([*turned, training.values[index[shown]]]), [f"{distance[i]:.3f}" for i in shown]
             slices = volumes[:, volumes.shape[1] // 2]
             drawing = figures.sheet(slices, judgement.window, ("generated", "training"), titles)
@@ -106,7 +106,7 @@ def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 def lines(judgement: Judgement, notes: Sequence[str] = ()) -> list[str]:
     """A summary for the terminal; `notes` are further remarks."""
-    return [_counts(judgement), *tables.text_table(*table(judgement)).splitlines(), *_remarks(judgement), *notes]
+    return [_counts(judgement), tables.text_table(*table(judgement)), *_remarks(judgement), *notes]
 
 
 def _counts(judgement: Judgement) -> str:
