@@ -62,9 +62,10 @@ def _checked_later(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
         return None
 
     def value(words: list[str]) -> object:
-        with suppress(ValueError):
-            if "" not in words:  # which would be the current folder
-                return spec.instance_from_str(words)
+        for these in (words, [word.capitalize() if word in ("true", "false") else word for word in words]):
+            with suppress(ValueError):
+                if "" not in words:  # which would be the current folder
+                    return spec.instance_from_str(these)
         return words[0] if len(words) == 1 else words
 
     return replace(spec, instance_from_str=value, choices=None)
@@ -117,7 +118,11 @@ def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) 
     path, workload = _file_and_workload(arguments, "--workload", TrainArguments.config)
     run = configuration.default({}, workload) if path is None else configuration.read_config(path, workload)
     parsed = parse(kind(config=path and str(path), run=_typed(run)), arguments, prog)
-    return parsed, _plain(parsed.run, run.workload), (path or Path(run.workload)).stem
+    return parsed, _plain(parsed.run, run.workload), _name(path, run.workload)
+
+
+def _name(path: Path | None, workload: str) -> str:
+    return workload if path is None and not registry.is_file(workload) else (path or Path(workload)).stem
 
 
 def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T, Config]:
@@ -170,7 +175,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> tuple[SweepConfig, Path,
     sweep = SweepConfig(run=configuration.default({}, workload)) if path is None else read_sweep(path, workload)
     parsed = parse(SweepArguments(config=path and str(path), sweep=replace(sweep, run=_typed(sweep.run))), arguments, prog)
     sweep = replace(parsed.sweep, run=absolute(_plain(parsed.sweep.run, sweep.run.workload)))
-    workdir = parsed.workdir or Path("runs") / (path or Path(sweep.run.workload)).stem
+    workdir = parsed.workdir or Path("runs") / _name(path, sweep.run.workload)
     return sweep, workdir, parsed.dry_run, parsed.retry, parsed.verbose
 
 

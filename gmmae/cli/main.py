@@ -78,11 +78,13 @@ COMMANDS = {command.name: command for commands in GROUPS.values() for command in
 
 def dispatch(arguments: Sequence[str]) -> int:
     """Runs the command that the first words name, or lists them all by group."""
+    words = [word for word in arguments if word not in ("-h", "--help")]
+    if words[:1] != list(arguments[:1]):  # help of a command whose name follows
+        arguments = [*words, "--help"]
     for length in (1, 2):
         name = " ".join(arguments[:length])
         if name in COMMANDS:
             return COMMANDS[name](arguments[length:], f"gmmae {name}")
-    words = [word for word in arguments if word not in ("-h", "--help")]
     if words not in ([], ["data"]):
         given = " ".join(words[: 1 + (words[0] == "data")])
         raise InputError(f"the command after 'gmmae' must be one of {', '.join(COMMANDS)}; got {given!r}")

@@ -7,6 +7,7 @@ whose fields and sections stand beside those of `Config` in files and on the com
 import dataclasses
 import json
 import os
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -192,7 +193,12 @@ class Config(Section):
         settings = {}
         for key, item, value in leaves(self):  # a workload's settings may be no Section
             unknown = partial(require, False, key, "text, a number, true, false, or a list of them, as in TOML")
-            json.dumps(fitted := checked_value(key, value, item.type), default=unknown)
+            text = json.dumps(fitted := checked_value(key, value, item.type), default=unknown)
+            if isinstance(fitted, tuple | list | dict):
+                try:
+                    tomllib.loads(f"list = {text}")
+                except ValueError:
+                    unknown(value)
             if repr(fitted) != repr(value):  # such as 3 as the default of a float, which a file gives back as 3.0
                 settings[key] = fitted
         if settings:
@@ -243,8 +249,12 @@ def replaced(section: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 an
 
 def absolute(config: Config) -> Config:
     """Its paths do not depend on the current folder."""
+
+    def full(path: Any) -> Any:  # noqa: ANN401
+        return tuple(map(full, path)) if isinstance(path, tuple | list) else os.path.abspath(os.path.expanduser(path))
+
     paths = {key: value for key, item, value in leaves(config) if value and marked(item, PATH)}
-    return replaced(config, {key: os.path.abspath(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
+    return replaced(config, {key: full(path) for key, path in paths.items() if path not in ("auto", "on", "off")})
 
 
 def leaves(

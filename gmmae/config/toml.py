@@ -31,7 +31,7 @@ def read_table(path: Path) -> dict[str, Any]:
     """The table of a TOML file."""
     text = ""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         return tomllib.loads(text)
     except OSError as error:
         raise InputError(f"{path} must be a readable file; got {error.strerror}: name another") from error
@@ -87,5 +87,5 @@ def to_toml(config: Any) -> str:
     sections: dict[str, list[str]] = {"": []}
     for key, value in flatten(config):
         section, _, name = key.rpartition(".")
-        sections.setdefault(section, []).append(f"{name} = {_text(value)}")
+        sections.setdefault(section, []).append(f"{name if name.isascii() else _text(name)} = {_text(value)}")
     return "\n\n".join("\n".join([f"[{name}]"] * bool(name) + lines) for name, lines in sections.items()) + "\n"

@@ -90,7 +90,7 @@ def _validation_block(
     setup: TrainSetup, start: TrainState, count: int, _: TimingConfig, fetcher: Fetcher
 ) -> Callable[[], float]:
     sharers = setup.eval_plan.sharers
-    sized = setup._replace(eval_plan=BatchPlan(count, min(count, preparation.EVAL_DEVICE_BATCH * sharers), sharers))
+    sized = setup._replace(eval_plan=BatchPlan(count, min(count, preparation.eval_batch(setup.config) * sharers), sharers))
     params = setup.devices.replicate(start.params)
     evaluate = programs.validation(sized, params, fetcher)
 

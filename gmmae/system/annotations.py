@@ -84,11 +84,11 @@ def fitted(value: Any, kind: Any, finite: bool = True) -> Any:  # noqa: ANN401, 
         fits = (type(value), value) in [(type(part), part) for part in parts]
     elif origin in (tuple, list):
         fits, kinds = isinstance(value, list | tuple), parts
-        if origin is list or ... in parts:
-            kinds = parts[:1] * len(value)
+        if origin is list or not parts or ... in parts:
+            kinds = (parts or (Any,))[:1] * len(value)
         value = origin(fit(each, part) for each, part in zip(value, kinds, strict=True))
     elif origin is dict:
-        fits, value = isinstance(value, dict), {key: fit(each, parts[1]) for key, each in dict(value).items()}
+        fits, value = isinstance(value, dict), {key: fit(each, (parts or (Any, Any))[1]) for key, each in dict(value).items()}
     elif origin is NoneType:
         fits, value = value in (None, "none"), None
     elif origin in (str, Path):

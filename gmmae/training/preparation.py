@@ -147,9 +147,14 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
         **_of_stage(
             strategy.stages[0], plan_batches(samples, strategy.stages[0].batch, strategy_devices), config, devices, workload
         ),
-        eval_plan=BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers),
+        eval_plan=BatchPlan(validation, min(validation, eval_batch(config) * sharers), sharers),
         cache=cache,
     )
+
+
+def eval_batch(config: Config) -> int:
+    """The most samples of a device in a validation."""
+    return min(EVAL_DEVICE_BATCH, config.parallel.micro_batch_size or EVAL_DEVICE_BATCH)
 
 
 def setups_by_stage(setup: TrainSetup) -> list[TrainSetup]:
@@ -211,11 +216,12 @@ def initial_state(setup: TrainSetup) -> TrainState:
         data = setup.data.train, setup.data.validation
         builds = (lambda: setup.workload, partial(workload_on, setup.devices, config))
         programs = (jax.jit(partial(contract.values, build()), compiler_options=options) for build in builds)
+        most = max(2, min(contract.SAMPLES, config.optim.batch_size, eval_batch(config)))  # that memory is known to hold
         key = config.precision, workload_key(config)
 
         def check() -> None:
             with jax.enable_x64(config.precision == "float64"), jax.default_matmul_precision("highest"):
-                contract.require_independence(programs, start.params, data, partial(cast, config), config.workload, key)
+                contract.require_independence(programs, start.params, data, partial(cast, config), config.workload, key, most)
 
         setup.cache.once(("contract", key), check)
     return start

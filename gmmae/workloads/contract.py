@@ -7,7 +7,7 @@ JAX's folder of compiled programs remembers.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,6 +49,8 @@ def values(workload: Workload, params: Params, samples: Samples, keys: Array | N
     """Loss and metrics by name, one value for each sample; with keys, as in training, only the loss."""
     of_samples = losses(workload, params, samples, keys)
     metrics = workload.metrics(params, samples) if keys is None else {}
+    if not isinstance(metrics, Mapping):
+        raise WorkloadError(f"metrics of a workload must return arrays by name; got {type(metrics).__name__}")
     if len({re.sub(r"[^\w./-]", "_", name) for name in metrics}) < len(metrics):
         names = ", ".join(map(repr, metrics))
         raise WorkloadError(
@@ -110,20 +112,22 @@ def require_independence(
     cast: Callable[[Samples], Samples],
     name: str,
     key: Hashable,
+    most: int = SAMPLES,
 ) -> None:
     """Refuses a workload whose values of a sample depend on other samples, their order or number, or on `load`.
 
     The jitted `programs` are `(params, samples, keys) -> {name: one value a sample}`: the run's, and that of a workload whose
-    `load` is not called, as in `gmmae.load`. All that the values follow from is in `name` and `key`.
+    `load` is not called, as in `gmmae.load`. All that the values follow from is in `name` and `key`. They compute
+    `most` samples at once.
     """
     forms = [form(one_sample(samples)) for samples in data]
-    seen = registry.file_hash(name), key, forms, jax.__version__
+    seen = registry.file_hash(name), key, most, forms, jax.__version__
     folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    # The 3 is the version of this check.
-    marker = os.path.join(folder or os.devnull, f"contract-3-{hashlib.sha256(repr(seen).encode()).hexdigest()}")
+    # The 4 is the version of this check.
+    marker = os.path.join(folder or os.devnull, f"contract-4-{hashlib.sha256(repr(seen).encode()).hexdigest()}")
     if os.path.exists(marker):
         return
-    train, validation = (cast(spread(samples, SAMPLES)) for samples in data)
+    train, validation = (cast(spread(samples, most)) for samples in data)
     program, anew = programs
     batches = [(train, jax.random.split(jax.random.key(0), count(train))), (validation, None)]
     try:

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -25,6 +25,12 @@ BLANK = {"", "none", "nan"}
 """What a table without a name gives."""
 
 SOURCE_HASH, OWN_FILES = "__gmmae_source_hash__", "__gmmae_own_files__"
+
+OPTIONS = {
+    *("config", "help", "workdir", "clusters", "devices", "scale_compute", "run", "runs", "folder", "files", "out", "split"),
+    *("refine", "blocks", "seeds", "label_column", "label_at_most", "label_at_least"),
+}
+"""Options of commands that take a configuration too."""
 
 OWNERS: dict[str, str] = {}
 """The files of the strategies that are not gmmae's."""
@@ -57,7 +63,7 @@ def load(name: str) -> ModuleType:
             raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {attribute}")
     if not (isinstance(module.Config, type) and dataclasses.is_dataclass(module.Config)):
         raise WorkloadError(f"workload must have a dataclass as its Config; got {module.Config!r} in {name}")
-    taken = {*Config.__annotations__, "config", "help", "workdir"}
+    taken = {*Config.__annotations__, *OPTIONS}
     fields = dataclasses.fields(module.Config)
     if wrong := [item.name for item in fields if item.name in taken or item.default is item.default_factory]:
         raise WorkloadError(
@@ -118,7 +124,11 @@ def _from_name(name: str) -> ModuleType:
         sys.path.append(os.getcwd())
     try:
         spec = importlib.util.find_spec(name)
-    except (ModuleNotFoundError, ValueError):
+    except ModuleNotFoundError as error:
+        if not name.startswith(error.name or "\0"):  # a package that one on the way imports
+            raise
+        spec = None
+    except ValueError:
         spec = None
     if spec is None:
         raise WorkloadError(
@@ -136,7 +146,7 @@ def file_hash(name: str) -> str:
     if SOURCE_HASH in module.__dict__:
         return module.__dict__[SOURCE_HASH]
     file = Path(module.__file__)
-    return _digest_of(sorted(file.parent.rglob("*.py")) if "." in name else _own_files(file))
+    return _digest_of([file, *sorted(file.parent.rglob("*.py"))] if "." in name else _own_files(file))
 
 
 def _digest_of(files: list[Path]) -> str:
@@ -208,6 +218,10 @@ def _checked(load_data: Callable[[], Splits], config: Config) -> Splits:
         columns = {f"columns, {key!r},": {split: values} for key, values in (data.columns or {}).get(split, {}).items()}
         of_each = {"names": data.names, "groups": data.groups, "origins": data.origins, **columns}
         for words, of_samples in of_each.items():
+            if not isinstance(of_samples, Mapping | None):
+                raise WorkloadError(
+                    f"{words} of a workload must be by split, {{'train': …}}; got {type(of_samples).__name__} in {name}"
+                )
             if of_samples is not None and (given := len(of_samples.get(split, ()))) != samples:
                 raise WorkloadError(
                     f"{words} of a workload must be as many as its samples; got {given} for {samples} {split} samples of {name}"

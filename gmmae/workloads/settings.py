@@ -92,8 +92,8 @@ class SegmentationConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         step = 2 ** (len(self.model.features) - 1)
-        if self.data.shape % step:
+        if self.data.shape % step or (self.data.shape == step and not self.model.groups):  # a norm of one voxel is 0
             raise ConfigError(
-                f"data.shape must be a multiple of {step} for {len(self.model.features)} stages of model.features; got "
-                f"{self.data.shape}: change either"
+                f"data.shape must be a multiple of {step} for {len(self.model.features)} stages of model.features, and larger "
+                f"without model.groups; got {self.data.shape}: change either"
             )

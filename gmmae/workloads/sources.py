@@ -118,7 +118,7 @@ def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples
     if is_source(samples):
         return samples if isinstance(samples, CheckedSource) else CheckedSource(samples, name, int_bytes)
     require_numbers(jax.tree.leaves(samples), name, int_bytes)
-    return samples
+    return jax.tree.map(np.asanyarray, samples)  # a column of a table has an index of its own
 
 
 def require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> None:

@@ -126,6 +126,7 @@ BROKEN = {
     "complex losses": ("def losses(p, s, keys): return s['x'] @ p['w'] + 1j", "complex64"),
     "a complex metric": ("def metrics(p, s): return {'phase': s['y'] * 1j}", "complex64"),
     "metrics of one name for TensorBoard": ("def metrics(p, s): return {'y<1': s['y'], 'y>1': s['y']}", "'y<1', 'y>1'"),
+    "no metrics": ("def metrics(p, s): return None", "NoneType"),
     "a metric in two lines": ("def metrics(p, s): return {'recall\\nof 1': s['y']}", "one line"),
     "complex parameters": (PARAMS.format("'c': jnp.zeros(3, complex)"), "complex64 3 for c"),
     "integer parameters": (PARAMS.format("'n': jnp.zeros(3, int)"), "int32 3 for n"),
@@ -163,11 +164,15 @@ BROKEN = {
     "no settings": ("del Config", "no Config"),
     "settings of another kind": ("Config = dict", "<class 'dict'>"),
     "a key of every run": ("@dataclass\nclass Config: seed: int = 4", "seed"),
-    "an option of the command": ("@dataclass\nclass Config: workdir: int = 4", "workdir"),
+    "an option of a command": ("@dataclass\nclass Config: split: int = 4", "split"),
     "no default": ("@dataclass\nclass Config: depth: int", "depth"),
     "an infinite default": ("@dataclass\nclass Config: limit: float = float('inf')", "limit must be a number; got inf"),
     "a default of another type": ("@dataclass\nclass Config: sizes: list[int] = None", "sizes must be a list"),
     "a default that TOML lacks": ("@dataclass\nclass Config: phase: complex = 1j", "phase must be text, a number"),
+    "a list that TOML lacks": (
+        "@dataclass\nclass Config: ends: tuple[int | None, ...] = (None, 3)",
+        "ends must be text, a number",
+    ),
     "one loss": ("def losses(p, s, keys): return s['x'].sum()", "float32 of shape ()"),
     "a metric of another shape": ("def metrics(p, s): return {'x': s['x']}", "'x' of a workload"),
     "a metric called loss": ("def metrics(p, s): return {'loss': s['y']}", "'loss'"),
@@ -189,6 +194,7 @@ BROKEN = {
         "def splits(): return Splits(x, -x, groups={'train': [*range(11), None], 'validation': [*range(12, 24)]})",
         "blank one among the train samples",
     ),
+    "names of no split": ("def splits(): return Splits(x, x, names=[*range(12)])", "names of a workload must be by split"),
     "names of one split": ("def splits(): return Splits(x, x[:5], names={'train': list('abcdefghijkl')})", "names"),
 }
 

@@ -58,7 +58,9 @@ def test_a_workload_that_exits_is_refused(path, capsys, change):
 
 def test_a_workload_is_a_module_of_the_current_folder_or_a_file_by_its_whole_path(path):
     config, workdir = parse_train(["--workload", "own.mine", "--size", "3"], "train.py")
-    assert (config.workload, config.settings.size, str(workdir)) == ("own.mine", 3, "runs/own")
+    assert (config.workload, config.settings.size, str(workdir)) == ("own.mine", 3, "runs/own.mine")
+    path.with_name("other.py").write_text(f"{TEXT}\n")
+    assert registry.file_hash("own.mine") != registry.file_hash("own.other")
     config, _ = parse_train(["--workload", "own/mine.py"], "train.py")
     assert config.workload == str(path)
     registry.build(config)  # loads nothing
