@@ -28,7 +28,7 @@ from gmmae.data.settings import Cache, Crop, DataConfig
 from gmmae.sweep.grid import Clusters, Counts
 
 BATCH = between(1, 10**9)
-Batches = Annotated[tuple[int, ...], Rule(f"numbers of {BATCH.words}", lambda batches: all(map(BATCH.holds, batches)))]
+Batches = tuple[Annotated[int, BATCH], ...]
 Limits = Annotated[tuple[float, float], Rule("in order", lambda limits: limits[0] <= limits[1])]
 OddWidth = Annotated[int, Rule("an odd number of 1 to 10001", lambda width: width in range(1, 10_002, 2))]
 Size = Annotated[int, between(4, 512)] | Literal["auto"]

@@ -45,10 +45,6 @@ TOGETHER = ("stop.", "parallel.", "checkpoint.", "log.")
 """By these processes decide when to do something together, such as to wait for a checkpoint."""
 
 
-class StartError(InputError):
-    """The processes did not start together."""
-
-
 class DisagreementError(InputError):
     """The processes differ, and would average gradients of different runs."""
 
@@ -200,7 +196,7 @@ def _meet(place: Place, asked: DistributedConfig) -> _Several:
     def end_late() -> None:
         os._exit(
             report(
-                StartError(
+                InputError(
                     f"all {place.num_processes} processes must start within distributed.start_timeout_s, "
                     f"{asked.start_timeout_s:g} s, and reach process 0 at {place.coordinator}; got fewer: start them all, with "
                     "the same coordinator and distributed.num_processes, each with another distributed.process_id"
@@ -232,7 +228,7 @@ def _meet(place: Place, asked: DistributedConfig) -> _Several:
             coordinator_bind_address=None if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ else f"{bind_host(host)}:{port}",
         )
     except RuntimeError as error:
-        raise StartError(
+        raise InputError(
             f"distributed.coordinator must be an address where process 0 can listen; got {place.coordinator} "
             f"({str(error).splitlines()[0]}): give another port"
         ) from error

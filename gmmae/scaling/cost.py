@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 
 from gmmae.config import toml
-from gmmae.config.rules import PositiveFloat, PositiveInt, Rule, Section, checked_value
+from gmmae.config.rules import NonNegativeFloat, PositiveFloat, PositiveInt, Rule, Section, checked_value
 from gmmae.system.errors import InputError
 
 Collective = Literal["ring", "tree", "fastest"]
@@ -39,8 +39,6 @@ def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
     return 2 * levels * (alpha_s + size_bytes / beta_bytes_per_s)
 
 
-Seconds = Annotated[float, Rule("at least 0, in seconds", lambda seconds: seconds >= 0)]
-Bandwidth = Annotated[float, Rule("positive, in bytes per second", lambda bandwidth: bandwidth > 0)]
 Price = Annotated[
     str,
     Rule(
@@ -60,13 +58,13 @@ class Cluster(Section):
     name: str  # what tables call it
     device: str  # the device, in words
     devices_per_node: PositiveInt  # devices used on each node
-    alpha_intra_s: Seconds  # latency of a message between devices of a node
-    beta_intra_bytes_per_s: Bandwidth  # bandwidth between them, in one direction
+    alpha_intra_s: NonNegativeFloat  # latency of a message between devices of a node
+    beta_intra_bytes_per_s: PositiveFloat  # bandwidth between them, in one direction
     # Latency of a message between nodes; none: the link is unknown, and only the devices of one node can be projected to.
-    alpha_inter_s: Seconds | None = None
-    beta_inter_bytes_per_s: Bandwidth | None = None  # bandwidth of a node's link, in one direction
+    alpha_inter_s: NonNegativeFloat | None = None
+    beta_inter_bytes_per_s: PositiveFloat | None = None  # bandwidth of a node's link, in one direction
     # A training step of reference_batch samples on one device; 0: times are taken as measured.
-    reference_step_s: Seconds = 0.0
+    reference_step_s: NonNegativeFloat = 0.0
     reference_batch: PositiveInt = 32  # samples of that step
     collective: Collective = "fastest"  # the all-reduce: ring, tree, or whichever of the two takes less time
     price_per_device_hour: Price | None = None  # currency and amount, such as "USD 2.50"; none: no cost is stated
@@ -162,13 +160,13 @@ def _digits(value: float) -> str:
 
 
 class StepTimes(NamedTuple):
-    """Seconds of a step on one device, measured for increasing batches."""
+    """NonNegativeFloat of a step on one device, measured for increasing batches."""
 
     batches: tuple[int, ...]
     seconds: tuple[float, ...]
 
     def at(self, batch: int) -> float:
-        """Seconds of a step of `batch` samples, linear between the measured batches.
+        """NonNegativeFloat of a step of `batch` samples, linear between the measured batches.
 
         Raises:
           InputError: a batch outside of them, or no times of increasing batches.

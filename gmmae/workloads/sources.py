@@ -31,10 +31,6 @@ image."""
 NO_SAMPLE = -1
 
 
-class SourceError(WorkloadError):
-    """A source that cannot be used."""
-
-
 def is_source(samples: object) -> TypeGuard[Source]:
     """Whether these samples are no pytree of arrays."""
     has_items = all(hasattr(type(samples), name) for name in ("__len__", "__getitem__"))
@@ -53,9 +49,9 @@ class CheckedSource:
         try:
             self._own = self._count = len(source)
         except (TypeError, ValueError) as error:
-            raise SourceError(f"{name} must have a length that is an integer; got {error}") from error
+            raise WorkloadError(f"{name} must have a length that is an integer; got {error}") from error
         if not self._own:
-            raise SourceError(f"{name} must be at least 1; got a source of length 0")
+            raise WorkloadError(f"{name} must be at least 1; got a source of length 0")
         leaves, self._form = self._read(0)
         self.first: Samples = jax.tree.unflatten(self._form[0], leaves)
 
@@ -78,7 +74,7 @@ class CheckedSource:
         leaves, of_sample = self._read(index)
         if of_sample != self._form:
             got = f"{form(jax.tree.unflatten(of_sample[0], leaves))} for sample {index}, and {form(self.first)} for sample 0"
-            raise SourceError(f"{self._name} must all have the same form; got {got}")
+            raise WorkloadError(f"{self._name} must all have the same form; got {got}")
         return leaves
 
     def resized(self, count: int) -> "CheckedSource":
@@ -90,7 +86,7 @@ class CheckedSource:
     def require_same_length(self) -> None:
         """The order of the samples follows from the length."""
         if (length := len(self._source)) != self._own:
-            raise SourceError(
+            raise WorkloadError(
                 f"{self._name} must keep their number, {self._own}, during a run; got a source of length {length}"
             )
 
@@ -105,7 +101,7 @@ class CheckedSource:
             place = traceback.extract_tb(error.__traceback__)[-1]
             words = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
             failed_disk = isinstance(error, OSError) and error.errno in FAILED
-            raise (StorageError if failed_disk else SourceError)(
+            raise (StorageError if failed_disk else WorkloadError)(
                 f"{self._name} must have an entry for each index from 0 to {self._own - 1}; reading {index} raised "
                 f"{words} ({place.filename}, line {place.lineno})"
             ) from error
@@ -124,13 +120,13 @@ def checked(samples: Samples | Source, name: str, int_bytes: int = 4) -> Samples
 def require_numbers(leaves: Sequence[ArrayLike], name: str, int_bytes: int) -> None:
     """Refuses text, objects, masked arrays, nothing at all, and integers that JAX would wrap."""
     if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):  # JAX reads what lies below the mask
-        raise SourceError(f"{name} must be numbers or arrays of them; got a masked array: give its filled() values")
+        raise WorkloadError(f"{name} must be numbers or arrays of them; got a masked array: give its filled() values")
     for leaf in [np.asarray(leaf) for leaf in leaves] or [np.array(None)]:
         kind = leaf.dtype.kind
         wide = kind in "iu" and leaf.size and leaf.dtype.itemsize > int_bytes
         if kind in "OSUMm" or (wide and not np.array_equal(leaf, leaf.astype(f"{kind}4"))):
             what = f"{leaf.min()} to {leaf.max()}" if wide else leaf.dtype if leaves else "nothing"
-            raise SourceError(f"{name} must be numbers or arrays of them, integers of at most 32 bits; got {what}")
+            raise WorkloadError(f"{name} must be numbers or arrays of them, integers of at most 32 bits; got {what}")
 
 
 def form(samples: Samples) -> str:
