@@ -168,7 +168,8 @@ def table_of(
                     "or name?"
                 )
             named = tuple(cells[column] for column in header if column)
-            known = {name: "" if is_blank(cells[column]) else cells[column] for name, column in used.items()}
+            known = {name: cells[column] for name, column in used.items()}
+            known |= {name: "" for name, cell in known.items() if is_blank(cell) and name not in SPACINGS}
             dropped.append(_related(known, config, file_column)._replace(place=place, number=number, cells=named))
             if empty := [used[name] for name in required if not known[name]]:
                 raise DataError(f"{', '.join(empty)} must not be empty")
