@@ -61,9 +61,8 @@ def command(options: GenerateArguments) -> None:
         if options.insert_into is not None:
             _, lines = insert(made.nodules, options.insert_into, place / "scans", options.seed, say_on_stderr)
             inserted = [line.replace(str(place), str(options.out)) for line in lines]
-    unused, took = generator.inactive_units, f"nodules in {time.perf_counter() - start:.1f} s"
+    took = f"nodules in {time.perf_counter() - start:.1f} s"
     lines = [
-        *[f"{unused} latent units of {options.run} are unused, so the nodules vary less"] * bool(unused),
         f"{options.count} {took}; {made.rejected} too similar to a training nodule were drawn again",
         *(options.out / name for name in ("nodules.csv", folder.DONORS, *SHEETS)),
         *inserted,

@@ -29,8 +29,6 @@ from gmmae.training.preparation import EVAL_DEVICE_BATCH
 from gmmae.training.trained import Trained
 from gmmae.workloads.lattice import density_at
 
-INACTIVE_SHARE = 1e-3
-"""Largest standard deviation of an inactive latent unit, over the largest of all."""
 VOXEL_BYTES = 50
 """Memory for each voxel of a nodule in the making."""
 DENSITY_VOXEL_BYTES = 450
@@ -87,7 +85,6 @@ class Generator(NamedTuple):
     mask_voxels: Int[np.ndarray, " samples"]  # in each mask; 0 without one
     min_distance: float  # from the training set in any symmetry; a nearer sample is a copy
     window: Range
-    inactive_units: int  # latent units without information
 
     def sample(self, count: int, seed: int = 0, options: Options = DEFAULTS) -> Generated:
         """Draws new nodules, each rotated or reflected at random: a classifier could learn the orientations of the few donors.
@@ -219,7 +216,6 @@ def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
         mask_residuals = np.stack([signed_distance(mask) - signed_distance(other) for mask, other in pairs]).astype(np.float32)
     sizes = np.log(np.stack([mass, training.diameter_mm, training.edge_mm / training.diameter_mm], 1))
     held_out_distances = nearest(held_out.values, training.values, window, symmetric=True).distance
-    deviations = latent.std(0)
     return Generator(
         model,
         priors.fit(np.concatenate([latent, sizes], axis=1), training.categories),
@@ -231,7 +227,6 @@ def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
         mask_voxels=masks.reshape(len(masks), -1).sum(1),
         min_distance=float(np.percentile(held_out_distances, REJECTION_PERCENTILE)),
         window=window,
-        inactive_units=int((deviations <= INACTIVE_SHARE * deviations.max()).sum()),
     )
 
 

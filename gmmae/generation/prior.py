@@ -52,7 +52,7 @@ def draw(
     of_bands = []
     for start, end in zip(BANDS, (*BANDS[1:], prior.points.shape[1]), strict=True):
         if start >= prior.points.shape[1]:
-            break  # so few have nothing to give
+            break
         if start:
             donors = random_neighbours(prior.points[:, :start], components[:, :start], NEIGHBOURS, 1, rng)[:, 0]
         of_bands.append(donors)

@@ -341,9 +341,8 @@ def _table(path: Path) -> tuple[list[str], Rows]:
 def _trainer_state(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of a Hugging Face trainer, after one with its batch.
 
-    Its `train_batch_size` is of one process and without accumulated gradients; how many of these are in a step only the
-    throughput at the end says. An epoch's last step may be smaller or left out, so several numbers fit an epoch of few steps,
-    and the batch is unknown. So is the time of a step of several parts: devices may have computed them, or one after the other.
+    Its `train_batch_size` is of one process and without accumulated gradients. Only the throughput at the end says how many of
+    these are in a step, and not in an epoch of few. The time of a step of several is unknown.
     """
     rows, batch, parts, seconds = state["log_history"], state.get("train_batch_size"), 0, 0.0
     place, end = next(((i, row) for i, row in enumerate(rows) if "train_samples_per_second" in row), (0, {}))
@@ -365,7 +364,7 @@ def _trainer_state(state: dict[str, Any]) -> list[dict[str, Any]]:
 def _events(files: Sequence[Path]) -> list[dict[str, Any]]:
     """The scalars of event files, which are named by time.
 
-    Events of a later file replace those of earlier files from its first step on, as in TensorBoard after a run is resumed.
+    Those of a later file replace earlier ones from its first step on, as in TensorBoard.
     """
     series: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for file in files:

@@ -2,7 +2,7 @@
 
 Steps to the target and failures follow the law of `gmmae.planner.step_ratios`. A step takes a + b · (device batch) on one
 device, plus the cluster's all-reduce c(n) (`gmmae.scaling.cost`). Growing the batch n-fold at the base rate is faster than
-dividing it exactly if (a + c(n)) / (b B) > B / Bn. Uncertain quantities are drawn with a fixed generator.
+dividing it exactly if (a + c(n)) / (b B) > B / Bn.
 """
 
 import itertools

@@ -14,8 +14,7 @@ All processes of a run end with one code where they can.
 | 134, 142 | with others: JAX has aborted it because another one was lost; an epoch did not end. Both are a loss, 75 | as 75 |
 | another one above 128 | killed: with other processes that is a loss, 75; alone it would be killed again | no |
 
-Commands other than `train`, `sweep` and `plan` have no checkpoint. A command whose reader has gone (`| head`), or whose output
-is closed, goes on in silence, to the same code.
+Commands other than `train`, `sweep` and `plan` have no checkpoint. One whose output is closed (`| head`) goes on in silence.
 
 The launchers in `launch/` use this:
 

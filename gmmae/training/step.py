@@ -133,8 +133,8 @@ def train_step(
 ) -> tuple[TrainState, Float[Array, ""]]:
     """Takes one synchronous data-parallel step (Eq. 2): local gradient of the weighted sum, mean over devices, update.
 
-    The state is equal on all devices, before and after. With the exact reduction the batch has the samples of all devices, with
-    the shards as leading axis. With local steps nothing is averaged here: gradient and loss are the replica's.
+    With the exact reduction the batch has the samples of all devices, with the shards as leading axis. With local steps nothing
+    is averaged here: gradient and loss are the replica's.
 
     Returns:
       The new state and the mean loss over the step's real samples of all devices, before the update.

@@ -290,9 +290,6 @@ def test_toml_read_back_is_equal(given, tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(to_toml(given))
     assert read_config(path) == given
-    table = tomllib.loads(to_toml(given))
-    assert table["optim"]["learning_rate"] == given.optim.learning_rate
-    assert len(set(flatten(given))) == len(to_toml(given).split(" = ")) - 1  # every key once
 
 
 SLICES = """

@@ -146,8 +146,6 @@ def test_a_bad_value_names_its_key(key, value):
     ("text", "message"),
     [
         (TOML + "alpha = 1\n", "got .*alpha"),
-        (TOML.replace("alpha_inter_s", "# "), "alpha_inter_s must be given"),
-        (TOML + "reference_step_s = -1.0\n", "reference_step_s must be .*; got -1.0"),
         ("name = \n", "must be TOML: "),
     ],
 )

@@ -14,7 +14,6 @@ from gmmae.sweep.grid import (
     RunKey,
     SlurmConfig,
     SweepConfig,
-    dry_run,
     run_config,
     run_keys,
 )
@@ -143,18 +142,3 @@ def test_checkpoints_that_are_kept_are_written_at_the_end_and_as_often_as_a_run_
     base = changed(Config(), checkpoint__min_interval_s=0.0)
     run = run_config(SweepConfig(run=base, keep_checkpoints=True), RunKey("weak", 2, 0))
     assert run.checkpoint == base.checkpoint
-
-
-# Dry run
-
-
-@pytest.mark.parametrize(
-    ("scaling", "devices", "samples", "row"),
-    [
-        ("linear-warmup", 5, 640, ("160", "32", "0", "0.00105 → 0.00525 = 5 η in 5 epochs", "4", "")),
-        # 574 / 32 = 17.94 times the learning rate, rather than 32 times
-        ("linear", 32, 574, ("574 (capped from 1024)", "18", "2", "0.0188344 = 17.94 η", "1", "")),
-    ],
-)
-def test_a_dry_run_tells_batches_rates_and_steps_also_of_a_batch_that_is_all_of_the_data(scaling, devices, samples, row):
-    assert dry_run(SweepConfig(scaling=(scaling,), devices=(devices,)), samples)[1] == (f"{scaling}-n{devices}-seed0", *row)

@@ -37,7 +37,7 @@ def content(path: Path, begin: int, compressed: bool) -> UInt8[np.ndarray, " byt
     with path.open("rb") as file:
         file.seek(begin)
         while chunk := stream.unused_data or file.read(CHUNK_BYTES):
-            if stream.eof and not GZIP.startswith(chunk[:2]):  # of a next part, of which one byte may be there
+            if stream.eof and not GZIP.startswith(chunk[:2]):  # perhaps one byte of a next part
                 break
             try:
                 stream = zlib.decompressobj(wbits=47) if stream.eof else stream

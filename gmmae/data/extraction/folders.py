@@ -2,8 +2,7 @@
 
 docs/data.md has their forms. Besides, a folder of cubes may have a `mask` in its CSV, by default the one in `masks/` with the
 volume's path, or with its name if no other volume has it, and for arrays `spacingX, spacingY, spacingZ` in mm, by default 1.
-The text of an `.npz` may be bytes in UTF-8, and its numbers may be text. An array of data.shape, without a spacing, stays as it
-is.
+An array of data.shape, without a spacing, stays as it is.
 """
 
 import os

@@ -90,7 +90,7 @@ def features(
             [
                 *(mean, sd, np.mean((hu - mean) ** 3) / max(sd, 1.0) ** 3, *percentiles),
                 *(np.mean(hu < AIR_HU), np.mean((hu >= AIR_HU) & (hu < SOLID_HU))),
-                *(hu[near].mean() if (near := shell == i).any() else mean for i in range(4)),  # no shell of few voxels is empty
+                *(hu[near].mean() if (near := shell == i).any() else mean for i in range(4)),
                 *(hu[mask].mean(), hu[mask].std()),
                 *(len(points) / mask.size, np.cbrt(np.pi) * (6 * len(points)) ** (2 / 3) / area),
                 *(np.sqrt(second / first), np.sqrt(third / first)),

@@ -1,7 +1,5 @@
 """Statistics over the seeds of a sweep: medians with exact intervals, and comparisons of pairs.
 
-A run that missed the target has an infinite time.
-
 The interval of a median is exact: from the k-th smallest to the k-th largest value, with a probability of 95 % at least. The
 range of m runs, which is the interval of up to 8, has 1 - 2 · 2^-m, so fewer than 6 runs cannot give 95 %.
 """
