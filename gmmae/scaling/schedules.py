@@ -30,4 +30,6 @@ def learning_rate(stage: Stage, steps_per_epoch: int) -> optax.Schedule:
         factors.append(optax.linear_schedule(1 / ramp, 1.0, ramp - 1))
     if cosine := (optim.cosine_epochs or 0) * steps_per_epoch:
         factors.append(optax.cosine_decay_schedule(1.0, cosine, COSINE_END))
+    if not factors:
+        return warm
     return lambda step: math.prod((factor(step) for factor in factors), start=warm(step))
