@@ -48,8 +48,14 @@ def load(name: str) -> ModuleType:
     Errors inside of a user's module keep their traceback.
     """
     before = dict(STRATEGIES)
-    with _files_found("import", name):
-        module = _from_file(Path(name)) if is_file(name) else _from_name(f"{__package__}.{name}" if name in BUILT_IN else name)
+    try:
+        with _files_found("import", name):
+            place = f"{__package__}.{name}" if name in BUILT_IN else name
+            module = _from_file(Path(name)) if is_file(name) else _from_name(place)
+    except BaseException:
+        STRATEGIES.clear()
+        STRATEGIES.update(before)
+        raise
     file = os.path.realpath(module.__file__ or name)
     for strategy, known in before.items():  # the next run of the other one would follow the rule of this one
         if STRATEGIES.get(strategy) is not known and (owner := OWNERS.get(strategy, "gmmae")) != file:
