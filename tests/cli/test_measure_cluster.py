@@ -96,7 +96,7 @@ def test_a_file_that_exists_is_kept_unless_its_replacement_is_forced_and_an_inte
 
 def together(folder, *nodes):
     """Exit codes, output and error of a process for each number of devices per node, timed together."""
-    words = f"measure-cluster --sizes 256 1048576 --distributed.coordinator 127.0.0.1:{free_port()}"
+    words = f"measure-cluster --sizes 256 4194304 --distributed.coordinator 127.0.0.1:{free_port()}"
     words += " --distributed.num-processes 2 --distributed.process-id"
     call = [sys.executable, "-c", "import sys; from gmmae.cli import main; sys.exit(main.main())", *words.split()]
     started = [
