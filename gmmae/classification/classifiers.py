@@ -97,8 +97,8 @@ def scored(
 ) -> Result:
     """The scores of a classifier's fits, by the probabilities that each gives.
 
-    `parts` are judged by classifiers of their own, whose probabilities are not comparable: the AUC is the mean over those in
-    which a resample has two classes.
+    `parts` are judged by classifiers of their own, whose probabilities are not comparable: the AUC is the mean over those
+    with two classes.
     """
     weight, scores = grouped.weights(groups, seed=0), []
 

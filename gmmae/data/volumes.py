@@ -225,7 +225,10 @@ def masses(values: Values, window: tuple[float, float], places: Sequence[str] = 
     Raises:
       DataError: a volume lies wholly at or below the window; `places` names it.
     """
-    shares = windowed(values, window)
+    return _masses(windowed(values, window), window, places)
+
+
+def _masses(shares: Shares, window: tuple[float, float], places: Sequence[str]) -> Float64[np.ndarray, " samples"]:
     mass = shares.sum(tuple(range(1, shares.ndim))) * np.prod([2 / size for size in shares.shape[1:]])
     if (mass <= 0).any():
         which = int(mass.argmin())
@@ -238,7 +241,8 @@ def masses(values: Values, window: tuple[float, float], places: Sequence[str] = 
 
 def to_density(values: Values, window: tuple[float, float], places: Sequence[str] = ()) -> Float32[np.ndarray, "samples ..."]:
     """Windows to [0, 1] and divides by the mass, so that each volume integrates to one over [-1, 1]^n."""
-    shares, mass = windowed(values, window), masses(values, window, places)
+    shares = windowed(values, window)
+    mass = _masses(shares, window, places)
     return (shares / np.expand_dims(mass, tuple(range(1, shares.ndim)))).astype(np.float32)
 
 

@@ -174,7 +174,7 @@ class Generator(NamedTuple):
         smooth = from_density(decoded["density"], mass, (0.0, 1.0))
         shares = smooth + options.texture * blend_residual_blocks(self.residuals, patches, weights)
         levels, inside = self.grey_levels[donors], deepest_voxels(outline, voxels)
-        outline = np.where(inside, np.maximum(outline, 1e-6), np.minimum(outline, 0))  # equally deep voxels are divided
+        outline = np.where(inside, np.maximum(outline, 1e-6), np.minimum(outline, 0))
         shares = with_grey_levels(shares, levels, inside)
         if options.texture > 0:
             shares = with_spectra(shares, self.spectra[donors], levels, inside)

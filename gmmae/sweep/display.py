@@ -10,7 +10,6 @@ from rich.text import Text
 
 from gmmae.config.schema import LOSS
 from gmmae.plotting.tables import text_table
-from gmmae.scaling.cost import time_text
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import FAILED, RunRecord
 from gmmae.system import stop_reasons
@@ -33,6 +32,17 @@ def value_text(metric: str, value: float | None) -> str:
     """A metric's name and value. The loss has no name."""
     text = "?" if value is None else f"{value:.4g}"
     return text if metric == LOSS else f"{metric} {text}"
+
+
+def duration(seconds: float) -> str:
+    """A duration as text.
+
+    >>> duration(1.04), duration(59.4), duration(170), duration(7800)
+    ('1.0 s', '59 s', '3 min', '2.2 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class SweepDisplay:
@@ -84,11 +94,11 @@ class SweepDisplay:
         self._failed += len(records) * (first.outcome in FAILED)
         self.bar.advance(task.id)
         left_s = (task.elapsed or 0.0) / task.completed * (task.remaining or 0.0)
-        left = f"about {time_text(left_s)} left" if left_s else ""
+        left = f"about {duration(left_s)} left" if left_s else ""
         self.bar.update(task.id, description=self._counts(), left=left)
         text = outcome_text(first)
         colour = "green" if text.startswith("reached") else "default" if text.startswith(stop_reasons.MAX_EPOCHS) else "red"
-        took = f", {time_text(first.record.clocks['total_s'])}" if first.record and "total_s" in first.record.clocks else ""
+        took = f", {duration(first.record.clocks['total_s'])}" if first.record and "total_s" in first.record.clocks else ""
         counts: dict[str, list[str]] = defaultdict(list)
         for record in records[1:]:
             counts[record.key.scaling].append(str(record.key.devices))

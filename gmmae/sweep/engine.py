@@ -16,9 +16,8 @@ from pathlib import Path
 from gmmae.config.schema import defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
 from gmmae.multihost.environment import default_cpu_devices
-from gmmae.scaling.cost import time_text
 from gmmae.sweep import slurm, step_times, workers
-from gmmae.sweep.display import SweepDisplay, outcome_table, value_text
+from gmmae.sweep.display import SweepDisplay, duration, outcome_table, value_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_keys
 from gmmae.sweep.runs import FAILED, RunRecord, SweepDir, stage_plans
 from gmmae.sweep.workers import Signals
@@ -213,7 +212,7 @@ def _measure(
         else:
             code = workers.wait(folder, workers.start(folder, arguments, {CPU_DEVICES: str(n)}), signals)
         if not signals.reason:
-            display.say(f"{name}: {workers.describe(code) if code else 'measured'}, {time_text(time.monotonic() - began)}")
+            display.say(f"{name}: {workers.describe(code) if code else 'measured'}, {duration(time.monotonic() - began)}")
         failed += [log] if code else []
     return failed
 

@@ -216,7 +216,7 @@ def initial_state(setup: TrainSetup) -> TrainState:
         data = setup.data.train, setup.data.validation
         builds = (lambda: setup.workload, partial(workload_on, setup.devices, config))
         programs = (jax.jit(partial(contract.values, build()), compiler_options=options) for build in builds)
-        most = max(2, min(contract.SAMPLES, config.optim.batch_size, eval_batch(config)))  # that memory is known to hold
+        most = max(2, min(contract.SAMPLES, config.optim.batch_size, eval_batch(config)))  # which fit in memory
         key = config.precision, workload_key(config)
 
         def check() -> None:

@@ -52,17 +52,16 @@ def load(name: str) -> ModuleType:
         with _files_found("import", name):
             place = f"{__package__}.{name}" if name in BUILT_IN else name
             module = _from_file(Path(name)) if is_file(name) else _from_name(place)
+        file = os.path.realpath(module.__file__ or name)
+        for strategy, known in before.items():  # the next run of the other one would follow the rule of this one
+            if STRATEGIES.get(strategy) is not known and (owner := OWNERS.get(strategy, "gmmae")) != file:
+                raise WorkloadError(
+                    f"a strategy of a workload must have a name of its own; got {strategy} in {name}, as in {owner}: rename it"
+                )
     except BaseException:
         STRATEGIES.clear()
         STRATEGIES.update(before)
         raise
-    file = os.path.realpath(module.__file__ or name)
-    for strategy, known in before.items():  # the next run of the other one would follow the rule of this one
-        if STRATEGIES.get(strategy) is not known and (owner := OWNERS.get(strategy, "gmmae")) != file:
-            STRATEGIES.update(before)
-            raise WorkloadError(
-                f"a strategy of a workload must have a name of its own; got {strategy} in {name}, as in {owner}: rename it"
-            )
     OWNERS.update(dict.fromkeys(STRATEGIES.keys() - before.keys(), file))
     for attribute in ("Config", "build"):
         if not callable(getattr(module, attribute, None)):

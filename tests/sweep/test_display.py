@@ -71,7 +71,7 @@ def test_a_log_has_a_line_for_each_run_that_has_ended():
     first, strong, said, weak, crashed = text(out).splitlines()
     assert first == "7 runs: 1 done, 6 to compute, 3 of them different, 2 at a time"
     also = r"\(also strong n = 2, 4; weak n = 1\); 5 of 7 runs"
-    assert re.fullmatch(rf"strong-n1-seed0  reached at epoch 3, 40 s {also}, about [\d.]+ s left", strong)
+    assert re.fullmatch(rf"strong-n1-seed0  reached at epoch 3, 40 s {also}, about \d\.\d s left", strong)
     assert said == "a [line]"
     assert weak.startswith("weak-n2-seed0    diverged at nan, 40 s; 6 of 7 runs, about ")
     assert crashed == "weak-n2-seed0    crashed: exit code 1: [what] it was (runs/log.txt); 7 of 7 runs (1 failed)"
@@ -101,7 +101,7 @@ def test_a_terminal_has_a_bar_that_goes_at_the_end(monkeypatch):
         shown.running({"weak-n2-seed0": ""})
         shown.ended(ended("strong", 1, 2))
         shown.running({"weak-n2-seed0": ""})
-    assert re.search(r"━.* 3 of 7 runs .*about [\d.]+ s left weak-n2-seed0", text(out))
+    assert re.search(r"━.* 3 of 7 runs .*about \d\.\d s left weak-n2-seed0", text(out))
     assert text(out).rstrip().splitlines()[-1].endswith("\x1b[2K")
 
 

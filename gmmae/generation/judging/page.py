@@ -86,7 +86,7 @@ def write(folder: Path, judgement: Judgement, seed: int, notes: Sequence[str] = 
 
 def table(judgement: Judgement) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Columns and rows of the values: generated, real, and perfect ones."""
-    n = len(judgement.given[0].names)  # of these the limit of copies is a percentile; below it is the mean share of others
+    n = len(judgement.given[0].names)  # a percentile of these is the limit of copies
     both, novelty, number = (judgement.generated, judgement.real_vs_real), judgement.novelty, "{:.2f}".format
     rows = [
         ("C2ST, AUC", *(one.c2st.text(number) for one in both), "0.5"),
