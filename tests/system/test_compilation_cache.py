@@ -29,7 +29,7 @@ CONFIG = small(
 def cache(tmp_path):
     """A cache of this process's own, which is its folder."""
     before = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    for folder, seconds in ((tmp_path / "compiled", 0.0), (before, 0.1)):  # as in conftest.py
+    for folder, seconds in ((tmp_path / "compiled", 0.0), (before, 0.01)):  # as in conftest.py
         reset_cache()
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
