@@ -104,6 +104,7 @@ def test_a_command_reads_rightly_or_names_the_place(case, command, shared, tmp_p
     monkeypatch.setattr(os, "_exit", sys.exit)  # as after an error of the disk
     monkeypatch.setattr("gmmae.cli.evaluate.MAX_REFINED_VALUES", 0)  # `describe` refines
     monkeypatch.setattr("gmmae.cli.describe.MAX_SHOWN", 1)
+    monkeypatch.setattr("gmmae.generation.insertion.insert.SHOWN", 1)
     expect = case.expect
     code, out, err, found = call(case, command, tmp_path / "case", shared, capfd)
     if code:
