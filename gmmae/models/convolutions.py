@@ -27,6 +27,9 @@ T = TypeVar("T")
 MOST_TAPS = 3
 """Along an axis; what more of them meet is too much memory side by side."""
 
+CHUNK = 2**16
+"""Numbers at a time where kernels are for single channels, which fit into a core's cache."""
+
 MOST_PARTS = 128
 """Taps or groups by themselves; more compile too long."""
 
@@ -51,7 +54,7 @@ def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
 
     Raises:
       TypeError: by JAX, for forward-mode derivatives (`jax.jvp`, `jax.hessian`) of, but not inside, the function,
-        where a convolution in three dimensions was replaced.
+        where a convolution in three dimensions, or with kernels for single channels, was replaced.
     """
     return rewritten(function, _fast_convolution)
 
@@ -104,11 +107,12 @@ def _fast_convolution(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
     avals: list[Any] = [variable.aval for variable in (*eqn.invars, *eqn.outvars)]
     (lhs, rhs, out), params = avals, eqn.params
     groups = max(params["feature_group_count"], params["batch_group_count"])
-    one_type = lhs.dtype == rhs.dtype == out.dtype and lhs.dtype in (jnp.float32, jnp.float64)
-    if lhs.ndim == 5 and groups == 1 and one_type and lhs.size and rhs.size and out.size:
+    floats = lhs.dtype == rhs.dtype == out.dtype and lhs.dtype in (jnp.float32, jnp.float64)
+    usual = floats and lhs.size and rhs.size and out.size
+    if lhs.ndim == 5 and groups == 1 and usual:
         return replaced(eqn, partial(_own, out.shape, params))
     as_it_is = groups == 1 and params["dimension_numbers"] == _fast_numbers(lhs.ndim)
-    return eqn if as_it_is else replaced(eqn, partial(_canonical, one_type, params))
+    return eqn if as_it_is else replaced(eqn, partial(_canonical, usual, params))
 
 
 def _fast_numbers(ndim: int) -> lax.ConvDimensionNumbers:
@@ -118,7 +122,7 @@ def _fast_numbers(ndim: int) -> lax.ConvDimensionNumbers:
     return lax.ConvDimensionNumbers(data, (ndim - 1, ndim - 2, *range(ndim - 2)), data)
 
 
-def _canonical(one_type: bool, params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
+def _canonical(usual: bool, params: dict[str, Any], lhs: Array, rhs: Array) -> Array:
     names, strides = params["dimension_numbers"], params["window_strides"]
     dilation, spread = params["rhs_dilation"], params["lhs_dilation"]
     (samples, channels, *volume), (outputs, inputs, *edges) = names.lhs_spec, names.rhs_spec
@@ -126,12 +130,19 @@ def _canonical(one_type: bool, params: dict[str, Any], lhs: Array, rhs: Array) -
     params = params | {"dimension_numbers": _fast_numbers(x.ndim)}
     *edges, inputs, outputs = kernel.shape
     groups, taps = max(params["feature_group_count"], params["batch_group_count"]), math.prod(edges)
-    by_parts = one_type and params["batch_group_count"] == 1 < groups
+    by_parts = usual and params["batch_group_count"] == 1 < groups
     if by_parts and inputs == 1 and taps <= MOST_PARTS:
-        x = jnp.repeat(_surrounded(jnp.moveaxis(x, 0, -2), params), outputs // groups, -1)
-        weights = kernel.reshape(-1, outputs)
-        out = sum(map(operator.mul, _met(x, edges, strides, dilation), weights))
-        out = jnp.moveaxis(out, -2, 0)
+
+        def summed(x: Array, kernel: Array) -> Array:
+            weights = kernel.reshape(-1, outputs)
+            each = jax.checkpoint(
+                lambda x: sum(map(operator.mul, _met(_surrounded(x, params), edges, strides, dilation), weights))
+            )
+            # Without a loop XLA computes the sum again for each operation that needs it.
+            return lax.map(each, x[..., None, :], batch_size=max(1, CHUNK * len(x) // x.size))[..., 0, :]
+
+        library = partial(lax.conv_general_dilated_p.bind, **params | {"feature_group_count": outputs})
+        out = _sloped(summed, library)(jnp.repeat(x, outputs // groups, -1), kernel)
     elif by_parts and groups <= MOST_PARTS:
         alone = fast_convolutions(partial(lax.conv_general_dilated_p.bind, **params | {"feature_group_count": 1}))
         out = jnp.concatenate(list(map(alone, jnp.split(x, groups, -1), jnp.split(kernel, groups, -1))), -1)
@@ -169,7 +180,8 @@ def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -
     else:
         x = _surrounded(x, params)
         few = max(kernel.shape[:3]) <= MOST_TAPS and any(map(operator.mod, kernel.shape, strides))
-        out: Array = (_strided if few else _by_blocks)(x, kernel, strides, precision)
+        by_taps, by_blocks = (partial(form, strides=strides, precision=precision) for form in (_by_taps, _by_blocks))
+        out = (_sloped(by_taps, by_blocks) if few else by_blocks)(x, kernel)
     return jnp.moveaxis(out, range(out.ndim), (*volume, samples, channels))
 
 
@@ -186,13 +198,16 @@ def _by_taps(x: Array, kernel: Array, strides: Sequence[int], precision: lax.Pre
     return jnp.tensordot(parts, kernel.reshape(-1, kernel.shape[-1]), 1, precision=precision)
 
 
-def _by_taps_forward(x: Array, kernel: Array, *how: Any) -> tuple[Array, Any]:  # noqa: ANN401 as JAX calls it
-    out, to_kernel = jax.vjp(lambda kernel: _by_taps(x, kernel, *how), kernel)
-    return out, (jax.vjp(lambda x: _by_blocks(x, kernel, *how), x)[1], to_kernel)
+def _sloped(form: Callable[..., Array], other: Callable[..., Array]) -> Callable[..., Array]:
+    """A form of a convolution, with another one's gradient of its input."""
 
+    def forward(x: Array, kernel: Array) -> tuple[Array, Any]:
+        out, to_kernel = jax.vjp(partial(form, x), kernel)
+        return out, (jax.vjp(lambda x: other(x, kernel), x)[1], to_kernel)
 
-_strided = jax.custom_vjp(_by_taps, nondiff_argnums=(2, 3))
-_strided.defvjp(_by_taps_forward, lambda strides, precision, gradients, g: tuple(gradient(g)[0] for gradient in gradients))
+    ruled = jax.custom_vjp(form)
+    ruled.defvjp(forward, lambda gradients, g: tuple(gradient(g)[0] for gradient in gradients))
+    return ruled
 
 
 def _spread(

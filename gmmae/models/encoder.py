@@ -1,6 +1,5 @@
 """The convolutional encoder, and the dense heads from its latent vector to a mixture (Eq. 9 to 13)."""
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -23,15 +22,6 @@ def relu(x: Array) -> Array:
 
 # Not y > 0: the compiler would turn it back into a comparison of x.
 relu.defvjp(lambda x: (relu(x),) * 2, lambda y, g: (jnp.where(y != 0, g, 0),))
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": relu,
-    "leaky_relu": jax.nn.leaky_relu,
-    "elu": jax.nn.elu,
-    "gelu": jax.nn.gelu,
-    "silu": jax.nn.silu,
-    "tanh": jnp.tanh,
-}
 
 LINEAR_SCALE = 8.0
 """Factor of the voxels on the linear path, whose standard deviation is about an eighth."""
@@ -58,7 +48,7 @@ class Encoder(nn.Module):
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
         """One latent vector for each volume."""
         config = self.config
-        activate = ACTIVATIONS[config.activation]
+        activate = relu if config.activation == "relu" else getattr(jax.nn, config.activation)
         x = jnp.moveaxis(volumes, 0, -1)[..., None]
         for filters, kernel in zip(config.filters, config.kernels, strict=True):
             x = activate(Conv(filters, kernel, config.padding)(x))

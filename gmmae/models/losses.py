@@ -18,17 +18,11 @@ def msle(density: Float[Array, "*points"], target: Float[Array, "*points"]) -> F
     return jnp.square(jnp.log1p(density) - jnp.log1p(target))
 
 
-def mse(density: Float[Array, "*points"], target: Float[Array, "*points"]) -> Float[Array, "*points"]:
-    """Squared error."""
-    return jnp.square(density - target)
-
-
-def mae(density: Float[Array, "*points"], target: Float[Array, "*points"]) -> Float[Array, "*points"]:
-    """Absolute error."""
-    return jnp.abs(density - target)
-
-
-LOSSES: dict[str, PointLoss] = {"msle": msle, "mse": mse, "mae": mae}
+LOSSES: dict[str, PointLoss] = {
+    "msle": msle,
+    "mse": lambda density, target: jnp.square(density - target),
+    "mae": lambda density, target: jnp.abs(density - target),
+}
 
 
 def mean_of_each(values: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:

@@ -12,8 +12,6 @@ from gmmae.config.schema import flatten
 from gmmae.config.toml import flatten_table, to_toml, updated
 from gmmae.data import settings as data_config
 from gmmae.data.extraction.prepare import SOURCES
-from gmmae.models import settings as model_config
-from gmmae.models.encoder import ACTIVATIONS
 from gmmae.models.losses import LOSSES
 from gmmae.scaling.identity import identity_fields, run_id
 from gmmae.sweep.grid import SweepConfig
@@ -321,7 +319,6 @@ def test_a_sweep_of_a_workload_with_keys_of_its_own_is_read_back(tmp_path):
     ("literal", "choices"),
     [
         (workload_settings.NodulesConfig.__annotations__["loss"], LOSSES),
-        (model_config.Activation, ACTIVATIONS),
         (schema.Optimizer, RATES),
         (data_config.DataConfig.__annotations__["source"], ["synthetic", *SOURCES]),
     ],
