@@ -208,7 +208,6 @@ def command(options: CurvesArguments) -> None:
 
 
 def _rising(seconds: Mapping[int, float]) -> StepTimes | None:
-    """Step times by batch, if they have two batches or more and do not fall with the batch."""
     batches = tuple(sorted(seconds))
     highest = tuple(accumulate((seconds[batch] for batch in batches), max))
     falls = any(seconds[batch] < FLAT * high for batch, high in zip(batches, highest, strict=True))

@@ -28,7 +28,7 @@ MOST_TAPS = 3
 """Along an axis; what more of them meet is too much memory side by side."""
 
 CHUNK = 2**16
-"""Numbers at a time where kernels are for single channels, which fit into a core's cache."""
+"""Numbers at a time, which fit into a core's cache."""
 
 MOST_PARTS = 128
 """Taps or groups by themselves; more compile too long."""
@@ -54,7 +54,7 @@ def fast_convolutions(function: Callable[P, T]) -> Callable[P, T]:
 
     Raises:
       TypeError: by JAX, for forward-mode derivatives (`jax.jvp`, `jax.hessian`) of, but not inside, the function,
-        where a convolution in three dimensions, or with kernels for single channels, was replaced.
+        where a convolution in three dimensions or of single channels was replaced.
     """
     return rewritten(function, _fast_convolution)
 
@@ -199,7 +199,7 @@ def _by_taps(x: Array, kernel: Array, strides: Sequence[int], precision: lax.Pre
 
 
 def _sloped(form: Callable[..., Array], other: Callable[..., Array]) -> Callable[..., Array]:
-    """A form of a convolution, with another one's gradient of its input."""
+    """Another form gives the gradient of the input."""
 
     def forward(x: Array, kernel: Array) -> tuple[Array, Any]:
         out, to_kernel = jax.vjp(partial(form, x), kernel)

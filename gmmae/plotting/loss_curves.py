@@ -87,7 +87,6 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
 
 
 def _draw(axes: Axes, curves: Sequence[LossCurve], colours: Sequence[tuple[Any, Any]], target: float | None) -> list[Line2D]:
-    """The vertical axis is logarithmic if all finite losses and the target are positive."""
     marks = {}
     for curve, both in zip(curves, colours, strict=True):
         _, time_s, train_loss, val_loss = curve
