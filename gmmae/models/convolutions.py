@@ -142,7 +142,7 @@ def _canonical(usual: bool, params: dict[str, Any], lhs: Array, rhs: Array) -> A
             return lax.map(each, x[..., None, :], batch_size=max(1, CHUNK * len(x) // x.size))[..., 0, :]
 
         library = partial(lax.conv_general_dilated_p.bind, **params | {"feature_group_count": outputs})
-        out = _sloped(summed, library)(jnp.repeat(x, outputs // groups, -1), kernel)
+        out = _with_input_gradient(summed, library)(jnp.repeat(x, outputs // groups, -1), kernel)
     elif by_parts and groups <= MOST_PARTS:
         alone = fast_convolutions(partial(lax.conv_general_dilated_p.bind, **params | {"feature_group_count": 1}))
         out = jnp.concatenate(list(map(alone, jnp.split(x, groups, -1), jnp.split(kernel, groups, -1))), -1)
@@ -181,7 +181,7 @@ def _own(shape: Sequence[int], params: dict[str, Any], lhs: Array, rhs: Array) -
         x = _surrounded(x, params)
         few = max(kernel.shape[:3]) <= MOST_TAPS and any(map(operator.mod, kernel.shape, strides))
         by_taps, by_blocks = (partial(form, strides=strides, precision=precision) for form in (_by_taps, _by_blocks))
-        out = (_sloped(by_taps, by_blocks) if few else by_blocks)(x, kernel)
+        out = (_with_input_gradient(by_taps, by_blocks) if few else by_blocks)(x, kernel)
     return jnp.moveaxis(out, range(out.ndim), (*volume, samples, channels))
 
 
@@ -198,7 +198,7 @@ def _by_taps(x: Array, kernel: Array, strides: Sequence[int], precision: lax.Pre
     return jnp.tensordot(parts, kernel.reshape(-1, kernel.shape[-1]), 1, precision=precision)
 
 
-def _sloped(form: Callable[..., Array], other: Callable[..., Array]) -> Callable[..., Array]:
+def _with_input_gradient(form: Callable[..., Array], other: Callable[..., Array]) -> Callable[..., Array]:
     """Another form gives the gradient of the input."""
 
     def forward(x: Array, kernel: Array) -> tuple[Array, Any]:
