@@ -81,7 +81,7 @@ class Slots(NamedTuple):
     shard_range: Int[Array, "2"] | None = None
 
 
-def take(samples: Samples, index: Int[Array | np.ndarray, "*batch"]) -> Samples:
+def take(samples: Samples, index: Int[Array | np.ndarray, "*batch"] | int) -> Samples:
     """The samples at these positions."""
     return jax.tree.map(lambda array: array[index], samples)
 
@@ -91,7 +91,8 @@ def in_micro_batches(function: BatchFunction[B, T], batch: B, weights: Float[Arr
     if parts == 1:
         return function(batch, weights)
     divided = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, weights))
-    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, batch, weights))
+    function = jax.jit(function)  # traced once
+    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, *take(divided, 0)))
     return _scanned(lambda total, part: jax.tree.map(jnp.add, total, function(*part)), zero, divided, parts)
 
 
@@ -221,6 +222,7 @@ def validate_steps(
         values = per_sample(params, samples)
         return jax.tree.map(lambda value: weighted_sum(jnp.where(weights > 0, value, 0), weights), values)  # 0 · ∞ is no number
 
+    @jax.jit  # traced once
     def means(rows: Array, weights: Array) -> dict[str, Array]:
         batch = take(samples, rows)
         return exact_mean(sums, batch, weights, slots.shard_range) if exact else pmean(sums(batch, weights))
