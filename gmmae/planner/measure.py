@@ -253,7 +253,8 @@ class _Work:
         batch = self.config.optim.batch_size
         fits = max(2, round(BLOCK_S / self.step_s))
         timing = TimingConfig(steps=min(fits, TimingConfig.steps, math.ceil(self.samples / batch)), blocks=5)
-        batches = {*(math.ceil(batch / 4**i) for i in range(batch.bit_length())), *references}
+        parts = (math.ceil(batch / 4**i) for i in range(batch.bit_length()))
+        batches = {1, batch, *references} | {part for part in parts if part > 2}
         validation = {math.ceil(self.validation / n) for n in (1, max_devices)}
         file, seconds = self.root / "step_times.json", self._kept["seconds"]
         if (kept := step_times.read(file)) and kept.timing["steps"] * kept.timing["blocks"] < timing.steps * timing.blocks:
@@ -264,9 +265,7 @@ class _Work:
             if "step times" not in seconds:
                 self.say("measuring step times")
             began = time.perf_counter()
-            config = changed(self.config, seed=0)  # a seed takes a compilation, and no time
-            setup = preparation.prepare(config, cache=self._cache)
-            found = throughput.measure(setup, *missing, timing)
+            found = throughput.measure(preparation.prepare(self.config, cache=self._cache), *missing, timing)
             train, passes = sorted(train + found.train), sorted(passes + found.validation)
             kept = found._replace(train=train, validation=passes, failed=failed | found.failed)
             step_times.write(file, kept)
