@@ -80,16 +80,6 @@ def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int
     return BatchPlan(samples, batch, devices, micro_batch)
 
 
-def micro_batch_size(share: int, most: int) -> int:
-    """The largest divisor of `share` up to `most`; `most` if that is less than half of it.
-
-    >>> micro_batch_size(8, most=3), micro_batch_size(7, most=3), micro_batch_size(8, most=0)
-    (2, 3, 0)
-    """
-    part = next((part for part in range(most, 0, -1) if share % part == 0), most)
-    return part if 2 * part >= most else most
-
-
 def epoch_order(seed: int, epoch: int, samples: int) -> Int32[np.ndarray, " samples"]:
     """A permutation of the samples that depends on the seed and the epoch only."""
     return np.random.default_rng([seed, epoch]).permutation(samples).astype(np.int32)

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from gmmae.config.schema import changed
-from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.step_times import TRAINING, VALIDATION, Timing, Timings, settings
 from gmmae.system.errors import InputError
@@ -89,8 +88,9 @@ def _train_block(
 def _validation_block(
     setup: TrainSetup, start: TrainState, count: int, _: TimingConfig, fetcher: Fetcher
 ) -> Callable[[], float]:
-    sharers = setup.eval_plan.sharers
-    sized = setup._replace(eval_plan=BatchPlan(count, min(count, preparation.eval_batch(setup.config) * sharers), sharers))
+    sized = setup._replace(
+        eval_plan=preparation.validation_plan(setup.config, setup.devices.platform, count, setup.eval_plan.sharers)
+    )
     params = setup.devices.replicate(start.params)
     evaluate = programs.validation(sized, params, fetcher)
 

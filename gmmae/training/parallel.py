@@ -32,7 +32,7 @@ With the first option alone, XLA of JAX 0.12 makes each product a Triton kernel,
 for a replacement without a GPU; the last option makes products calls of cuBLAS from the beginning.
 
 On a CPU, the disabled pass adds a long sum in blocks where it recognises its zero as a constant, in the program of one device
-elsewhere than in that of two: the last bits of the U-Net's losses differed.
+elsewhere than in that of two.
 """
 
 

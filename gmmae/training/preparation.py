@@ -6,6 +6,7 @@ An epoch goes through `loop`, `programs`, `step.train_steps` and the workload's 
 import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,24 +14,30 @@ import jax
 import numpy as np
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from gmmae.config.schema import Config, changed, flatten
 from gmmae.multihost.environment import default_devices, require_prepared
 from gmmae.scaling import schedules, strategies
-from gmmae.scaling.batches import BatchPlan, micro_batch_size, plan_batches
+from gmmae.scaling.batches import BatchPlan, plan_batches
 from gmmae.system.errors import InputError
 from gmmae.training import fingerprint, optimizers
 from gmmae.training.parallel import Devices, choose
 from gmmae.training.step import TrainState
 from gmmae.workloads import contract, registry
-from gmmae.workloads.interface import Params, Splits, Workload
-from gmmae.workloads.sources import count
+from gmmae.workloads.interface import Params, Samples, Splits, Workload
+from gmmae.workloads.sources import count, one_sample
 
 T = TypeVar("T")
 
 EVAL_DEVICE_BATCH = 64
 """Validation samples of one device at a time: bounds memory, and changes results by rounding only."""
+
+CPU_SAMPLES = 16
+"""The same on a CPU, whose caches are small, and the least at once in training unless the workload says it."""
+
+CPU_NUMBERS = 2**20
+"""What a CPU's device keeps at once for gradients, or 8 times the parameters, which each part reads."""
 
 
 class RunCache(dict[Hashable, Any]):
@@ -74,8 +81,16 @@ class TrainSetup(NamedTuple):
     def program_key(self, *own: Hashable) -> tuple[Hashable, ...]:
         """The key of a program in the cache, from its name and the values that it alone depends on."""
         config, parallel = self.config, self.config.parallel
-        shared = config.precision, parallel.deterministic, parallel.fast_convolutions, self.devices
-        return *own, *workload_key(config), *shared, *self.data.may_be_undefined
+        return (
+            *own,
+            *workload_key(config),
+            config.precision,
+            parallel.deterministic,
+            parallel.fast_convolutions,
+            self.devices,
+            replace(self.stage.optim, batch_size=1, learning_rate=1.0),  # rates are arguments
+            *self.data.may_be_undefined,
+        )
 
 
 def workload_key(config: Config) -> tuple[Hashable, ...]:
@@ -145,33 +160,45 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
         devices=devices,
         strategy=strategy,
         **_of_stage(
-            strategy.stages[0], plan_batches(samples, strategy.stages[0].batch, strategy_devices), config, devices, workload
+            strategy.stages[0],
+            plan_batches(samples, strategy.stages[0].batch, strategy_devices),
+            config,
+            devices,
+            partial(_samples_at_once, config, workload, data, cache),
         ),
-        eval_plan=BatchPlan(validation, min(validation, eval_batch(config) * sharers), sharers),
+        eval_plan=validation_plan(config, devices.platform, validation, sharers),
         cache=cache,
     )
 
 
-def eval_batch(config: Config) -> int:
+def eval_batch(config: Config, platform: str) -> int:
     """The most samples of a device in a validation."""
-    return min(EVAL_DEVICE_BATCH, config.parallel.micro_batch_size or EVAL_DEVICE_BATCH)
+    most = CPU_SAMPLES if platform == "cpu" else EVAL_DEVICE_BATCH
+    return min(most, config.parallel.micro_batch_size or most)
+
+
+def validation_plan(config: Config, platform: str, samples: int, sharers: int) -> BatchPlan:
+    """Validation samples in equal steps."""
+    steps = math.ceil(samples / (eval_batch(config, platform) * sharers))
+    return BatchPlan(samples, math.ceil(samples / steps), sharers)
 
 
 def setups_by_stage(setup: TrainSetup) -> list[TrainSetup]:
     """A setup for each stage."""
-    plan, of_run = setup.strategy_plan, (setup.config, setup.devices, setup.workload)
+    fitting = partial(_samples_at_once, setup.config, setup.workload, setup.data, setup.cache)
+    plan, of_run = setup.strategy_plan, (setup.config, setup.devices, fitting)
     return [setup._replace(**_of_stage(stage, plan._replace(batch=stage.batch), *of_run)) for stage in setup.strategy.stages]
 
 
 def _of_stage(
-    stage: strategies.Stage, strategy_plan: BatchPlan, config: Config, devices: Devices, workload: Workload
+    stage: strategies.Stage, strategy_plan: BatchPlan, config: Config, devices: Devices, fitting: Callable[[int], int]
 ) -> dict[str, Any]:
     if config.parallel.deterministic:
         train_plan = strategy_plan._replace(sharers=config.parallel.deterministic_shards)
     else:
         micro_batch, sharers = config.parallel.micro_batch_size or 0, max(stage.replicas, devices.count)
         if not micro_batch and devices.platform == "cpu":
-            micro_batch = micro_batch_size(math.ceil(strategy_plan.batch / sharers), workload.cpu_samples)
+            micro_batch = fitting(math.ceil(strategy_plan.batch / sharers))
         train_plan = plan_batches(strategy_plan.samples, strategy_plan.batch, sharers, micro_batch)
     return {
         "stage": stage,
@@ -180,6 +207,24 @@ def _of_stage(
         "schedule": schedules.learning_rate(stage, train_plan.steps),
         "optimizer": optimizers.make(stage.optim),
     }
+
+
+def _samples_at_once(config: Config, workload: Workload, data: Splits, cache: RunCache, share: int) -> int:
+    if workload.cpu_samples or share <= CPU_SAMPLES:
+        return workload.cpu_samples
+
+    def kept(params: Params, samples: Samples) -> PyTree:
+        keys = jax.random.split(jax.random.key(0), EVAL_DEVICE_BATCH)
+        return jax.vjp(lambda params: contract.losses(workload, params, samples, keys), params)[1]
+
+    def fitting() -> int:
+        params = blank_state(config, workload).params
+        one = cast(config, one_sample(data.train))
+        samples = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (EVAL_DEVICE_BATCH, *leaf.shape)), one)
+        numbers = 1 + parameter_count(jax.eval_shape(kept, params, samples))
+        return max(CPU_SAMPLES, max(CPU_NUMBERS, 8 * parameter_count(params)) * EVAL_DEVICE_BATCH // numbers)
+
+    return cache.once(("samples at once", *workload_key(config)), fitting)
 
 
 @contextmanager
@@ -206,7 +251,7 @@ def initial_state(setup: TrainSetup) -> TrainState:
         return _init(setup.workload, config, jax.random.key(seed))  # outside it would be programs of its own
 
     # Run once, it and the check are compiled without optimisation on a CPU, in a fifth of the time.
-    key = setup.program_key("init", setup.stage.optim, outer_optimizer(config) is None)
+    key = setup.program_key("init", outer_optimizer(config) is None)
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         seed = np.uint32(config.seed)
@@ -216,7 +261,7 @@ def initial_state(setup: TrainSetup) -> TrainState:
         data = setup.data.train, setup.data.validation
         builds = (lambda: setup.workload, partial(workload_on, setup.devices, config))
         programs = (jax.jit(partial(contract.values, build()), compiler_options=options) for build in builds)
-        most = max(2, min(contract.SAMPLES, config.optim.batch_size, eval_batch(config)))  # which fit in memory
+        most = max(2, min(contract.SAMPLES, config.optim.batch_size, config.parallel.micro_batch_size or contract.SAMPLES))
         key = config.precision, workload_key(config)
 
         def check() -> None:

@@ -94,8 +94,8 @@ class Workload(NamedTuple):
       decode: `(params, latent vectors) -> {name: array}`, the entries of `describe` that do not need the samples.
       refine: `(description, steps) -> {name: array}`, the entries of `describe` after test-time optimisation of each sample,
         with `loss_before` and `loss`.
-      cpu_samples: the most samples that a CPU's device trains on at once, so that they fit into a core's cache, if
-        `parallel.micro_batch_size` does not say it. A number that divides its share is taken; 0: its whole share.
+      cpu_samples: the most samples that a CPU's device trains on at once, if `parallel.micro_batch_size` does not say it; 0: as
+        what is kept for the gradients has room in a core's cache.
     """
 
     load: Callable[[], Splits]

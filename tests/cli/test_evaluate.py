@@ -340,21 +340,20 @@ def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, ev
     assert evaluate(mixture_run.folder, "--data.seed", 5)[-1].endswith(f" {places[2]}")  # the same question
 
 
-def test_samples_in_small_batches_have_the_same_losses(mixture_run, monkeypatch):
+def test_samples_in_small_batches_have_the_same_losses(mixture_run):
     model = gmmae.load(mixture_run.folder)
     samples = model.workload.load().validation
-    expected = model.losses(samples)
-    monkeypatch.setattr(preparation, "EVAL_DEVICE_BATCH", 4)  # the last batch is padded
-    np.testing.assert_allclose(model.losses(samples), expected, rtol=1e-4)  # forms of a convolution depend on the batch
+    batched = gmmae.load(mixture_run.folder, parallel__micro_batch_size=4)  # the last batch is padded
+    # Forms of a convolution depend on the batch.
+    np.testing.assert_allclose(batched.losses(samples), model.losses(samples), rtol=1e-4)
 
 
-def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_run, monkeypatch):
-    model = gmmae.load(mixture_run[0])
-    model = model._replace(workload=model.workload._replace(describe=lambda params, samples: {"filters": np.ones((3, 2))}))
-    assert model.describe(model.workload.load().validation)["filters"].shape == (3, 2)
-    monkeypatch.setattr(preparation, "EVAL_DEVICE_BATCH", 4)
+def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_run):
+    model, batched = gmmae.load(mixture_run.folder), gmmae.load(mixture_run.folder, parallel__micro_batch_size=4)
+    workload = model.workload._replace(describe=lambda params, samples: {"filters": np.ones((3, 2))})
+    assert model._replace(workload=workload).describe(workload.load().validation)["filters"].shape == (3, 2)
     with pytest.raises(InputError, match=r"one entry a sample to be used on more than 4 samples; got the shape \(3, 2\) for 4"):
-        model.describe(model.workload.load().validation)
+        batched._replace(workload=workload).describe(workload.load().validation)
 
 
 def test_only_mixtures_can_be_refined_and_known_keys_be_changed(own_run):

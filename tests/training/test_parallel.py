@@ -57,3 +57,8 @@ def test_a_cpu_does_not_join_a_large_array_with_others():
     """Joined, the gradients of an MLP took 100 ms a step instead of less than 1, where arrays lay badly in memory."""
     local = choose(2).shard((np.ones((2, LARGE + 1)), np.ones((2, 1))))
     assert "concatenate(" not in str(choose(2).compile(pmean, local, sharded=1).as_text())
+
+
+def test_a_cpu_divides_a_share_of_large_samples():
+    for parts, size in enumerate((8, 32), 1):
+        assert preparation.prepare(small(data__shape=size, optim__batch_size=20)).train_plan.micro_batches == parts
