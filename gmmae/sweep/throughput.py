@@ -59,9 +59,7 @@ def _train_block(
     setup: TrainSetup, start: TrainState, batch: int, timing: TimingConfig, fetcher: Fetcher
 ) -> Callable[[], float]:
     data, steps = setup.data, min(timing.steps, setup.train_plan.steps)
-    block = setup.train_plan._replace(samples=steps * batch, batch=batch)
-    if setup.devices.count > batch:
-        raise InputError(f"a batch must have at least one sample for each of {setup.devices.count} devices; got {batch}")
+    block = setup.strategy_plan._replace(samples=steps * batch, batch=batch)
 
     def repeated(samples: np.ndarray | CheckedSource) -> np.ndarray | CheckedSource:
         if isinstance(samples, CheckedSource):
@@ -70,7 +68,7 @@ def _train_block(
 
     resized = dataclasses.replace(data, train=jax.tree.map(repeated, data.train))
     endless = changed(setup.config, stop__max_epochs=2**31 - 1, stop__validate_every_steps=None)
-    sized = setup._replace(config=endless, train_plan=block, data=resized, cache=RunCache())
+    sized = preparation.planned(setup, setup.stage, block)._replace(config=endless, data=resized, cache=RunCache())
     held = [setup.devices.replicate(start)]  # each block reuses the memory of the one before
     epochs = itertools.count(1)  # a source is read in the order of the epochs
     train = programs.training(sized, held[0], fetcher)

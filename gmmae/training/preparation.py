@@ -171,23 +171,21 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     )
 
 
-def eval_batch(config: Config, platform: str) -> int:
-    """The most samples of a device in a validation."""
+def validation_plan(config: Config, platform: str, samples: int, sharers: int = 1) -> BatchPlan:
+    """How validation samples are divided."""
     most = CPU_SAMPLES if platform == "cpu" else EVAL_DEVICE_BATCH
-    return min(most, config.parallel.micro_batch_size or most)
-
-
-def validation_plan(config: Config, platform: str, samples: int, sharers: int) -> BatchPlan:
-    """Validation samples in equal steps."""
-    steps = math.ceil(samples / (eval_batch(config, platform) * sharers))
-    return BatchPlan(samples, math.ceil(samples / steps), sharers)
+    return BatchPlan(samples, min(samples, min(most, config.parallel.micro_batch_size or most) * sharers), sharers)
 
 
 def setups_by_stage(setup: TrainSetup) -> list[TrainSetup]:
     """A setup for each stage."""
+    return [planned(setup, stage, setup.strategy_plan._replace(batch=stage.batch)) for stage in setup.strategy.stages]
+
+
+def planned(setup: TrainSetup, stage: strategies.Stage, strategy_plan: BatchPlan) -> TrainSetup:
+    """A stage's setup."""
     fitting = partial(_samples_at_once, setup.config, setup.workload, setup.data, setup.cache)
-    plan, of_run = setup.strategy_plan, (setup.config, setup.devices, fitting)
-    return [setup._replace(**_of_stage(stage, plan._replace(batch=stage.batch), *of_run)) for stage in setup.strategy.stages]
+    return setup._replace(**_of_stage(stage, strategy_plan, setup.config, setup.devices, fitting))
 
 
 def _of_stage(

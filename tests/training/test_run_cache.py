@@ -26,4 +26,5 @@ def test_runs_of_a_batch_share_one_program_and_are_those_of_fresh_ones_to_the_bi
     of_cache = programs(shared, scaling="linear-warmup", seed=2, **two)
     assert of_cache == (0, programs(None, scaling="linear-warmup", seed=2, **two)[1])
     inside = {"scaling": "strong", "stop__validate_every_steps": 2}
-    assert programs(shared, **inside)[0] == 1, "another batch is another program for training, also for parts of epochs"
+    # Another batch is another program for training, also for parts of epochs.
+    assert programs(shared, **inside)[0] == 1
