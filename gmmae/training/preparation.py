@@ -220,7 +220,8 @@ def _samples_at_once(config: Config, workload: Workload, data: Splits, cache: Ru
         one = cast(config, one_sample(data.train))
         samples = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (EVAL_DEVICE_BATCH, *leaf.shape)), one)
         numbers = 1 + parameter_count(jax.eval_shape(kept, params, samples))
-        return max(CPU_SAMPLES, max(CPU_NUMBERS, 8 * parameter_count(params)) * EVAL_DEVICE_BATCH // numbers)
+        fitting = max(CPU_NUMBERS, 8 * parameter_count(params)) * EVAL_DEVICE_BATCH // numbers
+        return max(CPU_SAMPLES, 2 ** fitting.bit_length() // 2)  # a power of two divides most shares
 
     return cache.once(("samples at once", *workload_key(config)), fitting)
 

@@ -6,7 +6,6 @@ those of `gmmae.models.kernels.spectral`, with polynomials at a few points in pl
 Factors have an axis for each axis of the volume, the last axis's first.
 """
 
-import operator
 from collections.abc import Sequence
 from functools import cache, reduce
 
@@ -95,7 +94,7 @@ def _adjoint(matrix: np.ndarray, step: int, x: Array) -> Array:
 
 def _combined(matrix: np.ndarray, pieces: Sequence[Array]) -> list[Array]:
     return [
-        reduce(operator.add, [weight * piece for weight, piece in zip(row, pieces, strict=True) if abs(weight) > ROUNDING])
+        reduce(lax.add, [weight * piece for weight, piece in zip(row, pieces, strict=True) if abs(weight) > ROUNDING])
         for row in matrix.tolist()
     ]
 
