@@ -13,7 +13,7 @@ from benchmarks.peers.backends import CORES
 from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
 
-EVAL_BATCH = 64  # as gmmae.training.preparation.EVAL_DEVICE_BATCH
+EVAL_BATCH = 64  # as gmmae on a GPU
 
 
 class Reference(nn.Module):
