@@ -25,7 +25,7 @@ def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, scaling,
     measured, real = trained(tmp_path / "real", scaling=scaling, parallel__devices=devices)
     record, virtual = trained(tmp_path / "virtual", scaling=scaling, parallel__devices=1, parallel__simulate_devices=devices)
     np.testing.assert_allclose(virtual, real, rtol=RTOL)
-    assert len(set(real[:, 2])) == 4, "losses that do not change would say nothing"
+    assert len(set(real[:, 2])) == 4  # losses that do not change would say nothing
     assert (record.virtual, measured.virtual) == (True, False)
     assert (record.oversubscribed, measured.oversubscribed) == (False, True)
     for name in ("devices", "global_batch", "device_batch", "padding", "steps_per_epoch", "learning_rate"):

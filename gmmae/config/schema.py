@@ -128,7 +128,7 @@ class ParallelConfig(Section, name="parallel"):
 
     devices: PositiveInt | Literal["all"] = "all"  # devices to train on; all: every one, but one GPU with simulate_devices
     simulate_devices: PositiveInt | None = None  # compute the batch of this many devices on fewer
-    micro_batch_size: PositiveInt | None = None  # most samples of a device at once, to bound memory; none: as the workload says
+    micro_batch_size: PositiveInt | None = None  # most samples of a device at once; none: all, or what a CPU has room for
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
     deterministic_shards: PowerOfTwo = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
     fast_convolutions: Annotated[bool, MAY_CHANGE_ON_RESUME] = True  # faster forms of a workload's convolutions, on a CPU

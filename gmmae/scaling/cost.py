@@ -209,13 +209,14 @@ def scale(cluster: Cluster, step_times: StepTimes) -> float:
 def affine(times: StepTimes) -> tuple[float, float]:
     """Fits a + b · batch, both at least 0, by least squares of the relative residuals.
 
-    >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))]
-    [2.0, 1.0]
+    >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))], affine(StepTimes((4,), (2.0,)))
+    ([2.0, 1.0], (0.0, 0.5))
     """
     terms = np.stack([np.ones(len(times.batches)), times.batches]) / times.seconds
     a, b = np.linalg.lstsq(terms.T, np.ones(terms.shape[1]))[0]  # SciPy's `nnls` is slow to import
-    if min(a, b) < 0:
-        a, b = terms.sum(1) / (terms**2).sum(1) * [b < 0, a < 0]
+    first, *others = times.batches
+    if not others or min(a, b) < 0:
+        a, b = terms.sum(1) / (terms**2).sum(1) * ([b < 0, a < 0] if others else [first == 1, first > 1])
     return float(a), float(b)
 
 

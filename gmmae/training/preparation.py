@@ -5,7 +5,7 @@ An epoch goes through `loop`, `programs`, `step.train_steps` and the workload's 
 
 import math
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, PyTree
 
-from gmmae.config.schema import Config, changed, flatten
+from gmmae.config.schema import Config, OptimConfig, changed, flatten
 from gmmae.multihost.environment import default_devices, require_prepared
 from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, plan_batches
@@ -36,7 +36,7 @@ EVAL_DEVICE_BATCH = 64
 CPU_SAMPLES = 16
 """The same on a CPU, whose caches are small, and the least at once in training unless the workload says it."""
 
-CPU_NUMBERS = 2**20
+CPU_NUMBERS = 2**19
 """What a CPU's device keeps at once for gradients, or 8 times the parameters, which each part reads."""
 
 
@@ -88,9 +88,13 @@ class TrainSetup(NamedTuple):
             parallel.deterministic,
             parallel.fast_convolutions,
             self.devices,
-            replace(self.stage.optim, batch_size=1, learning_rate=1.0),  # rates are arguments
             *self.data.may_be_undefined,
         )
+
+    @property
+    def optimizer_key(self) -> OptimConfig:
+        """For programs that take rates as arguments."""
+        return replace(self.stage.optim, batch_size=1, learning_rate=1.0)
 
 
 def workload_key(config: Config) -> tuple[Hashable, ...]:
@@ -171,7 +175,7 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     )
 
 
-def validation_plan(config: Config, platform: str, samples: int, sharers: int = 1) -> BatchPlan:
+def validation_plan(config: Config, platform: str, samples: int, sharers: int) -> BatchPlan:
     """How validation samples are divided."""
     most = CPU_SAMPLES if platform == "cpu" else EVAL_DEVICE_BATCH
     return BatchPlan(samples, min(samples, min(most, config.parallel.micro_batch_size or most) * sharers), sharers)
@@ -216,14 +220,16 @@ def _samples_at_once(config: Config, workload: Workload, data: Splits, cache: Ru
         return jax.vjp(lambda params: contract.losses(workload, params, samples, keys), params)[1]
 
     def fitting() -> int:
-        params = blank_state(config, workload).params
         one = cast(config, one_sample(data.train))
         samples = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (EVAL_DEVICE_BATCH, *leaf.shape)), one)
-        numbers = 1 + parameter_count(jax.eval_shape(kept, params, samples))
-        fitting = max(CPU_NUMBERS, 8 * parameter_count(params)) * EVAL_DEVICE_BATCH // numbers
-        return max(CPU_SAMPLES, 2 ** fitting.bit_length() // 2)  # a power of two divides most shares
+        with precision_context(config), suppress(Exception):  # the contract says why
+            params = blank_state(config, workload).params
+            numbers = 1 + parameter_count(jax.eval_shape(kept, params, samples))
+            return max(CPU_SAMPLES, max(CPU_NUMBERS, 8 * parameter_count(params)) * EVAL_DEVICE_BATCH // numbers)
+        return CPU_SAMPLES
 
-    return cache.once(("samples at once", *workload_key(config)), fitting)
+    least = cache.once(("samples at once", *workload_key(config)), fitting)
+    return math.ceil(share / max(1, share // least))
 
 
 @contextmanager
@@ -250,7 +256,7 @@ def initial_state(setup: TrainSetup) -> TrainState:
         return _init(setup.workload, config, jax.random.key(seed))  # outside it would be programs of its own
 
     # Run once, it and the check are compiled without optimisation on a CPU, in a fifth of the time.
-    key = setup.program_key("init", outer_optimizer(config) is None)
+    key = setup.program_key("init", setup.optimizer_key, outer_optimizer(config) is None)
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         seed = np.uint32(config.seed)

@@ -197,7 +197,7 @@ def compile_training(
         setup.stage.local_steps,
         outer_optimizer(config),
     )
-    key = "train", donate, plan, setup.stage.local_steps, state.outer is None
+    key = "train", donate, plan, setup.optimizer_key, setup.stage.local_steps, state.outer is None
     function, example = partial(train_steps, algorithm=algorithm), arguments(1, chunks.of_epoch[0], read=False)
     return chunks.compile(key, function, state, *example, donate=(0,) * donate), arguments, chunks
 

@@ -90,10 +90,12 @@ def in_micro_batches(function: BatchFunction[B, T], batch: B, weights: Float[Arr
     """The sum of a function's values at equal parts of a batch, one after the other to bound memory."""
     if parts == 1:
         return function(batch, weights)
-    divided = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, weights))
+    divided = jax.tree.map(lambda leaf: leaf.reshape(parts, len(leaf) // parts, *leaf.shape[1:]), (batch, weights))
     function = jax.jit(function)  # traced once
-    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, *take(divided, 0)))
-    return _scanned(lambda total, part: jax.tree.map(jnp.add, total, function(*part)), zero, divided, parts)
+    one = jax.eval_shape(function, *take(divided, 0))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), one)
+    total = _scanned(lambda total, part: jax.tree.map(jnp.add, total, function(*part)), zero, divided, parts)
+    return jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), total, one)
 
 
 def pmean(local: X) -> X:

@@ -67,7 +67,7 @@ def exported(root, tmp_path, monkeypatch):
         meta = json.loads(archive.read("meta.json"))
     assert python("-I", "-c", LOAD, tmp_path, file, given, found).returncode == 0
     expected = {}
-    monkeypatch.setattr(preparation, "CPU_SAMPLES", 1)
+    monkeypatch.setattr(preparation, "EVAL_DEVICE_BATCH", 1)
     for count in (1, 3, 20):
         part = jax.tree.map(lambda array, count=count: array[:count], samples)
         of = {"losses": {"": model.losses(part)}, "metrics": model.metrics(part)}

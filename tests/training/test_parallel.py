@@ -61,4 +61,5 @@ def test_a_cpu_does_not_join_a_large_array_with_others():
 
 def test_a_cpu_divides_a_share_of_large_samples():
     for parts, size in enumerate((8, 32), 1):
-        assert preparation.prepare(small(data__shape=size, optim__batch_size=20)).train_plan.micro_batches == parts
+        config = small(data__shape=size, data__samples=60, optim__batch_size=32)
+        assert preparation.prepare(config).train_plan.micro_batches == parts

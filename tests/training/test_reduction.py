@@ -21,7 +21,7 @@ def test_the_bits_are_those_of_the_same_tree_in_numpy(first, count):
     add = jax.jit(lambda first, count: tree_sum(lambda i: jnp.asarray(values)[i], first, count, len(values)))
     total = np.asarray(add(first, count))
     assert total.tobytes() == level[0].tobytes()
-    assert count < 16 or (total != np.cumsum(part, axis=0)[-1]).any(), "the order must matter here"
+    assert count < 16 or (total != np.cumsum(part, axis=0)[-1]).any()  # the order must matter here
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 6])

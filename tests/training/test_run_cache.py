@@ -21,7 +21,8 @@ def test_runs_of_a_batch_share_one_program_and_are_those_of_fresh_ones_to_the_bi
 
     monkeypatch.setattr(Devices, "compile", compile_and_note)
     shared, two = RunCache(), {"parallel__simulate_devices": 2}
-    assert programs(shared, scaling="weak", **two)[0] == 2, "one program for training and one for validation"
+    # One program for training and one for validation.
+    assert programs(shared, scaling="weak", **two)[0] == 2
     assert programs(shared, scaling="linear", seed=1, **two)[0] == 0
     of_cache = programs(shared, scaling="linear-warmup", seed=2, **two)
     assert of_cache == (0, programs(None, scaling="linear-warmup", seed=2, **two)[1])
