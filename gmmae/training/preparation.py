@@ -81,15 +81,8 @@ class TrainSetup(NamedTuple):
     def program_key(self, *own: Hashable) -> tuple[Hashable, ...]:
         """The key of a program in the cache, from its name and the values that it alone depends on."""
         config, parallel = self.config, self.config.parallel
-        return (
-            *own,
-            *workload_key(config),
-            config.precision,
-            parallel.deterministic,
-            parallel.fast_convolutions,
-            self.devices,
-            *self.data.may_be_undefined,
-        )
+        shared = config.precision, parallel.deterministic, parallel.fast_convolutions, self.devices
+        return *own, *workload_key(config), *shared, *self.data.may_be_undefined
 
     @property
     def optimizer_key(self) -> OptimConfig:
@@ -168,17 +161,24 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
             plan_batches(samples, strategy.stages[0].batch, strategy_devices),
             config,
             devices,
-            partial(_samples_at_once, config, workload, data, cache),
+            workload,
+            data,
+            cache,
         ),
         eval_plan=validation_plan(config, devices.platform, validation, sharers),
         cache=cache,
     )
 
 
+def at_once(config: Config, most: int) -> int:
+    """What memory allows."""
+    return min(most, config.parallel.micro_batch_size or most)
+
+
 def validation_plan(config: Config, platform: str, samples: int, sharers: int) -> BatchPlan:
     """How validation samples are divided."""
-    most = CPU_SAMPLES if platform == "cpu" else EVAL_DEVICE_BATCH
-    return BatchPlan(samples, min(samples, min(most, config.parallel.micro_batch_size or most) * sharers), sharers)
+    most = at_once(config, CPU_SAMPLES if platform == "cpu" else EVAL_DEVICE_BATCH)
+    return BatchPlan(samples, min(samples, most * sharers), sharers)
 
 
 def setups_by_stage(setup: TrainSetup) -> list[TrainSetup]:
@@ -188,19 +188,25 @@ def setups_by_stage(setup: TrainSetup) -> list[TrainSetup]:
 
 def planned(setup: TrainSetup, stage: strategies.Stage, strategy_plan: BatchPlan) -> TrainSetup:
     """A stage's setup."""
-    fitting = partial(_samples_at_once, setup.config, setup.workload, setup.data, setup.cache)
-    return setup._replace(**_of_stage(stage, strategy_plan, setup.config, setup.devices, fitting))
+    of_run = setup.config, setup.devices, setup.workload, setup.data, setup.cache
+    return setup._replace(**_of_stage(stage, strategy_plan, *of_run))
 
 
 def _of_stage(
-    stage: strategies.Stage, strategy_plan: BatchPlan, config: Config, devices: Devices, fitting: Callable[[int], int]
+    stage: strategies.Stage,
+    strategy_plan: BatchPlan,
+    config: Config,
+    devices: Devices,
+    workload: Workload,
+    data: Splits,
+    cache: RunCache,
 ) -> dict[str, Any]:
     if config.parallel.deterministic:
         train_plan = strategy_plan._replace(sharers=config.parallel.deterministic_shards)
     else:
         micro_batch, sharers = config.parallel.micro_batch_size or 0, max(stage.replicas, devices.count)
         if not micro_batch and devices.platform == "cpu":
-            micro_batch = fitting(math.ceil(strategy_plan.batch / sharers))
+            micro_batch = _samples_at_once(config, workload, data, cache, math.ceil(strategy_plan.batch / sharers))
         train_plan = plan_batches(strategy_plan.samples, strategy_plan.batch, sharers, micro_batch)
     return {
         "stage": stage,
@@ -266,7 +272,7 @@ def initial_state(setup: TrainSetup) -> TrainState:
         data = setup.data.train, setup.data.validation
         builds = (lambda: setup.workload, partial(workload_on, setup.devices, config))
         programs = (jax.jit(partial(contract.values, build()), compiler_options=options) for build in builds)
-        most = max(2, min(contract.SAMPLES, config.optim.batch_size, config.parallel.micro_batch_size or contract.SAMPLES))
+        most = max(2, min(config.optim.batch_size, at_once(config, contract.SAMPLES)))
         key = config.precision, workload_key(config)
 
         def check() -> None:

@@ -111,8 +111,7 @@ class Trained(NamedTuple):
         """Values on the host and seconds of each batch, by one program, as in the run's validation."""
         samples = sources.checked(samples, "the samples", self.config.int_bytes)
         total, values = sources.count(samples), []
-        most = preparation.EVAL_DEVICE_BATCH
-        batch = min(total, most, self.config.parallel.micro_batch_size or most)
+        batch = min(total, preparation.at_once(self.config, preparation.EVAL_DEVICE_BATCH))
         with preparation.precision_context(self.config), Fetcher(self.config.parallel.fetch_threads) as fetcher:
             params, like = jax.device_put(self.params), preparation.cast(self.config, sources.one_sample(samples))
             shapes = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch, *leaf.shape)), like)

@@ -95,7 +95,7 @@ class Workload(NamedTuple):
       refine: `(description, steps) -> {name: array}`, the entries of `describe` after test-time optimisation of each sample,
         with `loss_before` and `loss`.
       cpu_samples: the most samples that a CPU's device trains on at once, if `parallel.micro_batch_size` does not say it; 0: as
-        what is kept for the gradients has room in a core's cache.
+        many as fit into its cache.
     """
 
     load: Callable[[], Splits]

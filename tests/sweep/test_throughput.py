@@ -23,7 +23,10 @@ def test_every_batch_has_a_row_with_ordered_quartiles_and_one_below_the_devices_
     for found, expected in ((timings.train, (30, 15)), (timings.validation, (3, 2))):
         assert [(row.samples, row.device_batch) for row in found] == [expected]
         assert all(0 < row.low_s <= row.median_s <= row.high_s for row in found)
-    assert list(timings.failed) == ["training of 1"]
+    assert timings.failed == {
+        "training of 1": "parallel.devices must be at most the samples in a step, 1; got 2: use fewer devices or a larger "
+        "optim.batch_size"
+    }
     state = preparation.initial_state(preparation.prepare(CONFIG))
     assert (timings.devices, timings.device_kind, timings.oversubscribed) == (2, "cpu", True)
     assert timings.parameters == sum(leaf.size for leaf in jax.tree.leaves(state.params))
