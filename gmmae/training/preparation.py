@@ -37,7 +37,7 @@ CPU_SAMPLES = 16
 """The same on a CPU, whose caches are small, and the least at once in training unless the workload says it."""
 
 CPU_NUMBERS = 2**19
-"""What a CPU's device keeps at once for gradients, or 8 times the parameters, which each part reads."""
+"""What a CPU's device keeps at once for gradients, or 16 times the parameters, which each part reads."""
 
 
 class RunCache(dict[Hashable, Any]):
@@ -231,7 +231,7 @@ def _samples_at_once(config: Config, workload: Workload, data: Splits, cache: Ru
         with precision_context(config), suppress(Exception):  # the contract says why
             params = blank_state(config, workload).params
             numbers = 1 + parameter_count(jax.eval_shape(kept, params, samples))
-            return max(CPU_SAMPLES, max(CPU_NUMBERS, 8 * parameter_count(params)) * EVAL_DEVICE_BATCH // numbers)
+            return max(CPU_SAMPLES, max(CPU_NUMBERS, 16 * parameter_count(params)) * EVAL_DEVICE_BATCH // numbers)
         return CPU_SAMPLES
 
     least = cache.once(("samples at once", *workload_key(config)), fitting)
