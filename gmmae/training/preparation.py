@@ -4,6 +4,7 @@ An epoch goes through `loop`, `programs`, `step.train_steps` and the workload's 
 """
 
 import math
+import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -34,7 +35,7 @@ EVAL_DEVICE_BATCH = 64
 """Validation samples of one device at a time: bounds memory, and changes results by rounding only."""
 
 CPU_SAMPLES = 16
-"""The same on a CPU, whose caches are small, and the least at once in training unless the workload says it."""
+"""The same on a CPU, whose caches are small, and the least in training, unless the workload says it."""
 
 CPU_NUMBERS = 2**19
 """What a CPU's device keeps at once for gradients, or 16 times the parameters, which each part reads."""
@@ -182,7 +183,7 @@ def validation_plan(config: Config, platform: str, samples: int, sharers: int) -
 
 
 def setups_by_stage(setup: TrainSetup) -> list[TrainSetup]:
-    """A setup for each stage."""
+    """One for each stage."""
     return [planned(setup, stage, setup.strategy_plan._replace(batch=stage.batch)) for stage in setup.strategy.stages]
 
 
@@ -230,7 +231,9 @@ def _samples_at_once(config: Config, workload: Workload, data: Splits, cache: Ru
         samples = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (EVAL_DEVICE_BATCH, *leaf.shape)), one)
         with precision_context(config), suppress(Exception):  # the contract says why
             params = blank_state(config, workload).params
-            numbers = 1 + parameter_count(jax.eval_shape(kept, params, samples))
+            jaxpr, shapes = jax.make_jaxpr(kept, return_shape=True)(params, samples)
+            turns = re.search("num_carry=[1-9]", str(jaxpr))  # as long for few samples
+            numbers = 1 if turns else 1 + parameter_count(shapes)
             return max(CPU_SAMPLES, max(CPU_NUMBERS, 16 * parameter_count(params)) * EVAL_DEVICE_BATCH // numbers)
         return CPU_SAMPLES
 

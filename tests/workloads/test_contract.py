@@ -309,6 +309,12 @@ def test_a_file_that_keeps_the_contract_trains(train, changes):
     assert run_gmmae(*train(changes, "--optim.batch-size", 1)) == 0
 
 
+def test_a_share_of_a_recurrent_model_stays_whole(train):
+    _, _, path, *_ = train(RECURRENT + "x, y = np.tile(x, (20, 1)), np.tile(y, 20)")
+    config = changed(registry.configuration(str(path)), optim__batch_size=240, parallel__devices=1)
+    assert preparation.prepare(config).train_plan.micro_batches == 1
+
+
 COUNTING = """
 sizes = []
 
