@@ -60,6 +60,6 @@ def test_a_cpu_does_not_join_a_large_array_with_others():
 
 
 def test_a_cpu_divides_a_share_of_large_samples():
-    for parts, size in enumerate((8, 32), 1):
-        config = small(data__shape=size, data__samples=60, optim__batch_size=32)
+    for parts, size in enumerate((8, 16), 1):
+        config = small(data__shape=size, data__samples=60, optim__batch_size=40)
         assert preparation.prepare(config).train_plan.micro_batches == parts
