@@ -183,7 +183,7 @@ def validation_plan(config: Config, platform: str, samples: int, sharers: int) -
 
 
 def setups_by_stage(setup: TrainSetup) -> list[TrainSetup]:
-    """One for each stage."""
+    """A setup for each stage."""
     return [planned(setup, stage, setup.strategy_plan._replace(batch=stage.batch)) for stage in setup.strategy.stages]
 
 
@@ -232,8 +232,8 @@ def _samples_at_once(config: Config, workload: Workload, data: Splits, cache: Ru
         with precision_context(config), suppress(Exception):  # the contract says why
             params = blank_state(config, workload).params
             jaxpr, shapes = jax.make_jaxpr(kept, return_shape=True)(params, samples)
-            turns = re.search("num_carry=[1-9]", str(jaxpr))  # as long for few samples
-            numbers = 1 if turns else 1 + parameter_count(shapes)
+            recurrent = re.search("num_carry=[1-9]", str(jaxpr))  # slow for few samples
+            numbers = 1 if recurrent else 1 + parameter_count(shapes)
             return max(CPU_SAMPLES, max(CPU_NUMBERS, 16 * parameter_count(params)) * EVAL_DEVICE_BATCH // numbers)
         return CPU_SAMPLES
 
